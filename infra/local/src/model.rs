@@ -1,0 +1,105 @@
+//! What the local stack knows of a template, after parameters and intrinsics are resolved. Names are physical names.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Everything that the template deploys and the local stack runs.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    pub functions: Vec<Function>,
+    pub tables: Vec<Table>,
+    pub queues: Vec<Queue>,
+    pub api: Option<Api>,
+    pub outputs: BTreeMap<String, String>,
+}
+
+/// One Lambda. `binary` is the cargo package and binary: the folder under `functions/`.
+#[derive(Debug, Clone)]
+pub struct Function {
+    pub logical_id: String,
+    pub name: String,
+    pub binary: String,
+    pub timeout: Duration,
+    pub memory_mb: u32,
+    pub reserved_concurrency: Option<u32>,
+    pub environment: BTreeMap<String, String>,
+    /// The policy statements with resolved resources, as they stand in the template.
+    pub policies: Vec<Value>,
+    pub queue_sources: Vec<QueueSource>,
+    pub stream_sources: Vec<StreamSource>,
+    pub schedules: Vec<Schedule>,
+}
+
+/// An event source mapping from a queue.
+#[derive(Debug, Clone)]
+pub struct QueueSource {
+    pub id: String,
+    pub queue: String,
+    pub batch_size: usize,
+    pub window: Duration,
+    pub max_concurrency: Option<u32>,
+    pub partial_failures: bool,
+}
+
+/// An event source mapping from a table's stream.
+#[derive(Debug, Clone)]
+pub struct StreamSource {
+    pub id: String,
+    pub table: String,
+    pub batch_size: usize,
+    pub window: Duration,
+    pub from_latest: bool,
+    /// Parsed filter patterns; a record passes when any matches, or when there is none.
+    pub filters: Vec<Value>,
+    pub max_retries: Option<u32>,
+    pub max_age: Option<Duration>,
+    pub bisect: bool,
+    pub partial_failures: bool,
+    pub on_failure_queue: Option<String>,
+}
+
+/// A tick. Only `rate(...)` expressions are known.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    pub id: String,
+    pub every: Duration,
+    pub input: Option<Value>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Table {
+    pub logical_id: String,
+    pub name: String,
+    /// The body of the CreateTable request.
+    pub create: Value,
+    pub ttl_attribute: Option<String>,
+    pub streams: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub logical_id: String,
+    pub name: String,
+    pub visibility: Duration,
+    pub delay: Duration,
+    pub retention: Duration,
+    /// The dead-letter queue's name and the number of receives before a message goes there.
+    pub redrive: Option<(String, u32)>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Api {
+    pub routes: Vec<Route>,
+    /// The function (physical name) that authorizes, payload format 2.0 with simple responses.
+    pub authorizer: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Route {
+    pub method: String,
+    pub path: String,
+    pub function: String,
+    pub authorized: bool,
+}

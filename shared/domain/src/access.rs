@@ -1,0 +1,147 @@
+//! API keys and what they may do. The store has a key's hash, never the key.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// How a key is known outside of its owner's hands: the first 16 hex digits of its hash.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyId(String);
+
+impl KeyId {
+    /// An id that came from a person or from the authorizer.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A key as its caller sends it, reduced to what may be kept. Keys are long and random, so one hash is enough.
+#[derive(Debug, Clone)]
+pub struct PresentedKey {
+    pub id: KeyId,
+    pub hash: String,
+}
+
+impl PresentedKey {
+    pub fn of(secret: &str) -> Self {
+        let hash = hex::encode(Sha256::digest(secret.as_bytes()));
+        Self { id: KeyId(hash[..16].to_owned()), hash }
+    }
+}
+
+/// The token of `Authorization: Bearer <key>`. The scheme's case does not matter, as in RFC 9110.
+pub fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// A key's row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRecord {
+    pub key_id: KeyId,
+    pub hash: String,
+    pub scopes: Vec<String>,
+    pub label: String,
+    pub created_at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<String>,
+}
+
+impl KeyRecord {
+    /// Whether the presented key is this one and still stands. The hash is compared in constant time.
+    pub fn admits(&self, presented: &PresentedKey) -> bool {
+        let same: bool = self.hash.as_bytes().ct_eq(presented.hash.as_bytes()).into();
+        same && self.revoked_at.is_none()
+    }
+}
+
+/// What a route asks for and a key is given: a word such as `intents`, or `intents:read`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope(pub &'static str);
+
+/// Scopes that a key can be given. A word covers its `:read`; `*` covers everything.
+pub const SCOPES: &[&str] = &["*", "intents", "intents:read"];
+
+pub fn is_known_scope(scope: &str) -> bool {
+    SCOPES.contains(&scope)
+}
+
+/// Whether one of the held scopes covers the needed one.
+pub fn allows<'a>(held: impl IntoIterator<Item = &'a str>, needed: Scope) -> bool {
+    let word = needed.0.strip_suffix(":read").unwrap_or(needed.0);
+    held.into_iter().any(|scope| scope == "*" || scope == needed.0 || scope == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(secret: &str) -> KeyRecord {
+        let presented = PresentedKey::of(secret);
+        KeyRecord {
+            key_id: presented.id,
+            hash: presented.hash,
+            scopes: vec!["intents".into()],
+            label: "n8n".into(),
+            created_at: "2026-01-01T00:00:00Z".into(),
+            revoked_at: None,
+        }
+    }
+
+    #[test]
+    fn a_key_is_admitted_until_it_is_revoked() {
+        let mut key = record("uv_secret");
+        assert!(key.admits(&PresentedKey::of("uv_secret")));
+        assert!(!key.admits(&PresentedKey::of("uv_secres")));
+        key.revoked_at = Some("2026-01-02T00:00:00Z".into());
+        assert!(!key.admits(&PresentedKey::of("uv_secret")));
+    }
+
+    #[test]
+    fn the_record_does_not_hold_the_key() {
+        let kept = serde_json::to_string(&record("uv_secret")).expect("serializes");
+        assert!(!kept.contains("uv_secret"));
+    }
+
+    #[test]
+    fn a_word_covers_its_reads_and_not_the_other_way_round() {
+        assert!(allows(["intents"], Scope("intents")));
+        assert!(allows(["intents"], Scope("intents:read")));
+        assert!(allows(["intents:read"], Scope("intents:read")));
+        assert!(!allows(["intents:read"], Scope("intents")));
+        assert!(allows(["*"], Scope("intents")));
+        assert!(!allows(["payments", "intent"], Scope("intents:read")));
+        assert!(!allows([], Scope("intents")));
+    }
+
+    #[test]
+    fn the_bearer_token_is_found_whatever_the_case_of_its_scheme() {
+        assert_eq!(bearer("Bearer abc"), Some("abc"));
+        assert_eq!(bearer("bearer  abc "), Some("abc"));
+        for header in ["abc", "Basic abc", "Bearer", "Bearer ", ""] {
+            assert_eq!(bearer(header), None, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_key_id_is_sixteen_hex_digits() {
+        assert!(KeyId::parse("0123456789abcdef").is_some());
+        assert!(KeyId::parse("0123456789ABCDEF").is_none());
+        assert!(KeyId::parse("0123").is_none());
+    }
+}

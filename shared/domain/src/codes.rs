@@ -1,0 +1,92 @@
+//! The closed list of codes that answers, logs and metrics carry. A code is a word of the product: it is never renamed.
+
+/// Defines an enum whose variants have one fixed text each.
+macro_rules! codes {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$doc])* $variant),+ }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    };
+}
+
+codes! {
+    /// Why something was not done.
+    Reason {
+        IntentDuplicate = "intent_duplicate",
+    }
+}
+
+codes! {
+    /// What happened, as one line in the log.
+    Event {
+        OutboundDeduped = "OUTBOUND_DEDUPED",
+        IntentHeld = "INTENT_HELD",
+        IntentReleased = "INTENT_RELEASED",
+        IntentExpired = "INTENT_EXPIRED",
+    }
+}
+
+codes! {
+    /// What is wrong with a request: the `code` of a problem+json answer.
+    Problem {
+        InvalidRequest = "invalid_request",
+        InvalidJson = "invalid_json",
+        InvalidIdempotencyKey = "invalid_idempotency_key",
+        IdempotencyKeyReused = "idempotency_key_reused",
+        UnsupportedMediaType = "unsupported_media_type",
+        BodyTooLarge = "body_too_large",
+        MissingKey = "missing_key",
+        InvalidKey = "invalid_key",
+        MissingScope = "missing_scope",
+        NotFound = "not_found",
+        HeldByAnother = "held_by_another",
+        Unavailable = "unavailable",
+        Internal = "internal",
+    }
+}
+
+codes! {
+    /// What is wrong with one field.
+    FieldProblem {
+        Missing = "missing",
+        Malformed = "malformed",
+        WrongType = "wrong_type",
+        Unknown = "unknown",
+        NotAllowed = "not_allowed",
+        OutOfRange = "out_of_range",
+        Conflicting = "conflicting",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_text_of_its_own() {
+        let mut texts: Vec<_> = Problem::ALL.iter().map(|code| code.as_str()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), Problem::ALL.len());
+    }
+}

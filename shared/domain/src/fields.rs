@@ -1,0 +1,178 @@
+//! Reading a JSON request field by field, so that every refusal names its field and all of them are told at once.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::codes::FieldProblem;
+use crate::time::Timestamp;
+
+/// One field that cannot be taken as it is. `detail` is written for the caller and never repeats the value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    pub field: String,
+    pub code: FieldProblem,
+    pub detail: String,
+}
+
+impl FieldError {
+    pub fn new(field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) -> Self {
+        Self { field: field.into(), code, detail: detail.into() }
+    }
+}
+
+/// A reader over one JSON object. Each getter notes what is wrong and goes on; [`Fields::finish`] tells.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    object: &'a Map<String, Value>,
+    known: Vec<&'static str>,
+    errors: Vec<FieldError>,
+}
+
+impl<'a> Fields<'a> {
+    pub fn of(object: &'a Map<String, Value>) -> Self {
+        Self { object, known: Vec::new(), errors: Vec::new() }
+    }
+
+    /// A JSON null is an absent field.
+    fn get(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Text that is there and not blank.
+    pub fn text(&mut self, name: &'static str) -> Option<&'a str> {
+        let text = self.optional_text(name);
+        if text.is_none() && !self.refused(name) {
+            self.refuse(name, FieldProblem::Missing, "is required");
+        }
+        text
+    }
+
+    pub fn optional_text(&mut self, name: &'static str) -> Option<&'a str> {
+        match self.get(name)? {
+            Value::String(text) if text.trim().is_empty() => {
+                self.refuse(name, FieldProblem::Missing, "is blank");
+                None
+            }
+            Value::String(text) => Some(text),
+            _ => {
+                self.refuse(name, FieldProblem::WrongType, "must be a string");
+                None
+            }
+        }
+    }
+
+    pub fn uuid(&mut self, name: &'static str) -> Option<Uuid> {
+        let text = self.text(name)?;
+        self.as_uuid(name, text)
+    }
+
+    pub fn optional_uuid(&mut self, name: &'static str) -> Option<Uuid> {
+        let text = self.optional_text(name)?;
+        self.as_uuid(name, text)
+    }
+
+    pub fn optional_timestamp(&mut self, name: &'static str) -> Option<Timestamp> {
+        let text = self.optional_text(name)?;
+        let at = Timestamp::parse(text);
+        if at.is_none() {
+            self.refuse(name, FieldProblem::Malformed, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z");
+        }
+        at
+    }
+
+    pub fn optional_object(&mut self, name: &'static str) -> Option<&'a Map<String, Value>> {
+        match self.get(name)? {
+            Value::Object(object) => Some(object),
+            _ => {
+                self.refuse(name, FieldProblem::WrongType, "must be an object");
+                None
+            }
+        }
+    }
+
+    pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
+        self.errors.push(FieldError::new(field, code, detail));
+    }
+
+    pub fn refused(&self, field: &str) -> bool {
+        self.errors.iter().any(|error| error.field == field)
+    }
+
+    /// `value` if nothing was refused; a field that nobody asked for is refused here.
+    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Vec<FieldError>> {
+        for name in self.object.keys() {
+            if !self.known.contains(&name.as_str()) {
+                self.errors.push(FieldError::new(name, FieldProblem::Unknown, "is not a field of this request"));
+            }
+        }
+        match value {
+            Some(value) if self.errors.is_empty() => Ok(value),
+            _ => Err(self.errors),
+        }
+    }
+
+    fn as_uuid(&mut self, name: &str, text: &str) -> Option<Uuid> {
+        let id = parse_uuid(text);
+        if id.is_none() {
+            self.refuse(name, FieldProblem::Malformed, "must be a UUID");
+        }
+        id
+    }
+}
+
+/// A UUID in its usual form, with hyphens. The other forms that libraries accept would be other keys of one thing.
+pub fn parse_uuid(text: &str) -> Option<Uuid> {
+    if text.len() != 36 { None } else { Uuid::try_parse(text).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: &Value) -> &Map<String, Value> {
+        value.as_object().expect("an object")
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_at_once() {
+        let body = json!({"id": 7, "when": "soon", "more": 1, "name": " "});
+        let mut fields = Fields::of(object(&body));
+        let id = fields.uuid("id");
+        fields.optional_timestamp("when");
+        fields.text("name");
+        fields.text("absent");
+        let errors = fields.finish(id).expect_err("refused");
+        let told: Vec<_> = errors.iter().map(|e| (e.field.as_str(), e.code)).collect();
+        assert_eq!(
+            told,
+            [
+                ("id", FieldProblem::WrongType),
+                ("when", FieldProblem::Malformed),
+                ("name", FieldProblem::Missing),
+                ("absent", FieldProblem::Missing),
+                ("more", FieldProblem::Unknown),
+            ]
+        );
+    }
+
+    #[test]
+    fn null_is_absent() {
+        let body = json!({"when": null});
+        let mut fields = Fields::of(object(&body));
+        assert_eq!(fields.optional_timestamp("when"), None);
+        assert_eq!(fields.finish(Some(1)), Ok(1));
+    }
+
+    #[test]
+    fn a_uuid_has_one_form() {
+        assert!(parse_uuid("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1").is_some());
+        assert_eq!(parse_uuid("91B7584A-D8F1-4CD6-B0E1-414C1027C4D1"), parse_uuid("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1"));
+        for text in ["91b7584ad8f14cd6b0e1414c1027c4d1", "{91b7584a-d8f1-4cd6-b0e1-414c1027c4d1}", "", "x"] {
+            assert_eq!(parse_uuid(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A check as it is asked: validated, with everything computed that the write needs.
+
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::fingerprint::{bucket, bucket_end, fingerprint};
+use super::types::{IntentType, IntentTypes, Scope, Window};
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields, parse_uuid};
+use crate::keys::{self, Key};
+use crate::time::{DAY_MS, Timestamp};
+
+/// How far `at` may lie behind: a row that is older has expired already.
+pub const MAX_AGE_DAYS: i64 = 30;
+/// How far `at` may lie ahead: the clocks of callers differ a little.
+pub const MAX_AHEAD_MS: i64 = 60_000;
+
+/// May this intention be sent to this client?
+#[derive(Debug, Clone)]
+pub struct Check {
+    pub client: Uuid,
+    pub intent_type: IntentType,
+    pub reference: Option<Uuid>,
+    pub at: Timestamp,
+    pub bucket: i64,
+    pub fingerprint: String,
+}
+
+impl Check {
+    /// Reads `{client_id, intent_type, reference_id? | context?, at?}`.
+    pub fn read(body: &Map<String, Value>, types: &IntentTypes, now: Timestamp) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let client = fields.uuid("client_id");
+        let intent_type = read_type(&mut fields, types);
+        let reference = read_reference(&mut fields, intent_type);
+        let at = read_at(&mut fields, now);
+        let check = client.zip(intent_type).map(|(client, known)| Self::new(client, known, reference, at));
+        fields.finish(check)
+    }
+
+    pub fn new(client: Uuid, intent_type: &IntentType, reference: Option<Uuid>, at: Timestamp) -> Self {
+        let bucket = bucket(at, intent_type.window_days);
+        Self {
+            client,
+            intent_type: intent_type.clone(),
+            reference,
+            at,
+            bucket,
+            fingerprint: fingerprint(client, &intent_type.intent_type, reference, bucket),
+        }
+    }
+
+    pub fn key(&self) -> Key {
+        keys::intent(self.client, &self.fingerprint)
+    }
+
+    /// The guard's key, for a type that has one. With a contact's scope all references share it.
+    pub fn guard_key(&self) -> Option<Key> {
+        let reference = match self.intent_type.scope {
+            Scope::Reference => self.reference,
+            Scope::Contact => None,
+        };
+        let name = &self.intent_type.intent_type;
+        self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference))
+    }
+
+    /// When the same intention may go out again, if this one does.
+    pub fn window_until(&self) -> Timestamp {
+        match self.intent_type.window {
+            Window::Bucket => bucket_end(self.bucket, self.intent_type.window_days),
+            Window::Rolling => self.at.plus_days(i64::from(self.intent_type.window_days)),
+        }
+    }
+}
+
+fn read_type<'t>(fields: &mut Fields<'_>, types: &'t IntentTypes) -> Option<&'t IntentType> {
+    let name = fields.text("intent_type")?;
+    let known = types.get(name);
+    if known.is_none() {
+        let names: Vec<_> = types.iter().map(|t| t.intent_type.as_str()).collect();
+        fields.refuse("intent_type", FieldProblem::Unknown, format!("must be one of {}", names.join(", ")));
+    }
+    known
+}
+
+/// The reference, from `reference_id` or from the type's field of `context`. Both are read in any case, so that what is
+/// malformed is told even when the type is unknown.
+fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> Option<Uuid> {
+    let given = fields.optional_uuid("reference_id");
+    let context = fields.optional_object("context");
+    let Some(wanted) = &intent_type?.reference_field else {
+        if given.is_some() {
+            fields.refuse("reference_id", FieldProblem::NotAllowed, "this intent type takes no reference");
+        }
+        return None;
+    };
+    let from_context = context.and_then(|context| read_context(fields, context, wanted));
+    match (given, from_context) {
+        (Some(given), Some(other)) if given != other => {
+            fields.refuse("reference_id", FieldProblem::Conflicting, format!("differs from context.{wanted}"));
+            None
+        }
+        (None, None) => {
+            let told = fields.refused("reference_id") || fields.refused(&format!("context.{wanted}"));
+            if !told {
+                let detail = format!("this intent type needs a reference: reference_id, or context.{wanted}");
+                fields.refuse("reference_id", FieldProblem::Missing, detail);
+            }
+            None
+        }
+        (given, other) => given.or(other),
+    }
+}
+
+/// The rest of `context` is the caller's own and not looked at.
+fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &str) -> Option<Uuid> {
+    let value = context.get(wanted).filter(|value| !value.is_null())?;
+    let id = value.as_str().and_then(parse_uuid);
+    if id.is_none() {
+        fields.refuse(format!("context.{wanted}"), FieldProblem::Malformed, "must be a UUID");
+    }
+    id
+}
+
+fn read_at(fields: &mut Fields<'_>, now: Timestamp) -> Timestamp {
+    let Some(at) = fields.optional_timestamp("at") else { return now };
+    if at > now.plus_ms(MAX_AHEAD_MS) {
+        fields.refuse("at", FieldProblem::OutOfRange, "lies in the future");
+    } else if at.millis() <= now.millis() - MAX_AGE_DAYS * DAY_MS {
+        fields.refuse("at", FieldProblem::OutOfRange, format!("lies more than {MAX_AGE_DAYS} days back"));
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
+    const REFERENCE: &str = "1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061";
+
+    fn now() -> Timestamp {
+        Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
+    }
+
+    fn read(body: &Value) -> Result<Check, Vec<FieldError>> {
+        let types = IntentTypes::with_options("{}").expect("built in");
+        Check::read(body.as_object().expect("an object"), &types, now())
+    }
+
+    fn refusal(body: &Value) -> Vec<(String, FieldProblem)> {
+        read(body).expect_err("refused").into_iter().map(|e| (e.field, e.code)).collect()
+    }
+
+    #[test]
+    fn the_reference_may_come_from_the_context() {
+        let context = json!({"vaga_id": REFERENCE, "campaign_id": "whatever", "note": 1});
+        let by_context = read(&json!({"client_id": CLIENT, "intent_type": "offer_active", "context": context}));
+        let direct = read(&json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": REFERENCE}));
+        assert_eq!(by_context.expect("taken").fingerprint, direct.expect("taken").fingerprint);
+    }
+
+    #[test]
+    fn bad_input_is_told_by_field() {
+        let cases = [
+            (json!({}), vec![("client_id", FieldProblem::Missing), ("intent_type", FieldProblem::Missing)]),
+            (json!({"client_id": "x", "intent_type": "nope"}), vec![
+                ("client_id", FieldProblem::Malformed),
+                ("intent_type", FieldProblem::Unknown),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active"}), vec![("reference_id", FieldProblem::Missing)]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active", "context": {"campaign_id": REFERENCE}}), vec![
+                ("reference_id", FieldProblem::Missing),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active", "context": {"vaga_id": 5}}), vec![
+                ("context.vaga_id", FieldProblem::Malformed),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": "5"}), vec![
+                ("reference_id", FieldProblem::Malformed),
+            ]),
+            (
+                json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": REFERENCE, "context": {"vaga_id": CLIENT}}),
+                vec![("reference_id", FieldProblem::Conflicting)],
+            ),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "reference_id": REFERENCE}), vec![
+                ("reference_id", FieldProblem::NotAllowed),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "2026-03-10T12:01:01Z"}), vec![
+                ("at", FieldProblem::OutOfRange),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "0001-01-01T00:00:00Z"}), vec![
+                ("at", FieldProblem::OutOfRange),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": 1}), vec![
+                ("at", FieldProblem::WrongType),
+            ]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "cliente": 1}), vec![
+                ("cliente", FieldProblem::Unknown),
+            ]),
+        ];
+        for (body, told) in cases {
+            let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
+            assert_eq!(refusal(&body), told, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_type_without_reference_ignores_the_context() {
+        let body = json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "context": {"vaga_id": REFERENCE}});
+        assert_eq!(read(&body).expect("taken").reference, None);
+    }
+
+    #[test]
+    fn a_rolling_window_reaches_at_least_to_the_end_of_its_bucket() {
+        let types = IntentTypes::with_options(r#"{"discovery_first_touch": {"window": "rolling"}}"#).expect("options");
+        let rolling = types.get("discovery_first_touch").expect("known");
+        let client = parse_uuid(CLIENT).expect("a UUID");
+        for hour in 0..24 * 15 {
+            let at = now().plus_ms(hour * 3_600_000);
+            let check = Check::new(client, rolling, None, at);
+            assert!(check.window_until() >= bucket_end(check.bucket, 7));
+        }
+    }
+}

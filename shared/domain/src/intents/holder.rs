@@ -1,0 +1,39 @@
+//! Who holds an intent. The same holder asking again may send: a lost reply does not block its own caller.
+
+use std::fmt;
+
+use crate::access::KeyId;
+use crate::idempotency::IdempotencyKey;
+
+/// Written into rows and answers as one text, whose first word says which kind it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A caller's `Idempotency-Key`, which means something only together with the API key that sent it.
+    IdempotencyKey { caller: KeyId, key: IdempotencyKey },
+    /// One request that brought no key: nobody else is this holder.
+    Request(String),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IdempotencyKey { caller, key } => write!(f, "key:{caller}:{}", key.as_str()),
+            Self::Request(id) => write!(f, "request:{id}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::PresentedKey;
+
+    #[test]
+    fn one_key_from_two_callers_is_two_holders() {
+        let key = IdempotencyKey::parse("order-77").expect("a key");
+        let holder = |secret| Holder::IdempotencyKey { caller: PresentedKey::of(secret).id, key: key.clone() }.to_string();
+        assert_ne!(holder("a"), holder("b"));
+        assert_eq!(holder("a"), holder("a"));
+        assert!(holder("a").starts_with("key:") && holder("a").ends_with(":order-77"));
+    }
+}

@@ -1,0 +1,166 @@
+//! The rows of the Intents table.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::Check;
+use super::holder::Holder;
+use crate::keys::Key;
+use crate::time::Timestamp;
+
+/// An intent row lives this long, whatever its window: it is the record of what was decided.
+pub const LIFETIME_DAYS: i64 = 30;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    Held,
+    Released,
+}
+
+/// One intent: who holds it, since when, until when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentRow {
+    pub client_id: String,
+    pub fingerprint: String,
+    pub intent_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_id: Option<String>,
+    pub window_days: u32,
+    pub bucket: i64,
+    pub at: Timestamp,
+    /// When the window of this intent ends, in seconds.
+    pub window_until: i64,
+    pub status: Status,
+    pub holder: String,
+    pub body_hash: String,
+    /// The sort key of the guard row that was taken with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// Seconds; the TTL attribute, and compared with `now` in every condition because TTL deletes late.
+    pub expires_at: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
+    /// The `Idempotency-Key` of the last release, kept over a new hold, so that a repeated release does not hit the
+    /// next holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_release: Option<String>,
+    #[serde(default)]
+    pub version: u64,
+}
+
+impl IntentRow {
+    /// Whether the row still says anything at `now`: an expired one that TTL has not removed is as good as gone.
+    pub fn is_alive(&self, now: Timestamp) -> bool {
+        self.expires_at > now.seconds()
+    }
+}
+
+/// Guards a rolling window, or one contact over all references.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardRow {
+    pub holder: String,
+    pub fingerprint: String,
+    pub intent_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_id: Option<String>,
+    pub window_days: u32,
+    pub bucket: i64,
+    pub body_hash: String,
+    pub created_at: Timestamp,
+    /// Seconds; the guard is free from then on.
+    pub window_until: i64,
+    pub expires_at: i64,
+}
+
+/// What a check writes if it is allowed.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub key: Key,
+    pub row: IntentRow,
+    pub guard: Option<(Key, GuardRow)>,
+}
+
+impl Hold {
+    pub fn of(check: &Check, holder: &Holder, body_hash: &str, now: Timestamp) -> Self {
+        let guard_key = check.guard_key();
+        let row = IntentRow {
+            client_id: check.client.hyphenated().to_string(),
+            fingerprint: check.fingerprint.clone(),
+            intent_type: check.intent_type.intent_type.clone(),
+            reference_id: check.reference.map(|id| id.hyphenated().to_string()),
+            window_days: check.intent_type.window_days,
+            bucket: check.bucket,
+            at: check.at,
+            window_until: check.window_until().seconds(),
+            status: Status::Held,
+            holder: holder.to_string(),
+            body_hash: body_hash.to_owned(),
+            guard: guard_key.as_ref().map(|key| key.sk.clone()),
+            created_at: now,
+            updated_at: now,
+            expires_at: check.at.plus_days(LIFETIME_DAYS).seconds(),
+            released_at: None,
+            last_release: None,
+            version: 1,
+        };
+        let guard = guard_key.map(|key| (key, GuardRow::of(&row)));
+        Self { key: check.key(), row, guard }
+    }
+}
+
+impl GuardRow {
+    fn of(row: &IntentRow) -> Self {
+        Self {
+            holder: row.holder.clone(),
+            fingerprint: row.fingerprint.clone(),
+            intent_type: row.intent_type.clone(),
+            reference_id: row.reference_id.clone(),
+            window_days: row.window_days,
+            bucket: row.bucket,
+            body_hash: row.body_hash.clone(),
+            created_at: row.created_at,
+            window_until: row.window_until,
+            expires_at: row.expires_at,
+        }
+    }
+}
+
+/// An intent as `GET` shows it: the row without what is only ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IntentView {
+    pub client_id: String,
+    pub fingerprint: String,
+    pub intent_type: String,
+    pub reference_id: Option<String>,
+    pub window_days: u32,
+    pub bucket: i64,
+    pub status: Status,
+    pub holder: String,
+    pub at: Timestamp,
+    pub created_at: Timestamp,
+    pub next_eligible_at: Timestamp,
+    pub expires_at: Timestamp,
+    pub released_at: Option<Timestamp>,
+}
+
+impl From<IntentRow> for IntentView {
+    fn from(row: IntentRow) -> Self {
+        Self {
+            client_id: row.client_id,
+            fingerprint: row.fingerprint,
+            intent_type: row.intent_type,
+            reference_id: row.reference_id,
+            window_days: row.window_days,
+            bucket: row.bucket,
+            status: row.status,
+            holder: row.holder,
+            at: row.at,
+            created_at: row.created_at,
+            next_eligible_at: Timestamp::from_seconds(row.window_until),
+            expires_at: Timestamp::from_seconds(row.expires_at),
+            released_at: row.released_at,
+        }
+    }
+}

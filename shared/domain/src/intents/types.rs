@@ -1,0 +1,128 @@
+//! The types of intent are data; a deployment may change how a type's window and scope are read, never its name, its
+//! reference or its days (those are in the fingerprint).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+const BUILT_IN: &str = include_str!("../../data/intent_types.json");
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntentType {
+    pub intent_type: String,
+    /// The field of `context` that names the reference; none: the type takes no reference.
+    pub reference_field: Option<String>,
+    pub window_days: u32,
+    pub window: Window,
+    pub scope: Scope,
+}
+
+/// `Bucket` counts days from a fixed origin, so two sends can be minutes apart over its edge. `Rolling` counts from the
+/// last send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Window {
+    Bucket,
+    Rolling,
+}
+
+/// `Reference`: once per campaign, offer or conversation. `Contact`: once, whatever the reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    Reference,
+    Contact,
+}
+
+impl IntentType {
+    /// Whether the row's own key is not enough of a constraint.
+    pub fn is_guarded(&self) -> bool {
+        self.window == Window::Rolling || self.scope == Scope::Contact
+    }
+}
+
+/// Why a deployment's options cannot be taken. They are refused at start, not at the first request.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    #[error("not a JSON object of intent types with `window` and `scope`: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("there is no intent type `{0}`")]
+    UnknownType(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Options {
+    window: Option<Window>,
+    scope: Option<Scope>,
+}
+
+#[derive(Debug, Clone)]
+pub struct IntentTypes(BTreeMap<String, IntentType>);
+
+impl IntentTypes {
+    /// The ten types with the options of a deployment, a JSON object such as
+    /// `{"discovery_first_touch": {"scope": "contact"}}`.
+    pub fn with_options(options: &str) -> Result<Self, OptionsError> {
+        let built_in: Vec<IntentType> = serde_json::from_str(BUILT_IN)?;
+        let mut types: BTreeMap<_, _> = built_in.into_iter().map(|t| (t.intent_type.clone(), t)).collect();
+        let options: BTreeMap<String, Options> = serde_json::from_str(options)?;
+        for (name, option) in options {
+            let Some(known) = types.get_mut(&name) else { return Err(OptionsError::UnknownType(name)) };
+            known.window = option.window.unwrap_or(known.window);
+            known.scope = option.scope.unwrap_or(known.scope);
+        }
+        Ok(Self(types))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&IntentType> {
+        self.0.get(name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &IntentType> {
+        self.0.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ten_types_have_the_windows_and_references_of_the_table() {
+        let types = IntentTypes::with_options("{}").expect("built in");
+        let table: Vec<_> =
+            types.iter().map(|t| (t.intent_type.as_str(), t.reference_field.as_deref(), t.window_days)).collect();
+        assert_eq!(
+            table,
+            [
+                ("discovery_first_touch", Some("campaign_id"), 7),
+                ("discovery_followup", Some("campaign_id"), 3),
+                ("followup_pending_docs", Some("conversation_id"), 2),
+                ("followup_silence", Some("conversation_id"), 3),
+                ("handoff_confirmation", Some("vaga_id"), 1),
+                ("offer_active", Some("vaga_id"), 1),
+                ("offer_reminder", Some("vaga_id"), 2),
+                ("reactivation_nudge", None, 7),
+                ("reactivation_value_prop", None, 7),
+                ("shift_reminder", Some("vaga_id"), 1),
+            ]
+        );
+        assert!(types.iter().all(|t| !t.is_guarded()));
+    }
+
+    #[test]
+    fn options_change_window_and_scope_of_one_type() {
+        let types = IntentTypes::with_options(r#"{"offer_active": {"window": "rolling"}}"#).expect("options");
+        assert!(types.get("offer_active").expect("known").is_guarded());
+        assert!(!types.get("offer_reminder").expect("known").is_guarded());
+    }
+
+    #[test]
+    fn options_that_name_nothing_are_refused() {
+        for options in ["", "[]", r#"{"offer": {}}"#, r#"{"offer_active": {"window_days": 2}}"#, r#"{"offer_active": {"scope": "all"}}"#] {
+            assert!(IntentTypes::with_options(options).is_err(), "{options}");
+        }
+    }
+}

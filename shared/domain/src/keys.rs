@@ -1,0 +1,65 @@
+//! The only place that formats a key. Keys are stored for years: a changed golden string is a data migration.
+
+use uuid::Uuid;
+
+use crate::access::KeyId;
+
+/// A primary key of any of the tables: all of them have `pk` and `sk`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub pk: String,
+    pub sk: String,
+}
+
+/// The prefix of intent rows within their client's partition.
+pub const INTENT_PREFIX: &str = "INTENT#";
+
+/// The partition that holds everything about one client in the Intents table.
+pub fn intents_of_client(client: Uuid) -> String {
+    format!("CLIENT#{}", client.hyphenated())
+}
+
+/// The row of one intent.
+pub fn intent(client: Uuid, fingerprint: &str) -> Key {
+    Key { pk: intents_of_client(client), sk: format!("{INTENT_PREFIX}{fingerprint}") }
+}
+
+/// The row that guards a rolling window or a contact's scope. Types have no `#` in their names.
+pub fn intent_guard(client: Uuid, intent_type: &str, reference: Option<Uuid>) -> Key {
+    let reference = reference.map_or_else(|| "contact".to_owned(), |id| id.hyphenated().to_string());
+    Key { pk: intents_of_client(client), sk: format!("GUARD#{intent_type}#{reference}") }
+}
+
+/// What the partition of an API key begins with.
+pub const API_KEY_PREFIX: &str = "APIKEY#";
+
+/// The row of one API key in the Config table. A partition each: every request reads one.
+pub fn api_key(id: &KeyId) -> Key {
+    Key { pk: format!("{API_KEY_PREFIX}{id}"), sk: "KEY".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::PresentedKey;
+
+    #[test]
+    fn golden_keys() {
+        let client = Uuid::try_parse("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1").expect("a UUID");
+        let reference = Uuid::try_parse("1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061").expect("a UUID");
+        let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
+        assert_eq!(
+            shown(intent(client, "2bdd443f4557c5c11347908ce89063c4")),
+            "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | INTENT#2bdd443f4557c5c11347908ce89063c4"
+        );
+        assert_eq!(
+            shown(intent_guard(client, "offer_active", Some(reference))),
+            "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#offer_active#1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061"
+        );
+        assert_eq!(
+            shown(intent_guard(client, "discovery_first_touch", None)),
+            "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#discovery_first_touch#contact"
+        );
+        assert_eq!(shown(api_key(&PresentedKey::of("local").id)), "APIKEY#25bf8e1a2393f110 | KEY");
+    }
+}

@@ -1,0 +1,12 @@
+//! The rules: pure functions over values. Time comes in as an argument, nothing here waits, reads the environment, or
+//! knows of a store. What a rule decides comes back as a value; the shell performs it.
+
+pub mod access;
+pub mod codes;
+pub mod fields;
+pub mod idempotency;
+pub mod intents;
+pub mod keys;
+pub mod lease;
+pub mod outbox;
+pub mod time;

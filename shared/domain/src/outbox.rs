@@ -1,0 +1,75 @@
+//! The row is the outbox: a state change that must cause work carries an [`Emit`] in the same item.
+//!
+//! The relay sees the row before and after a change and publishes if and only if `seq` changed. It is at-least-once, so
+//! what is published has a deterministic `id` that consumers know it by.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// The longest delay that a queue takes. What is due later waits in the due index, not here.
+pub const MAX_DELAY_SECONDS: i64 = 900;
+
+/// The attribute of a row that holds its [`Emit`].
+pub const ATTRIBUTE: &str = "emit";
+
+/// Work that follows from the state of the row that carries it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Emit {
+    /// Grows with each emission of the row. The relay compares nothing else.
+    pub seq: u64,
+    /// The queue's configured name in the relay (never a URL: rows outlive deployments).
+    pub queue: String,
+    /// Milliseconds; the message is delivered no earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<i64>,
+    /// The message's identity for its consumers.
+    pub id: String,
+    /// A versioned body, as JSON text.
+    pub body: String,
+}
+
+/// What the relay has to publish after a row changed from `old` to `new`.
+pub fn to_publish<'a>(old: Option<&Emit>, new: Option<&'a Emit>) -> Option<&'a Emit> {
+    let new = new?;
+    match old {
+        Some(old) if old.seq == new.seq => None,
+        _ => Some(new),
+    }
+}
+
+/// Seconds of delay for a message, rounded up so that it is never early.
+pub fn delay_seconds(not_before: Option<i64>, now: Timestamp) -> i64 {
+    let Some(not_before) = not_before else { return 0 };
+    let wait_ms = not_before.saturating_sub(now.millis()).max(0);
+    (wait_ms.saturating_add(999) / 1_000).min(MAX_DELAY_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emit(seq: u64) -> Emit {
+        Emit { seq, queue: "work".into(), not_before: None, id: "a#1".into(), body: "{\"v\":1}".into() }
+    }
+
+    #[test]
+    fn only_a_changed_sequence_is_published() {
+        let (one, two) = (emit(1), emit(2));
+        assert_eq!(to_publish(None, Some(&one)), Some(&one));
+        assert_eq!(to_publish(Some(&one), Some(&one)), None);
+        assert_eq!(to_publish(Some(&one), Some(&two)), Some(&two));
+        assert_eq!(to_publish(Some(&one), None), None);
+        assert_eq!(to_publish(None, None), None);
+    }
+
+    #[test]
+    fn a_delay_is_never_early_and_never_longer_than_a_queue_takes() {
+        let now = Timestamp::from_millis(10_000);
+        assert_eq!(delay_seconds(None, now), 0);
+        assert_eq!(delay_seconds(Some(9_000), now), 0);
+        assert_eq!(delay_seconds(Some(10_001), now), 1);
+        assert_eq!(delay_seconds(Some(15_000), now), 5);
+        assert_eq!(delay_seconds(Some(i64::MAX), now), 900);
+    }
+}

@@ -1,0 +1,117 @@
+//! Points in time. Rules take `now`; only `platform::clock` knows where it comes from.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Milliseconds since 1970-01-01T00:00:00Z. Written as RFC 3339 in UTC wherever it is text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+pub const SECOND_MS: i64 = 1_000;
+pub const DAY_MS: i64 = 86_400 * SECOND_MS;
+
+/// The proleptic Gregorian ordinal of 1970-01-01, where 0001-01-01 is 1.
+const EPOCH_ORDINAL: i64 = 719_163;
+
+impl Timestamp {
+    pub const fn from_millis(ms: i64) -> Self {
+        Self(ms)
+    }
+
+    pub const fn from_seconds(seconds: i64) -> Self {
+        Self(seconds * SECOND_MS)
+    }
+
+    /// Midnight UTC at the start of the day with this ordinal.
+    pub const fn from_ordinal(ordinal: i64) -> Self {
+        Self((ordinal - EPOCH_ORDINAL) * DAY_MS)
+    }
+
+    /// RFC 3339 with any offset. `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        i64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().map(Self)
+    }
+
+    pub const fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds, rounded down: the unit of DynamoDB's TTL.
+    pub const fn seconds(self) -> i64 {
+        self.0.div_euclid(SECOND_MS)
+    }
+
+    /// The proleptic Gregorian ordinal of this point's UTC day.
+    pub const fn ordinal(self) -> i64 {
+        self.0.div_euclid(DAY_MS) + EPOCH_ORDINAL
+    }
+
+    pub const fn plus_ms(self, ms: i64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    pub const fn plus_days(self, days: i64) -> Self {
+        self.plus_ms(days * DAY_MS)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
+            .ok()
+            .and_then(|at| at.format(&Rfc3339).ok());
+        match text {
+            Some(text) => f.write_str(&text),
+            None => write!(f, "{}ms", self.0),
+        }
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not an RFC 3339 time"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ordinal_counts_days_from_the_year_one() {
+        assert_eq!(Timestamp::from_seconds(0).ordinal(), 719_163);
+        assert_eq!(Timestamp::from_seconds(-1).ordinal(), 719_162);
+        assert_eq!(Timestamp::parse("0001-01-01T00:00:00Z").expect("parses").ordinal(), 1);
+        assert_eq!(Timestamp::from_ordinal(719_164).seconds(), 86_400);
+    }
+
+    #[test]
+    fn an_offset_is_turned_into_utc() {
+        let at = Timestamp::parse("2025-01-04T22:30:00-03:00").expect("parses");
+        assert_eq!(at.to_string(), "2025-01-05T01:30:00Z");
+    }
+
+    #[test]
+    fn text_that_is_no_time_is_refused() {
+        for text in ["", "2025-01-04", "yesterday", "2025-13-01T00:00:00Z", "1736035200"] {
+            assert_eq!(Timestamp::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn milliseconds_survive_the_text_form() {
+        let at = Timestamp::from_millis(1_700_000_000_123);
+        assert_eq!(Timestamp::parse(&at.to_string()), Some(at));
+    }
+}
