@@ -1,1 +1,62 @@
+//! Says who calls: the key's id and scopes for a key that is known and stands, the reason for any other.
+//!
+//! It always lets the request through to its function, whose HTTP layer answers 401 and 403 as problem+json: the
+//! gateway's own refusals could not say why. Without this context a route is closed.
 
+use std::sync::Arc;
+
+use aws_lambda_events::apigw::{
+    ApiGatewayV2CustomAuthorizerSimpleResponse as Response, ApiGatewayV2CustomAuthorizerV2Request as Request,
+};
+use lambda_runtime::Error;
+use serde_json::{Value, json};
+use umavez_domain::access::{KeyRecord, PresentedKey, bearer};
+use umavez_domain::codes::Problem;
+use umavez_platform::api_keys;
+use umavez_platform::aws::Aws;
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::http::{CONTEXT_DENIED, CONTEXT_KEY_ID, CONTEXT_SCOPES};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::Store;
+
+#[derive(Debug)]
+pub struct Deps {
+    pub store: Store,
+    pub config_table: String,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let store = Store::new(Aws::from_env()?.dynamodb());
+        Ok(Self { store, config_table: config::required("CONFIG_TABLE")? })
+    }
+}
+
+/// An error is a 500 of the gateway: a store that does not answer admits nobody.
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Response<Value>, Error> {
+    let header = request.headers.get("authorization").and_then(|value| value.to_str().ok());
+    let context = match header.and_then(bearer).map(PresentedKey::of) {
+        None => denied(Problem::MissingKey),
+        Some(presented) => {
+            let found = api_keys::find(&deps.store, &invocation, &deps.config_table, &presented).await?;
+            match found.filter(|key| key.admits(&presented)) {
+                Some(key) => admitted(&key),
+                None => denied(Problem::InvalidKey),
+            }
+        }
+    };
+    let outcome = context.get(CONTEXT_DENIED).and_then(Value::as_str).unwrap_or("admitted");
+    tracing::info!(event = "AUTHORIZED", outcome, request_id = invocation.request_id);
+    let mut response = Response::default();
+    response.is_authorized = true;
+    response.context = context;
+    Ok(response)
+}
+
+fn admitted(key: &KeyRecord) -> Value {
+    json!({CONTEXT_KEY_ID: key.key_id, CONTEXT_SCOPES: key.scopes.join(" ")})
+}
+
+fn denied(problem: Problem) -> Value {
+    json!({CONTEXT_DENIED: problem})
+}

@@ -1,1 +1,7 @@
-fn main() {}
+use authorizer::{Deps, run};
+use lambda_runtime::Error;
+use umavez_platform::entry;
+
+fn main() -> Result<(), Error> {
+    entry::serve_events(Deps::from_env, run)
+}

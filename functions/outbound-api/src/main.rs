@@ -1,1 +1,7 @@
-fn main() {}
+use lambda_runtime::Error;
+use outbound_api::{Deps, ROUTES, run};
+use umavez_platform::entry;
+
+fn main() -> Result<(), Error> {
+    entry::serve_http(ROUTES, Deps::from_env, run)
+}

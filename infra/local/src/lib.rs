@@ -1,1 +1,46 @@
+//! The local stack: reads `template.yaml`, embeds the emulators, and runs the real functions against them, so that the
+//! whole product runs on a laptop with one command and no account.
+//!
+//! It holds no business word. Tables, queues, routes, schedules and mappings come from the template; what it does not
+//! know there it refuses. Every call of a function to AWS or to a provider passes the [`front`].
 
+pub mod activity;
+pub mod binaries;
+pub mod calls;
+pub mod catcher;
+pub mod clock;
+pub mod control;
+pub mod dynamo;
+pub mod front;
+pub mod functions;
+pub mod gateway;
+pub mod model;
+pub mod queues;
+pub mod schedules;
+pub mod sources;
+pub mod stack;
+pub mod state;
+pub mod template;
+
+pub use stack::{Options, Stack};
+
+/// Why the stack cannot start or go on. The text is for whoever typed the command.
+#[derive(Debug, thiserror::Error)]
+pub enum StackError {
+    #[error(transparent)]
+    Template(#[from] template::TemplateError),
+    #[error("{0}")]
+    Filter(#[from] sources::FilterError),
+    #[error("{0}")]
+    Build(String),
+    #[error("port {0} is in use: another stack may be running; stop it or choose one with --port")]
+    PortInUse(u16),
+    #[error("{0} is used by another running stack; stop it or choose another directory with --data")]
+    DataInUse(String),
+    #[error("{0}")]
+    Emulator(String),
+    #[error("still at work after {seconds} s: {what}")]
+    Restless { seconds: u64, what: String },
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}

@@ -1,1 +1,15 @@
+//! Everything that touches AWS or the process. Rules live in `umavez_domain`; a function joins the two.
 
+pub mod api_keys;
+pub mod aws;
+pub mod batch;
+pub mod clock;
+pub mod config;
+pub mod entry;
+pub mod http;
+pub mod intents;
+pub mod invocation;
+pub mod lease;
+pub mod outbox;
+pub mod store;
+pub mod telemetry;

@@ -1,0 +1,67 @@
+//! `POST /intents`: one conditional write decides; a refused one is judged by the row that stood in its way.
+
+use umavez_domain::codes::{Event, Problem as Code, Reason};
+use umavez_domain::intents::{Check, CheckAnswer, Decision, Hold, Holder, judge};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::intents::Held;
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let body = request.object()?;
+    let holder = holder(request, invocation)?;
+    let check = Check::read(&body, &deps.types, invocation.now).map_err(Problem::invalid)?;
+    let hold = Hold::of(&check, &holder, &request.body_hash(), invocation.now);
+    let decision = match deps.intents.hold(invocation, &hold).await? {
+        Held::Now => {
+            tell_held(invocation, &check);
+            return Answer::json(200, &CheckAnswer::allowed(&hold.row));
+        }
+        Held::Refused(standing) => judge(&check, &hold, &standing),
+    };
+    match decision {
+        Decision::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
+        Decision::Blocked(answer) => {
+            tell_deduped(invocation, &check);
+            Answer::json(200, &answer)
+        }
+        Decision::KeyReused => {
+            let detail = "this Idempotency-Key holds the intent already, from a request with another body";
+            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+        }
+    }
+}
+
+fn holder(request: &Request, invocation: &Invocation) -> Result<Holder, Problem> {
+    Ok(match request.idempotency_key()? {
+        Some(key) => Holder::IdempotencyKey { caller: request.caller()?.key_id.clone(), key },
+        None => Holder::Request(invocation.request_id.clone()),
+    })
+}
+
+fn tell_held(invocation: &Invocation, check: &Check) {
+    let intent_type = &check.intent_type.intent_type;
+    tracing::info!(
+        event = Event::IntentHeld.as_str(),
+        intent_type,
+        fingerprint = check.fingerprint,
+        client_id = %check.client,
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("IntentsHeld", "IntentType" => intent_type.clone()).increment(1);
+}
+
+/// Who blocks is in the answer and in the row; the log does without, because callers choose their keys' text.
+fn tell_deduped(invocation: &Invocation, check: &Check) {
+    let intent_type = &check.intent_type.intent_type;
+    tracing::info!(
+        event = Event::OutboundDeduped.as_str(),
+        reason_code = Reason::IntentDuplicate.as_str(),
+        intent_type,
+        fingerprint = check.fingerprint,
+        client_id = %check.client,
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("IntentsDeduped", "IntentType" => intent_type.clone()).increment(1);
+}

@@ -1,0 +1,70 @@
+//! The functions' binaries: built by cargo beside the program that runs them, and found there.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::StackError;
+use crate::model::Model;
+
+/// The root of the workspace that this program was built from.
+pub fn workspace_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// Where cargo puts binaries: beside this program, or above `deps` when this is a test.
+pub fn directory() -> Result<PathBuf, StackError> {
+    let program = std::env::current_exe()?;
+    let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
+    match beside.parent() {
+        Some(above) if beside.ends_with("deps") => Ok(above.to_owned()),
+        _ => Ok(beside),
+    }
+}
+
+/// Builds every binary of the workspace, so that what runs is what the source says. `quiet` shows nothing unless it
+/// fails.
+pub async fn build(quiet: bool) -> Result<(), StackError> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = tokio::process::Command::new(cargo);
+    // What cargo tells the program that it runs is not for the cargo that this one runs: build scripts that look at it
+    // would run again, and all that depends on them.
+    for (name, _) in std::env::vars_os() {
+        if is_of_this_run(&name.to_string_lossy()) {
+            command.env_remove(name);
+        }
+    }
+    // Features are set in one place for the whole workspace, so this selection compiles no dependency a second time.
+    command.current_dir(workspace_root()).args(["build", "--workspace", "--bins"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let output = if quiet {
+        command.arg("--quiet").stdin(Stdio::null()).output().await?
+    } else {
+        command.stdin(Stdio::null()).spawn()?.wait_with_output().await?
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let told = String::from_utf8_lossy(&output.stderr);
+    Err(StackError::Build(format!("the functions could not be built\n{told}")))
+}
+
+/// Variables that cargo sets for one package when it runs or tests it.
+fn is_of_this_run(name: &str) -> bool {
+    const EXACT: &[&str] = &["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_MANIFEST_LINKS", "CARGO_CRATE_NAME"];
+    const BEGIN: &[&str] = &["CARGO_PKG_", "CARGO_BIN_", "CARGO_PRIMARY_", "CARGO_TARGET_TMPDIR", "OUT_DIR"];
+    EXACT.contains(&name) || BEGIN.iter().any(|begin| name.starts_with(begin))
+}
+
+/// Every function of the template has its binary.
+pub fn check(model: &Model, directory: &Path) -> Result<(), StackError> {
+    for function in &model.functions {
+        if !directory.join(&function.binary).is_file() {
+            let (id, binary) = (&function.logical_id, &function.binary);
+            return Err(StackError::Build(format!("{id} is in the template, but there is no binary `{binary}` to run")));
+        }
+    }
+    Ok(())
+}

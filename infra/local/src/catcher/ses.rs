@@ -1,0 +1,49 @@
+//! SES v2: `POST /v2/email/outbound-emails`.
+
+use serde_json::{Value, json};
+
+use super::{Caught, Provider, Reading, Stamp, request::Request};
+
+pub(super) const PROVIDER: Provider = Provider { channel: "email", read, is_secret: |_| false };
+
+fn read(request: &Request, stamp: Stamp) -> Reading {
+    let lists = ["ToAddresses", "CcAddresses", "BccAddresses"].map(|list| &request.body["Destination"][list]);
+    let addresses = lists.into_iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+    let to = addresses.map(|mailbox| address(mailbox).to_owned()).collect();
+    let mut answer = answer(request, stamp);
+    answer.headers.push(("x-amzn-requestid".to_owned(), uuid(stamp)));
+    Reading { to, answer }
+}
+
+fn answer(request: &Request, stamp: Stamp) -> Caught {
+    match (request.method.as_str(), request.path().as_slice()) {
+        ("POST", ["v2", "email", "outbound-emails"]) if request.body["Content"].is_object() => {
+            Caught::json(200, json!({ "MessageId": message_id(stamp) }))
+        }
+        ("POST", ["v2", "email", "outbound-emails"]) => {
+            error(400, "BadRequestException", "1 validation error detected: Value at 'content' must not be null")
+        }
+        _ => error(404, "UnknownOperationException", "the catcher knows only POST /v2/email/outbound-emails"),
+    }
+}
+
+/// `a@b` of `Name <a@b>`.
+fn address(mailbox: &str) -> &str {
+    let bracketed = mailbox.rsplit_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    bracketed.map_or(mailbox, |(address, _)| address).trim()
+}
+
+/// As SES makes them: a prefix and the moment, an id, and a suffix.
+fn message_id(stamp: Stamp) -> String {
+    format!("0100{:012x}-{}-000000", stamp.at_ms, uuid(stamp))
+}
+
+fn uuid(stamp: Stamp) -> String {
+    format!("{:08x}-0000-4000-8000-{:012x}", stamp.seconds() as u32, stamp.number)
+}
+
+fn error(status: u16, kind: &str, message: &str) -> Caught {
+    let mut caught = Caught::json(status, json!({ "message": message }));
+    caught.headers.push(("x-amzn-errortype".to_owned(), kind.to_owned()));
+    caught
+}

@@ -1,0 +1,222 @@
+use serde_json::json;
+
+use super::*;
+
+const AT: i64 = 1_700_000_000_123;
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+#[test]
+fn a_telegram_message_is_answered_as_the_bot_api_does_and_kept_whole() {
+    let catcher = catcher();
+    let body = json!({ "chat_id": 77, "text": "olá", "reply_markup": { "inline_keyboard": [] } });
+    let caught = telegram(&catcher, "/bot1234:SECRET/sendMessage", JSON, &body.to_string());
+    let answer = json!({
+        "ok": true,
+        "result": {
+            "message_id": 1,
+            "from": { "id": 1234, "is_bot": true, "first_name": "Local bot", "username": "local_1234_bot" },
+            "chat": { "id": 77, "first_name": "Local", "type": "private" },
+            "date": 1_700_000_000,
+            "text": "olá",
+        },
+    });
+    assert_eq!((caught.status, &caught.body), (200, &answer));
+    let expected = Sent {
+        number: 1,
+        channel: "telegram",
+        at: "2023-11-14T22:13:20.123Z".to_owned(),
+        caller: "sender".to_owned(),
+        to: vec!["77".to_owned()],
+        method: "POST".to_owned(),
+        path: "/bot1234:***/sendMessage".to_owned(),
+        headers: [("content-type".to_owned(), JSON.to_owned())].into(),
+        body,
+        status: 200,
+        answer,
+    };
+    assert_eq!(catcher.sent(None, None), [expected]);
+}
+
+#[test]
+fn a_form_a_query_and_multipart_say_the_same_as_json() {
+    let catcher = catcher();
+    let multipart = "--xyz\r\nContent-Disposition: form-data; name=\"chat_id\"\r\n\r\n-1005\r\n--xyz\r\n\
+        Content-Disposition: form-data; name=\"photo\"; filename=\"a.png\"\r\nContent-Type: image/png\r\n\r\nPNG\r\n\
+        --xyz\r\nContent-Disposition: form-data; name=\"caption\"\r\n\r\nlook\r\n--xyz--\r\n";
+    let photo = telegram(&catcher, "/bot1:S/sendPhoto", "multipart/form-data; boundary=xyz", multipart);
+    assert_eq!(photo.body["result"]["chat"]["type"], "supergroup");
+    assert_eq!(photo.body["result"]["caption"], "look");
+    assert!(photo.body["result"]["photo"][0]["file_id"].is_string());
+    let form = telegram(&catcher, "/bot1:S/sendMessage", FORM, "chat_id=%40news&text=a+b");
+    assert_eq!(
+        (&form.body["result"]["text"], &form.body["result"]["chat"]["type"]),
+        (&json!("a b"), &json!("channel"))
+    );
+    let query = telegram(&catcher, "/bot1:S/sendVideo?chat_id=9&video=abc", "", "");
+    assert_eq!((query.status, &query.body["result"]["video"]["duration"]), (200, &json!(1)));
+    let to: Vec<_> = catcher.sent(None, None).into_iter().flat_map(|sent| sent.to).collect();
+    assert_eq!(to, ["-1005", "@news", "9"]);
+    assert_eq!(catcher.sent(None, None)[0].body, json!({ "raw": multipart }));
+}
+
+#[test]
+fn what_telegram_would_not_take_is_refused_in_its_words_and_kept_too() {
+    let catcher = catcher();
+    let refused = |path: &str, body: Value| {
+        let caught = telegram(&catcher, path, JSON, &body.to_string());
+        assert_eq!((&caught.body["ok"], &caught.body["error_code"]), (&json!(false), &json!(caught.status)));
+        (caught.status, caught.body["description"].as_str().unwrap().to_owned())
+    };
+    let not_found = (404, "Not Found".to_owned());
+    for path in ["/", "/bot1:S", "/bot1:S/sendNothing", "/botS/sendMessage", "/bot1:/sendMessage", "/bot1:S/a/b"] {
+        assert_eq!(refused(path, json!({ "chat_id": 1, "text": "x" })), not_found, "{path}");
+    }
+    let bad = |why: &str| (400, format!("Bad Request: {why}"));
+    assert_eq!(refused("/bot1:S/sendMessage", json!({ "text": "x" })), bad("chat_id is empty"));
+    assert_eq!(refused("/bot1:S/sendMessage", json!({ "chat_id": 1 })), bad("message text is empty"));
+    assert_eq!(refused("/bot1:S/sendPhoto", json!({ "chat_id": 1 })), bad("there is no photo in the request"));
+    assert_eq!(catcher.sent(Some("telegram"), None).len(), 9);
+}
+
+#[test]
+fn a_whatsapp_text_is_answered_as_evolution_does() {
+    let catcher = catcher();
+    let caught = evolution(&catcher, "/message/sendText/main", json!({ "number": "5511999", "text": "oi" }));
+    let answer = json!({
+        "key": { "remoteJid": "5511999@s.whatsapp.net", "fromMe": true, "id": "3EB0018BCFE5687B000001" },
+        "message": { "extendedTextMessage": { "text": "oi" } },
+        "messageTimestamp": "1700000000",
+        "status": "PENDING",
+    });
+    assert_eq!((caught.status, caught.body), (201, answer));
+    assert_eq!(catcher.sent(Some("whatsapp"), Some("5511999")).len(), 1);
+}
+
+#[test]
+fn whatsapp_media_is_answered_by_its_kind() {
+    let catcher = catcher();
+    let body =
+        json!({ "number": "5511999@s.whatsapp.net", "mediatype": "image", "media": "https://x/y", "caption": "c" });
+    let caught = evolution(&catcher, "/message/sendMedia/main", body);
+    assert_eq!(caught.body["key"]["remoteJid"], "5511999@s.whatsapp.net");
+    assert_eq!(caught.body["message"]["imageMessage"]["caption"], "c");
+    assert_eq!(catcher.sent(None, Some("5511999")).len(), 1);
+}
+
+#[test]
+fn what_evolution_would_not_take_is_refused_in_its_shape() {
+    let catcher = catcher();
+    let nowhere = evolution(&catcher, "/message/sendNothing/main", json!({}));
+    let message = json!(["Cannot POST /message/sendNothing/main"]);
+    let expected = json!({ "status": 404, "error": "Not Found", "response": { "message": message } });
+    assert_eq!((nowhere.status, nowhere.body), (404, expected));
+    let empty = evolution(&catcher, "/message/sendText/main", json!({ "number": "1" }));
+    assert_eq!(empty.body["response"]["message"], json!([["instance requires property \"text\""]]));
+    let body = Bytes::from(json!({ "number": "1", "text": "x" }).to_string());
+    let keyless = catcher.evolution("sender", &Method::POST, "/message/sendText/main", &HeaderMap::new(), &body);
+    assert_eq!(keyless.status, 401);
+}
+
+#[test]
+fn an_email_is_answered_as_ses_does_and_is_found_by_each_address() {
+    let catcher = catcher();
+    let body = json!({
+        "Destination": { "ToAddresses": ["Ana <ana@example.com>"], "BccAddresses": ["bob@example.com"] },
+        "Content": { "Simple": { "Subject": { "Data": "s" } } },
+    });
+    let caught = ses(&catcher, "/v2/email/outbound-emails", body);
+    let id = caught.body["MessageId"].as_str().unwrap();
+    assert!(id.starts_with("0100018bcfe5687b-") && id.ends_with("-000000"), "{id}");
+    assert_eq!(catcher.sent(Some("email"), Some("ana@example.com")).len(), 1);
+    assert_eq!(catcher.sent(Some("email"), Some("bob@example.com")).len(), 1);
+    assert_eq!(catcher.sent(Some("email"), Some("eve@example.com")).len(), 0);
+}
+
+#[test]
+fn what_ses_would_not_take_has_the_error_type_in_a_header() {
+    let catcher = catcher();
+    for (path, status, kind) in [
+        ("/v2/email/nothing", 404, "UnknownOperationException"),
+        ("/v2/email/outbound-emails", 400, "BadRequestException"),
+    ] {
+        let caught = ses(&catcher, path, json!({}));
+        assert_eq!(caught.status, status);
+        assert!(caught.headers.contains(&("x-amzn-errortype".to_owned(), kind.to_owned())));
+        assert!(caught.body["message"].is_string());
+    }
+}
+
+#[test]
+fn no_secret_is_kept() {
+    let catcher = catcher();
+    let secrets = [
+        ("apikey", "SECRET"),
+        ("authorization", "Bearer SECRET"),
+        ("x-amz-security-token", "SECRET"),
+        ("x-plain", "kept"),
+    ];
+    let headers = headers(&secrets);
+    for path in [
+        "/bot12:SECRET/sendMessage",
+        "/bot12%3ASECRET/getMe",
+        "/botSECRET",
+        "/BOT1:SECRET",
+        "/file/bot12:SECRET/a",
+        "/12:SECRET/getMe",
+    ] {
+        catcher.telegram("sender", &Method::POST, path, &headers, &Bytes::new());
+        catcher.evolution("sender", &Method::POST, "/message/sendText/main", &headers, &Bytes::new());
+        catcher.ses("sender", &Method::POST, "/v2/email/outbound-emails", &headers, &Bytes::new());
+    }
+    let kept = serde_json::to_string(&catcher.sent(None, None)).unwrap();
+    assert!(!kept.contains("SECRET"), "{kept}");
+    let first = &catcher.sent(None, None)[0];
+    assert_eq!((first.headers["authorization"].as_str(), first.headers["apikey"].as_str()), ("Bearer ***", "***"));
+    assert_eq!(first.headers["x-plain"], "kept");
+}
+
+#[test]
+fn what_is_no_secret_is_kept_as_it_came() {
+    let catcher = catcher();
+    evolution(&catcher, "/message/sendText/bot%20one?a=b%20c", json!({ "number": "1", "text": "x" }));
+    telegram(&catcher, "/bot12:SECRET/sendMessage?chat_id=1&text=a%3Ab", "", "");
+    let paths: Vec<_> = catcher.sent(None, None).into_iter().map(|sent| sent.path).collect();
+    assert_eq!(paths, ["/message/sendText/bot%20one?a=b%20c", "/bot12:***/sendMessage?chat_id=1&text=a%3Ab"]);
+}
+
+#[test]
+fn the_oldest_make_room_and_numbers_go_on_after_a_clear() {
+    let catcher = Catcher::with_capacity(Arc::new(|| AT), 2);
+    let numbers = || catcher.sent(None, None).iter().map(|sent| sent.number).collect::<Vec<_>>();
+    for _ in 0..3 {
+        ses(&catcher.clone(), "/v2/email/outbound-emails", json!({ "Content": {} }));
+    }
+    assert_eq!((numbers(), catcher.dropped()), (vec![2, 3], 1));
+    catcher.clear();
+    assert!(numbers().is_empty());
+    ses(&catcher, "/v2/email/outbound-emails", json!({ "Content": {} }));
+    assert_eq!(numbers(), [4]);
+}
+
+fn catcher() -> Catcher {
+    Catcher::new(Arc::new(|| AT))
+}
+
+fn telegram(catcher: &Catcher, path: &str, content_type: &str, body: &str) -> Caught {
+    let headers = headers(&[("content-type", content_type)]);
+    catcher.telegram("sender", &Method::POST, path, &headers, &Bytes::from(body.to_owned()))
+}
+
+fn evolution(catcher: &Catcher, path: &str, body: Value) -> Caught {
+    let headers = headers(&[("content-type", JSON), ("apikey", "k")]);
+    catcher.evolution("sender", &Method::POST, path, &headers, &Bytes::from(body.to_string()))
+}
+
+fn ses(catcher: &Catcher, path: &str, body: Value) -> Caught {
+    catcher.ses("sender", &Method::POST, path, &headers(&[("content-type", JSON)]), &Bytes::from(body.to_string()))
+}
+
+fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+}

@@ -1,0 +1,100 @@
+//! The commands.
+
+mod demo;
+mod keys;
+mod remote;
+mod start;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use umavez_local::StackError;
+
+const DEFAULT_PORT: u16 = 3000;
+
+#[derive(Parser)]
+#[command(name = "umavez", about = "Umavez on this machine: every message that should go out goes out, once.")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    start: StartArguments,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the stack (also what no command does)
+    Start(StartArguments),
+    /// Play a day on a stack of its own and check that everything adds up
+    Demo,
+    /// Make, list and revoke API keys, here or in an AWS account
+    Keys(keys::KeysArguments),
+    /// Move the running stack's time forward: 45s, 20m, 12h, 7d
+    Advance {
+        duration: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show what the running stack has sent
+    Sent {
+        #[arg(long)]
+        channel: Option<String>,
+        #[arg(long)]
+        to: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+}
+
+#[derive(Args, Clone)]
+pub struct StartArguments {
+    /// The port of the API on 127.0.0.1; 0 takes a free one
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// Where state is kept [default: .umavez in the workspace]
+    #[arg(long, conflicts_with = "ephemeral")]
+    data: Option<PathBuf>,
+    /// Keep nothing
+    #[arg(long)]
+    ephemeral: bool,
+    /// Processes per function at most
+    #[arg(long, default_value_t = 4)]
+    concurrency: usize,
+    /// A parameter of the template, as Name=Value; can be given again
+    #[arg(long = "parameter", value_name = "NAME=VALUE")]
+    parameters: Vec<String>,
+    /// Show the functions' logs as they come
+    #[arg(long)]
+    logs: bool,
+}
+
+/// Which running stack a command is for.
+#[derive(Args, Clone)]
+pub struct At {
+    /// The running stack's port
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+pub async fn run(arguments: Arguments) -> Result<(), CliError> {
+    match arguments.command {
+        None => start::run(arguments.start).await,
+        Some(Command::Start(start)) => start::run(start).await,
+        Some(Command::Demo) => demo::run().await,
+        Some(Command::Keys(keys)) => keys::run(keys).await,
+        Some(Command::Advance { duration, at }) => remote::advance(&duration, at.port).await,
+        Some(Command::Sent { channel, to, at }) => remote::sent(channel, to, at.port).await,
+    }
+}

@@ -1,0 +1,126 @@
+//! `cargo run -- keys …`: API keys of the running stack, or of a deployment with `--table`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use umavez_domain::access::{KeyId, SCOPES, is_known_scope};
+use umavez_local::Stack;
+use umavez_platform::api_keys;
+use umavez_platform::aws::Aws;
+use umavez_platform::clock::Clock;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::{Store, StoreError};
+
+use super::{CliError, DEFAULT_PORT, remote};
+
+/// The access key by which the emulators know this command.
+const CALLER: &str = "keys-command";
+/// The output of the template that names the table of keys.
+const TABLE_OUTPUT: &str = "ConfigTable";
+
+#[derive(Args)]
+pub struct KeysArguments {
+    #[command(subcommand)]
+    command: KeysCommand,
+    /// The running stack's port
+    #[arg(long, global = true, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// The Config table of a deployment. Region and credentials then come from AWS_REGION, AWS_ACCESS_KEY_ID, …
+    #[arg(long, global = true)]
+    table: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum KeysCommand {
+    /// Make a key and print it, once
+    Create {
+        /// What it may do, separated by commas
+        #[arg(long, value_delimiter = ',', default_value = "*")]
+        scopes: Vec<String>,
+        /// Whose it is
+        #[arg(long, default_value = "")]
+        label: String,
+    },
+    List,
+    /// Revoke a key by its id
+    Revoke { id: String },
+}
+
+struct Keys {
+    store: Store,
+    table: String,
+    invocation: Invocation,
+}
+
+pub async fn run(arguments: KeysArguments) -> Result<(), CliError> {
+    let keys = match &arguments.table {
+        Some(table) => {
+            let aws = Aws::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
+            Keys::new(&aws, table.clone())?
+        }
+        None => {
+            let about = remote::about(arguments.port).await?;
+            let (endpoint, table) = (about["aws"].as_str(), about["outputs"][TABLE_OUTPUT].as_str());
+            let (Some(endpoint), Some(table)) = (endpoint, table) else {
+                return Err(CliError::Failed(format!("port {} is not a stack with a {TABLE_OUTPUT}", arguments.port)));
+            };
+            Keys::new(&Aws::at(endpoint, CALLER), table.to_owned())?
+        }
+    };
+    match arguments.command {
+        KeysCommand::Create { scopes, label } => keys.create(&scopes, &label).await,
+        KeysCommand::List => keys.list().await,
+        KeysCommand::Revoke { id } => keys.revoke(&id).await,
+    }
+}
+
+/// Makes the key that a first start announces. One that was revoked stays so.
+pub async fn ensure(stack: &Stack, secret: &str) -> Result<(), CliError> {
+    let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(()) };
+    let keys = Keys::new(&Aws::at(stack.front_url(), CALLER), table.to_owned())?;
+    let scopes = ["*".to_owned()];
+    api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, "first start").await.map_err(failed)?;
+    Ok(())
+}
+
+impl Keys {
+    fn new(aws: &Aws, table: String) -> Result<Self, CliError> {
+        let clock = Clock::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
+        let invocation = Invocation::new(CALLER, clock.now(), Duration::from_secs(30));
+        Ok(Self { store: Store::new(aws.dynamodb()), table, invocation })
+    }
+
+    async fn create(&self, scopes: &[String], label: &str) -> Result<(), CliError> {
+        if let Some(unknown) = scopes.iter().find(|scope| !is_known_scope(scope)) {
+            return Err(CliError::Usage(format!("there is no scope {unknown:?}; there are {}", SCOPES.join(", "))));
+        }
+        let secret = api_keys::new_secret().map_err(|error| CliError::Failed(error.to_string()))?;
+        let id = api_keys::create(&self.store, &self.invocation, &self.table, &secret, scopes, label).await;
+        println!("key {secret}\nid  {}\nThe key is shown this once; the store has only its hash.", id.map_err(failed)?);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<(), CliError> {
+        for key in api_keys::list(&self.store, &self.invocation, &self.table).await.map_err(failed)? {
+            let revoked = key.revoked_at.map(|at| format!("  revoked {at}")).unwrap_or_default();
+            println!("{}  {}  {}  {}{revoked}", key.key_id, key.created_at, key.scopes.join(","), key.label);
+        }
+        Ok(())
+    }
+
+    async fn revoke(&self, id: &str) -> Result<(), CliError> {
+        let wrong = || CliError::Usage(format!("{id:?} is not the id of a key; `keys list` shows them"));
+        let id = KeyId::parse(id).ok_or_else(wrong)?;
+        let found = api_keys::revoke(&self.store, &self.invocation, &self.table, &id, self.invocation.now).await;
+        if found.map_err(failed)? {
+            println!("revoked {id}");
+            Ok(())
+        } else {
+            Err(CliError::Failed(format!("there is no key {id}")))
+        }
+    }
+}
+
+fn failed(error: StoreError) -> CliError {
+    CliError::Failed(error.to_string())
+}

@@ -1,0 +1,84 @@
+//! `cargo run [-- start]`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+
+use tokio::signal::unix::{SignalKind, signal};
+use umavez_local::{Options, Stack, binaries};
+
+use super::{CliError, StartArguments, keys};
+
+/// The key of a first start.
+pub const FIRST_KEY: &str = "local";
+
+pub async fn run(arguments: StartArguments) -> Result<(), CliError> {
+    let options = options(&arguments)?;
+    // Told before the build: who started it twice should not wait for minutes to hear so.
+    if arguments.port != 0 && tokio::net::TcpStream::connect(("127.0.0.1", arguments.port)).await.is_ok() {
+        return Err(umavez_local::StackError::PortInUse(arguments.port).into());
+    }
+    say("building the functions (the first time takes a few minutes)");
+    binaries::build(false).await?;
+    say("starting the emulators and the functions");
+    let stack = Stack::start(options).await?;
+    keys::ensure(&stack, FIRST_KEY).await?;
+    greet(&stack)?;
+    wait_for_the_end().await?;
+    say("stopping");
+    stack.stop().await?;
+    Ok(())
+}
+
+pub fn options(arguments: &StartArguments) -> Result<Options, CliError> {
+    let root = binaries::workspace_root();
+    let data = if arguments.ephemeral {
+        None
+    } else {
+        Some(arguments.data.clone().unwrap_or_else(|| root.join(".umavez")))
+    };
+    Ok(Options {
+        template: fs::read_to_string(root.join("template.yaml"))?,
+        parameters: parameters(&arguments.parameters)?,
+        port: arguments.port,
+        data,
+        concurrency: arguments.concurrency,
+        schedules: true,
+        echo_logs: arguments.logs,
+    })
+}
+
+fn parameters(given: &[String]) -> Result<BTreeMap<String, String>, CliError> {
+    let split = |text: &String| {
+        let parts = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        parts.ok_or_else(|| CliError::Usage(format!("--parameter takes Name=Value, not {text:?}")))
+    };
+    given.iter().map(split).collect()
+}
+
+/// The lines that people and programs wait for, and something to try.
+fn greet(stack: &Stack) -> Result<(), CliError> {
+    let url = stack.url();
+    let first_steps = fs::read_to_string(binaries::workspace_root().join("infra/first-steps.txt"))?;
+    let first_steps = first_steps.replace("{url}", url).replace("{key}", FIRST_KEY);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready {url}\nkey {FIRST_KEY}\n")?;
+    writeln!(out, "  what was sent   {url}/_local/sent\n  logs            {url}/_local/logs")?;
+    writeln!(out, "  all of it       {url}/_local\n")?;
+    writeln!(out, "{first_steps}\nCtrl-C stops it.")?;
+    out.flush()?;
+    Ok(())
+}
+
+async fn wait_for_the_end() -> Result<(), CliError> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+fn say(what: &str) {
+    eprintln!("umavez: {what}");
+}

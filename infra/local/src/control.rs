@@ -1,0 +1,160 @@
+//! The port that people use: the API, and `/_local/*` to look at the stack and to move it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use umavez_domain::time::Timestamp;
+
+use crate::gateway::Gateway;
+use crate::stack::Stack;
+use crate::StackError;
+
+/// Ten years: more is a typing error.
+const FURTHEST: u64 = 10 * 366 * 86_400;
+
+struct Control {
+    stack: Stack,
+    gateway: Gateway,
+}
+
+pub fn serve(stack: &Stack, gateway: Gateway, listener: TcpListener, tasks: &mut JoinSet<()>) {
+    let control = Arc::new(Control { stack: stack.clone(), gateway });
+    let app = Router::new()
+        .route("/_local", get(about))
+        .route("/_local/sent", get(sent))
+        .route("/_local/calls", get(calls))
+        .route("/_local/logs", get(logs))
+        .route("/_local/clock", get(time).post(advance))
+        .route("/_local/drain", post(drain))
+        .route("/_local/kill", post(kill))
+        .fallback(api)
+        .with_state(control);
+    tasks.spawn(async move {
+        if let Err(error) = axum::serve(listener, app).await {
+            eprintln!("the gateway ended: {error}");
+        }
+    });
+}
+
+async fn api(State(control): State<Arc<Control>>, request: Request) -> Response {
+    control.gateway.handle(request).await
+}
+
+async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
+    let stack = &control.stack;
+    let model = stack.model();
+    let names = |names: Vec<&String>| json!(names);
+    Json(json!({
+        "api": stack.url(),
+        "aws": stack.front_url(),
+        "now": now(stack),
+        "functions": names(model.functions.iter().map(|function| &function.binary).collect()),
+        "tables": names(model.tables.iter().map(|table| &table.name).collect()),
+        "queues": names(model.queues.iter().map(|queue| &queue.name).collect()),
+        "outputs": model.outputs,
+        "processes": stack.functions().processes().iter().map(|(name, pid)| json!({"function": name, "pid": pid})).collect::<Vec<_>>(),
+    }))
+}
+
+#[derive(Deserialize)]
+struct SentQuery {
+    channel: Option<String>,
+    to: Option<String>,
+}
+
+async fn sent(State(control): State<Arc<Control>>, Query(query): Query<SentQuery>) -> Json<Value> {
+    Json(json!({"sent": control.stack.catcher().sent(query.channel.as_deref(), query.to.as_deref())}))
+}
+
+async fn calls(State(control): State<Arc<Control>>) -> Json<Value> {
+    let totals = control.stack.calls().totals();
+    let rows: Vec<_> = totals
+        .into_iter()
+        .map(|(caller, service, operation, total)| {
+            json!({
+                "caller": caller, "service": service, "operation": operation, "calls": total.calls,
+                "read_units": total.read_units, "write_units": total.write_units,
+            })
+        })
+        .collect();
+    Json(json!({"calls": rows}))
+}
+
+#[derive(Deserialize)]
+struct LogsQuery {
+    function: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn logs(State(control): State<Arc<Control>>, Query(query): Query<LogsQuery>) -> String {
+    let stack = &control.stack;
+    let name = query.function.as_deref().map(|binary| stack.function_name(binary).unwrap_or(binary).to_owned());
+    let lines = stack.logs().tail(query.limit.unwrap_or(200));
+    let wanted = lines.into_iter().filter(|line| name.as_ref().is_none_or(|name| line.function == *name));
+    wanted.map(|line| format!("[{}] {}\n", line.function, line.line)).collect()
+}
+
+async fn time(State(control): State<Arc<Control>>) -> Json<Value> {
+    Json(json!({"now": now(&control.stack), "offset_seconds": control.stack.clock().offset_ms() / 1_000}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Advance {
+    advance_seconds: u64,
+    /// Whether rows that have expired by then are removed, as TTL would some days later.
+    #[serde(default = "yes")]
+    sweep_ttl: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+async fn advance(State(control): State<Arc<Control>>, body: Json<Advance>) -> Response {
+    if body.advance_seconds > FURTHEST {
+        let message = json!({"message": format!("advance_seconds must be at most {FURTHEST}")});
+        return (StatusCode::UNPROCESSABLE_ENTITY, Json(message)).into_response();
+    }
+    let moved = control.stack.advance(Duration::from_secs(body.advance_seconds), body.sweep_ttl).await;
+    answer(moved.map(|()| json!({"now": now(&control.stack)})))
+}
+
+async fn drain(State(control): State<Arc<Control>>) -> Response {
+    answer(control.stack.drain().await.map(|()| json!({"drained": true})))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kill {
+    function: String,
+}
+
+async fn kill(State(control): State<Arc<Control>>, body: Json<Kill>) -> Response {
+    let stack = &control.stack;
+    let name = stack.function_name(&body.function).unwrap_or(&body.function).to_owned();
+    match stack.functions().kill(&name).await {
+        Ok(killed) => Json(json!({"killed": killed})).into_response(),
+        Err(error) => (StatusCode::NOT_FOUND, Json(json!({"message": error.to_string()}))).into_response(),
+    }
+}
+
+fn answer(result: Result<Value, StackError>) -> Response {
+    match result {
+        Ok(body) => Json(body).into_response(),
+        Err(error) => (StatusCode::CONFLICT, Json(json!({"message": error.to_string()}))).into_response(),
+    }
+}
+
+fn now(stack: &Stack) -> Timestamp {
+    Timestamp::from_millis(stack.clock().now_ms())
+}

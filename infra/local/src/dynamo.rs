@@ -1,0 +1,241 @@
+//! DynamoDB and its streams: the embedded emulator, its tables from the template, and TTL by the stack's clock.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use dynoxide::Database;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::StackError;
+use crate::clock::Clock;
+use crate::model::Table;
+
+#[derive(Clone)]
+pub struct Dynamo {
+    db: Database,
+    pub address: SocketAddr,
+    tables: Arc<Vec<Table>>,
+    clock: Clock,
+    /// Table and key of rows that TTL removed and whose removal no stream reader has seen yet. The emulator's own sweep
+    /// knows only the machine's time, so rows are removed here, and the mark that AWS puts on such removals with them.
+    removed_by_ttl: Arc<Mutex<HashSet<String>>>,
+    server: Arc<Mutex<Option<Server>>>,
+}
+
+struct Server {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Dynamo {
+    /// Opens the database (in memory without a file), makes the tables that are missing, and serves it on loopback.
+    pub async fn start(file: Option<&Path>, tables: &[Table], clock: Clock) -> Result<Self, StackError> {
+        let db = match file {
+            None => Database::memory(),
+            Some(file) => Database::new(&file.to_string_lossy()),
+        }
+        .map_err(|error| StackError::Emulator(format!("DynamoDB: {error}")))?;
+        if file.is_some() {
+            // Leaves SQLite at synchronous=NORMAL: five times faster, and it still survives a killed process.
+            db.enable_bulk_loading().and_then(|()| db.disable_bulk_loading()).map_err(emulator)?;
+        }
+        create_tables(&db, tables)?;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(StackError::Io)?;
+        listener.set_nonblocking(true).map_err(StackError::Io)?;
+        let address = listener.local_addr().map_err(StackError::Io)?;
+        let server = serve(listener, db.clone())?;
+        Ok(Self {
+            db,
+            address,
+            tables: Arc::new(tables.to_vec()),
+            clock,
+            removed_by_ttl: Arc::default(),
+            server: Arc::new(Mutex::new(Some(server))),
+        })
+    }
+
+    /// Ends the server and waits for its thread, so that the file is free for the next start.
+    pub fn stop(&self) {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(server) = server {
+            // A receiver that is gone means that the thread has ended already.
+            let _ = server.stop.send(());
+            let _ = server.thread.join();
+        }
+    }
+
+    /// Removes what has expired by the stack's clock, as TTL would in the days after. Returns how many rows.
+    pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
+        let this = self.clone();
+        blocking(move || {
+            let now = this.clock.now_ms() / 1_000;
+            let mut removed = 0;
+            for table in this.tables.iter() {
+                if let Some(attribute) = &table.ttl_attribute {
+                    removed += this.sweep_table(table, attribute, now)?;
+                }
+            }
+            Ok(removed)
+        })
+        .await
+    }
+
+    fn sweep_table(&self, table: &Table, attribute: &str, now: i64) -> Result<usize, StackError> {
+        let condition = "#ttl <= :now";
+        let names = json!({"#ttl": attribute});
+        let values = json!({":now": {"N": now.to_string()}});
+        let key_names = key_names(table);
+        let mut start = Value::Null;
+        let mut removed = 0;
+        loop {
+            let mut scan = json!({
+                "TableName": table.name, "FilterExpression": condition,
+                "ExpressionAttributeNames": names, "ExpressionAttributeValues": values,
+            });
+            if !start.is_null() {
+                scan["ExclusiveStartKey"] = start;
+            }
+            let page = self.db.scan(request(scan)?).map_err(emulator)?;
+            let page = serde_json::to_value(page).map_err(|error| StackError::Emulator(error.to_string()))?;
+            for item in page["Items"].as_array().into_iter().flatten() {
+                let key: Value = key_names.iter().map(|name| (name.clone(), item[name].clone())).collect();
+                let mark = mark(&table.name, &key);
+                self.marks().insert(mark.clone());
+                let delete = json!({
+                    "TableName": table.name, "Key": key, "ConditionExpression": condition,
+                    "ExpressionAttributeNames": names, "ExpressionAttributeValues": values,
+                });
+                match self.db.delete_item(request(delete)?) {
+                    Ok(_) => removed += 1,
+                    // It was renewed in between.
+                    Err(_) => {
+                        self.marks().remove(&mark);
+                    }
+                }
+            }
+            start = page["LastEvaluatedKey"].clone();
+            if start.is_null() {
+                return Ok(removed);
+            }
+        }
+    }
+
+    fn marks(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.removed_by_ttl.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records of a table's stream after a sequence number, oldest first, as an event source mapping delivers them.
+    pub async fn records_after(
+        &self,
+        table: &str,
+        sequence_number: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Value>, StackError> {
+        let (this, table, after) = (self.clone(), table.to_owned(), sequence_number.map(str::to_owned));
+        blocking(move || {
+            let (arn, shard) = this.shard(&table)?;
+            let mut iterator = json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"});
+            if let Some(after) = after {
+                iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
+                iterator["SequenceNumber"] = json!(after);
+            }
+            let iterator = this.db.get_shard_iterator(request(iterator)?).map_err(emulator)?;
+            let read = json!({"ShardIterator": iterator.shard_iterator.unwrap_or_default(), "Limit": limit});
+            let read = this.db.get_records(request(read)?).map_err(emulator)?;
+            let records = serde_json::to_value(read.records).map_err(|error| StackError::Emulator(error.to_string()))?;
+            let Value::Array(mut records) = records else { return Ok(Vec::new()) };
+            for record in &mut records {
+                record["eventSourceARN"] = json!(arn);
+                this.mark_removal(&table, record);
+            }
+            Ok(records)
+        })
+        .await
+    }
+
+    /// The newest sequence number of a table's stream, if anything was ever written to it.
+    pub async fn newest(&self, table: &str) -> Result<Option<String>, StackError> {
+        let (this, table) = (self.clone(), table.to_owned());
+        blocking(move || {
+            let (arn, _) = this.shard(&table)?;
+            let described = this.db.describe_stream(request(json!({"StreamArn": arn}))?).map_err(emulator)?;
+            let shard = described.stream_description.shards.into_iter().next();
+            Ok(shard.and_then(|shard| shard.sequence_number_range.ending_sequence_number))
+        })
+        .await
+    }
+
+    fn shard(&self, table: &str) -> Result<(String, String), StackError> {
+        let streams = self.db.list_streams(request(json!({"TableName": table}))?).map_err(emulator)?;
+        let missing = || StackError::Emulator(format!("table {table} has no stream"));
+        let arn = streams.streams.into_iter().next().ok_or_else(missing)?.stream_arn;
+        let described = self.db.describe_stream(request(json!({"StreamArn": arn}))?).map_err(emulator)?;
+        let shard = described.stream_description.shards.into_iter().next().ok_or_else(missing)?.shard_id;
+        Ok((arn, shard))
+    }
+
+    fn mark_removal(&self, table: &str, record: &mut Value) {
+        if record["eventName"] == "REMOVE" && self.marks().contains(&mark(table, &record["dynamodb"]["Keys"])) {
+            record["userIdentity"] = json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
+        }
+    }
+}
+
+fn create_tables(db: &Database, tables: &[Table]) -> Result<(), StackError> {
+    let existing = db.list_tables(request(json!({}))?).map_err(emulator)?;
+    let existing = serde_json::to_value(existing).map_err(|error| StackError::Emulator(error.to_string()))?;
+    for table in tables {
+        let there = existing["TableNames"].as_array().is_some_and(|names| names.contains(&json!(table.name)));
+        if !there {
+            db.create_table(request(table.create.clone())?).map_err(emulator)?;
+        }
+    }
+    Ok(())
+}
+
+/// SQLite runs on the thread that serves it, so it has one of its own.
+fn serve(listener: std::net::TcpListener, db: Database) -> Result<Server, StackError> {
+    let (stop, stopped) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StackError::Io)?;
+    let thread = std::thread::Builder::new().name("dynamodb".to_owned()).spawn(move || {
+        runtime.block_on(async move {
+            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+            let shutdown = async move {
+                let _ = stopped.await;
+            };
+            // Idle keep-alive connections must not hold the stop back.
+            let server = dynoxide::server::serve_with_shutdown(listener, db, shutdown);
+            if let Err(error) = server.await {
+                eprintln!("the DynamoDB emulator ended: {error}");
+            }
+        });
+    });
+    Ok(Server { stop, thread: thread.map_err(StackError::Io)? })
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StackError> + Send + 'static,
+) -> Result<T, StackError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| StackError::Emulator(error.to_string()))?
+}
+
+fn request<T: serde::de::DeserializeOwned>(body: Value) -> Result<T, StackError> {
+    serde_json::from_value(body).map_err(|error| StackError::Emulator(error.to_string()))
+}
+
+fn emulator(error: impl ToString) -> StackError {
+    StackError::Emulator(format!("DynamoDB: {}", error.to_string()))
+}
+
+fn key_names(table: &Table) -> Vec<String> {
+    let schema = table.create["KeySchema"].as_array();
+    schema.into_iter().flatten().filter_map(|key| key["AttributeName"].as_str()).map(str::to_owned).collect()
+}
+
+fn mark(table: &str, key: &Value) -> String {
+    format!("{table} {key}")
+}

@@ -1,0 +1,168 @@
+//! What the processes print, line by line: the last lines in memory, and on request in files and on stderr.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use tokio::{sync::watch, time::timeout};
+
+use super::lock;
+
+const CAPACITY: usize = 20_000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// Lines of all functions are numbered from 0 in the order in which they arrived.
+    pub number: u64,
+    pub function: String,
+    pub at: SystemTime,
+    pub line: String,
+}
+
+/// A handle: clones are cheap and share the lines.
+#[derive(Clone)]
+pub struct Logs(Arc<Shared>);
+
+struct Shared {
+    capacity: usize,
+    directory: Option<PathBuf>,
+    echo: bool,
+    lines: Mutex<Lines>,
+    /// The number of the line to come.
+    position: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Lines {
+    kept: VecDeque<LogLine>,
+    files: BTreeMap<String, File>,
+}
+
+impl Logs {
+    /// Keeps the last 20,000 lines in memory. With a directory, each function's lines are also appended to
+    /// `<function>.log` there; with echo, they are also printed to stderr.
+    pub fn new(directory: Option<&Path>, echo: bool) -> io::Result<Logs> {
+        if let Some(directory) = directory {
+            fs::create_dir_all(directory)?;
+        }
+        Ok(Logs::with_capacity(CAPACITY, directory.map(Path::to_owned), echo))
+    }
+
+    /// Keeps the last 20,000 lines in memory and does nothing else.
+    pub fn in_memory() -> Logs {
+        Logs::with_capacity(CAPACITY, None, false)
+    }
+
+    fn with_capacity(capacity: usize, directory: Option<PathBuf>, echo: bool) -> Logs {
+        let (lines, position) = (Mutex::default(), watch::Sender::new(0));
+        Logs(Arc::new(Shared { capacity, directory, echo, lines, position }))
+    }
+
+    /// The number of the line to come: what `since` and `wait_for` take to mean "from now on".
+    pub fn position(&self) -> u64 {
+        *self.0.position.borrow()
+    }
+
+    /// The kept lines from a position on, oldest first.
+    pub fn since(&self, position: u64) -> Vec<LogLine> {
+        let lines = lock(&self.0.lines);
+        let first = lines.kept.partition_point(|line| line.number < position);
+        lines.kept.range(first..).cloned().collect()
+    }
+
+    /// The last `count` lines, oldest first.
+    pub fn tail(&self, count: usize) -> Vec<LogLine> {
+        let lines = lock(&self.0.lines);
+        let first = lines.kept.len().saturating_sub(count);
+        lines.kept.range(first..).cloned().collect()
+    }
+
+    /// The first line from a position on that is wanted, printed or yet to be printed, or nothing after the limit. For
+    /// what a process prints outside of an invocation; what it printed within one is there when `invoke` returns.
+    pub async fn wait_for(&self, position: u64, limit: Duration, wanted: impl Fn(&LogLine) -> bool) -> Option<LogLine> {
+        let mut from = position;
+        let mut news = self.0.position.subscribe();
+        let search = async {
+            loop {
+                let lines = self.since(from);
+                if let Some(line) = lines.iter().find(|line| wanted(line)) {
+                    return Some(line.clone());
+                }
+                from = lines.last().map_or(from, |line| line.number + 1);
+                news.wait_for(|position| *position > from).await.ok()?;
+            }
+        };
+        timeout(limit, search).await.ok().flatten()
+    }
+
+    pub(super) fn append(&self, function: &str, line: String) {
+        let shared = &*self.0;
+        if shared.echo {
+            eprintln!("[{function}] {line}");
+        }
+        let mut lines = lock(&shared.lines);
+        if let Some(directory) = &shared.directory
+            && let Err(error) = lines.append_to_file(directory, function, &line)
+        {
+            tracing::warn!(function, %error, "a log line is not in its file");
+        }
+        if lines.kept.len() == shared.capacity {
+            lines.kept.pop_front();
+        }
+        let number = *shared.position.borrow();
+        lines.kept.push_back(LogLine { number, function: function.to_owned(), at: SystemTime::now(), line });
+        shared.position.send_replace(number + 1);
+    }
+}
+
+impl Lines {
+    fn append_to_file(&mut self, directory: &Path, function: &str, line: &str) -> io::Result<()> {
+        if !self.files.contains_key(function) {
+            let path = directory.join(format!("{function}.log"));
+            let file = OpenOptions::new().create(true).append(true).open(path)?;
+            self.files.insert(function.to_owned(), file);
+        }
+        match self.files.get_mut(function) {
+            Some(file) => file.write_all(format!("{line}\n").as_bytes()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_lines_make_room_and_the_others_keep_their_numbers() {
+        let logs = Logs::with_capacity(3, None, false);
+        for n in 0..5 {
+            logs.append("f", format!("line {n}"));
+        }
+        let kept = logs.since(0);
+        assert_eq!(kept.iter().map(|line| line.number).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(logs.since(4), logs.tail(1));
+        assert_eq!(logs.since(5), []);
+        assert_eq!(logs.position(), 5);
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_with_the_line_it_is_for_whether_past_or_to_come() {
+        let logs = Logs::in_memory();
+        logs.append("f", "before".to_owned());
+        let limit = Duration::from_secs(10);
+        assert!(logs.wait_for(0, limit, |line| line.line == "before").await.is_some());
+        assert!(logs.wait_for(0, Duration::ZERO, |line| line.line == "after").await.is_none());
+        let (found, ()) = tokio::join!(logs.wait_for(0, limit, |line| line.line == "after"), async {
+            logs.append("f", "other".to_owned());
+            tokio::task::yield_now().await;
+            logs.append("f", "after".to_owned());
+        });
+        assert_eq!(found.map(|line| line.number), Some(2));
+    }
+}

@@ -1,0 +1,270 @@
+//! One function: the invocations that wait, first come first served, and the processes that serve them.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, mpsc, oneshot, watch},
+};
+
+use super::{
+    FunctionSpec, InvokeError, Logs,
+    guard::Guard,
+    instance::{self, Call},
+    lock,
+    process::Launch,
+    random_uuid,
+    runtime_api::Mailboxes,
+};
+
+/// Between starts of a function whose processes do not come up: nothing after the first failure, then 100 ms, doubled
+/// up to this.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
+
+pub(super) struct Pool {
+    pub(super) spec: FunctionSpec,
+    address: SocketAddr,
+    mailboxes: Mailboxes,
+    logs: Logs,
+    guard: Arc<Guard>,
+    state: Mutex<State>,
+    /// Rings when an invocation was queued.
+    queued: Notify,
+}
+
+struct State {
+    environment: BTreeMap<String, String>,
+    queue: VecDeque<Job>,
+    instances: HashMap<String, Entry>,
+    init_failures: u32,
+    closed: bool,
+}
+
+struct Entry {
+    mailbox: mpsc::UnboundedSender<Call>,
+    pid: Option<u32>,
+    /// Starting, idle, or done but for asking again: it will take an invocation from the queue without anyone's help.
+    available: bool,
+}
+
+/// An invocation that waits or runs.
+pub(super) struct Job {
+    pub(super) event: Bytes,
+    reply: oneshot::Sender<(Result<Bytes, InvokeError>, Busy)>,
+    busy: Busy,
+}
+
+/// Counts an invocation as busy. It travels with the result, so that the count goes down when the caller has it.
+pub(super) struct Busy(watch::Sender<usize>);
+
+impl Pool {
+    pub(super) fn new(
+        spec: FunctionSpec,
+        address: SocketAddr,
+        mailboxes: Mailboxes,
+        logs: Logs,
+        guard: Arc<Guard>,
+    ) -> Pool {
+        let state = State {
+            environment: spec.environment.clone(),
+            queue: VecDeque::new(),
+            instances: HashMap::new(),
+            init_failures: 0,
+            closed: false,
+        };
+        let (state, queued) = (Mutex::new(state), Notify::new());
+        Pool { spec, address, mailboxes, logs, guard, state, queued }
+    }
+
+    pub(super) async fn invoke(self: &Arc<Self>, event: Bytes, busy: Busy) -> Result<Bytes, InvokeError> {
+        let (reply, result) = oneshot::channel();
+        {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return Err(InvokeError::Stopped);
+            }
+            state.queue.push_back(Job { event, reply, busy });
+        }
+        self.queued.notify_one();
+        self.staff();
+        // Without a result the job was dropped with the runtime that ran its instance.
+        result.await.map_or(Err(InvokeError::Stopped), |(result, _busy)| result)
+    }
+
+    pub(super) async fn kill(&self) -> usize {
+        let (processes, ended) = self.send_stop();
+        for ended in ended {
+            // The sender is never used: it is dropped when the instance is gone.
+            let _ = ended.await;
+        }
+        processes
+    }
+
+    /// The number of processes that were told to stop, and for each instance the receiver that wakes when it is gone.
+    pub(super) fn send_stop(&self) -> (usize, Vec<oneshot::Receiver<()>>) {
+        let state = lock(&self.state);
+        let processes = state.instances.values().filter(|entry| entry.pid.is_some()).count();
+        let stop = |entry: &Entry| {
+            let (gone, ended) = oneshot::channel();
+            // A mailbox that is closed belongs to an instance that is already on its way out.
+            let _ = entry.mailbox.send(Call::Stop(gone));
+            ended
+        };
+        (processes, state.instances.values().map(stop).collect())
+    }
+
+    /// Takes no more invocations and fails those that wait.
+    pub(super) fn close(&self) {
+        let waiting = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            std::mem::take(&mut state.queue)
+        };
+        waiting.into_iter().for_each(|job| job.finish(Err(InvokeError::Stopped)));
+    }
+
+    pub(super) fn change_environment(&self, change: impl FnOnce(&mut BTreeMap<String, String>)) {
+        change(&mut lock(&self.state).environment);
+    }
+
+    pub(super) fn pids(&self) -> Vec<u32> {
+        lock(&self.state).instances.values().filter_map(|entry| entry.pid).collect()
+    }
+
+    /// Starts processes while more invocations wait than processes are about to take one.
+    fn staff(self: &Arc<Self>) {
+        // In a runtime that is shutting down there is nothing to start.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let mut state = lock(&self.state);
+        let available = state.instances.values().filter(|entry| entry.available).count();
+        let room = self.spec.concurrency.max(1).saturating_sub(state.instances.len());
+        for _ in 0..state.queue.len().saturating_sub(available).min(room) {
+            let id = random_uuid();
+            let (mailbox, calls) = mpsc::unbounded_channel();
+            lock(&self.mailboxes).insert(id.clone(), mailbox.clone());
+            state.instances.insert(id.clone(), Entry { mailbox, pid: None, available: true });
+            runtime.spawn(instance::run(self.clone(), id, calls));
+        }
+    }
+}
+
+/// What an instance tells its pool and asks of it.
+impl Pool {
+    pub(super) fn backoff(&self) -> Duration {
+        match lock(&self.state).init_failures {
+            0 | 1 => Duration::ZERO,
+            failures => LONGEST_BACKOFF.min(Duration::from_millis(50) * 2_u32.pow(failures.min(10) - 1)),
+        }
+    }
+
+    /// Everything a process is started with, the environment as it is now.
+    pub(super) fn launch(&self, instance: &str) -> Launch<'_> {
+        Launch {
+            spec: &self.spec,
+            environment: lock(&self.state).environment.clone(),
+            instance: instance.to_owned(),
+            address: self.address,
+            logs: &self.logs,
+            guard: &self.guard,
+        }
+    }
+
+    pub(super) fn started(&self, instance: &str, pid: u32) {
+        if let Some(entry) = lock(&self.state).instances.get_mut(instance) {
+            entry.pid = Some(pid);
+        }
+    }
+
+    pub(super) fn initialised(&self) {
+        lock(&self.state).init_failures = 0;
+    }
+
+    /// Fails the invocation that waited longest, so that a function that never comes up leaves nobody waiting.
+    pub(super) fn init_failed(&self, error: InvokeError) {
+        tracing::warn!(function = self.spec.name, %error, "a process did not start");
+        let job = {
+            let mut state = lock(&self.state);
+            state.init_failures = state.init_failures.saturating_add(1);
+            state.next_wanted()
+        };
+        if let Some(job) = job {
+            job.finish(Err(error));
+        }
+    }
+
+    /// Said before the result is passed on: a caller that comes back at once is not to find everyone occupied.
+    pub(super) fn available(&self, instance: &str) {
+        lock(&self.state).set_available(instance, true);
+    }
+
+    /// Waits for the invocation whose turn it is. Safe to cancel: a job is either in the queue or returned.
+    pub(super) async fn next_job(&self, instance: &str) -> Job {
+        loop {
+            let queued = self.queued.notified();
+            {
+                let mut state = lock(&self.state);
+                if let Some(job) = state.next_wanted() {
+                    state.set_available(instance, false);
+                    // The bell remembers one ring only; pass it on for the rest of the queue.
+                    if !state.queue.is_empty() {
+                        self.queued.notify_one();
+                    }
+                    return job;
+                }
+            }
+            queued.await;
+        }
+    }
+
+    /// Puts an invocation that no process has seen back to where it was.
+    pub(super) fn put_back(&self, job: Job) {
+        lock(&self.state).queue.push_front(job);
+        self.queued.notify_one();
+    }
+
+    /// Forgets an instance whose process is gone, and starts another if there is work for it.
+    pub(super) fn ended(self: &Arc<Self>, instance: &str) {
+        lock(&self.mailboxes).remove(instance);
+        lock(&self.state).instances.remove(instance);
+        self.staff();
+    }
+}
+
+impl State {
+    /// The next invocation that someone still waits for. The others were never given to a process.
+    fn next_wanted(&mut self) -> Option<Job> {
+        std::iter::from_fn(|| self.queue.pop_front()).find(|job| !job.reply.is_closed())
+    }
+
+    fn set_available(&mut self, instance: &str, available: bool) {
+        if let Some(entry) = self.instances.get_mut(instance) {
+            entry.available = available;
+        }
+    }
+}
+
+impl Job {
+    pub(super) fn finish(self, result: Result<Bytes, InvokeError>) {
+        // Nobody may be waiting any more; then the result has no reader.
+        let _ = self.reply.send((result, self.busy));
+    }
+}
+
+impl Busy {
+    pub(super) fn new(count: &watch::Sender<usize>) -> Busy {
+        count.send_modify(|busy| *busy += 1);
+        Busy(count.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.send_modify(|busy| *busy -= 1);
+    }
+}

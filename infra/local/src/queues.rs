@@ -1,0 +1,430 @@
+//! SQS: the embedded emulator, and the desk where messages wait by the stack's clock.
+//!
+//! The emulator knows only the machine's time. So a delayed message is sent at once and parked here when it is received,
+//! and a message that failed stays parked for its visibility timeout before the emulator gets it back, counts the
+//! receive and redrives it. Moving time then moves both.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::to_bytes;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::StatusCode;
+use rustack_sqs_core::{config::SqsConfig, handler::RustackSqsHandler, provider::RustackSqs};
+use rustack_sqs_http::{dispatch::SqsHandler, response::error_to_response, router::resolve_operation};
+use serde_json::{Value, json};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::StackError;
+use crate::activity::Activity;
+use crate::clock::Clock;
+use crate::model::Queue;
+use crate::template::{ACCOUNT, REGION};
+
+/// The longest that SQS hides a message. The desk decides when it is seen again, not this.
+const HIDDEN_SECONDS: u64 = 43_200;
+
+#[derive(Clone)]
+pub struct Queues {
+    provider: Arc<RustackSqs>,
+    handler: Arc<RustackSqsHandler>,
+    specs: Arc<BTreeMap<String, Queue>>,
+    clock: Clock,
+    activity: Activity,
+    desk: Arc<Mutex<Desk>>,
+    /// Held from a delayed send to the note of its delay, and while received messages are sorted: a message must not be
+    /// received before its delay is known.
+    sorting: Arc<AsyncMutex<()>>,
+}
+
+#[derive(Default)]
+struct Desk {
+    /// Message ids that are not to be delivered before a time.
+    delayed: HashMap<String, i64>,
+    /// Messages in hand, by receipt handle.
+    held: HashMap<String, Held>,
+}
+
+/// A message that was received from the emulator and not given back or deleted yet.
+#[derive(Debug, Clone)]
+struct Held {
+    queue: String,
+    message: Value,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Sent with a delay: delivered from then on.
+    Delayed(i64),
+    Ready,
+    /// With a function since; hidden until then.
+    InFlight(i64),
+    /// Failed: the emulator gets it back at that time.
+    Hidden(i64),
+}
+
+/// What a queue has, for whoever waits for it to be at rest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// In the emulator, to be received.
+    pub visible: usize,
+    /// In hand and to be delivered now, or with a function.
+    pub moving: usize,
+    /// Waiting for a time.
+    pub waiting: usize,
+    /// Received from the emulator and not yet at the desk.
+    pub between: usize,
+}
+
+impl Queues {
+    pub async fn start(queues: &[Queue], host: &str, port: u16, clock: Clock, activity: Activity) -> Result<Self, StackError> {
+        let config = SqsConfig {
+            host: host.to_owned(),
+            port,
+            account_id: ACCOUNT.to_owned(),
+            default_region: REGION.to_owned(),
+            ..SqsConfig::default()
+        };
+        let provider = Arc::new(RustackSqs::new(config));
+        let handler = Arc::new(RustackSqsHandler::new(provider.clone()));
+        let specs = queues.iter().map(|queue| (queue.name.clone(), queue.clone())).collect();
+        let this = Self {
+            provider,
+            handler,
+            specs: Arc::new(specs),
+            clock,
+            activity,
+            desk: Arc::default(),
+            sorting: Arc::default(),
+        };
+        // Dead-letter queues first: a redrive policy names a queue that exists.
+        let (sources, targets): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| queue.redrive.is_some());
+        for queue in targets.into_iter().chain(sources) {
+            this.create(queue).await?;
+        }
+        Ok(this)
+    }
+
+    async fn create(&self, queue: &Queue) -> Result<(), StackError> {
+        let mut attributes = json!({
+            "VisibilityTimeout": queue.visibility.as_secs().to_string(),
+            "MessageRetentionPeriod": queue.retention.as_secs().to_string(),
+        });
+        if let Some((target, receives)) = &queue.redrive {
+            let policy = json!({"deadLetterTargetArn": arn(target), "maxReceiveCount": receives});
+            attributes["RedrivePolicy"] = json!(policy.to_string());
+        }
+        self.ask("CreateQueue", json!({"QueueName": queue.name, "Attributes": attributes})).await.map(drop)
+    }
+
+    pub async fn stop(&self) {
+        self.provider.shutdown_all().await;
+    }
+
+    /// A call as it comes over HTTP, with what depends on time taken out of the emulator's hands.
+    pub async fn handle(&self, operation: &str, body: Bytes) -> Response {
+        let Ok(request) = serde_json::from_slice::<Value>(&body) else { return self.forward(operation, body).await };
+        let response = match operation {
+            "SendMessage" => self.send(request).await,
+            "SendMessageBatch" => self.send_batch(request).await,
+            "ChangeMessageVisibility" if self.hide(&request) => axum::Json(json!({})).into_response(),
+            _ => self.forward(operation, body).await,
+        };
+        self.activity.moved();
+        response
+    }
+
+    async fn send(&self, mut request: Value) -> Response {
+        let delay = self.take_delay(&queue_name(&request), &mut request);
+        let _sorting = self.sorting.lock().await;
+        let (status, body) = self.forward_bytes("SendMessage", to_body(&request)).await;
+        if let (Some(due), Ok(answer)) = (delay, serde_json::from_slice::<Value>(&body)) {
+            self.note_delay(&answer["MessageId"], due);
+        }
+        (status, [("content-type", "application/x-amz-json-1.0")], body).into_response()
+    }
+
+    async fn send_batch(&self, mut request: Value) -> Response {
+        let queue = queue_name(&request);
+        let mut due = HashMap::new();
+        for entry in request["Entries"].as_array_mut().into_iter().flatten() {
+            if let Some(at) = self.take_delay(&queue, entry) {
+                due.insert(entry["Id"].as_str().unwrap_or_default().to_owned(), at);
+            }
+        }
+        let _sorting = self.sorting.lock().await;
+        let (status, body) = self.forward_bytes("SendMessageBatch", to_body(&request)).await;
+        if let Ok(answer) = serde_json::from_slice::<Value>(&body) {
+            for sent in answer["Successful"].as_array().into_iter().flatten() {
+                if let Some(at) = due.get(sent["Id"].as_str().unwrap_or_default()) {
+                    self.note_delay(&sent["MessageId"], *at);
+                }
+            }
+        }
+        (status, [("content-type", "application/x-amz-json-1.0")], body).into_response()
+    }
+
+    /// Removes the delay from a send and tells when the message is due, if later than now. A delay that SQS would refuse
+    /// stays for the emulator to refuse.
+    fn take_delay(&self, queue: &str, entry: &mut Value) -> Option<i64> {
+        let own = entry.get("DelaySeconds").and_then(Value::as_i64);
+        let seconds = match own {
+            Some(seconds) if !(0..=900).contains(&seconds) => return None,
+            Some(seconds) => seconds,
+            None => self.specs.get(queue).map_or(0, |spec| i64::try_from(spec.delay.as_secs()).unwrap_or(0)),
+        };
+        if let Some(entry) = entry.as_object_mut() {
+            entry.remove("DelaySeconds");
+        }
+        (seconds > 0).then(|| self.clock.now_ms() + seconds * 1_000)
+    }
+
+    fn note_delay(&self, message_id: &Value, due: i64) {
+        if let Some(id) = message_id.as_str() {
+            self.desk().delayed.insert(id.to_owned(), due);
+        }
+    }
+
+    /// Whether the receipt is one in hand, whose visibility is then the desk's.
+    fn hide(&self, request: &Value) -> bool {
+        let seconds = request["VisibilityTimeout"].as_i64().unwrap_or(-1);
+        let receipt = request["ReceiptHandle"].as_str().unwrap_or_default();
+        let until = self.clock.now_ms() + seconds * 1_000;
+        match self.desk().held.get_mut(receipt) {
+            Some(held) if (0..=43_200).contains(&seconds) => {
+                held.state = match held.state {
+                    State::InFlight(_) => State::InFlight(until),
+                    _ => State::Hidden(until),
+                };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Receives what there is, waiting a little for the first, and puts it on the desk.
+    pub async fn receive(&self, queue: &str) -> Result<(), StackError> {
+        let request = json!({
+            "QueueUrl": url(queue), "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20,
+            "VisibilityTimeout": HIDDEN_SECONDS,
+            "MessageSystemAttributeNames": ["All"], "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
+        });
+        let answer = self.ask("ReceiveMessage", request).await?;
+        let _sorting = self.sorting.lock().await;
+        let mut desk = self.desk();
+        let now = self.clock.now_ms();
+        for message in answer["Messages"].as_array().into_iter().flatten() {
+            let id = message["MessageId"].as_str().unwrap_or_default();
+            let state = match desk.delayed.remove(id) {
+                Some(due) if due > now => State::Delayed(due),
+                _ => State::Ready,
+            };
+            let receipt = message["ReceiptHandle"].as_str().unwrap_or_default().to_owned();
+            desk.held.insert(receipt, Held { queue: queue.to_owned(), message: message.clone(), state });
+        }
+        drop(desk);
+        self.activity.moved();
+        Ok(())
+    }
+
+    /// Takes up to `limit` messages to deliver now, oldest first.
+    pub fn take_ready(&self, queue: &str, limit: usize) -> Vec<Value> {
+        let now = self.clock.now_ms();
+        let hidden = self.specs.get(queue).map_or(Duration::from_secs(30), |spec| spec.visibility);
+        let until = now + i64::try_from(hidden.as_millis()).unwrap_or(i64::MAX);
+        let mut desk = self.desk();
+        let mut ready: Vec<_> =
+            desk.held.values_mut().filter(|held| held.queue == queue && held.state == State::Ready).collect();
+        ready.sort_by_key(|held| held.message["Attributes"]["SentTimestamp"].as_str().unwrap_or_default().to_owned());
+        ready.truncate(limit);
+        for held in &mut ready {
+            held.state = State::InFlight(until);
+        }
+        ready.into_iter().map(|held| held.message.clone()).collect()
+    }
+
+    /// Deletes what was handled and hides what failed until its visibility timeout has passed.
+    pub async fn settle(&self, queue: &str, messages: &[Value], failed: impl Fn(&str) -> bool) -> Result<(), StackError> {
+        for message in messages {
+            let receipt = message["ReceiptHandle"].as_str().unwrap_or_default();
+            if failed(message["MessageId"].as_str().unwrap_or_default()) {
+                if let Some(held) = self.desk().held.get_mut(receipt)
+                    && let State::InFlight(until) = held.state
+                {
+                    held.state = State::Hidden(until);
+                }
+            } else {
+                self.ask("DeleteMessage", json!({"QueueUrl": url(queue), "ReceiptHandle": receipt})).await?;
+                self.desk().held.remove(receipt);
+            }
+        }
+        self.activity.moved();
+        Ok(())
+    }
+
+    /// Makes delayed messages ready whose time has come, and gives those whose visibility timeout has passed back to the
+    /// emulator, which counts and redrives.
+    pub async fn wake(&self, queue: &str) -> Result<(), StackError> {
+        let now = self.clock.now_ms();
+        let over: Vec<_> = {
+            let mut desk = self.desk();
+            for held in desk.held.values_mut().filter(|held| held.queue == queue) {
+                if matches!(held.state, State::Delayed(due) if due <= now) {
+                    held.state = State::Ready;
+                }
+            }
+            let over: Vec<_> = desk
+                .held
+                .iter()
+                .filter(|(_, held)| held.queue == queue && matches!(held.state, State::Hidden(until) if until <= now))
+                .map(|(receipt, _)| receipt.clone())
+                .collect();
+            for receipt in &over {
+                desk.held.remove(receipt);
+            }
+            over
+        };
+        for receipt in over {
+            let request = json!({"QueueUrl": url(queue), "ReceiptHandle": receipt, "VisibilityTimeout": 0});
+            self.ask("ChangeMessageVisibility", request).await?;
+        }
+        self.activity.moved();
+        Ok(())
+    }
+
+    /// When something on the desk of this queue is due next.
+    pub fn next_due(&self, queue: &str) -> Option<i64> {
+        let desk = self.desk();
+        let of_queue = desk.held.values().filter(|held| held.queue == queue);
+        of_queue.filter_map(|held| match held.state {
+            State::Delayed(at) | State::Hidden(at) => Some(at),
+            State::Ready | State::InFlight(_) => None,
+        })
+        .min()
+    }
+
+    pub async fn counts(&self, queue: &str) -> Result<Counts, StackError> {
+        let names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"];
+        let request = json!({"QueueUrl": url(queue), "AttributeNames": names});
+        let answer = self.ask("GetQueueAttributes", request).await?;
+        let number = |name: &str| {
+            answer["Attributes"][name].as_str().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0)
+        };
+        let now = self.clock.now_ms();
+        let desk = self.desk();
+        let mut counts = Counts { visible: number(names[0]), ..Counts::default() };
+        for held in desk.held.values().filter(|held| held.queue == queue) {
+            match held.state {
+                State::Ready | State::InFlight(_) => counts.moving += 1,
+                State::Delayed(at) | State::Hidden(at) if at <= now => counts.moving += 1,
+                State::Delayed(_) | State::Hidden(_) => counts.waiting += 1,
+            }
+        }
+        counts.between = number(names[1]).saturating_sub(counts.moving + counts.waiting);
+        Ok(counts)
+    }
+
+    /// Every message that is not with a function, to be kept over a restart: queue, body, attributes, due time.
+    pub async fn export(&self) -> Result<Vec<Value>, StackError> {
+        let mut kept = Vec::new();
+        for queue in self.specs.keys() {
+            loop {
+                let request = json!({
+                    "QueueUrl": url(queue), "MaxNumberOfMessages": 10, "VisibilityTimeout": HIDDEN_SECONDS,
+                    "MessageAttributeNames": ["All"],
+                });
+                let answer = self.ask("ReceiveMessage", request).await?;
+                let Some(messages) = answer["Messages"].as_array().filter(|messages| !messages.is_empty()) else { break };
+                for message in messages {
+                    let id = message["MessageId"].as_str().unwrap_or_default();
+                    let due = self.desk().delayed.get(id).copied();
+                    kept.push(saved(queue, message, due));
+                }
+            }
+        }
+        for held in self.desk().held.values() {
+            let due = match held.state {
+                State::Delayed(at) | State::Hidden(at) => Some(at),
+                State::Ready | State::InFlight(_) => None,
+            };
+            kept.push(saved(&held.queue, &held.message, due));
+        }
+        Ok(kept)
+    }
+
+    /// Sends again what [`Self::export`] kept.
+    pub async fn import(&self, kept: &[Value]) -> Result<(), StackError> {
+        for message in kept {
+            let queue = message["queue"].as_str().unwrap_or_default();
+            if !self.specs.contains_key(queue) {
+                continue;
+            }
+            let mut request = json!({"QueueUrl": url(queue), "MessageBody": message["body"]});
+            if message["attributes"].is_object() {
+                request["MessageAttributes"] = message["attributes"].clone();
+            }
+            let _sorting = self.sorting.lock().await;
+            let answer = self.ask("SendMessage", request).await?;
+            if let Some(due) = message["due"].as_i64() {
+                self.note_delay(&answer["MessageId"], due);
+            }
+        }
+        Ok(())
+    }
+
+    /// A call of the stack's own.
+    pub async fn ask(&self, operation: &str, request: Value) -> Result<Value, StackError> {
+        let (status, body) = self.forward_bytes(operation, to_body(&request)).await;
+        let answer = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        if status.is_success() { Ok(answer) } else { Err(StackError::Emulator(format!("SQS {operation}: {answer}"))) }
+    }
+
+    async fn forward(&self, operation: &str, body: Bytes) -> Response {
+        let (status, body) = self.forward_bytes(operation, body).await;
+        (status, [("content-type", "application/x-amz-json-1.0")], body).into_response()
+    }
+
+    async fn forward_bytes(&self, operation: &str, body: Bytes) -> (StatusCode, Bytes) {
+        let mut headers = http::HeaderMap::new();
+        if let Ok(target) = http::HeaderValue::from_str(&format!("AmazonSQS.{operation}")) {
+            headers.insert("x-amz-target", target);
+        }
+        let answered = match resolve_operation(&headers) {
+            Ok(operation) => self.handler.handle_operation(operation, body).await,
+            Err(error) => Err(error),
+        };
+        let response = answered.unwrap_or_else(|error| error_to_response(&error, "local"));
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(axum::body::Body::new(body), usize::MAX).await.unwrap_or_default();
+        (parts.status, body)
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub fn arn(queue: &str) -> String {
+    format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}")
+}
+
+/// The emulator looks only at the last part.
+fn url(queue: &str) -> String {
+    format!("http://sqs.local/{ACCOUNT}/{queue}")
+}
+
+fn queue_name(request: &Value) -> String {
+    let url = request["QueueUrl"].as_str().unwrap_or_default();
+    url.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+fn to_body(request: &Value) -> Bytes {
+    Bytes::from(request.to_string())
+}
+
+fn saved(queue: &str, message: &Value, due: Option<i64>) -> Value {
+    json!({"queue": queue, "body": message["Body"], "attributes": message["MessageAttributes"], "due": due})
+}

@@ -1,0 +1,166 @@
+//! A queue's mapping: receives, delivers in batches, deletes what was handled.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{Verdict, verdict};
+use crate::StackError;
+use crate::activity::Activity;
+use crate::clock::Clock;
+use crate::functions::Functions;
+use crate::model::QueueSource;
+use crate::queues::{Queues, arn};
+use crate::template::REGION;
+
+#[derive(Clone)]
+pub struct QueueMapping {
+    pub source: Arc<QueueSource>,
+    pub function: String,
+    pub functions: Functions,
+    pub queues: Queues,
+    pub clock: Clock,
+    pub activity: Activity,
+    running: Arc<AtomicUsize>,
+    slots: Arc<Semaphore>,
+}
+
+impl QueueMapping {
+    pub fn new(
+        source: QueueSource,
+        function: String,
+        functions: Functions,
+        queues: Queues,
+        clock: Clock,
+        activity: Activity,
+        concurrency: usize,
+    ) -> Self {
+        let slots = source.max_concurrency.map_or(concurrency, |most| (most as usize).min(concurrency));
+        Self {
+            source: Arc::new(source),
+            function,
+            functions,
+            queues,
+            clock,
+            activity,
+            running: Arc::default(),
+            slots: Arc::new(Semaphore::new(slots.max(1))),
+        }
+    }
+
+    /// The three loops of a mapping: what comes in, what falls due, what goes out.
+    pub fn spawn(&self, tasks: &mut JoinSet<()>) {
+        let this = self.clone();
+        tasks.spawn(async move { this.receive().await });
+        let this = self.clone();
+        tasks.spawn(async move { this.wake().await });
+        let this = self.clone();
+        tasks.spawn(async move { this.deliver().await });
+    }
+
+    /// Whether nothing is left to do before a delay.
+    pub async fn is_at_rest(&self) -> Result<bool, StackError> {
+        let counts = self.queues.counts(&self.source.queue).await?;
+        let none = counts.visible == 0 && counts.moving == 0 && counts.between == 0;
+        Ok(none && self.running.load(Ordering::SeqCst) == 0)
+    }
+
+    async fn receive(&self) {
+        // An emulator that has been stopped ends the loop; it does not come back.
+        while self.queues.receive(&self.source.queue).await.is_ok() {}
+    }
+
+    async fn wake(&self) {
+        let mut moved = self.activity.watch();
+        loop {
+            let due = self.queues.next_due(&self.source.queue).unwrap_or(i64::MAX);
+            tokio::select! {
+                () = self.clock.sleep_until(due) => {
+                    if self.queues.wake(&self.source.queue).await.is_err() {
+                        return;
+                    }
+                }
+                changed = moved.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn deliver(&self) {
+        let mut moved = self.activity.watch();
+        loop {
+            moved.mark_unchanged();
+            let Ok(slot) = self.slots.clone().acquire_owned().await else { return };
+            let messages = self.queues.take_ready(&self.source.queue, self.source.batch_size);
+            if messages.is_empty() {
+                drop(slot);
+                if moved.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            self.running.fetch_add(1, Ordering::SeqCst);
+            let this = self.clone();
+            tokio::spawn(async move {
+                this.deliver_batch(&messages).await;
+                drop(slot);
+                this.running.fetch_sub(1, Ordering::SeqCst);
+                this.activity.moved();
+            });
+        }
+    }
+
+    async fn deliver_batch(&self, messages: &[Value]) {
+        let event = event(&self.source.queue, messages);
+        let ids: HashSet<_> = messages.iter().filter_map(|message| message["MessageId"].as_str()).map(str::to_owned).collect();
+        let verdict = match self.functions.invoke(&self.function, event).await {
+            Ok(answer) => verdict(&answer, self.source.partial_failures, &ids),
+            Err(error) => {
+                tracing::warn!(function = self.function, queue = self.source.queue, %error, "a batch failed");
+                Verdict::AllFailed
+            }
+        };
+        let failed = |id: &str| match &verdict {
+            Verdict::AllDone => false,
+            Verdict::AllFailed => true,
+            Verdict::Failed(ids) => ids.contains(id),
+        };
+        if let Err(error) = self.queues.settle(&self.source.queue, messages, failed).await {
+            tracing::warn!(queue = self.source.queue, %error, "a batch could not be settled");
+        }
+    }
+}
+
+/// The event as Lambda's poller makes it.
+fn event(queue: &str, messages: &[Value]) -> Bytes {
+    let records: Vec<_> = messages
+        .iter()
+        .map(|message| {
+            let attributes = message["MessageAttributes"].as_object().cloned().unwrap_or_default();
+            let attributes: Map<_, _> = attributes.into_iter().map(|(name, value)| (name, attribute(&value))).collect();
+            json!({
+                "messageId": message["MessageId"],
+                "receiptHandle": message["ReceiptHandle"],
+                "body": message["Body"],
+                "attributes": message["Attributes"],
+                "messageAttributes": attributes,
+                "md5OfBody": message["MD5OfBody"],
+                "eventSource": "aws:sqs",
+                "eventSourceARN": arn(queue),
+                "awsRegion": REGION,
+            })
+        })
+        .collect();
+    Bytes::from(json!({"Records": records}).to_string())
+}
+
+fn attribute(value: &Value) -> Value {
+    json!({
+        "stringValue": value["StringValue"], "binaryValue": value["BinaryValue"], "dataType": value["DataType"],
+        "stringListValues": [], "binaryListValues": [],
+    })
+}

@@ -1,0 +1,171 @@
+//! A stream's mapping: reads a table's changes in order, delivers in batches, retries, and sends what it gives up on to
+//! the failure queue. A batching window is not waited for: it only bounds how late Lambda may be.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{Verdict, filter, verdict};
+use crate::StackError;
+use crate::activity::Activity;
+use crate::clock::Clock;
+use crate::dynamo::Dynamo;
+use crate::functions::Functions;
+use crate::model::StreamSource;
+use crate::queues::Queues;
+
+/// Attempts at one batch when the template sets no limit: AWS would go on until the record is too old.
+const UNLIMITED: u32 = 100;
+
+#[derive(Clone)]
+pub struct StreamMapping {
+    pub source: Arc<StreamSource>,
+    pub function: String,
+    pub functions: Functions,
+    pub dynamo: Dynamo,
+    pub queues: Queues,
+    pub clock: Clock,
+    pub activity: Activity,
+    /// The last sequence number that needs no more work.
+    checkpoint: Arc<Mutex<Option<String>>>,
+}
+
+impl StreamMapping {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        source: StreamSource,
+        function: String,
+        functions: Functions,
+        dynamo: Dynamo,
+        queues: Queues,
+        clock: Clock,
+        activity: Activity,
+        checkpoint: Option<String>,
+    ) -> Self {
+        let checkpoint = Arc::new(Mutex::new(checkpoint));
+        Self { source: Arc::new(source), function, functions, dynamo, queues, clock, activity, checkpoint }
+    }
+
+    pub fn spawn(&self, tasks: &mut JoinSet<()>) {
+        let this = self.clone();
+        tasks.spawn(async move {
+            if let Err(error) = this.read().await {
+                tracing::error!(source = this.source.id, %error, "the stream is no longer read");
+            }
+        });
+    }
+
+    pub fn checkpoint(&self) -> Option<String> {
+        self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether every change has been dealt with.
+    pub async fn is_at_rest(&self) -> Result<bool, StackError> {
+        let left = self.dynamo.records_after(&self.source.table, self.checkpoint().as_deref(), 1).await?;
+        Ok(left.is_empty())
+    }
+
+    async fn read(&self) -> Result<(), StackError> {
+        if self.source.from_latest && self.checkpoint().is_none() {
+            self.set_checkpoint(self.dynamo.newest(&self.source.table).await?);
+        }
+        let mut moved = self.activity.watch();
+        loop {
+            moved.mark_unchanged();
+            let at = self.checkpoint();
+            let records = self.dynamo.records_after(&self.source.table, at.as_deref(), self.source.batch_size).await?;
+            let Some(last) = records.last().map(sequence_number) else {
+                if moved.changed().await.is_err() {
+                    return Ok(());
+                }
+                continue;
+            };
+            let wanted: Vec<_> =
+                records.into_iter().filter(|record| filter::passes(&self.source.filters, record)).collect();
+            self.deliver(wanted).await?;
+            self.set_checkpoint(Some(last));
+            self.activity.moved();
+        }
+    }
+
+    /// Delivers until every record is handled or given up. A stack of parts: a failed batch is split if the template
+    /// says so, so that one bad record does not take its neighbours with it.
+    async fn deliver(&self, records: Vec<Value>) -> Result<(), StackError> {
+        let mut parts = vec![(records, 0)];
+        while let Some((part, attempts)) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let Some(left) = self.attempt(&part).await else { continue };
+            let rest = part[left..].to_vec();
+            let attempts = if left > 0 { 1 } else { attempts + 1 };
+            if attempts > self.source.max_retries.unwrap_or(UNLIMITED) {
+                self.give_up(&rest, attempts).await?;
+            } else if self.source.bisect && rest.len() > 1 && left == 0 {
+                let second = rest[rest.len() / 2..].to_vec();
+                let first = rest[..rest.len() / 2].to_vec();
+                parts.push((second, attempts));
+                parts.push((first, attempts));
+            } else {
+                parts.push((rest, attempts));
+            }
+        }
+        Ok(())
+    }
+
+    /// The index of the first record to deliver again, or none.
+    async fn attempt(&self, records: &[Value]) -> Option<usize> {
+        let ids: Vec<_> = records.iter().map(sequence_number).collect();
+        let known: HashSet<_> = ids.iter().cloned().collect();
+        let event = Bytes::from(json!({"Records": records}).to_string());
+        let verdict = match self.functions.invoke(&self.function, event).await {
+            Ok(answer) => verdict(&answer, self.source.partial_failures, &known),
+            Err(error) => {
+                tracing::warn!(function = self.function, table = self.source.table, %error, "a batch failed");
+                Verdict::AllFailed
+            }
+        };
+        match verdict {
+            Verdict::AllDone => None,
+            Verdict::AllFailed => Some(0),
+            Verdict::Failed(failed) => ids.iter().position(|id| failed.contains(id)),
+        }
+    }
+
+    /// The failure queue gets pointers, as on AWS: the records themselves stay in the table.
+    async fn give_up(&self, records: &[Value], attempts: u32) -> Result<(), StackError> {
+        tracing::error!(function = self.function, table = self.source.table, records = records.len(), "gave up on changes");
+        let Some(queue) = &self.source.on_failure_queue else { return Ok(()) };
+        let first = records.first().map(sequence_number).unwrap_or_default();
+        let last = records.last().map(sequence_number).unwrap_or_default();
+        let body = json!({
+            "version": "1.0",
+            "timestamp": self.clock.now_ms(),
+            "requestContext": {
+                "functionArn": format!("arn:aws:lambda:us-east-1:000000000000:function:{}", self.function),
+                "condition": "RetryAttemptsExhausted",
+                "approximateInvokeCount": attempts,
+            },
+            "DDBStreamBatchInfo": {
+                "shardId": "local",
+                "startSequenceNumber": first,
+                "endSequenceNumber": last,
+                "batchSize": records.len(),
+                "streamArn": records.first().map(|record| record["eventSourceARN"].clone()),
+            },
+        });
+        let message = json!({"QueueUrl": format!("http://sqs.local/{queue}"), "MessageBody": body.to_string()});
+        self.queues.ask("SendMessage", message).await.map(drop)
+    }
+
+    fn set_checkpoint(&self, at: Option<String>) {
+        *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+}
+
+fn sequence_number(record: &Value) -> String {
+    record["dynamodb"]["SequenceNumber"].as_str().unwrap_or_default().to_owned()
+}

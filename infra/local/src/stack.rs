@@ -1,0 +1,411 @@
+//! All of it together, as one value: started from a template, moved in time, drained, stopped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::activity::Activity;
+use crate::calls::Calls;
+use crate::catcher::Catcher;
+use crate::clock::Clock;
+use crate::dynamo::Dynamo;
+use crate::front::{self, Front};
+use crate::functions::{FunctionSpec, Functions, Logs};
+use crate::gateway::Gateway;
+use crate::model::{Function, Model};
+use crate::queues::Queues;
+use crate::schedules::Ticker;
+use crate::sources::{QueueMapping, StreamMapping, check_filter};
+use crate::state::{Kept, StateDirectory};
+use crate::template::{self, QUEUE_URL_BASE, REGION};
+use crate::{StackError, binaries, control};
+
+/// The longest that [`Stack::drain`] waits for rest.
+const DRAIN_LIMIT: Duration = Duration::from_secs(120);
+/// The gateway gives up on a function after this.
+const GATEWAY_LIMIT: Duration = Duration::from_secs(29);
+/// Rows that have expired are removed this often. AWS takes days; nothing may depend on either.
+const TTL_EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The text of the template.
+    pub template: String,
+    pub parameters: BTreeMap<String, String>,
+    /// The port of the API; 0: any free one.
+    pub port: u16,
+    /// Where state is kept; none: nowhere.
+    pub data: Option<PathBuf>,
+    /// Processes per function, unless the template reserves fewer.
+    pub concurrency: usize,
+    /// Whether schedules fire by themselves. Without, [`Stack::tick`] fires them.
+    pub schedules: bool,
+    /// Whether the functions' logs are shown as they come.
+    pub echo_logs: bool,
+}
+
+#[derive(Clone)]
+pub struct Stack(Arc<Shared>);
+
+struct Shared {
+    model: Model,
+    url: String,
+    front_url: String,
+    clock: Clock,
+    activity: Activity,
+    calls: Calls,
+    catcher: Catcher,
+    logs: Logs,
+    functions: Functions,
+    dynamo: Dynamo,
+    queues: Queues,
+    queue_mappings: Vec<QueueMapping>,
+    stream_mappings: Vec<StreamMapping>,
+    tickers: Vec<Ticker>,
+    state: Option<StateDirectory>,
+    tasks: Mutex<JoinSet<()>>,
+    moving_time: tokio::sync::Mutex<()>,
+}
+
+impl Stack {
+    /// Starts everything. The functions' binaries must be there ([`binaries::build`]); their processes start on demand.
+    pub async fn start(options: Options) -> Result<Self, StackError> {
+        let model = template::load(&options.template, &options.parameters)?;
+        check(&model)?;
+        let directory = binaries::directory()?;
+        binaries::check(&model, &directory)?;
+        let listener = listen(options.port).await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let state = options.data.as_deref().map(StateDirectory::open).transpose()?;
+        let kept = state.as_ref().map(StateDirectory::load).unwrap_or_default();
+
+        let (clock, activity, calls) = (Clock::new(kept.clock_offset_ms), Activity::default(), Calls::default());
+        let (front_listener, front_address) = front::bind().await?;
+        let front_url = format!("http://{front_address}");
+        let database = state.as_ref().map(StateDirectory::database);
+        let dynamo = Dynamo::start(database.as_deref(), &model.tables, clock.clone()).await?;
+        let host = front_address.ip().to_string();
+        let queues =
+            Queues::start(&model.queues, &host, front_address.port(), clock.clone(), activity.clone()).await?;
+        queues.import(&kept.messages).await?;
+        let now = {
+            let clock = clock.clone();
+            Arc::new(move || clock.now_ms())
+        };
+        let catcher = Catcher::new(now.clone());
+        let logs = match &state {
+            Some(state) => Logs::new(Some(&state.logs()), options.echo_logs)?,
+            None => Logs::new(None, options.echo_logs)?,
+        };
+        let specs = model.functions.iter().map(|function| spec(function, &directory, &front_url, &clock, &options));
+        let functions = Functions::start(specs.collect(), logs.clone()).await?;
+
+        let mut tasks = JoinSet::new();
+        let callers = model.functions.iter().map(|f| (access_key(f), f.binary.clone())).collect::<HashMap<_, _>>();
+        let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
+        let front = Front {
+            callers,
+            dynamo: dynamo.clone(),
+            queues: queues.clone(),
+            catcher: catcher.clone(),
+            calls: calls.clone(),
+            activity: activity.clone(),
+            http,
+        };
+        front::serve(front, front_listener, &mut tasks);
+
+        let mut queue_mappings = Vec::new();
+        let mut stream_mappings = Vec::new();
+        let mut tickers = Vec::new();
+        for function in &model.functions {
+            for source in &function.queue_sources {
+                queue_mappings.push(QueueMapping::new(
+                    source.clone(),
+                    function.name.clone(),
+                    functions.clone(),
+                    queues.clone(),
+                    clock.clone(),
+                    activity.clone(),
+                    concurrency(function, &options),
+                ));
+            }
+            for source in &function.stream_sources {
+                stream_mappings.push(StreamMapping::new(
+                    source.clone(),
+                    function.name.clone(),
+                    functions.clone(),
+                    dynamo.clone(),
+                    queues.clone(),
+                    clock.clone(),
+                    activity.clone(),
+                    kept.checkpoints.get(&source.id).cloned(),
+                ));
+            }
+            for schedule in &function.schedules {
+                tickers.push(Ticker {
+                    schedule: schedule.clone(),
+                    function: function.name.clone(),
+                    functions: functions.clone(),
+                    clock: clock.clone(),
+                    activity: activity.clone(),
+                });
+            }
+        }
+        queue_mappings.iter().for_each(|mapping| mapping.spawn(&mut tasks));
+        stream_mappings.iter().for_each(|mapping| mapping.spawn(&mut tasks));
+        if options.schedules {
+            tickers.iter().for_each(|ticker| ticker.spawn(&mut tasks));
+            tasks.spawn(sweep_ttl(dynamo.clone(), activity.clone()));
+        }
+
+        let api = model.api.clone().unwrap_or_default();
+        let gateway = Gateway { api, functions: functions.clone(), timeout: GATEWAY_LIMIT, now };
+        let shared = Shared {
+            model,
+            url,
+            front_url,
+            clock,
+            activity,
+            calls,
+            catcher,
+            logs,
+            functions,
+            dynamo,
+            queues,
+            queue_mappings,
+            stream_mappings,
+            tickers,
+            state,
+            tasks: Mutex::new(JoinSet::new()),
+            moving_time: tokio::sync::Mutex::new(()),
+        };
+        let stack = Self(Arc::new(shared));
+        control::serve(&stack, gateway, listener, &mut tasks);
+        *stack.0.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        Ok(stack)
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.0.model
+    }
+
+    /// Where the API answers.
+    pub fn url(&self) -> &str {
+        &self.0.url
+    }
+
+    /// Where the emulators answer, for tools that speak to them as AWS.
+    pub fn front_url(&self) -> &str {
+        &self.0.front_url
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    pub fn calls(&self) -> &Calls {
+        &self.0.calls
+    }
+
+    pub fn catcher(&self) -> &Catcher {
+        &self.0.catcher
+    }
+
+    pub fn logs(&self) -> &Logs {
+        &self.0.logs
+    }
+
+    pub fn functions(&self) -> &Functions {
+        &self.0.functions
+    }
+
+    pub fn queues(&self) -> &Queues {
+        &self.0.queues
+    }
+
+    pub fn output(&self, name: &str) -> Option<&str> {
+        self.0.model.outputs.get(name).map(String::as_str)
+    }
+
+    /// The physical name of a function, by its binary.
+    pub fn function_name(&self, binary: &str) -> Option<&str> {
+        self.0.model.functions.iter().find(|function| function.binary == binary).map(|function| function.name.as_str())
+    }
+
+    /// Returns when nothing is left to do before a delay: no invocation, no change unread, no message to deliver.
+    pub async fn drain(&self) -> Result<(), StackError> {
+        let resting = async {
+            let mut moved = self.0.activity.watch();
+            loop {
+                moved.mark_unchanged();
+                if self.busy_with().await?.is_none() {
+                    return Ok::<_, StackError>(());
+                }
+                // Invocations end without anything moving: look again soon in any case.
+                let _ = tokio::time::timeout(Duration::from_millis(20), moved.changed()).await;
+            }
+        };
+        match tokio::time::timeout(DRAIN_LIMIT, resting).await {
+            Ok(rested) => rested,
+            Err(_) => {
+                let what = self.busy_with().await?.unwrap_or_default();
+                Err(StackError::Restless { seconds: DRAIN_LIMIT.as_secs(), what })
+            }
+        }
+    }
+
+    async fn busy_with(&self) -> Result<Option<String>, StackError> {
+        for mapping in &self.0.stream_mappings {
+            if !mapping.is_at_rest().await? {
+                return Ok(Some(format!("the stream mapping {}", mapping.source.id)));
+            }
+        }
+        for mapping in &self.0.queue_mappings {
+            if !mapping.is_at_rest().await? {
+                return Ok(Some(format!("the queue {}", mapping.source.queue)));
+            }
+        }
+        let busy = self.0.functions.busy();
+        Ok((busy > 0).then(|| format!("{busy} invocations")))
+    }
+
+    /// Moves time forward: drains, restarts the functions with the new clock, lets everything that waited follow
+    /// (delays, schedules, TTL unless told not to), and drains again.
+    pub async fn advance(&self, by: Duration, sweep_ttl: bool) -> Result<(), StackError> {
+        let _one_at_a_time = self.0.moving_time.lock().await;
+        self.drain().await?;
+        self.0.clock.advance(by);
+        let offset = self.0.clock.offset_ms().to_string();
+        self.0
+            .functions
+            .restart(|environment| {
+                environment.insert("CLOCK_OFFSET_MS".to_owned(), offset.clone());
+            })
+            .await;
+        self.0.activity.moved();
+        if sweep_ttl {
+            self.sweep_ttl().await?;
+        }
+        // Sleepers were woken by the clock; those that ran have begun by the time they are asked.
+        tokio::task::yield_now().await;
+        self.drain().await?;
+        self.save(Vec::new())
+    }
+
+    /// Removes expired rows now.
+    pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
+        let removed = self.0.dynamo.sweep_ttl().await?;
+        self.0.activity.moved();
+        Ok(removed)
+    }
+
+    /// Fires a schedule once; whether there is one of this id.
+    pub async fn tick(&self, schedule: &str) -> bool {
+        match self.0.tickers.iter().find(|ticker| ticker.schedule.id == schedule) {
+            Some(ticker) => {
+                ticker.tick().await;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Stops everything and keeps what is to be kept.
+    pub async fn stop(&self) -> Result<(), StackError> {
+        let mut tasks = std::mem::take(&mut *self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.abort_all();
+        while tasks.join_next().await.is_some() {}
+        self.0.functions.stop().await;
+        if self.0.state.is_some() {
+            self.save(self.0.queues.export().await?)?;
+        }
+        self.0.queues.stop().await;
+        let dynamo = self.0.dynamo.clone();
+        tokio::task::spawn_blocking(move || dynamo.stop())
+            .await
+            .map_err(|error| StackError::Emulator(error.to_string()))
+    }
+
+    fn save(&self, messages: Vec<serde_json::Value>) -> Result<(), StackError> {
+        let Some(state) = &self.0.state else { return Ok(()) };
+        let checkpoints = self.0.stream_mappings.iter();
+        let checkpoints = checkpoints.filter_map(|mapping| Some((mapping.source.id.clone(), mapping.checkpoint()?)));
+        let kept =
+            Kept { clock_offset_ms: self.0.clock.offset_ms(), checkpoints: checkpoints.collect(), messages };
+        state.save(&kept)
+    }
+}
+
+/// What the template says must also make sense here.
+fn check(model: &Model) -> Result<(), StackError> {
+    for source in model.functions.iter().flat_map(|function| &function.stream_sources) {
+        source.filters.iter().try_for_each(check_filter)?;
+    }
+    Ok(())
+}
+
+async fn listen(port: u16) -> Result<TcpListener, StackError> {
+    TcpListener::bind(("127.0.0.1", port)).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => StackError::PortInUse(port),
+        _ => StackError::Io(error),
+    })
+}
+
+fn access_key(function: &Function) -> String {
+    format!("local-{}", function.binary)
+}
+
+fn concurrency(function: &Function, options: &Options) -> usize {
+    function.reserved_concurrency.map_or(options.concurrency, |most| (most as usize).min(options.concurrency)).max(1)
+}
+
+/// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs locally.
+fn spec(
+    function: &Function,
+    directory: &std::path::Path,
+    front_url: &str,
+    clock: &Clock,
+    options: &Options,
+) -> FunctionSpec {
+    let queue_base = format!("{front_url}/{}/", template::ACCOUNT);
+    let mut environment: BTreeMap<_, _> = function
+        .environment
+        .iter()
+        .map(|(name, value)| (name.clone(), value.replace(QUEUE_URL_BASE, &queue_base)))
+        .collect();
+    environment.extend(
+        [
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_DEFAULT_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", access_key(function)),
+            ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
+            ("AWS_ENDPOINT_URL", front_url.to_owned()),
+            ("CLOCK_OFFSET_MS", clock.offset_ms().to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    FunctionSpec {
+        name: function.name.clone(),
+        program: directory.join(&function.binary),
+        arguments: Vec::new(),
+        environment,
+        timeout: function.timeout,
+        memory_mb: function.memory_mb,
+        concurrency: concurrency(function, options),
+    }
+}
+
+async fn sweep_ttl(dynamo: Dynamo, activity: Activity) {
+    loop {
+        tokio::time::sleep(TTL_EVERY).await;
+        match dynamo.sweep_ttl().await {
+            Ok(0) => {}
+            Ok(_) => activity.moved(),
+            Err(error) => tracing::warn!(%error, "expired rows could not be removed"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What survives a restart: the tables' file, and beside it the clock, the streams' positions and waiting messages.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::StackError;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    pub clock_offset_ms: i64,
+    /// The sequence number that each stream mapping has dealt with.
+    pub checkpoints: BTreeMap<String, String>,
+    pub messages: Vec<Value>,
+}
+
+/// A directory that one stack at a time has.
+#[derive(Debug)]
+pub struct StateDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDirectory {
+    pub fn open(path: &Path) -> Result<Self, StackError> {
+        fs::create_dir_all(path)?;
+        let lock = File::create(path.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StackError::DataInUse(path.display().to_string())),
+            Err(TryLockError::Error(error)) => Err(StackError::Io(error)),
+        }
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.path.join("dynamodb.sqlite")
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+
+    pub fn load(&self) -> Kept {
+        let text = fs::read_to_string(self.path.join("state.json")).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Written beside and moved into place, so that a killed stack leaves the old or the new and never a half.
+    pub fn save(&self, kept: &Kept) -> Result<(), StackError> {
+        let text = serde_json::to_string(kept).map_err(|error| StackError::Emulator(error.to_string()))?;
+        let beside = self.path.join("state.json.new");
+        fs::write(&beside, text)?;
+        fs::rename(beside, self.path.join("state.json"))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! Reads a SAM template into the [`Model`] that the local stack runs. It knows types of resources, never their names, and
+//! refuses whatever it does not know: a half-understood template would run otherwise than the deployed one.
+
+mod error;
+mod events;
+mod functions;
+mod intrinsics;
+mod names;
+mod node;
+mod parameters;
+mod resources;
+mod schedules;
+mod yaml;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+pub use self::error::{Problem, TemplateError};
+pub use self::names::{ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK};
+
+use self::functions::HttpApi;
+use self::intrinsics::Resolver;
+use self::node::Node;
+use self::resources::Resource;
+use crate::model::Model;
+
+const SECTIONS: &[&str] = &[
+    "AWSTemplateFormatVersion",
+    "Transform",
+    "Description",
+    "Metadata",
+    "Parameters",
+    "Conditions",
+    "Globals",
+    "Resources",
+    "Outputs",
+];
+
+/// The model of a template under these parameter values; functions, tables and queues stand in the order of the file.
+pub fn load(yaml: &str, parameters: &BTreeMap<String, String>) -> Result<Model, TemplateError> {
+    let (document, order) = yaml::parse(yaml)?;
+    let root = Node::new(&document, "");
+    for (name, section) in root.entries()? {
+        if !SECTIONS.contains(&name) {
+            return Err(section.error(Problem::UnknownSection));
+        }
+    }
+    let values = parameters::values(root.get("Parameters"), parameters)?;
+    let declared = root.need("Resources")?;
+    let declared_map = declared.value.as_object().ok_or_else(|| declared.error(Problem::Expected("a mapping")))?;
+    let resolver = Resolver::new(values, document.get("Conditions"), declared_map);
+    check_conditions(&root, &resolver)?;
+
+    let globals = globals(&root, &resolver)?;
+    let mut all = Vec::new();
+    for id in &order {
+        let Some(node) = declared.get(id) else {
+            return Err(TemplateError::new(format!("Resources.{id}"), Problem::Expected("a mapping")));
+        };
+        let Some(mut resource) = resources::read(id, node, &resolver)? else {
+            continue;
+        };
+        if resource.kind == names::FUNCTION {
+            resource.properties = functions::merge(&globals, resource.properties);
+        }
+        all.push(resource);
+    }
+    let mut model = build(&all)?;
+    model.outputs = outputs(&root, &resolver)?;
+    Ok(model)
+}
+
+fn build(all: &[Resource]) -> Result<Model, TemplateError> {
+    // Routes are found at the functions, so the API has to be known before them, wherever it stands.
+    let mut api: Option<HttpApi> = None;
+    for resource in of_kind(all, names::HTTP_API) {
+        if api.is_some() {
+            return Err(resource.node().unsupported("the local stack knows one API"));
+        }
+        api = Some(functions::http_api(resource, all)?);
+    }
+    let mut model = Model::default();
+    for resource in of_kind(all, names::TABLE) {
+        model.tables.push(resources::table(resource)?);
+    }
+    for resource in of_kind(all, names::QUEUE) {
+        model.queues.push(resources::queue(resource, all)?);
+    }
+    // A role that no function uses is still checked.
+    for resource in of_kind(all, names::ROLE) {
+        resources::role_statements(resource)?;
+    }
+    for resource in of_kind(all, names::FUNCTION) {
+        model.functions.push(functions::function(resource, all, &mut api)?);
+    }
+    model.api = api.map(|http| http.api);
+    Ok(model)
+}
+
+fn of_kind<'a>(all: &'a [Resource], kind: &'static str) -> impl Iterator<Item = &'a Resource> {
+    all.iter().filter(move |resource| resource.kind == kind)
+}
+
+/// A condition that nothing uses is still checked.
+fn check_conditions(root: &Node, resolver: &Resolver) -> Result<(), TemplateError> {
+    let Some(conditions) = root.get("Conditions") else {
+        return Ok(());
+    };
+    for (name, condition) in conditions.entries()? {
+        resolver.holds(name, &condition.path)?;
+    }
+    Ok(())
+}
+
+fn globals(root: &Node, resolver: &Resolver) -> Result<Value, TemplateError> {
+    let Some(section) = root.get("Globals") else {
+        return Ok(Value::Null);
+    };
+    let Some(function) = section.only(&["Function"])?.get("Function") else {
+        return Ok(Value::Null);
+    };
+    let function = function.only(functions::PROPERTIES)?;
+    Ok(resolver.resolve(&function)?.unwrap_or_default())
+}
+
+fn outputs(root: &Node, resolver: &Resolver) -> Result<BTreeMap<String, String>, TemplateError> {
+    let mut outputs = BTreeMap::new();
+    let Some(section) = root.get("Outputs") else {
+        return Ok(outputs);
+    };
+    for (name, output) in section.entries()? {
+        let output = output.only(&["Value", "Description", "Export", "Condition"])?;
+        if let Some(condition) = output.get("Condition")
+            && !resolver.holds(condition.str()?, &condition.path)?
+        {
+            continue;
+        }
+        outputs.insert(name.to_owned(), resolver.text(&output.need("Value")?)?);
+    }
+    Ok(outputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::Duration;
+
+    const REAL: &str = include_str!("../../../template.yaml");
+
+    fn given(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn refusal(yaml: &str) -> String {
+        load(yaml, &BTreeMap::new()).unwrap_err().to_string()
+    }
+
+    fn real() -> Model {
+        load(REAL, &given(&[("Stage", "local")])).unwrap()
+    }
+
+    #[test]
+    fn the_real_template_has_its_functions_in_the_order_of_the_file() {
+        let model = real();
+        let names: Vec<_> = model.functions.iter().map(|f| (f.logical_id.as_str(), f.binary.as_str())).collect();
+        assert_eq!(
+            names,
+            [("Authorizer", "authorizer"), ("OutboundApi", "outbound-api"), ("IntentExpiry", "intent-expiry")]
+        );
+        let seconds: Vec<_> = model.functions.iter().map(|f| f.timeout.as_secs()).collect();
+        assert_eq!(seconds, [5, 10, 60]);
+        assert!(model.functions.iter().all(|f| f.memory_mb == 256));
+        assert_eq!(model.functions[1].name, "umavez-local-outbound-api");
+    }
+
+    #[test]
+    fn the_real_template_has_its_routes_and_only_health_is_open() {
+        let api = real().api.unwrap();
+        let mut routes: Vec<_> = api
+            .routes
+            .iter()
+            .map(|r| (r.path.as_str(), r.method.as_str(), r.authorized, r.function.as_str()))
+            .collect();
+        routes.sort();
+        let function = "umavez-local-outbound-api";
+        assert_eq!(
+            routes,
+            [
+                ("/health", "GET", false, function),
+                ("/intents", "GET", true, function),
+                ("/intents", "POST", true, function),
+                ("/intents/{fingerprint}", "GET", true, function),
+                ("/intents/{fingerprint}/release", "POST", true, function),
+            ]
+        );
+        assert_eq!(api.authorizer.as_deref(), Some("umavez-local-authorizer"));
+    }
+
+    #[test]
+    fn the_real_template_gives_each_function_the_common_environment_and_its_own() {
+        let model = load(REAL, &given(&[("LogLevel", "debug")])).unwrap();
+        let common = [("LOG_LEVEL", "debug"), ("METRICS_NAMESPACE", "Umavez")];
+        let with = |own: &[(&str, &str)]| given(&[&common[..], own].concat());
+        assert_eq!(model.functions[0].environment, with(&[("CONFIG_TABLE", "umavez-dev-config")]));
+        assert_eq!(
+            model.functions[1].environment,
+            with(&[("INTENTS_TABLE", "umavez-dev-intents"), ("INTENT_TYPE_OPTIONS", "{}")])
+        );
+        assert_eq!(model.functions[2].environment, with(&[]));
+    }
+
+    #[test]
+    fn the_real_template_filters_the_stream_for_what_the_ttl_removed() {
+        let model = real();
+        let [source] = &model.functions[2].stream_sources[..] else { panic!("one stream source") };
+        assert_eq!(source.id, "IntentExpiryRemovals");
+        assert_eq!(source.table, "umavez-local-intents");
+        assert_eq!(source.on_failure_queue.as_deref(), Some("umavez-local-intent-expiry-dlq"));
+        assert!(source.partial_failures && source.bisect && !source.from_latest);
+        assert_eq!((source.batch_size, source.window), (100, Duration::from_secs(10)));
+        assert_eq!((source.max_retries, source.max_age), (Some(5), Some(Duration::from_secs(43_200))));
+        assert_eq!(
+            source.filters,
+            [json!({
+                "eventName": ["REMOVE"],
+                "userIdentity": {"type": ["Service"], "principalId": ["dynamodb.amazonaws.com"]},
+                "dynamodb": {"Keys": {"sk": {"S": [{"prefix": "INTENT#"}]}}},
+            })]
+        );
+    }
+
+    #[test]
+    fn the_real_template_grants_nothing_on_everything() {
+        for function in real().functions {
+            assert!(function.policies.len() > 1, "{}", function.name);
+            for statement in function.policies {
+                for action in texts(&statement["Action"]) {
+                    assert!(!action.contains('*'), "{statement}");
+                }
+                for resource in texts(&statement["Resource"]) {
+                    assert!(resource.starts_with("arn:aws:") && resource.contains("umavez-local-"), "{statement}");
+                }
+            }
+        }
+    }
+
+    fn texts(value: &Value) -> Vec<&str> {
+        let many = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect());
+        many.unwrap_or_else(|| value.as_str().into_iter().collect())
+    }
+
+    #[test]
+    fn the_real_template_has_its_tables_and_its_queue() {
+        let model = real();
+        let tables: Vec<_> =
+            model.tables.iter().map(|t| (t.name.as_str(), t.ttl_attribute.as_deref(), t.streams)).collect();
+        assert_eq!(tables, [("umavez-local-intents", Some("expires_at"), true), ("umavez-local-config", None, false)]);
+        assert_eq!(model.queues.len(), 1);
+        assert_eq!(model.queues[0].retention, Duration::from_secs(14 * 86_400));
+    }
+
+    #[test]
+    fn outputs_are_resolved() {
+        assert_eq!(
+            real().outputs,
+            given(&[
+                ("ApiUrl", "https://local-api.execute-api.us-east-1.amazonaws.com"),
+                ("ConfigTable", "umavez-local-config"),
+                ("IntentsTable", "umavez-local-intents"),
+            ])
+        );
+    }
+
+    #[test]
+    fn an_unknown_resource_type_is_refused_by_name() {
+        assert_eq!(
+            refusal("Resources: {Foo: {Type: 'AWS::SNS::Topic'}}"),
+            "template.yaml: Resources.Foo: the local stack does not know the type AWS::SNS::Topic"
+        );
+    }
+
+    #[test]
+    fn an_unknown_section_is_refused() {
+        assert_eq!(
+            refusal("Mappings: {}\nResources: {}"),
+            "template.yaml: Mappings: the local stack does not know this section"
+        );
+    }
+
+    #[test]
+    fn an_unknown_global_is_refused() {
+        assert_eq!(
+            refusal("Globals: {Function: {Layers: []}}\nResources: {}"),
+            "template.yaml: Globals.Function.Layers: the local stack does not know this property"
+        );
+    }
+
+    #[test]
+    fn text_that_is_no_template_is_refused() {
+        assert_eq!(refusal("- a"), "template.yaml: expected a mapping");
+        assert_eq!(refusal("A: [").split(": ").nth(1), Some("not a YAML template"));
+        assert_eq!(refusal("Resources:"), "template.yaml: Resources is missing");
+        assert_eq!(refusal("Resources: {A: }"), "template.yaml: Resources.A: expected a mapping");
+        assert_eq!(refusal("Resources: {A: b}"), "template.yaml: Resources.A: Type is missing");
+    }
+
+    #[test]
+    fn a_resource_whose_condition_does_not_hold_is_left_out() {
+        let yaml = "
+Parameters: {Big: {Type: String, Default: 'no'}}
+Conditions: {IsBig: !Equals [!Ref Big, 'yes']}
+Resources: {Q: {Type: 'AWS::SQS::Queue', Condition: IsBig}}
+Outputs: {Q: {Condition: IsBig, Value: !Ref Q}}";
+        assert!(load(yaml, &BTreeMap::new()).unwrap().queues.is_empty());
+        let model = load(yaml, &given(&[("Big", "yes")])).unwrap();
+        assert_eq!(model.queues[0].name, "umavez-local-Q");
+        assert_eq!(model.outputs["Q"], "http://sqs.local/000000000000/umavez-local-Q");
+    }
+
+    #[test]
+    fn a_second_api_is_refused() {
+        let yaml = "Resources: {A: {Type: 'AWS::Serverless::HttpApi'}, B: {Type: 'AWS::Serverless::HttpApi'}}";
+        assert_eq!(refusal(yaml), "template.yaml: Resources.B.Properties: the local stack knows one API");
+    }
+}

@@ -1,0 +1,79 @@
+//! Why a template does not load: where, and what. A template that the local stack only half understands would behave
+//! otherwise than the deployed one, so nothing is skipped.
+
+use std::fmt;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateError {
+    /// The dotted path inside the template; empty for the file as a whole.
+    pub path: String,
+    pub problem: Problem,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    NotYaml(String),
+    UnknownSection,
+    UnknownType(String),
+    UnknownProperty,
+    UnknownEvent(String),
+    UnknownIntrinsic(String),
+    UnknownReference(String),
+    UnknownParameter,
+    ParameterType(String),
+    ParameterWithoutValue,
+    ValueNotAllowed(String),
+    Circular,
+    Missing(&'static str),
+    Expected(&'static str),
+    /// A value that AWS takes and the local stack cannot act on, with the reason.
+    Unsupported(String),
+}
+
+impl TemplateError {
+    pub fn new(path: impl Into<String>, problem: Problem) -> Self {
+        Self { path: path.into(), problem }
+    }
+}
+
+impl std::error::Error for TemplateError {}
+
+impl fmt::Display for TemplateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("template.yaml: ")?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYaml(why) => write!(f, "not a YAML template: {why}"),
+            Self::UnknownSection => write!(f, "the local stack does not know this section"),
+            Self::UnknownType(name) => write!(f, "the local stack does not know the type {name}"),
+            Self::UnknownProperty => write!(f, "the local stack does not know this property"),
+            Self::UnknownEvent(name) => {
+                write!(f, "the local stack does not know the event type {name}")
+            }
+            Self::UnknownIntrinsic(name) => {
+                write!(f, "the local stack does not know the function {name}")
+            }
+            Self::UnknownReference(name) => {
+                write!(f, "{name} refers to nothing that the local stack knows")
+            }
+            Self::UnknownParameter => write!(f, "the template has no such parameter"),
+            Self::ParameterType(name) => {
+                write!(f, "the local stack does not know the parameter type {name}")
+            }
+            Self::ParameterWithoutValue => write!(f, "has no default and was given no value"),
+            Self::ValueNotAllowed(value) => write!(f, "the value {value:?} is not allowed"),
+            Self::Circular => write!(f, "refers to itself"),
+            Self::Missing(key) => write!(f, "{key} is missing"),
+            Self::Expected(what) => write!(f, "expected {what}"),
+            Self::Unsupported(why) => f.write_str(why),
+        }
+    }
+}

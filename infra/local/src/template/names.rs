@@ -1,0 +1,116 @@
+//! What `Ref` and `GetAtt` give for a resource of each known type, with the local account in the place of a real one.
+
+use std::collections::BTreeMap;
+
+pub const REGION: &str = "us-east-1";
+pub const ACCOUNT: &str = "000000000000";
+pub const STACK: &str = "umavez-local";
+pub const API_ID: &str = "local-api";
+
+/// What stands before a queue's name in its URL. The stack puts its own address there once it has a port.
+pub const QUEUE_URL_BASE: &str = "http://sqs.local/000000000000/";
+
+pub(super) const FUNCTION: &str = "AWS::Serverless::Function";
+pub(super) const HTTP_API: &str = "AWS::Serverless::HttpApi";
+pub(super) const TABLE: &str = "AWS::DynamoDB::Table";
+pub(super) const QUEUE: &str = "AWS::SQS::Queue";
+pub(super) const ROLE: &str = "AWS::IAM::Role";
+pub(super) const LOG_GROUP: &str = "AWS::Logs::LogGroup";
+pub(super) const ALARM: &str = "AWS::CloudWatch::Alarm";
+pub(super) const DASHBOARD: &str = "AWS::CloudWatch::Dashboard";
+
+/// The property that holds the physical name, for every type that the local stack knows.
+pub(super) fn name_property(kind: &str) -> Option<&'static str> {
+    match kind {
+        FUNCTION => Some("FunctionName"),
+        HTTP_API => Some("Name"),
+        TABLE => Some("TableName"),
+        QUEUE => Some("QueueName"),
+        ROLE => Some("RoleName"),
+        LOG_GROUP => Some("LogGroupName"),
+        ALARM => Some("AlarmName"),
+        DASHBOARD => Some("DashboardName"),
+        _ => None,
+    }
+}
+
+pub(super) fn reference(kind: &str, name: &str) -> String {
+    match kind {
+        QUEUE => format!("{QUEUE_URL_BASE}{name}"),
+        HTTP_API => API_ID.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+pub(super) fn attribute(kind: &str, name: &str, attribute: &str) -> Option<String> {
+    match (kind, attribute) {
+        (FUNCTION | TABLE | QUEUE | ROLE | ALARM, "Arn") => Some(arn(kind, name)),
+        // As CloudFormation gives it: the group and every log stream in it.
+        (LOG_GROUP, "Arn") => Some(format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{name}:*")),
+        (TABLE, "StreamArn") => Some(stream_arn(name)),
+        (QUEUE, "QueueName") => Some(name.to_owned()),
+        (QUEUE, "QueueUrl") => Some(reference(kind, name)),
+        (HTTP_API, "ApiId") => Some(API_ID.to_owned()),
+        _ => None,
+    }
+}
+
+pub(super) fn arn(kind: &str, name: &str) -> String {
+    match kind {
+        TABLE => format!("arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{name}"),
+        QUEUE => format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"),
+        ROLE => format!("arn:aws:iam::{ACCOUNT}:role/{name}"),
+        ALARM => format!("arn:aws:cloudwatch:{REGION}:{ACCOUNT}:alarm:{name}"),
+        _ => format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"),
+    }
+}
+
+pub(super) fn stream_arn(table: &str) -> String {
+    format!("{}/stream/local", arn(TABLE, table))
+}
+
+/// `AWS::NoValue` is not among them: it has no value.
+pub(super) fn pseudo_parameters() -> BTreeMap<String, String> {
+    [
+        ("AWS::Region", REGION),
+        ("AWS::AccountId", ACCOUNT),
+        ("AWS::Partition", "aws"),
+        ("AWS::URLSuffix", "amazonaws.com"),
+        ("AWS::StackName", STACK),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attribute_is_what_aws_would_give() {
+        let cases = [
+            (TABLE, "Arn", "arn:aws:dynamodb:us-east-1:000000000000:table/n"),
+            (TABLE, "StreamArn", "arn:aws:dynamodb:us-east-1:000000000000:table/n/stream/local"),
+            (QUEUE, "Arn", "arn:aws:sqs:us-east-1:000000000000:n"),
+            (QUEUE, "QueueName", "n"),
+            (QUEUE, "QueueUrl", "http://sqs.local/000000000000/n"),
+            (FUNCTION, "Arn", "arn:aws:lambda:us-east-1:000000000000:function:n"),
+            (ROLE, "Arn", "arn:aws:iam::000000000000:role/n"),
+            (LOG_GROUP, "Arn", "arn:aws:logs:us-east-1:000000000000:log-group:n:*"),
+            (ALARM, "Arn", "arn:aws:cloudwatch:us-east-1:000000000000:alarm:n"),
+            (HTTP_API, "ApiId", "local-api"),
+        ];
+        for (kind, name, expected) in cases {
+            assert_eq!(attribute(kind, "n", name).as_deref(), Some(expected), "{kind} {name}");
+        }
+        assert_eq!(attribute(TABLE, "n", "Colour"), None);
+    }
+
+    #[test]
+    fn a_reference_to_a_queue_is_its_url_and_to_a_table_its_name() {
+        assert_eq!(reference(QUEUE, "n"), "http://sqs.local/000000000000/n");
+        assert_eq!(reference(TABLE, "n"), "n");
+        assert_eq!(reference(HTTP_API, "n"), "local-api");
+    }
+}

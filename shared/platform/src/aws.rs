@@ -1,0 +1,92 @@
+//! The AWS clients: built once per process, over one HTTP client with one TLS set-up.
+//!
+//! A Lambda has its credentials and its region in its environment, so nothing else is asked. Endpoints come from the
+//! SDK's own variables (`AWS_ENDPOINT_URL_DYNAMODB`, `AWS_ENDPOINT_URL`, …).
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::config::retry::RetryConfig;
+use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
+use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region, SharedHttpClient};
+use aws_smithy_http_client::{Builder, tls};
+
+use crate::config::{self, ConfigError};
+
+/// One attempt. An operation has [`crate::invocation::Invocation::within`] besides, which follows the time left.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
+
+/// What every client is built from.
+#[derive(Debug, Clone)]
+pub struct Aws {
+    http: SharedHttpClient,
+    region: Region,
+    credentials: Credentials,
+    /// One endpoint for all services, instead of what the environment says.
+    endpoint: Option<String>,
+}
+
+impl Aws {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let region = match config::text("AWS_REGION") {
+            Some(region) => region,
+            None => config::required("AWS_DEFAULT_REGION")?,
+        };
+        let credentials = Credentials::new(
+            config::required("AWS_ACCESS_KEY_ID")?,
+            config::required("AWS_SECRET_ACCESS_KEY")?,
+            config::text("AWS_SESSION_TOKEN"),
+            None,
+            "environment",
+        );
+        Ok(Self { http: http_client(), region: Region::new(region), credentials, endpoint: None })
+    }
+
+    /// For tools and tests that talk to emulators: everything at one address, known there by the access key.
+    pub fn at(endpoint: &str, access_key: &str) -> Self {
+        let credentials = Credentials::new(access_key, "none", None, None, "given");
+        let region = Region::new("us-east-1");
+        Self { http: http_client(), region, credentials, endpoint: Some(endpoint.to_owned()) }
+    }
+
+    pub fn dynamodb(&self) -> aws_sdk_dynamodb::Client {
+        let mut builder = aws_sdk_dynamodb::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .http_client(self.http.clone())
+            .region(self.region.clone())
+            .credentials_provider(self.credentials.clone())
+            .timeout_config(timeouts())
+            .retry_config(RetryConfig::standard());
+        builder.set_endpoint_url(self.endpoint("DYNAMODB"));
+        aws_sdk_dynamodb::Client::from_conf(builder.build())
+    }
+
+    pub fn sqs(&self) -> aws_sdk_sqs::Client {
+        let mut builder = aws_sdk_sqs::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .http_client(self.http.clone())
+            .region(self.region.clone())
+            .credentials_provider(self.credentials.clone())
+            .timeout_config(timeouts())
+            .retry_config(RetryConfig::standard());
+        builder.set_endpoint_url(self.endpoint("SQS"));
+        aws_sdk_sqs::Client::from_conf(builder.build())
+    }
+
+    fn endpoint(&self, service: &str) -> Option<String> {
+        let of_service = || config::text(&format!("AWS_ENDPOINT_URL_{service}"));
+        self.endpoint.clone().or_else(of_service).or_else(|| config::text("AWS_ENDPOINT_URL"))
+    }
+}
+
+fn http_client() -> SharedHttpClient {
+    Builder::new().tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring)).build_https()
+}
+
+fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(ATTEMPT_TIMEOUT)
+        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+        .build()
+}

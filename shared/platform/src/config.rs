@@ -1,0 +1,42 @@
+//! Configuration is read once, by name, at start. What is missing or malformed is told by the variable's name.
+
+use std::env;
+use std::str::FromStr;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the environment variable {0} is not set")]
+    Missing(String),
+    #[error("the environment variable {name} is not {wanted}")]
+    Malformed { name: String, wanted: String },
+}
+
+impl ConfigError {
+    pub fn malformed(name: &str, wanted: impl ToString) -> Self {
+        Self::Malformed { name: name.to_owned(), wanted: wanted.to_string() }
+    }
+}
+
+pub fn required(name: &str) -> Result<String, ConfigError> {
+    text(name).ok_or_else(|| ConfigError::Missing(name.to_owned()))
+}
+
+/// A variable that is set to nothing counts as absent.
+pub fn text(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+pub fn optional<T: FromStr>(name: &str, wanted: &str) -> Result<Option<T>, ConfigError> {
+    text(name).map(|value| value.parse().map_err(|_| ConfigError::malformed(name, wanted))).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_variable_is_told_by_name() {
+        let error = required("UMAVEZ_SURELY_NOT_SET").expect_err("missing");
+        assert_eq!(error.to_string(), "the environment variable UMAVEZ_SURELY_NOT_SET is not set");
+    }
+}

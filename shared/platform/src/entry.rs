@@ -1,0 +1,79 @@
+//! The process of a function: telemetry, a runtime, the dependencies once, then one invocation after another.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use lambda_http::RequestExt;
+use lambda_runtime::{Error, LambdaEvent, service_fn};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::clock::Clock;
+use crate::config::ConfigError;
+use crate::http::{self, Answer, Problem, Request, Route};
+use crate::invocation::Invocation;
+use crate::telemetry;
+
+/// Serves HTTP routes.
+pub fn serve_http<D, F, Fut>(routes: &'static [Route], deps: fn() -> Result<D, ConfigError>, run: F) -> Result<(), Error>
+where
+    D: Send + Sync + 'static,
+    F: Fn(Arc<D>, Arc<Invocation>, Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer, Problem>> + Send,
+{
+    process(deps, async move |deps, clock| {
+        let run = &run;
+        let handle = service_fn(|request: lambda_http::Request| {
+            let deps = deps.clone();
+            async move {
+                let invocation = Arc::new(Invocation::of_lambda(&request.lambda_context(), clock));
+                let run = |request| run(deps, invocation.clone(), request);
+                let answered = http::answer(routes, &invocation, request, run).await;
+                telemetry::flush();
+                Ok::<_, Error>(answered)
+            }
+        });
+        lambda_http::run(handle).await
+    })
+}
+
+/// Serves events of one type.
+pub fn serve_events<D, E, R, F, Fut>(deps: fn() -> Result<D, ConfigError>, run: F) -> Result<(), Error>
+where
+    D: Send + Sync + 'static,
+    E: DeserializeOwned,
+    R: Serialize,
+    F: Fn(Arc<D>, Arc<Invocation>, E) -> Fut,
+    Fut: Future<Output = Result<R, Error>>,
+{
+    process(deps, async move |deps, clock| {
+        let run = &run;
+        let handle = service_fn(|event: LambdaEvent<E>| {
+            let deps = deps.clone();
+            async move {
+                let invocation = Arc::new(Invocation::of_lambda(&event.context, clock));
+                let handled = run(deps, invocation, event.payload).await;
+                telemetry::flush();
+                handled
+            }
+        });
+        lambda_runtime::run(handle).await
+    })
+}
+
+/// A current-thread runtime is enough: a process has one invocation at a time.
+fn process<D, S>(deps: fn() -> Result<D, ConfigError>, serve: S) -> Result<(), Error>
+where
+    S: AsyncFnOnce(Arc<D>, Clock) -> Result<(), Error>,
+{
+    telemetry::init()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let started = runtime.block_on(async {
+        let deps = Arc::new(deps()?);
+        serve(deps, Clock::from_env()?).await
+    });
+    if let Err(error) = &started {
+        tracing::error!(event = "START_FAILED", cause = %error);
+    }
+    started
+}

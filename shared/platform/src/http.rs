@@ -1,0 +1,95 @@
+//! HTTP as every function speaks it: a request read once, a route with its scope, an answer or a problem.
+//!
+//! Who the caller is was settled by the authorizer; what it may do is settled here, from the route's scope, so that 401
+//! and 403 are problems like any other. A route that the function does not know answers 404.
+
+mod answer;
+mod problem;
+mod request;
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt;
+use lambda_http::{Body, Response};
+use umavez_domain::access::{Scope, allows};
+use umavez_domain::codes::Problem as Code;
+
+pub use answer::Answer;
+pub use problem::Problem;
+pub use request::{CONTEXT_DENIED, CONTEXT_KEY_ID, CONTEXT_SCOPES, Caller, MAX_BODY, Request};
+
+use crate::invocation::Invocation;
+
+/// A route of the template and what it takes to use it.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    /// As in the template: `POST /intents/{fingerprint}/release`.
+    pub key: &'static str,
+    pub access: Access,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Public,
+    Scope(Scope),
+}
+
+impl Route {
+    pub const fn public(key: &'static str) -> Self {
+        Self { key, access: Access::Public }
+    }
+
+    pub const fn scoped(key: &'static str, scope: &'static str) -> Self {
+        Self { key, access: Access::Scope(Scope(scope)) }
+    }
+}
+
+/// Answers one request: admits it, runs it, and turns whatever comes of it into a response. Panics are contained.
+pub async fn answer<F, Fut>(
+    routes: &[Route],
+    invocation: &Invocation,
+    request: lambda_http::Request,
+    run: F,
+) -> Response<Body>
+where
+    F: FnOnce(Request) -> Fut,
+    Fut: Future<Output = Result<Answer, Problem>>,
+{
+    let mut route = String::new();
+    let handled = async {
+        let request = Request::read(request)?;
+        route.clone_from(&request.route);
+        admit(routes, &request)?;
+        run(request).await
+    };
+    let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| Err(Problem::internal()));
+    let request_id = &invocation.request_id;
+    let (status, code, cause) = match &handled {
+        Ok(answer) => (answer.status(), "ok", None),
+        Err(problem) => (problem.status, problem.code.as_str(), problem.cause.as_deref()),
+    };
+    if status < 500 {
+        tracing::info!(event = "HTTP", route, status, code, request_id);
+    } else {
+        tracing::error!(event = "HTTP", route, status, code, cause, request_id);
+    }
+    metrics::counter!("HttpRequests", "Status" => format!("{}xx", status / 100)).increment(1);
+    match handled {
+        Ok(answer) => answer.into_response(request_id),
+        Err(problem) => problem.into_response(request_id),
+    }
+}
+
+fn admit(routes: &[Route], request: &Request) -> Result<(), Problem> {
+    let Some(route) = routes.iter().find(|route| route.key == request.route) else {
+        return Err(Problem::not_found("there is no such route"));
+    };
+    let Access::Scope(scope) = route.access else { return Ok(()) };
+    let caller = request.caller()?;
+    if allows(caller.scopes.iter().map(String::as_str), scope) {
+        Ok(())
+    } else {
+        Err(Problem::new(403, Code::MissingScope, format!("the key has no scope that covers `{}`", scope.0)))
+    }
+}

@@ -1,0 +1,41 @@
+//! What a route answers when it did its work.
+
+use lambda_http::{Body, Response};
+use serde::Serialize;
+
+use super::problem::Problem;
+
+#[derive(Debug)]
+pub struct Answer {
+    status: u16,
+    body: String,
+    replayed: bool,
+}
+
+impl Answer {
+    pub fn json(status: u16, body: &impl Serialize) -> Result<Self, Problem> {
+        let body = serde_json::to_string(body).map_err(|error| Problem::internal().because(&error))?;
+        Ok(Self { status, body, replayed: false })
+    }
+
+    /// The same answer as to the first request with this `Idempotency-Key`.
+    pub fn replayed(mut self) -> Self {
+        self.replayed = true;
+        self
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    pub(super) fn into_response(self, request_id: &str) -> Response<Body> {
+        let mut builder = Response::builder()
+            .status(self.status)
+            .header("content-type", "application/json")
+            .header("x-request-id", request_id);
+        if self.replayed {
+            builder = builder.header("idempotency-replayed", "true");
+        }
+        builder.body(Body::Text(self.body)).unwrap_or_else(|_| Problem::internal().into_response(request_id))
+    }
+}

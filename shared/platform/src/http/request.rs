@@ -1,0 +1,126 @@
+//! A request, read once: route, parameters, body, and whoever the authorizer says is calling.
+
+use std::collections::HashMap;
+
+use lambda_http::request::RequestContext;
+use lambda_http::{Body, RequestExt};
+use serde_json::{Map, Value};
+use umavez_domain::access::KeyId;
+use umavez_domain::codes::Problem as Code;
+use umavez_domain::idempotency::{IdempotencyKey, body_hash};
+
+use super::problem::Problem;
+
+/// The largest body that any JSON route takes.
+pub const MAX_BODY: usize = 256 * 1024;
+
+/// The context's words, agreed with the authorizer.
+pub const CONTEXT_KEY_ID: &str = "key_id";
+pub const CONTEXT_SCOPES: &str = "scopes";
+pub const CONTEXT_DENIED: &str = "denied";
+
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub key_id: KeyId,
+    pub scopes: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Request {
+    pub route: String,
+    pub path: HashMap<String, String>,
+    pub query: HashMap<String, String>,
+    headers: lambda_http::http::HeaderMap,
+    body: Vec<u8>,
+    caller: Result<Caller, Code>,
+}
+
+impl Request {
+    pub(super) fn read(request: lambda_http::Request) -> Result<Self, Problem> {
+        let (route, caller) = match request.request_context_ref() {
+            Some(RequestContext::ApiGatewayV2(context)) => {
+                let authorizer = context.authorizer.as_ref().map(|authorizer| &authorizer.fields);
+                (context.route_key.clone().unwrap_or_default(), caller(authorizer))
+            }
+            _ => (String::new(), Err(Code::MissingKey)),
+        };
+        let path = request.path_parameters_ref().map(single_values).unwrap_or_default();
+        let query = request.query_string_parameters_ref().map(single_values).unwrap_or_default();
+        let (parts, body) = request.into_parts();
+        let body = match body {
+            Body::Text(text) => text.into_bytes(),
+            Body::Binary(bytes) => bytes,
+            _ => Vec::new(),
+        };
+        if body.len() > MAX_BODY {
+            let detail = format!("the body has more than {MAX_BODY} bytes");
+            return Err(Problem::new(413, Code::BodyTooLarge, detail));
+        }
+        Ok(Self { route, path, query, headers: parts.headers, body, caller })
+    }
+
+    pub fn caller(&self) -> Result<&Caller, Problem> {
+        self.caller.as_ref().map_err(|code| {
+            let detail = match code {
+                Code::MissingKey => "send `Authorization: Bearer <key>`",
+                _ => "the key is not known, or was revoked",
+            };
+            Problem::new(401, *code, detail)
+        })
+    }
+
+    /// The body as a JSON object.
+    pub fn object(&self) -> Result<Map<String, Value>, Problem> {
+        let kind = self.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        if !kind.eq_ignore_ascii_case("application/json") {
+            return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body as `content-type: application/json`"));
+        }
+        match serde_json::from_slice(&self.body) {
+            Ok(Value::Object(object)) => Ok(object),
+            Ok(_) => Err(Problem::new(400, Code::InvalidJson, "the body must be a JSON object")),
+            Err(error) => {
+                let detail = format!("the body is not JSON: line {}, column {}", error.line(), error.column());
+                Err(Problem::new(400, Code::InvalidJson, detail))
+            }
+        }
+    }
+
+    /// As [`Self::object`], for routes whose body may be absent.
+    pub fn object_or_empty(&self) -> Result<Map<String, Value>, Problem> {
+        if self.body.is_empty() { Ok(Map::new()) } else { self.object() }
+    }
+
+    pub fn body_hash(&self) -> String {
+        body_hash(&self.body)
+    }
+
+    pub fn idempotency_key(&self) -> Result<Option<IdempotencyKey>, Problem> {
+        let Some(value) = self.headers.get("idempotency-key") else { return Ok(None) };
+        match value.to_str().ok().and_then(IdempotencyKey::parse) {
+            Some(key) => Ok(Some(key)),
+            None => {
+                let detail = "an Idempotency-Key has 1 to 255 visible ASCII characters";
+                Err(Problem::new(400, Code::InvalidIdempotencyKey, detail))
+            }
+        }
+    }
+}
+
+fn caller(context: Option<&HashMap<String, Value>>) -> Result<Caller, Code> {
+    let word = |name: &str| context.and_then(|context| context.get(name)).and_then(Value::as_str);
+    let key_id = word(CONTEXT_KEY_ID).and_then(KeyId::parse);
+    match (key_id, word(CONTEXT_DENIED)) {
+        (Some(key_id), None) => {
+            let scopes = word(CONTEXT_SCOPES).unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+            Ok(Caller { key_id, scopes })
+        }
+        (_, Some(denied)) if denied == Code::InvalidKey.as_str() => Err(Code::InvalidKey),
+        // Also when there is no authorizer at all: a route that lost it in a deployment is closed, not open.
+        _ => Err(Code::MissingKey),
+    }
+}
+
+fn single_values(map: &lambda_http::aws_lambda_events::query_map::QueryMap) -> HashMap<String, String> {
+    map.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

@@ -1,0 +1,80 @@
+//! One invocation: its id, its `now`, and how long it may still take.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lambda_runtime::Context;
+use umavez_domain::time::Timestamp;
+
+use crate::clock::Clock;
+
+/// Kept back at the end of an invocation for the answer itself.
+const MARGIN: Duration = Duration::from_millis(300);
+/// The longest that one call to AWS may take, whatever time is left.
+const CALL_LIMIT: Duration = Duration::from_secs(8);
+
+#[derive(Debug)]
+pub struct Invocation {
+    pub request_id: String,
+    pub now: Timestamp,
+    deadline: Instant,
+    writes: AtomicU32,
+}
+
+/// There was no time left for a call, or it did not answer in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the call did not answer in time")]
+pub struct TimedOut;
+
+impl Invocation {
+    pub fn new(request_id: impl Into<String>, now: Timestamp, time_left: Duration) -> Self {
+        Self {
+            request_id: request_id.into(),
+            now,
+            deadline: Instant::now() + time_left,
+            writes: AtomicU32::new(0),
+        }
+    }
+
+    pub fn of_lambda(context: &Context, clock: Clock) -> Self {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let left_ms = u128::from(context.deadline).saturating_sub(now_ms);
+        let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
+        Self::new(context.request_id.clone(), clock.now(), left)
+    }
+
+    /// What is left for work, with the margin for the answer taken off.
+    pub fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).saturating_sub(MARGIN)
+    }
+
+    /// Runs a call within the time that is left. The SDK has no timeout of its own over all its attempts.
+    pub async fn within<F: Future>(&self, call: F) -> Result<F::Output, TimedOut> {
+        tokio::time::timeout(self.time_left().min(CALL_LIMIT), call).await.map_err(|_| TimedOut)
+    }
+
+    /// A token for one write: unique, so that "already there, and it is mine" can be told from a duplicate.
+    pub fn write_token(&self) -> String {
+        format!("{}/{}", self.request_id, self.writes.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_write_has_a_token_of_its_own() {
+        let invocation = Invocation::new("r", Timestamp::from_seconds(0), Duration::from_secs(1));
+        assert_eq!(invocation.write_token(), "r/0");
+        assert_eq!(invocation.write_token(), "r/1");
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_ends_with_the_invocation() {
+        let invocation = Invocation::new("r", Timestamp::from_seconds(0), Duration::from_millis(310));
+        assert_eq!(invocation.within(std::future::pending::<()>()).await, Err(TimedOut));
+        assert_eq!(invocation.time_left(), Duration::ZERO);
+    }
+}

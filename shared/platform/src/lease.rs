@@ -1,0 +1,109 @@
+//! Leases on rows: taken when free or over, renewed by their epoch, and named by every write under them.
+
+use umavez_domain::keys::Key;
+use umavez_domain::lease::Lease;
+use umavez_domain::time::Timestamp;
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, Item, Store, StoreError, Write, Written, read_row};
+
+/// A lease that this worker has. Every write under it carries [`Held::fence`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub owner: String,
+    pub epoch: u64,
+    pub until: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Taken {
+    Held(Held),
+    /// Somebody works on it until then.
+    Busy(Lease),
+    /// There is no such row to work on.
+    NoRow,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewed {
+    Held(Held),
+    /// Another has taken over: stop, and write nothing.
+    Lost,
+}
+
+impl Held {
+    /// The row is still worked on by this turn of this owner.
+    pub fn fence(&self) -> Condition {
+        Condition::all([
+            Condition::is("lease_owner", &self.owner),
+            Condition::is_number("lease_epoch", self.epoch),
+        ])
+    }
+}
+
+/// Takes the lease on an existing row if it is free or over. The next epoch comes from the row as it is now: the taking
+/// write is conditional on it, so two takers cannot both have it.
+pub async fn take(
+    store: &Store,
+    invocation: &Invocation,
+    table: &str,
+    key: &Key,
+    owner: &str,
+    for_ms: i64,
+) -> Result<Taken, StoreError> {
+    // A row that was never leased: most first takes need no read.
+    let first = held(owner, 1, invocation.now, for_ms);
+    let never_leased = Condition::all([Condition::has("pk"), Condition::has_not("lease_epoch")]);
+    let mut refused = match store.write(invocation, lease_write(table, key, &first).when(never_leased)).await? {
+        Written::New | Written::Mine => return Ok(Taken::Held(first)),
+        Written::Refused(item) => item,
+    };
+    // Each round is conditional on what the last one saw; losing it means that another took it, who is then busy.
+    loop {
+        let Some(seen) = leased(refused)? else { return Ok(Taken::NoRow) };
+        if !seen.is_over(invocation.now) {
+            return Ok(Taken::Busy(seen));
+        }
+        let next = held(owner, seen.lease_epoch + 1, invocation.now, for_ms);
+        let over_and_unchanged = Condition::all([
+            Condition::is_number("lease_epoch", seen.lease_epoch),
+            Condition::at_most("lease_until", invocation.now.millis()),
+        ]);
+        refused = match store.write(invocation, lease_write(table, key, &next).when(over_and_unchanged)).await? {
+            Written::New | Written::Mine => return Ok(Taken::Held(next)),
+            Written::Refused(item) => item,
+        };
+    }
+}
+
+/// Extends a lease that is still this worker's.
+pub async fn renew(
+    store: &Store,
+    invocation: &Invocation,
+    table: &str,
+    key: &Key,
+    mine: &Held,
+    now: Timestamp,
+    for_ms: i64,
+) -> Result<Renewed, StoreError> {
+    let next = held(&mine.owner, mine.epoch, now, for_ms);
+    match store.write(invocation, lease_write(table, key, &next).when(mine.fence())).await? {
+        Written::New | Written::Mine => Ok(Renewed::Held(next)),
+        Written::Refused(_) => Ok(Renewed::Lost),
+    }
+}
+
+fn held(owner: &str, epoch: u64, now: Timestamp, for_ms: i64) -> Held {
+    Held { owner: owner.to_owned(), epoch, until: now.plus_ms(for_ms) }
+}
+
+fn lease_write(table: &str, key: &Key, held: &Held) -> Write {
+    Write::update(table, key.clone())
+        .set("lease_owner", &held.owner)
+        .set_number("lease_epoch", held.epoch)
+        .set_number("lease_until", held.until.millis())
+}
+
+fn leased(item: Option<Item>) -> Result<Option<Lease>, StoreError> {
+    item.map(read_row).transpose()
+}

@@ -1,0 +1,56 @@
+//! DynamoDB, with one idea: a conditional write is the only arbiter, and its outcome is a value.
+//!
+//! [`Write`] is a change to one row with its condition. It is made alone ([`Store::write`]) or with others
+//! ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood; [`StoreError`] means that the
+//! store did not answer, or not with anything we can read.
+
+mod condition;
+mod error;
+mod read;
+mod transact;
+mod write;
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use umavez_domain::keys::Key;
+
+pub use condition::Condition;
+pub use error::StoreError;
+pub use read::{Page, PageOf};
+pub use transact::Transacted;
+pub use write::{Write, Written};
+
+pub type Item = HashMap<String, AttributeValue>;
+
+/// The attribute that names the write which made the row what it is.
+pub const WRITER: &str = "writer";
+
+#[derive(Debug, Clone)]
+pub struct Store {
+    client: aws_sdk_dynamodb::Client,
+}
+
+impl Store {
+    pub fn new(client: aws_sdk_dynamodb::Client) -> Self {
+        Self { client }
+    }
+}
+
+/// A row as one of our types. What does not fit is corrupt: no rule can decide on it.
+pub fn read_row<T: DeserializeOwned>(item: Item) -> Result<T, StoreError> {
+    serde_dynamo::from_item(item).map_err(|error| StoreError::Corrupt(error.to_string()))
+}
+
+pub fn row_of<T: Serialize>(row: &T) -> Result<Item, StoreError> {
+    serde_dynamo::to_item(row).map_err(|error| StoreError::Corrupt(error.to_string()))
+}
+
+fn key_item(key: &Key) -> Item {
+    HashMap::from([
+        ("pk".to_owned(), AttributeValue::S(key.pk.clone())),
+        ("sk".to_owned(), AttributeValue::S(key.sk.clone())),
+    ])
+}

@@ -1,0 +1,132 @@
+//! Conditions as sentences: built from named parts, rendered with placeholders for every name and value.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+
+/// What must hold of the row for a write to be made.
+#[derive(Debug, Clone)]
+pub enum Condition {
+    /// There is no such row.
+    Absent,
+    Has(String),
+    HasNot(String),
+    Is(String, AttributeValue),
+    IsNot(String, AttributeValue),
+    /// The attribute is there and not greater.
+    AtMost(String, i64),
+    /// The attribute is there and greater.
+    MoreThan(String, i64),
+    All(Vec<Condition>),
+    Any(Vec<Condition>),
+}
+
+impl Condition {
+    pub fn has(name: &str) -> Self {
+        Self::Has(name.to_owned())
+    }
+
+    pub fn has_not(name: &str) -> Self {
+        Self::HasNot(name.to_owned())
+    }
+
+    pub fn is(name: &str, text: impl Into<String>) -> Self {
+        Self::Is(name.to_owned(), AttributeValue::S(text.into()))
+    }
+
+    pub fn is_not(name: &str, text: impl Into<String>) -> Self {
+        Self::IsNot(name.to_owned(), AttributeValue::S(text.into()))
+    }
+
+    pub fn is_number(name: &str, number: impl ToString) -> Self {
+        Self::Is(name.to_owned(), AttributeValue::N(number.to_string()))
+    }
+
+    pub fn at_most(name: &str, number: i64) -> Self {
+        Self::AtMost(name.to_owned(), number)
+    }
+
+    pub fn more_than(name: &str, number: i64) -> Self {
+        Self::MoreThan(name.to_owned(), number)
+    }
+
+    pub fn all(parts: impl IntoIterator<Item = Self>) -> Self {
+        Self::All(parts.into_iter().collect())
+    }
+
+    pub fn any(parts: impl IntoIterator<Item = Self>) -> Self {
+        Self::Any(parts.into_iter().collect())
+    }
+
+    pub(super) fn render(&self, into: &mut Placeholders) -> String {
+        match self {
+            Self::Absent => format!("attribute_not_exists({})", into.name("pk")),
+            Self::Has(name) => format!("attribute_exists({})", into.name(name)),
+            Self::HasNot(name) => format!("attribute_not_exists({})", into.name(name)),
+            Self::Is(name, value) => format!("{} = {}", into.name(name), into.value(value.clone())),
+            Self::IsNot(name, value) => format!("{} <> {}", into.name(name), into.value(value.clone())),
+            Self::AtMost(name, number) => format!("{} <= {}", into.name(name), into.number(*number)),
+            Self::MoreThan(name, number) => format!("{} > {}", into.name(name), into.number(*number)),
+            Self::All(parts) => join(parts, " AND ", into),
+            Self::Any(parts) => join(parts, " OR ", into),
+        }
+    }
+}
+
+fn join(parts: &[Condition], word: &str, into: &mut Placeholders) -> String {
+    let parts: Vec<_> = parts.iter().map(|part| format!("({})", part.render(into))).collect();
+    parts.join(word)
+}
+
+/// Names and values of one request, each under a placeholder: attribute names may be reserved words.
+#[derive(Debug, Default)]
+pub(super) struct Placeholders {
+    pub(super) names: HashMap<String, String>,
+    pub(super) values: HashMap<String, AttributeValue>,
+}
+
+impl Placeholders {
+    pub(super) fn name(&mut self, name: &str) -> String {
+        let placeholder = format!("#{name}");
+        self.names.insert(placeholder.clone(), name.to_owned());
+        placeholder
+    }
+
+    pub(super) fn value(&mut self, value: AttributeValue) -> String {
+        let placeholder = format!(":v{}", self.values.len());
+        self.values.insert(placeholder.clone(), value);
+        placeholder
+    }
+
+    pub(super) fn number(&mut self, number: i64) -> String {
+        self.value(AttributeValue::N(number.to_string()))
+    }
+
+    /// The SDK wants no empty map.
+    pub(super) fn into_parts(self) -> (Option<HashMap<String, String>>, Option<HashMap<String, AttributeValue>>) {
+        let some_names = !self.names.is_empty();
+        let some_values = !self.values.is_empty();
+        (some_names.then_some(self.names), some_values.then_some(self.values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_becomes_one_expression_with_placeholders() {
+        let free = Condition::any([
+            Condition::Absent,
+            Condition::at_most("expires_at", 7),
+            Condition::all([Condition::is("status", "HELD"), Condition::has_not("guard")]),
+        ]);
+        let mut placeholders = Placeholders::default();
+        assert_eq!(
+            free.render(&mut placeholders),
+            "(attribute_not_exists(#pk)) OR (#expires_at <= :v0) OR ((#status = :v1) AND (attribute_not_exists(#guard)))"
+        );
+        assert_eq!(placeholders.values.len(), 2);
+        assert_eq!(placeholders.names["#status"], "status");
+    }
+}

@@ -1,0 +1,59 @@
+//! When the store did not answer, or not with anything readable. What the caller reads of it is decided in `http`.
+
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+
+use crate::invocation::TimedOut;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Too much at once; the SDK has retried already.
+    #[error("the store is throttling")]
+    Throttled,
+    /// No answer, or a 5xx: a write may have been made or not.
+    #[error("the store did not answer")]
+    Unavailable,
+    /// Transactions met on the same rows, again and again.
+    #[error("the write conflicted with others too often")]
+    Conflict,
+    /// A row that does not read as what it should be.
+    #[error("a row cannot be read: {0}")]
+    Corrupt(String),
+    /// The store refuses the request itself: a fault of ours or of the deployment.
+    #[error("the store refused the request: {0}")]
+    Rejected(String),
+}
+
+impl StoreError {
+    /// Whether the same request may succeed a little later.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Throttled | Self::Unavailable | Self::Conflict)
+    }
+
+    pub(crate) fn of<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> Self {
+        let SdkError::ServiceError(service) = error else { return Self::Unavailable };
+        match service.err().code() {
+            Some(code) if is_throttle(code) => Self::Throttled,
+            Some("InternalServerError" | "InternalFailure" | "ServiceUnavailable") | None => Self::Unavailable,
+            Some("TransactionConflictException" | "TransactionInProgressException") => Self::Conflict,
+            Some(code) => Self::Rejected(code.to_owned()),
+        }
+    }
+}
+
+impl From<TimedOut> for StoreError {
+    fn from(_: TimedOut) -> Self {
+        Self::Unavailable
+    }
+}
+
+pub(super) fn is_throttle(code: &str) -> bool {
+    matches!(
+        code,
+        "ThrottlingException"
+            | "Throttling"
+            | "ThrottlingError"
+            | "ProvisionedThroughputExceededException"
+            | "ProvisionedThroughputExceeded"
+            | "RequestLimitExceeded"
+    )
+}

@@ -1,0 +1,110 @@
+//! Reads: one row, or the rows of a partition page by page.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde::de::DeserializeOwned;
+use umavez_domain::keys::Key;
+
+use super::condition::{Condition, Placeholders};
+use super::{Item, Store, StoreError, key_item, read_row};
+use crate::invocation::Invocation;
+
+/// Which rows of a partition: those whose sort key begins with `prefix`, after `after`, that `only` lets through.
+#[derive(Debug)]
+pub struct PageOf<'a> {
+    pub table: &'a str,
+    pub pk: String,
+    pub prefix: &'a str,
+    pub only: Option<Condition>,
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
+/// A page of rows and where the next begins.
+#[derive(Debug)]
+pub struct Page<T> {
+    pub rows: Vec<T>,
+    /// The sort key of the last row, if there may be more.
+    pub next: Option<String>,
+}
+
+impl Store {
+    /// The row, as of the last write.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        key: &Key,
+    ) -> Result<Option<T>, StoreError> {
+        let call = self.client.get_item().table_name(table).set_key(Some(key_item(key))).consistent_read(true);
+        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+        found.item.map(read_row).transpose()
+    }
+
+    /// One page, filled up to its limit even when many rows are filtered out on the way.
+    pub async fn page<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        of: PageOf<'_>,
+    ) -> Result<Page<T>, StoreError> {
+        let mut items: Vec<Item> = Vec::new();
+        let mut start = of.after.as_ref().map(|sk| key_item(&Key { pk: of.pk.clone(), sk: sk.clone() }));
+        loop {
+            let mut names = Placeholders::default();
+            let filter = of.only.as_ref().map(|only| only.render(&mut names));
+            let (pk, prefix) = (AttributeValue::S(of.pk.clone()), AttributeValue::S(of.prefix.to_owned()));
+            let keys = format!(
+                "{} = {} AND begins_with({}, {})",
+                names.name("pk"),
+                names.value(pk),
+                names.name("sk"),
+                names.value(prefix)
+            );
+            let (names, values) = names.into_parts();
+            let call = self.client.query().table_name(of.table).key_condition_expression(keys);
+            let call = call.set_filter_expression(filter).set_exclusive_start_key(start.take()).consistent_read(true);
+            let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            // One more than asked for tells whether there is a next page.
+            let call = call.limit(i32::try_from(of.limit + 1).unwrap_or(i32::MAX));
+            let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+            items.extend(found.items.unwrap_or_default());
+            start = found.last_evaluated_key;
+            if items.len() > of.limit || start.is_none() {
+                break;
+            }
+        }
+        let more = items.len() > of.limit;
+        items.truncate(of.limit);
+        let last = items.last().and_then(|item| item.get("sk")).and_then(|sk| sk.as_s().ok()).cloned();
+        let rows = items.into_iter().map(read_row).collect::<Result<_, _>>()?;
+        Ok(Page { rows, next: last.filter(|_| more) })
+    }
+}
+
+impl Store {
+    /// Every row whose partition begins with `prefix`. For small tables and rare questions.
+    pub async fn scan_prefix<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        prefix: &str,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut rows = Vec::new();
+        let mut start = None;
+        loop {
+            let mut names = Placeholders::default();
+            let prefix = AttributeValue::S(prefix.to_owned());
+            let filter = format!("begins_with({}, {})", names.name("pk"), names.value(prefix));
+            let (names, values) = names.into_parts();
+            let call = self.client.scan().table_name(table).filter_expression(filter).set_exclusive_start_key(start);
+            let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            let found = invocation.within(call.consistent_read(true).send()).await?.map_err(|e| StoreError::of(&e))?;
+            for item in found.items.unwrap_or_default() {
+                rows.push(read_row(item)?);
+            }
+            start = found.last_evaluated_key;
+            if start.is_none() {
+                return Ok(rows);
+            }
+        }
+    }
+}

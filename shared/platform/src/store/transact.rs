@@ -1,0 +1,185 @@
+//! Several writes that are made together or not at all.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::error::SdkError;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as Error;
+use aws_sdk_dynamodb::types::{
+    CancellationReason, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure as OnFailure, TransactWriteItem,
+    Update,
+};
+
+use super::condition::Placeholders;
+use super::error::is_throttle;
+use super::write::{Change, Write, is_mine};
+use super::{Item, Store, StoreError, key_item};
+use crate::invocation::Invocation;
+
+/// How often a transaction is tried again that met another on the same rows.
+const CONFLICT_ATTEMPTS: u32 = 6;
+const CONFLICT_WAIT_MS: u64 = 25;
+
+/// What came of a transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Transacted {
+    Done,
+    /// Some condition did not hold, so nothing was written. One entry per write, in order: `Some` for each that failed,
+    /// with its row as it stood.
+    Refused(Vec<Option<Refusal>>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refusal {
+    pub item: Option<Item>,
+}
+
+enum Canceled {
+    Conditions(Vec<Option<Refusal>>),
+    /// Another transaction was at work on a row, or the store was busy: nothing was written and nothing is decided.
+    Passing(StoreError),
+    Error(StoreError),
+}
+
+impl Store {
+    /// Makes all writes or none. Conflicts with other transactions are tried again with jitter; conditions that do not
+    /// hold are not.
+    pub async fn transact(&self, invocation: &Invocation, writes: Vec<Write>) -> Result<Transacted, StoreError> {
+        let token = invocation.write_token();
+        let writes: Vec<_> = writes.into_iter().map(|write| write.signed(&token)).collect();
+        let mut attempt = 1;
+        loop {
+            match invocation.within(self.send_all(&writes)).await? {
+                Ok(()) => return Ok(Transacted::Done),
+                Err(Canceled::Conditions(refusals)) if all_mine(&refusals, &token) => return Ok(Transacted::Done),
+                Err(Canceled::Conditions(refusals)) => return Ok(Transacted::Refused(refusals)),
+                Err(Canceled::Passing(error)) if attempt >= CONFLICT_ATTEMPTS => return Err(error),
+                Err(Canceled::Passing(_)) => {
+                    let wait = Duration::from_millis(fastrand::u64(1..=CONFLICT_WAIT_MS << attempt));
+                    invocation.within(tokio::time::sleep(wait)).await?;
+                    attempt += 1;
+                }
+                Err(Canceled::Error(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn send_all(&self, writes: &[Write]) -> Result<(), Canceled> {
+        let items = writes.iter().map(item).collect::<Result<Vec<_>, _>>().map_err(Canceled::Error)?;
+        let sent = self.client.transact_write_items().set_transact_items(Some(items)).send().await;
+        sent.map(drop).map_err(|error| canceled(&error))
+    }
+}
+
+/// The transaction had been made by an earlier attempt of this very request.
+fn all_mine(refusals: &[Option<Refusal>], token: &str) -> bool {
+    let mut failed = refusals.iter().flatten().peekable();
+    failed.peek().is_some() && failed.all(|refusal| refusal.item.as_ref().is_some_and(|item| is_mine(item, token)))
+}
+
+fn canceled<R>(error: &SdkError<Error, R>) -> Canceled {
+    match error.as_service_error() {
+        Some(Error::TransactionCanceledException(canceled)) => judge(canceled.cancellation_reasons()),
+        _ => match StoreError::of(error) {
+            passing @ StoreError::Conflict => Canceled::Passing(passing),
+            error => Canceled::Error(error),
+        },
+    }
+}
+
+/// A condition that failed is final, even beside a conflict: nothing will make it hold by trying again now.
+fn judge(reasons: &[CancellationReason]) -> Canceled {
+    let code = |reason: &CancellationReason| reason.code().unwrap_or("None").to_owned();
+    if reasons.iter().any(|reason| code(reason) == "ConditionalCheckFailed") {
+        let refusal = |reason: &CancellationReason| {
+            (code(reason) == "ConditionalCheckFailed").then(|| Refusal { item: reason.item.clone() })
+        };
+        return Canceled::Conditions(reasons.iter().map(refusal).collect());
+    }
+    let mut others = reasons.iter().map(code).filter(|code| code != "None");
+    match others.find(|code| code != "TransactionConflict") {
+        None => Canceled::Passing(StoreError::Conflict),
+        Some(code) if is_throttle(&code) => Canceled::Passing(StoreError::Throttled),
+        Some(code) => Canceled::Error(StoreError::Rejected(code)),
+    }
+}
+
+fn item(write: &Write) -> Result<TransactWriteItem, StoreError> {
+    let mut placeholders = Placeholders::default();
+    let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
+    let update = match &write.change {
+        Change::Update(update) => Some(update.render(&mut placeholders)),
+        _ => None,
+    };
+    let (names, values) = placeholders.into_parts();
+    let key = Some(key_item(&write.key));
+    let built = match &write.change {
+        Change::Put(row) => {
+            let put = Put::builder().table_name(&write.table).set_item(Some(row.clone())).set_condition_expression(condition);
+            let put = put.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            put.return_values_on_condition_check_failure(OnFailure::AllOld)
+                .build()
+                .map(|put| TransactWriteItem::builder().put(put).build())
+        }
+        Change::Update(_) => {
+            let change = Update::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
+            let change = change.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            change
+                .set_update_expression(update)
+                .return_values_on_condition_check_failure(OnFailure::AllOld)
+                .build()
+                .map(|update| TransactWriteItem::builder().update(update).build())
+        }
+        Change::Delete => {
+            let delete = Delete::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
+            let delete = delete.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            delete
+                .return_values_on_condition_check_failure(OnFailure::AllOld)
+                .build()
+                .map(|delete| TransactWriteItem::builder().delete(delete).build())
+        }
+        Change::Check => {
+            let check = ConditionCheck::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
+            let check = check.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            check
+                .return_values_on_condition_check_failure(OnFailure::AllOld)
+                .build()
+                .map(|check| TransactWriteItem::builder().condition_check(check).build())
+        }
+    };
+    built.map_err(|error| StoreError::Rejected(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(code: &str) -> CancellationReason {
+        CancellationReason::builder().code(code).build()
+    }
+
+    #[test]
+    fn a_failed_condition_is_told_at_its_write_and_outweighs_a_conflict() {
+        let judged = judge(&[reason("TransactionConflict"), reason("ConditionalCheckFailed"), reason("None")]);
+        let Canceled::Conditions(refusals) = judged else { panic!("not by condition") };
+        assert_eq!(refusals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+    }
+
+    #[test]
+    fn conflicts_and_throttles_pass_and_anything_else_does_not() {
+        assert!(matches!(judge(&[reason("None"), reason("TransactionConflict")]), Canceled::Passing(StoreError::Conflict)));
+        assert!(matches!(judge(&[reason("ThrottlingError")]), Canceled::Passing(StoreError::Throttled)));
+        assert!(matches!(judge(&[reason("ValidationError")]), Canceled::Error(StoreError::Rejected(_))));
+    }
+
+    #[test]
+    fn a_transaction_is_mine_only_if_every_failed_row_is() {
+        let mine = |token: &str| {
+            let item = Item::from([("writer".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(token.to_owned()))]);
+            Some(Refusal { item: Some(item) })
+        };
+        assert!(all_mine(&[mine("a"), None], "a"));
+        assert!(!all_mine(&[mine("a"), mine("b")], "a"));
+        assert!(!all_mine(&[Some(Refusal { item: None })], "a"));
+        assert!(!all_mine(&[], "a"));
+    }
+}

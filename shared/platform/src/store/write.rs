@@ -1,0 +1,240 @@
+//! One change to one row, and what came of it.
+
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnValuesOnConditionCheckFailure as OnFailure};
+use serde::Serialize;
+use umavez_domain::keys::Key;
+
+use super::condition::{Condition, Placeholders};
+use super::{Item, Store, StoreError, WRITER, key_item, row_of};
+use crate::invocation::Invocation;
+
+/// What came of a conditional write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Written {
+    /// The condition held and the row was written.
+    New,
+    /// The SDK's retry met its own first attempt: the row carries this write's token. As good as `New`.
+    Mine,
+    /// The condition did not hold. The row as it stood, or nothing if there is none.
+    Refused(Option<Item>),
+}
+
+/// A change to one row with its condition.
+#[derive(Debug, Clone)]
+pub struct Write {
+    pub(super) table: String,
+    pub(super) key: Key,
+    pub(super) change: Change,
+    pub(super) condition: Option<Condition>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    /// The whole row.
+    Put(Item),
+    /// Some attributes; the others stay.
+    Update(Update),
+    Delete,
+    /// Nothing; only the condition counts. In transactions.
+    Check,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Update {
+    set: Vec<(String, AttributeValue)>,
+    remove: Vec<String>,
+    increment: Vec<String>,
+}
+
+impl Write {
+    /// Replaces the whole row.
+    pub fn put(table: &str, key: Key, row: &impl Serialize) -> Result<Self, StoreError> {
+        let mut item = row_of(row)?;
+        item.extend(key_item(&key));
+        Ok(Self::of(table, key, Change::Put(item)))
+    }
+
+    /// Changes some attributes of a row, or makes it.
+    pub fn update(table: &str, key: Key) -> Self {
+        Self::of(table, key, Change::Update(Update::default()))
+    }
+
+    pub fn delete(table: &str, key: Key) -> Self {
+        Self::of(table, key, Change::Delete)
+    }
+
+    pub fn check(table: &str, key: Key, condition: Condition) -> Self {
+        Self::of(table, key, Change::Check).when(condition)
+    }
+
+    fn of(table: &str, key: Key, change: Change) -> Self {
+        Self { table: table.to_owned(), key, change, condition: None }
+    }
+
+    pub fn when(mut self, condition: Condition) -> Self {
+        self.condition = Some(condition);
+        self
+    }
+
+    /// Sets every attribute of a row type; `except` are left as they are.
+    pub fn set_row(mut self, row: &impl Serialize, except: &[&str]) -> Result<Self, StoreError> {
+        for (name, value) in row_of(row)? {
+            if !except.contains(&name.as_str()) {
+                self = self.set_value(&name, value);
+            }
+        }
+        Ok(self)
+    }
+
+    pub fn set(self, name: &str, text: impl Into<String>) -> Self {
+        self.set_value(name, AttributeValue::S(text.into()))
+    }
+
+    pub fn set_number(self, name: &str, number: impl ToString) -> Self {
+        self.set_value(name, AttributeValue::N(number.to_string()))
+    }
+
+    pub fn set_value(mut self, name: &str, value: AttributeValue) -> Self {
+        if let Change::Update(update) = &mut self.change {
+            update.set.push((name.to_owned(), value));
+        }
+        self
+    }
+
+    pub fn remove(mut self, name: &str) -> Self {
+        if let Change::Update(update) = &mut self.change {
+            update.remove.push(name.to_owned());
+        }
+        self
+    }
+
+    /// Adds one to a number, from nothing to one. Safe under the SDK's retry only together with a condition that the
+    /// first attempt makes false.
+    pub fn increment(mut self, name: &str) -> Self {
+        if let Change::Update(update) = &mut self.change {
+            update.increment.push(name.to_owned());
+        }
+        self
+    }
+
+    /// The change with the token that it is known by.
+    pub(super) fn signed(mut self, token: &str) -> Self {
+        let value = AttributeValue::S(token.to_owned());
+        match &mut self.change {
+            Change::Put(item) => {
+                item.insert(WRITER.to_owned(), value);
+            }
+            Change::Update(update) => update.set.push((WRITER.to_owned(), value)),
+            Change::Delete | Change::Check => {}
+        }
+        self
+    }
+}
+
+impl Update {
+    pub(super) fn render(&self, into: &mut Placeholders) -> String {
+        let mut set: Vec<_> =
+            self.set.iter().map(|(name, value)| format!("{} = {}", into.name(name), into.value(value.clone()))).collect();
+        for name in &self.increment {
+            let (name, zero, one) = (into.name(name), into.number(0), into.number(1));
+            set.push(format!("{name} = if_not_exists({name}, {zero}) + {one}"));
+        }
+        let remove: Vec<_> = self.remove.iter().map(|name| into.name(name)).collect();
+        let mut clauses = Vec::new();
+        if !set.is_empty() {
+            clauses.push(format!("SET {}", set.join(", ")));
+        }
+        if !remove.is_empty() {
+            clauses.push(format!("REMOVE {}", remove.join(", ")));
+        }
+        clauses.join(" ")
+    }
+}
+
+/// The old item of a failed condition, or the error of a write that did not get that far.
+enum Failure {
+    Refused(Option<Item>),
+    Error(StoreError),
+}
+
+impl Store {
+    /// Makes one write and tells what came of it.
+    pub async fn write(&self, invocation: &Invocation, write: Write) -> Result<Written, StoreError> {
+        let token = invocation.write_token();
+        let made = invocation.within(self.send(write.signed(&token))).await?;
+        match made {
+            Ok(()) => Ok(Written::New),
+            Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => Ok(Written::Mine),
+            Err(Failure::Refused(item)) => Ok(Written::Refused(item)),
+            Err(Failure::Error(error)) => Err(error),
+        }
+    }
+
+    async fn send(&self, write: Write) -> Result<(), Failure> {
+        let mut placeholders = Placeholders::default();
+        let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
+        match write.change {
+            Change::Put(item) => {
+                let (names, values) = placeholders.into_parts();
+                let call = self.client.put_item().table_name(write.table).set_item(Some(item));
+                let call = call.set_condition_expression(condition).return_values_on_condition_check_failure(OnFailure::AllOld);
+                let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+                call.send().await.map(drop).map_err(|error| failure(&error, put_refusal))
+            }
+            Change::Update(update) => {
+                let expression = update.render(&mut placeholders);
+                let (names, values) = placeholders.into_parts();
+                let call = self.client.update_item().table_name(write.table).set_key(Some(key_item(&write.key)));
+                let call = call.update_expression(expression).set_condition_expression(condition);
+                let call = call.return_values_on_condition_check_failure(OnFailure::AllOld);
+                let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+                call.send().await.map(drop).map_err(|error| failure(&error, update_refusal))
+            }
+            Change::Delete => {
+                let (names, values) = placeholders.into_parts();
+                let call = self.client.delete_item().table_name(write.table).set_key(Some(key_item(&write.key)));
+                let call = call.set_condition_expression(condition).return_values_on_condition_check_failure(OnFailure::AllOld);
+                let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+                call.send().await.map(drop).map_err(|error| failure(&error, delete_refusal))
+            }
+            Change::Check => Err(Failure::Error(StoreError::Rejected("a check stands only in a transaction".to_owned()))),
+        }
+    }
+}
+
+pub(super) fn is_mine(item: &Item, token: &str) -> bool {
+    matches!(item.get(WRITER), Some(AttributeValue::S(writer)) if writer == token)
+}
+
+/// `refusal` tells the old item of the operation's own "condition failed" error.
+fn failure<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>, refusal: fn(&E) -> Option<Option<Item>>) -> Failure {
+    match error.as_service_error().and_then(refusal) {
+        Some(item) => Failure::Refused(item),
+        None => Failure::Error(StoreError::of(error)),
+    }
+}
+
+fn put_refusal(error: &PutItemError) -> Option<Option<Item>> {
+    match error {
+        PutItemError::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
+        _ => None,
+    }
+}
+
+fn update_refusal(error: &UpdateItemError) -> Option<Option<Item>> {
+    match error {
+        UpdateItemError::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
+        _ => None,
+    }
+}
+
+fn delete_refusal(error: &DeleteItemError) -> Option<Option<Item>> {
+    match error {
+        DeleteItemError::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
+        _ => None,
+    }
+}
