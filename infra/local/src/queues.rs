@@ -375,8 +375,14 @@ impl Queues {
         Ok(())
     }
 
-    /// A call of the stack's own.
-    pub async fn ask(&self, operation: &str, request: Value) -> Result<Value, StackError> {
+    /// Puts a message of the stack's own into a queue.
+    pub async fn put(&self, queue: &str, body: &str) -> Result<(), StackError> {
+        self.ask("SendMessage", json!({"QueueUrl": url(queue), "MessageBody": body})).await?;
+        self.activity.moved();
+        Ok(())
+    }
+
+    async fn ask(&self, operation: &str, request: Value) -> Result<Value, StackError> {
         let (status, body) = self.forward_bytes(operation, to_body(&request)).await;
         let answer = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if status.is_success() { Ok(answer) } else { Err(StackError::Emulator(format!("SQS {operation}: {answer}"))) }

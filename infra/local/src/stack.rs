@@ -66,7 +66,8 @@ struct Shared {
     queue_mappings: Vec<QueueMapping>,
     stream_mappings: Vec<StreamMapping>,
     tickers: Vec<Ticker>,
-    state: Option<StateDirectory>,
+    /// Gone after [`Stack::stop`], and its lock with it.
+    state: Mutex<Option<StateDirectory>>,
     tasks: Mutex<JoinSet<()>>,
     moving_time: tokio::sync::Mutex<()>,
 }
@@ -179,7 +180,7 @@ impl Stack {
             queue_mappings,
             stream_mappings,
             tickers,
-            state,
+            state: Mutex::new(state),
             tasks: Mutex::new(JoinSet::new()),
             moving_time: tokio::sync::Mutex::new(()),
         };
@@ -320,18 +321,17 @@ impl Stack {
         tasks.abort_all();
         while tasks.join_next().await.is_some() {}
         self.0.functions.stop().await;
-        if self.0.state.is_some() {
-            self.save(self.0.queues.export().await?)?;
-        }
+        self.save(self.0.queues.export().await?)?;
         self.0.queues.stop().await;
         let dynamo = self.0.dynamo.clone();
-        tokio::task::spawn_blocking(move || dynamo.stop())
-            .await
-            .map_err(|error| StackError::Emulator(error.to_string()))
+        let stopped = tokio::task::spawn_blocking(move || dynamo.stop()).await;
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stopped.map_err(|error| StackError::Emulator(error.to_string()))
     }
 
     fn save(&self, messages: Vec<serde_json::Value>) -> Result<(), StackError> {
-        let Some(state) = &self.0.state else { return Ok(()) };
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = state.as_ref() else { return Ok(()) };
         let checkpoints = self.0.stream_mappings.iter();
         let checkpoints = checkpoints.filter_map(|mapping| Some((mapping.source.id.clone(), mapping.checkpoint()?)));
         let kept =

@@ -157,8 +157,7 @@ impl StreamMapping {
                 "streamArn": records.first().map(|record| record["eventSourceARN"].clone()),
             },
         });
-        let message = json!({"QueueUrl": format!("http://sqs.local/{queue}"), "MessageBody": body.to_string()});
-        self.queues.ask("SendMessage", message).await.map(drop)
+        self.queues.put(queue, &body.to_string()).await
     }
 
     fn set_checkpoint(&self, at: Option<String>) {

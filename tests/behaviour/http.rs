@@ -1,0 +1,88 @@
+//! Bad requests: each is told what is wrong with it, and leaves nothing behind.
+
+use reqwest::Method;
+use serde_json::json;
+use umavez_tests::play;
+
+use crate::intents::{CLIENT, VAGA_A, offer};
+
+#[tokio::test]
+async fn bad_input_names_its_fields_and_writes_nothing() {
+    play(async |world| {
+        let future = world.now().plus_days(1).to_string();
+        let cases = [
+            (json!({}), vec!["client_id", "intent_type"]),
+            (json!({"client_id": CLIENT, "intent_type": "spam", "reference_id": VAGA_A}), vec!["intent_type"]),
+            (json!({"client_id": "5", "intent_type": "offer_active", "reference_id": VAGA_A}), vec!["client_id"]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active"}), vec!["reference_id"]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": "a:b"}), vec!["reference_id"]),
+            (json!({"client_id": CLIENT, "intent_type": "offer_active", "context": []}), vec!["context", "reference_id"]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "reference_id": VAGA_A}), vec!["reference_id"]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": future}), vec!["at"]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "9999-12-31T23:59:59Z"}), vec!["at"]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "1970-01-01T00:00:00Z"}), vec!["at"]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "soon"}), vec!["at"]),
+            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "now": 1}), vec!["now"]),
+        ];
+        for (body, fields) in cases {
+            let (answer, calls) = world.calls_of("outbound-api", world.post("/intents", &body)).await;
+            answer.assert_problem(422, "invalid_request", &fields);
+            assert_eq!(calls, [], "{body}");
+        }
+        assert_eq!(world.rows("IntentsTable").await.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_object_is_refused() {
+    play(async |world| {
+        let post = || world.request(Method::POST, "/intents").bearer_auth("local");
+        let json_type = || post().header("content-type", "application/json; charset=utf-8");
+        world.send(post().body("{}")).await.assert_problem(415, "unsupported_media_type", &[]);
+        world.send(json_type().body("{\"client_id\"")).await.assert_problem(400, "invalid_json", &[]);
+        world.send(json_type().body("[]")).await.assert_problem(400, "invalid_json", &[]);
+        world.send(json_type().body("")).await.assert_problem(400, "invalid_json", &[]);
+        world.send(json_type().body(vec![0xff, 0xfe])).await.assert_problem(400, "invalid_json", &[]);
+        let large = format!("{{\"client_id\":\"{}\"}}", "x".repeat(256 * 1024));
+        world.send(json_type().body(large)).await.assert_problem(413, "body_too_large", &[]);
+        assert_eq!(world.rows("IntentsTable").await.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_idempotency_key_that_cannot_be_kept_is_refused() {
+    play(async |world| {
+        for key in ["", "a b", &"k".repeat(256)] {
+            let answer = world.post_with_key(key, "/intents", &offer(VAGA_A)).await;
+            answer.assert_problem(400, "invalid_idempotency_key", &[]);
+        }
+        assert_eq!(world.rows("IntentsTable").await.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_answer_has_the_id_of_its_request() {
+    play(async |world| {
+        let good = world.post("/intents", &offer(VAGA_A)).await;
+        let bad = world.post("/intents", &json!({})).await;
+        assert_eq!(bad.header("x-request-id"), bad.body["request_id"].as_str());
+        let ids = [good.header("x-request-id"), bad.header("x-request-id")];
+        assert!(ids.iter().all(Option::is_some) && ids[0] != ids[1]);
+        let line = world.events("HTTP").into_iter().find(|line| line["request_id"].as_str() == ids[1]);
+        let line = line.expect("the request has its line");
+        assert_eq!((&line["status"], &line["code"]), (&json!(422), &json!("invalid_request")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_route_is_not_found() {
+    play(async |world| {
+        assert_eq!(world.get("/nothing/here").await.status, 404);
+        assert_eq!(world.send(world.request(Method::DELETE, "/intents")).await.status, 404);
+    })
+    .await;
+}

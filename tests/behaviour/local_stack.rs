@@ -1,0 +1,171 @@
+//! The stack itself: processes that die, time that moves, state that stays.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::json;
+use umavez_local::{Options, Stack, StackError};
+use umavez_tests::{World, play, template};
+
+use crate::intents::{CLIENT, VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
+
+#[tokio::test]
+async fn a_function_killed_under_load_takes_only_its_own_requests_with_it() {
+    play(async |world| {
+        let name = world.stack.function_name("outbound-api").expect("the function").to_owned();
+        let body = offer(VAGA_A);
+        let requests = join_all((0..60).map(|number| {
+            let body = &body;
+            async move { world.post_with_key(&format!("order-{number}"), "/intents", body).await }
+        }));
+        let kills = async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+                world.stack.functions().kill(&name).await.expect("a function");
+            }
+        };
+        let (answers, ()) = tokio::join!(requests, kills);
+        let allowed = answers.iter().filter(|answer| answer.body["can_send"] == true).count();
+        assert!(allowed <= 1, "{allowed} may send");
+        assert!(answers.iter().all(|answer| [200, 502].contains(&answer.status)));
+        // The stack goes on: whoever got no answer asks again, with its key.
+        let again = join_all((0..60).map(|number| {
+            let body = &body;
+            async move { world.post_with_key(&format!("order-{number}"), "/intents", body).await }
+        }))
+        .await;
+        assert_eq!(again.iter().filter(|answer| answer.body["can_send"] == true).count(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_call_is_known_by_its_function() {
+    play(async |world| {
+        assert_allowed(&world.post("/intents", &offer(VAGA_A)).await);
+        let callers: Vec<_> = world
+            .stack
+            .calls()
+            .totals()
+            .into_iter()
+            .filter(|(caller, ..)| caller != "test")
+            .map(|(caller, service, operation, total)| (caller, service, operation, total.calls))
+            .collect();
+        let call = |caller: &str, operation: &str| (caller.to_owned(), "dynamodb".to_owned(), operation.to_owned(), 1);
+        assert_eq!(callers, [call("authorizer", "GetItem"), call("outbound-api", "UpdateItem")]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn moved_time_is_the_functions_time() {
+    play(async |world| {
+        world.advance(Duration::from_secs(40 * 86_400)).await;
+        let answer = world.post("/intents", &offer(VAGA_A)).await;
+        assert_allowed(&answer);
+        let days = umavez_domain::time::Timestamp::parse(&answer.text("/expires_at")).expect("a time").seconds();
+        let expected = world.now().plus_days(30).seconds();
+        assert!((expected - 60..=expected).contains(&days));
+        let clock = world.send(world.request(reqwest::Method::GET, "/_local/clock")).await;
+        assert_eq!(clock.body["offset_seconds"], 40 * 86_400);
+    })
+    .await;
+}
+
+fn options(data: Option<std::path::PathBuf>, port: u16) -> Options {
+    Options {
+        template: template(),
+        parameters: BTreeMap::new(),
+        port,
+        data,
+        concurrency: 2,
+        schedules: true,
+        echo_logs: false,
+    }
+}
+
+/// A directory that is gone when the test is.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("umavez-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn state_and_moved_time_survive_a_restart() {
+    play(async |_builds_the_functions| {}).await;
+    let scratch = Scratch::new("restart");
+    let first = World::of(Stack::start(options(Some(scratch.0.clone()), 0)).await.expect("starts"));
+    first.create_key("local", &["*"]).await;
+    assert_allowed(&first.post("/intents", &offer(VAGA_A)).await);
+    first.advance(Duration::from_secs(3_600)).await;
+    let today = first.now().ordinal();
+    assert_eq!(first.post("/intents", &offer(VAGA_B)).await.status, 200);
+    first.stack.stop().await.expect("stops");
+
+    let second = World::of(Stack::start(options(Some(scratch.0.clone()), 0)).await.expect("starts again"));
+    assert_eq!(second.stack.clock().offset_ms(), 3_600_000);
+    if second.now().ordinal() == today {
+        assert_blocked(&second.post("/intents", &offer(VAGA_B)).await);
+    }
+    let listed = second.get(&format!("/intents?client_id={CLIENT}")).await;
+    assert_eq!(listed.body["intents"].as_array().map(Vec::len), Some(2), "{}", listed.body);
+    second.stack.stop().await.expect("stops");
+}
+
+#[tokio::test]
+async fn one_directory_and_one_port_have_one_stack() {
+    play(async |world| {
+        let port = world.stack.url().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let same_port = Stack::start(options(None, port)).await.err().expect("refused");
+        assert_eq!(
+            same_port.to_string(),
+            format!("port {port} is in use: another stack may be running; stop it or choose one with --port")
+        );
+        let scratch = Scratch::new("twice");
+        let first = Stack::start(options(Some(scratch.0.clone()), 0)).await.expect("starts");
+        let second = Stack::start(options(Some(scratch.0.clone()), 0)).await.err().expect("refused");
+        assert!(matches!(second, StackError::DataInUse(_)), "{second}");
+        first.stop().await.expect("stops");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_template_with_something_unknown_is_refused_by_name() {
+    let unknown = template().replace("\nOutputs:", "\n  Topic:\n    Type: AWS::SNS::Topic\n\nOutputs:");
+    let error = Stack::start(Options { template: unknown, ..options(None, 0) }).await.err().expect("refused");
+    assert_eq!(error.to_string(), "template.yaml: Resources.Topic: the local stack does not know the type AWS::SNS::Topic");
+}
+
+#[tokio::test]
+async fn the_local_routes_tell_and_move() {
+    play(async |world| {
+        let about = world.send(world.request(reqwest::Method::GET, "/_local")).await;
+        assert_eq!(about.body["functions"], json!(["authorizer", "outbound-api", "intent-expiry"]));
+        let drained = world.send(world.request(reqwest::Method::POST, "/_local/drain")).await;
+        assert_eq!((drained.status, &drained.body), (200, &json!({"drained": true})));
+        let sent = world.send(world.request(reqwest::Method::GET, "/_local/sent")).await;
+        assert_eq!(sent.body, json!({"sent": []}));
+        let body = json!({"advance_seconds": 60});
+        let moved = world.send(world.request(reqwest::Method::POST, "/_local/clock").json(&body)).await;
+        assert_eq!(moved.status, 200, "{}", moved.body);
+        assert_eq!(world.stack.clock().offset_ms(), 60_000);
+        let body = json!({"advance_seconds": 99_999_999_999_u64});
+        assert_eq!(world.send(world.request(reqwest::Method::POST, "/_local/clock").json(&body)).await.status, 422);
+        let body = json!({"function": "nobody"});
+        assert_eq!(world.send(world.request(reqwest::Method::POST, "/_local/kill").json(&body)).await.status, 404);
+    })
+    .await;
+}

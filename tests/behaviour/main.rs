@@ -1,0 +1,8 @@
+//! What the product does, through the local stack: HTTP in, real function processes, real SDKs against the emulators.
+
+mod access;
+mod http;
+mod intents;
+mod intents_expiry;
+mod intents_options;
+mod local_stack;

@@ -1,0 +1,245 @@
+//! A stack for one test, and the verbs to use it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use umavez_local::calls::Call;
+use umavez_local::{Options, Stack, binaries};
+use umavez_platform::api_keys;
+use umavez_platform::aws::Aws;
+use umavez_platform::clock::Clock;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::Store;
+
+use crate::{Answer, audit, template};
+
+/// The key with all scopes.
+pub const KEY: &str = "local";
+
+/// What a test wants of its world, and what the audit is to find in it.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub template: String,
+    pub parameters: BTreeMap<String, String>,
+    pub expected: Expected,
+}
+
+/// What would be a fault in any other test.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// Messages in dead-letter queues at the end.
+    pub dead_letters: usize,
+    /// Panics in functions.
+    pub panics: usize,
+    /// 5xx answers of functions.
+    pub server_errors: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { template: template(), parameters: BTreeMap::new(), expected: Expected::default() }
+    }
+}
+
+impl Setup {
+    pub fn parameter(mut self, name: &str, value: &str) -> Self {
+        self.parameters.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    pub fn of_template(template: &str) -> Self {
+        Self { template: template.to_owned(), ..Self::default() }
+    }
+
+    pub fn expecting(mut self, expected: Expected) -> Self {
+        self.expected = expected;
+        self
+    }
+}
+
+pub struct World {
+    pub stack: Stack,
+    pub store: Store,
+    http: reqwest::Client,
+    requests: AtomicU64,
+    canaries: std::sync::Mutex<Vec<String>>,
+}
+
+/// Plays a test in a world of its own.
+pub async fn play(test: impl AsyncFnOnce(&World)) {
+    play_with(Setup::default(), test).await;
+}
+
+pub async fn play_with(setup: Setup, test: impl AsyncFnOnce(&World)) {
+    let expected = setup.expected;
+    let world = World::start(setup).await;
+    test(&world).await;
+    world.drain().await;
+    audit::audit(&world, expected).await;
+    world.stack.stop().await.expect("the stack stops");
+}
+
+/// The functions are built once per test process; cargo finds them fresh when nothing changed.
+async fn built() {
+    static BUILT: OnceCell<()> = OnceCell::const_new();
+    BUILT.get_or_init(|| async { binaries::build(true).await.expect("the functions build") }).await;
+}
+
+impl World {
+    async fn start(setup: Setup) -> Self {
+        built().await;
+        let stack = Stack::start(Options {
+            template: setup.template,
+            parameters: setup.parameters,
+            port: 0,
+            data: None,
+            concurrency: 4,
+            schedules: false,
+            echo_logs: std::env::var_os("UMAVEZ_TEST_LOGS").is_some(),
+        })
+        .await
+        .expect("the stack starts");
+        let world = Self::of(stack);
+        if world.stack.output("ConfigTable").is_some() {
+            world.create_key(KEY, &["*"]).await;
+        }
+        world
+    }
+
+    pub fn of(stack: Stack) -> Self {
+        let store = Store::new(Aws::at(stack.front_url(), "test").dynamodb());
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        Self { stack, store, http, requests: AtomicU64::new(0), canaries: std::sync::Mutex::default() }
+    }
+
+    // What a client does.
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(self.request(Method::POST, path).bearer_auth(KEY).json(body)).await
+    }
+
+    pub async fn post_with_key(&self, idempotency_key: &str, path: &str, body: &Value) -> Answer {
+        let request = self.request(Method::POST, path).bearer_auth(KEY).json(body);
+        self.send(request.header("idempotency-key", idempotency_key)).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path).bearer_auth(KEY)).await
+    }
+
+    /// A request without a key, to be completed by the test.
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.stack.url()))
+    }
+
+    pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        Answer::of(request.send().await.expect("the gateway answers")).await
+    }
+
+    // What time and the operator do.
+
+    pub async fn drain(&self) {
+        self.stack.drain().await.expect("the stack comes to rest");
+    }
+
+    pub async fn advance(&self, by: Duration) {
+        self.stack.advance(by, true).await.expect("time moves");
+    }
+
+    /// Time moves, and TTL is as late as it is on AWS.
+    pub async fn advance_without_ttl(&self, by: Duration) {
+        self.stack.advance(by, false).await.expect("time moves");
+    }
+
+    pub async fn create_key(&self, secret: &str, scopes: &[&str]) -> umavez_domain::access::KeyId {
+        let table = self.stack.output("ConfigTable").expect("a table of keys");
+        let scopes: Vec<_> = scopes.iter().map(|&scope| scope.to_owned()).collect();
+        api_keys::create(&self.store, &self.invocation(), table, secret, &scopes, "test").await.expect("a key")
+    }
+
+    /// A text that must not reach any log line, message or error.
+    pub fn canary(&self, text: &str) {
+        self.canaries.lock().expect("no test panicked here").push(text.to_owned());
+    }
+
+    pub(crate) fn canaries(&self) -> Vec<String> {
+        self.canaries.lock().expect("no test panicked here").clone()
+    }
+
+    /// An invocation of the test's own, at the stack's time.
+    pub fn invocation(&self) -> Invocation {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        Invocation::new(format!("test-{number}"), self.now(), Duration::from_secs(30))
+    }
+
+    pub fn now(&self) -> umavez_domain::time::Timestamp {
+        let offset = self.stack.clock().offset_ms();
+        Clock::default().now().plus_ms(offset)
+    }
+
+    // What can be seen.
+
+    /// Log lines of functions that are events of this name, as JSON.
+    pub fn events(&self, name: &str) -> Vec<Value> {
+        let lines = self.stack.logs().since(0);
+        let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.line).ok());
+        events.filter(|event| event["event"] == name).collect()
+    }
+
+    /// Embedded metrics of this name, as the lines that carry them.
+    pub fn metrics(&self, name: &str) -> Vec<Value> {
+        let lines = self.stack.logs().since(0);
+        let lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.line).ok());
+        lines.filter(|line| line.get("_aws").is_some() && line.get(name).is_some()).collect()
+    }
+
+    /// Calls of a function that were made while `work` ran.
+    pub async fn calls_of<T>(&self, function: &str, work: impl Future<Output = T>) -> (T, Vec<Call>) {
+        let position = self.stack.calls().position();
+        let done = work.await;
+        let calls = self.stack.calls().since(position).into_iter().filter(|call| call.caller == function);
+        (done, calls.collect())
+    }
+
+    /// Every row of a table, as DynamoDB JSON.
+    pub async fn rows(&self, table_output: &str) -> Vec<Value> {
+        let table = self.stack.output(table_output).expect("an output that names a table");
+        self.rows_of(table).await
+    }
+
+    pub async fn rows_of(&self, table: &str) -> Vec<Value> {
+        let client = Aws::at(self.stack.front_url(), "test").dynamodb();
+        let found = client.scan().table_name(table).consistent_read(true).send().await.expect("a scan");
+        assert!(found.last_evaluated_key().is_none(), "a test's table fits one page");
+        found.items().iter().map(|item| serde_json::from_str(&plain(item)).expect("JSON")).collect()
+    }
+
+    /// Invokes a function with an event of its trigger, as a delivery of its own.
+    pub async fn deliver(&self, function: &str, event: &Value) -> Value {
+        let name = self.stack.function_name(function).expect("a function of the template").to_owned();
+        let answer = self.stack.functions().invoke(&name, event.to_string().into()).await.expect("an answer");
+        serde_json::from_slice(&answer).unwrap_or(Value::Null)
+    }
+}
+
+/// A row as plain JSON: numbers and texts as they are, which is all that a test looks at.
+fn plain(item: &std::collections::HashMap<String, aws_sdk_dynamodb::types::AttributeValue>) -> String {
+    use aws_sdk_dynamodb::types::AttributeValue as A;
+    fn value(of: &A) -> Value {
+        match of {
+            A::S(text) => json!(text),
+            A::N(number) => number.parse::<i64>().map_or_else(|_| json!(number), |number| json!(number)),
+            A::Bool(flag) => json!(flag),
+            A::M(fields) => fields.iter().map(|(name, field)| (name.clone(), value(field))).collect(),
+            A::L(items) => items.iter().map(value).collect(),
+            A::Ss(items) => json!(items),
+            _ => Value::Null,
+        }
+    }
+    let row: Value = item.iter().map(|(name, field)| (name.clone(), value(field))).collect();
+    row.to_string()
+}
