@@ -6,3 +6,5 @@ mod intents;
 mod intents_expiry;
 mod intents_options;
 mod local_stack;
+mod outbox;
+mod store;

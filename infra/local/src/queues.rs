@@ -375,6 +375,21 @@ impl Queues {
         Ok(())
     }
 
+    /// Loses every message of a queue that waits for a time, as no queue should.
+    pub async fn forget(&self, queue: &str) -> Result<(), StackError> {
+        let waiting: Vec<_> = {
+            let mut desk = self.desk();
+            let of_queue = desk.held.iter().filter(|(_, held)| held.queue == queue && held.waits());
+            let waiting: Vec<_> = of_queue.map(|(receipt, _)| receipt.clone()).collect();
+            waiting.iter().for_each(|receipt| drop(desk.held.remove(receipt)));
+            waiting
+        };
+        for receipt in waiting {
+            self.ask("DeleteMessage", json!({"QueueUrl": url(queue), "ReceiptHandle": receipt})).await?;
+        }
+        Ok(())
+    }
+
     /// Puts a message of the stack's own into a queue.
     pub async fn put(&self, queue: &str, body: &str) -> Result<(), StackError> {
         self.ask("SendMessage", json!({"QueueUrl": url(queue), "MessageBody": body})).await?;
@@ -410,6 +425,12 @@ impl Queues {
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn waits(&self) -> bool {
+        matches!(self.state, State::Delayed(_) | State::Hidden(_))
     }
 }
 

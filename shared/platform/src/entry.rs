@@ -27,7 +27,8 @@ where
             let deps = deps.clone();
             async move {
                 let invocation = Arc::new(Invocation::of_lambda(&request.lambda_context(), clock));
-                let run = |request| run(deps, invocation.clone(), request);
+                // Boxed, here and below: the types of whole functions within those of the runtime are too deep to compile.
+                let run = |request| Box::pin(run(deps, invocation.clone(), request));
                 let answered = http::answer(routes, &invocation, request, run).await;
                 telemetry::flush();
                 Ok::<_, Error>(answered)
@@ -52,7 +53,7 @@ where
             let deps = deps.clone();
             async move {
                 let invocation = Arc::new(Invocation::of_lambda(&event.context, clock));
-                let handled = run(deps, invocation, event.payload).await;
+                let handled = Box::pin(run(deps, invocation, event.payload)).await;
                 telemetry::flush();
                 handled
             }
@@ -70,7 +71,7 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let started = runtime.block_on(async {
         let deps = Arc::new(deps()?);
-        serve(deps, Clock::from_env()?).await
+        Box::pin(serve(deps, Clock::from_env()?)).await
     });
     if let Err(error) = &started {
         tracing::error!(event = "START_FAILED", cause = %error);

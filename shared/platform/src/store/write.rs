@@ -48,6 +48,7 @@ pub(super) struct Update {
     set: Vec<(String, AttributeValue)>,
     remove: Vec<String>,
     increment: Vec<String>,
+    append: Vec<(String, String)>,
 }
 
 impl Write {
@@ -121,6 +122,14 @@ impl Write {
         self
     }
 
+    /// Appends a text to a list, from nothing to one entry. As [`Self::increment`], it needs its condition.
+    pub fn append(mut self, name: &str, text: impl Into<String>) -> Self {
+        if let Change::Update(update) = &mut self.change {
+            update.append.push((name.to_owned(), text.into()));
+        }
+        self
+    }
+
     /// The change with the token that it is known by.
     pub(super) fn signed(mut self, token: &str) -> Self {
         let value = AttributeValue::S(token.to_owned());
@@ -142,6 +151,11 @@ impl Update {
         for name in &self.increment {
             let (name, zero, one) = (into.name(name), into.number(0), into.number(1));
             set.push(format!("{name} = if_not_exists({name}, {zero}) + {one}"));
+        }
+        for (name, text) in &self.append {
+            let (name, none) = (into.name(name), into.value(AttributeValue::L(Vec::new())));
+            let entry = into.value(AttributeValue::L(vec![AttributeValue::S(text.clone())]));
+            set.push(format!("{name} = list_append(if_not_exists({name}, {none}), {entry})"));
         }
         let remove: Vec<_> = self.remove.iter().map(|name| into.name(name)).collect();
         let mut clauses = Vec::new();

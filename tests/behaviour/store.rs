@@ -1,0 +1,143 @@
+//! Conditional writes, transactions and leases, against the real SDK and the emulator.
+
+use futures::future::join_all;
+use serde_json::json;
+use umavez_domain::keys::Key;
+use umavez_domain::time::Timestamp;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::lease::{self, Held, Renewed, Taken};
+use umavez_platform::store::{Condition, Transacted, Write, Written, read_row};
+use umavez_tests::{Setup, World, play_with};
+
+const TABLE: &str = "probe-jobs";
+
+fn probe() -> Setup {
+    Setup::of_template(include_str!("../fixtures/probe.yaml"))
+}
+
+fn key(id: &str) -> Key {
+    Key { pk: id.to_owned(), sk: "ROW".to_owned() }
+}
+
+fn put(id: &str, value: u32) -> Write {
+    Write::put(TABLE, key(id), &json!({"value": value})).expect("a row").when(Condition::Absent)
+}
+
+async fn value(world: &World, id: &str) -> Option<u64> {
+    let row: Option<serde_json::Value> = world.store.get(&world.invocation(), TABLE, &key(id)).await.expect("read");
+    row.and_then(|row| row["value"].as_u64())
+}
+
+#[tokio::test]
+async fn a_lost_race_returns_the_row_that_won() {
+    play_with(probe(), async |world| {
+        assert_eq!(world.store.write(&world.invocation(), put("a", 1)).await, Ok(Written::New));
+        let Ok(Written::Refused(Some(item))) = world.store.write(&world.invocation(), put("a", 2)).await else {
+            panic!("not refused")
+        };
+        let row: serde_json::Value = read_row(item).expect("a row");
+        assert_eq!((&row["value"], &row["writer"]), (&json!(1), &json!("test-0/0")));
+        let absent = Write::delete(TABLE, key("b")).when(Condition::has("pk"));
+        assert_eq!(world.store.write(&world.invocation(), absent).await, Ok(Written::Refused(None)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_sixty_four_writers_one_is_new() {
+    play_with(probe(), async |world| {
+        let written = join_all((0..64).map(|number| async move {
+            world.store.write(&world.invocation(), put("a", number)).await.expect("an answer")
+        }))
+        .await;
+        assert_eq!(written.iter().filter(|written| **written == Written::New).count(), 1);
+        assert!(written.iter().all(|written| !matches!(written, Written::Mine | Written::Refused(None))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_transaction_is_made_whole_or_not_and_tells_which_condition_failed() {
+    play_with(probe(), async |world| {
+        let writes = || vec![put("a", 1), put("b", 2), Write::check(TABLE, key("c"), Condition::Absent)];
+        assert_eq!(world.store.transact(&world.invocation(), writes()).await, Ok(Transacted::Done));
+        let more = vec![put("d", 4), put("b", 3), Write::check(TABLE, key("a"), Condition::is_number("value", 1))];
+        let Ok(Transacted::Refused(refusals)) = world.store.transact(&world.invocation(), more).await else {
+            panic!("not refused")
+        };
+        assert_eq!(refusals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+        let item = refusals.into_iter().flatten().next().and_then(|refusal| refusal.item).expect("the row");
+        assert_eq!(read_row::<serde_json::Value>(item).expect("a row")["value"], 2);
+        assert_eq!((value(world, "d").await, value(world, "b").await), (None, Some(2)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_update_sets_removes_counts_and_appends() {
+    play_with(probe(), async |world| {
+        let first = Write::update(TABLE, key("a")).set("name", "x").set_number("n", 5).increment("count").append("log", "one");
+        assert_eq!(world.store.write(&world.invocation(), first).await, Ok(Written::New));
+        let second = Write::update(TABLE, key("a")).remove("name").increment("count").append("log", "two");
+        let second = second.when(Condition::all([Condition::at_most("n", 5), Condition::more_than("n", 4), Condition::is_not("name", "y")]));
+        assert_eq!(world.store.write(&world.invocation(), second).await, Ok(Written::New));
+        let row: serde_json::Value = world.store.get(&world.invocation(), TABLE, &key("a")).await.expect("read").expect("a row");
+        assert_eq!((&row["n"], &row["count"], &row["log"], row.get("name")), (&json!(5), &json!(2), &json!(["one", "two"]), None));
+    })
+    .await;
+}
+
+fn at(world: &World, ms: i64) -> Invocation {
+    let moment = Timestamp::from_millis(1_000_000 + ms);
+    Invocation::new(format!("{}", world.invocation().request_id), moment, std::time::Duration::from_secs(30))
+}
+
+async fn take(world: &World, owner: &str, ms: i64) -> Taken {
+    lease::take(&world.store, &at(world, ms), TABLE, &key("a"), owner, 30_000).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_last() {
+    play_with(probe(), async |world| {
+        assert_eq!(take(world, "w1", 0).await, Taken::NoRow);
+        world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
+        let Taken::Held(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        assert_eq!((first.epoch, first.until), (1, Timestamp::from_millis(1_030_000)));
+        assert!(matches!(take(world, "w2", 29_999).await, Taken::Busy(lease) if lease.lease_owner == "w1"));
+        let renewed = renew(world, &first, 20_000).await;
+        let Renewed::Held(renewed) = renewed else { panic!("it was still held") };
+        assert!(matches!(take(world, "w2", 30_000).await, Taken::Busy(_)), "it was renewed");
+        let Taken::Held(second) = take(world, "w2", 50_000).await else { panic!("over, and not taken") };
+        assert_eq!(second.epoch, 2);
+        // The first worker comes back late: neither its renewal nor its writes do anything.
+        assert_eq!(renew(world, &renewed, 50_001).await, Renewed::Lost);
+        let late = Write::update(TABLE, key("a")).set_number("value", 13).when(renewed.fence());
+        assert!(matches!(world.store.write(&world.invocation(), late).await, Ok(Written::Refused(Some(_)))));
+        let good = Write::update(TABLE, key("a")).set_number("value", 7).when(second.fence());
+        assert_eq!(world.store.write(&world.invocation(), good).await, Ok(Written::New));
+        assert_eq!(value(world, "a").await, Some(7));
+    })
+    .await;
+}
+
+async fn renew(world: &World, held: &Held, ms: i64) -> Renewed {
+    let (invocation, now) = (at(world, ms), Timestamp::from_millis(1_000_000 + ms));
+    lease::renew(&world.store, &invocation, TABLE, &key("a"), held, now, 30_000).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn of_many_workers_that_find_a_lease_over_one_has_the_next_turn() {
+    play_with(probe(), async |world| {
+        world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
+        for turn in 1..=3 {
+            let owners: Vec<_> = (0..16).map(|number| format!("w{number}")).collect();
+            let taken = join_all(owners.iter().map(|owner| take(world, owner, turn * 40_000))).await;
+            let held: Vec<_> = taken.iter().filter_map(|taken| match taken {
+                Taken::Held(held) => Some(held.epoch),
+                _ => None,
+            }).collect();
+            assert_eq!(held, [u64::try_from(turn).expect("positive")]);
+        }
+    })
+    .await;
+}

@@ -1,0 +1,38 @@
+//! A small capability that uses every primitive of the platform and nothing else, so that tests can break them one by
+//! one: jobs are created once, handed over through the outbox, worked on under a lease, and found again by recovery.
+
+pub mod api;
+pub mod job;
+pub mod recovery;
+pub mod relay;
+pub mod worker;
+
+use std::collections::BTreeMap;
+
+use umavez_platform::aws::Aws;
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::outbox::Relay;
+use umavez_platform::store::Store;
+
+/// What all four functions have.
+#[derive(Debug)]
+pub struct Deps {
+    pub store: Store,
+    pub table: String,
+    pub relay: Relay,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let aws = Aws::from_env()?;
+        let queues = BTreeMap::from([("work".to_owned(), config::required("WORK_QUEUE")?)]);
+        let relay = Relay { sqs: aws.sqs(), queues };
+        Ok(Self { store: Store::new(aws.dynamodb()), table: config::required("JOBS_TABLE")?, relay })
+    }
+}
+
+/// Tells that it is at it, and never ends.
+pub async fn hang<T>() -> T {
+    tracing::info!(event = "HANGING");
+    std::future::pending().await
+}

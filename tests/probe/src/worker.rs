@@ -1,0 +1,61 @@
+//! Works on a job under its lease. A job that is done, or held by another, is told apart.
+
+use std::sync::Arc;
+
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use lambda_runtime::Error;
+use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::lease::{self, Taken};
+use umavez_platform::store::{Condition, StoreError, Write, Written};
+
+use crate::job::{Job, Message, State, key};
+use crate::{Deps, hang};
+
+/// Longer than a worker may take; shorter than a queue hides its message.
+const LEASE_MS: i64 = 30_000;
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let (deps, at) = (&deps, &invocation);
+    Ok(batch::messages(at, event, 5, |message| handle(deps, at, message)).await)
+}
+
+async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
+    let body = message.body.unwrap_or_default();
+    match serde_json::from_str(&body).map_err(|_| RecordError::Poison("unreadable"))? {
+        Message::Job { v: 1, id } => work(deps, invocation, &id).await,
+        Message::Job { .. } => Err(RecordError::Poison("unknown_version")),
+        Message::Panic => panic!("told to, with a secret: canary-panic"),
+        Message::Fail => Err(RecordError::Retry("told_to")),
+        Message::Hang => hang().await,
+    }
+}
+
+async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome, RecordError> {
+    let job: Option<Job> = deps.store.get(invocation, &deps.table, &key(id)).await.map_err(retry)?;
+    let Some(job) = job else { return Ok(Outcome("no_such_job")) };
+    if job.state == State::Done {
+        return Ok(Outcome("already_done"));
+    }
+    let owner = &invocation.request_id;
+    let taken = lease::take(&deps.store, invocation, &deps.table, &key(id), owner, LEASE_MS).await.map_err(retry)?;
+    let held = match taken {
+        Taken::Held(held) => held,
+        Taken::Busy(_) => return Err(RecordError::Retry("held_by_another")),
+        Taken::NoRow => return Ok(Outcome("no_such_job")),
+    };
+    // Still mine, and still to do.
+    let mine_and_pending = Condition::all([held.fence(), Condition::is("state", "PENDING")]);
+    let done = Write::update(&deps.table, key(id))
+        .set("state", "DONE")
+        .append("completions", format!("{owner}#{}", held.epoch))
+        .when(mine_and_pending);
+    match deps.store.write(invocation, done).await.map_err(retry)? {
+        Written::New | Written::Mine => Ok(Outcome("done")),
+        Written::Refused(_) => Ok(Outcome("lost_the_lease")),
+    }
+}
+
+fn retry(_: StoreError) -> RecordError {
+    RecordError::Retry("store")
+}
