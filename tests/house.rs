@@ -1,2 +1,280 @@
+//! Rules of the house that a machine can check.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use umavez_local::binaries::workspace_root;
+use umavez_local::model::Model;
+use umavez_local::template::load;
+use umavez_platform::http::{Access, Route};
+use umavez_tests::template;
+
+/// The only routes that need no API key.
+const PUBLIC: &[&str] = &["GET /health"];
+
+fn model() -> Model {
+    load(&template(), &Default::default()).expect("the template loads")
+}
+
+/// The routes of every HTTP function, by its binary.
+fn routes() -> Vec<(&'static str, &'static [Route])> {
+    vec![("outbound-api", outbound_api::ROUTES)]
+}
+
+fn sources(below: &str) -> Vec<(PathBuf, String)> {
+    fn walk(directory: &Path, into: &mut Vec<(PathBuf, String)>) {
+        for entry in fs::read_dir(directory).expect("a directory").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, into);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source");
+                into.push((path, text));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&workspace_root().join(below), &mut found);
+    found
+}
+
+/// A source without its tests, which stand at its end.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or(text)
+}
+
 #[test]
-fn placeholder() {}
+fn every_function_is_a_folder_a_package_and_a_resource() {
+    let deployed: BTreeSet<_> = model().functions.iter().map(|function| function.binary.clone()).collect();
+    let folders: BTreeSet<_> = fs::read_dir(workspace_root().join("functions"))
+        .expect("functions")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(deployed, folders);
+    for function in model().functions {
+        let manifest = fs::read_to_string(workspace_root().join("functions").join(&function.binary).join("Cargo.toml"));
+        assert!(manifest.expect("a manifest").contains(&format!("name = \"{}\"", function.binary)));
+        let camel: String = function.binary.split('-').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
+        assert_eq!(function.logical_id, camel);
+        assert!(function.name.ends_with(&format!("-{}", function.binary)));
+    }
+}
+
+#[test]
+fn the_template_and_the_functions_have_the_same_routes_with_the_same_access() {
+    let model = model();
+    let api = model.api.expect("an API");
+    let name = |binary: &str| model.functions.iter().find(|f| f.binary == binary).map(|f| f.name.clone());
+    let deployed: BTreeSet<_> = api
+        .routes
+        .iter()
+        .map(|route| (route.function.clone(), format!("{} {}", route.method, route.path), route.authorized))
+        .collect();
+    let served: BTreeSet<_> = routes()
+        .into_iter()
+        .flat_map(|(binary, routes)| routes.iter().map(move |route| (binary, route)))
+        .map(|(binary, route)| (name(binary).expect("deployed"), route.key.to_owned(), route.access != Access::Public))
+        .collect();
+    assert_eq!(deployed, served);
+}
+
+#[test]
+fn every_route_has_the_authorizer_unless_it_is_on_the_short_list() {
+    let api = model().api.expect("an API");
+    assert!(api.authorizer.is_some());
+    let open: Vec<_> = api
+        .routes
+        .iter()
+        .filter(|route| !route.authorized)
+        .map(|route| format!("{} {}", route.method, route.path))
+        .collect();
+    assert_eq!(open, PUBLIC);
+}
+
+#[test]
+fn the_api_description_has_the_routes_of_the_template() {
+    let described = umavez_tests::contract::description();
+    let mut operations = BTreeSet::new();
+    for (path, methods) in described["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let open = operation["security"].as_array().is_some_and(Vec::is_empty);
+            operations.insert((format!("{} {path}", method.to_uppercase()), !open));
+        }
+    }
+    let api = model().api.expect("an API");
+    let deployed: BTreeSet<_> =
+        api.routes.iter().map(|route| (format!("{} {}", route.method, route.path), route.authorized)).collect();
+    assert_eq!(operations, deployed);
+}
+
+#[test]
+fn every_variable_that_is_set_is_read_and_the_other_way_round() {
+    let platform: String = sources("shared/platform/src").into_iter().map(|(_, text)| text).collect();
+    for function in model().functions {
+        let own: String =
+            sources(&format!("functions/{}/src", function.binary)).into_iter().map(|(_, text)| text).collect();
+        for variable in function.environment.keys() {
+            let quoted = format!("\"{variable}\"");
+            assert!(
+                own.contains(&quoted) || platform.contains(&quoted),
+                "{} does not read {variable}",
+                function.binary
+            );
+        }
+        for read in ["required(\"", "text(\"", "optional(\""] {
+            for rest in own.split(&format!("config::{read}")).skip(1) {
+                let variable = rest.split('"').next().unwrap_or_default();
+                assert!(function.environment.contains_key(variable), "{} reads {variable}", function.binary);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_queue_that_is_read_has_a_dead_letter_queue_time_and_partial_failures() {
+    let model = model();
+    for function in &model.functions {
+        for source in &function.queue_sources {
+            assert!(source.partial_failures, "{}", source.id);
+            let queue = model.queues.iter().find(|queue| queue.name == source.queue).expect("a queue of the template");
+            assert!(queue.redrive.as_ref().is_some_and(|(_, receives)| *receives >= 3), "{}", queue.name);
+            assert!(queue.visibility >= function.timeout * 6, "{}", queue.name);
+        }
+        for source in &function.stream_sources {
+            assert!(source.partial_failures && source.bisect, "{}", source.id);
+            assert!(source.on_failure_queue.is_some() && source.max_retries.is_some(), "{}", source.id);
+        }
+    }
+}
+
+#[test]
+fn no_policy_grants_everything() {
+    for function in model().functions {
+        assert!(!function.policies.is_empty(), "{} has policies", function.binary);
+        for statement in &function.policies {
+            for part in ["Action", "Resource"] {
+                let values = match &statement[part] {
+                    serde_json::Value::Array(values) => values.clone(),
+                    value => vec![value.clone()],
+                };
+                for value in values {
+                    let text = value.as_str().expect("a text");
+                    assert!(!text.is_empty() && text != "*", "{}: {part} {text}", function.binary);
+                    assert!(part == "Resource" || !text.contains('*'), "{}: {text}", function.binary);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_formatted_in_one_place() {
+    let mut literals = Vec::new();
+    for below in ["shared/domain/src", "shared/platform/src", "functions"] {
+        for (path, text) in sources(below) {
+            if path.ends_with("domain/src/keys.rs") {
+                continue;
+            }
+            for quoted in without_tests(&text).split('"').skip(1).step_by(2) {
+                let (word, rest) = quoted.split_once('#').unwrap_or(("", ""));
+                if !word.is_empty() && word.chars().all(|letter| letter.is_ascii_uppercase()) && !rest.contains(' ') {
+                    literals.push(format!("{}: {quoted}", path.display()));
+                }
+            }
+        }
+    }
+    assert_eq!(literals, Vec::<String>::new());
+}
+
+/// What a pure crate cannot have below it.
+const IMPURE: &[&str] =
+    &["tokio", "aws-", "futures", "async-", "getrandom", "rand", "fastrand", "chrono", "reqwest", "hyper", "lambda"];
+
+#[test]
+fn the_domain_depends_on_nothing_that_waits_rolls_dice_or_reads_a_clock() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree = Command::new(cargo)
+        .current_dir(workspace_root())
+        .args([
+            "tree",
+            "--offline",
+            "--package",
+            "umavez-domain",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--format",
+            "{p} {f}",
+        ])
+        .output()
+        .expect("cargo tree");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).expect("text");
+    assert!(tree.contains("umavez-domain"));
+    for line in tree.lines() {
+        let (name, features) = line.split_once(' ').unwrap_or((line, ""));
+        assert!(!IMPURE.iter().any(|word| name.starts_with(word)), "the domain depends on {name}");
+        // The clock of `time` is in its `std`; randomness of `uuid` is in its `v4` and `v7`.
+        let impure = |feature: &str| match name {
+            "time" => ["std", "local-offset", "rand"].contains(&feature),
+            "uuid" => ["v4", "v7", "rng"].contains(&feature),
+            _ => false,
+        };
+        let features = features.rsplit(' ').next().unwrap_or_default();
+        assert!(!features.split(',').any(impure), "the domain's {name} has {features}");
+    }
+}
+
+#[test]
+fn the_domain_reads_no_clock_and_no_environment() {
+    for (path, text) in sources("shared/domain/src") {
+        for word in ["SystemTime", "Instant", "std::env", "std::fs", "std::net", "async fn", "now_utc", "new_v4"] {
+            assert!(!without_tests(&text).contains(word), "{}: {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_local_stack_holds_no_business_word() {
+    for (path, text) in sources("infra/local/src") {
+        let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+        for word in ["intent", "mailing", "downsell", "conversation", "campaign", "suppress"] {
+            let found = without_tests(&text).to_lowercase().contains(word);
+            assert!(is_test || !found, "{}: {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_functions_and_the_platform_do_not_know_the_local_stack() {
+    for below in ["shared", "functions"] {
+        for (path, text) in sources(below) {
+            assert!(!text.contains("umavez_local") && !text.contains("_local/"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn versions_stand_in_one_place() {
+    let root = workspace_root();
+    for member in [
+        "shared/domain",
+        "shared/platform",
+        "infra/local",
+        "tests",
+        "tests/probe",
+        "functions/outbound-api",
+        "functions/authorizer",
+        "functions/intent-expiry",
+    ] {
+        let manifest = fs::read_to_string(root.join(member).join("Cargo.toml")).expect("a manifest");
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        for line in dependencies.lines().filter(|line| !line.is_empty() && !line.starts_with('[')) {
+            assert!(line.ends_with(".workspace = true"), "{member}: {line}");
+        }
+    }
+}

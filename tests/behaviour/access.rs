@@ -33,7 +33,11 @@ async fn without_a_key_or_with_a_wrong_one_nothing_happens() {
 async fn a_revoked_key_is_refused_at_once() {
     play(async |world| {
         let id = world.create_key("uv_soon_gone", &["intents"]).await;
-        let ask = async || world.send(world.request(Method::GET, &format!("/intents?client_id={CLIENT}")).bearer_auth("uv_soon_gone")).await;
+        let ask = async || {
+            world
+                .send(world.request(Method::GET, &format!("/intents?client_id={CLIENT}")).bearer_auth("uv_soon_gone"))
+                .await
+        };
         assert_eq!(ask().await.status, 200);
         let table = world.stack.output("ConfigTable").expect("the table").to_owned();
         let revoke = async || api_keys::revoke(&world.store, &world.invocation(), &table, &id, world.now()).await;

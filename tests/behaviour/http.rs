@@ -16,11 +16,23 @@ async fn bad_input_names_its_fields_and_writes_nothing() {
             (json!({"client_id": "5", "intent_type": "offer_active", "reference_id": VAGA_A}), vec!["client_id"]),
             (json!({"client_id": CLIENT, "intent_type": "offer_active"}), vec!["reference_id"]),
             (json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": "a:b"}), vec!["reference_id"]),
-            (json!({"client_id": CLIENT, "intent_type": "offer_active", "context": []}), vec!["context", "reference_id"]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "reference_id": VAGA_A}), vec!["reference_id"]),
+            (
+                json!({"client_id": CLIENT, "intent_type": "offer_active", "context": []}),
+                vec!["context", "reference_id"],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "reference_id": VAGA_A}),
+                vec!["reference_id"],
+            ),
             (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": future}), vec!["at"]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "9999-12-31T23:59:59Z"}), vec!["at"]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "1970-01-01T00:00:00Z"}), vec!["at"]),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "9999-12-31T23:59:59Z"}),
+                vec!["at"],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "1970-01-01T00:00:00Z"}),
+                vec!["at"],
+            ),
             (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "soon"}), vec!["at"]),
             (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "now": 1}), vec!["now"]),
         ];

@@ -21,7 +21,11 @@ async fn an_expired_row_that_ttl_has_not_removed_is_as_good_as_gone() {
         world.advance_without_ttl(Duration::from_secs(61)).await;
         assert_eq!(world.rows("IntentsTable").await.len(), 1, "the row is still there");
         world.get(&format!("{path}?client_id={CLIENT}")).await.assert_problem(404, "not_found", &[]);
-        world.post(&format!("{path}/release"), &json!({"client_id": CLIENT})).await.assert_problem(404, "not_found", &[]);
+        world.post(&format!("{path}/release"), &json!({"client_id": CLIENT})).await.assert_problem(
+            404,
+            "not_found",
+            &[],
+        );
         assert_eq!(world.get(&format!("/intents?client_id={CLIENT}")).await.body["intents"], json!([]));
     })
     .await;

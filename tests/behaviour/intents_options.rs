@@ -78,7 +78,8 @@ async fn of_many_on_both_sides_of_the_edge_one_may_send() {
             })
             .collect();
         let answers = join_all(sides.iter().map(|body| world.post("/intents", body))).await;
-        let buckets: std::collections::HashSet<_> = answers.iter().map(|answer| answer.body["bucket"].as_i64()).collect();
+        let buckets: std::collections::HashSet<_> =
+            answers.iter().map(|answer| answer.body["bucket"].as_i64()).collect();
         assert_eq!(buckets.len(), 2);
         assert_eq!(answers.iter().filter(|answer| answer.body["can_send"] == true).count(), 1);
     })

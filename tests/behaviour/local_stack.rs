@@ -146,7 +146,10 @@ async fn one_directory_and_one_port_have_one_stack() {
 async fn a_template_with_something_unknown_is_refused_by_name() {
     let unknown = template().replace("\nOutputs:", "\n  Topic:\n    Type: AWS::SNS::Topic\n\nOutputs:");
     let error = Stack::start(Options { template: unknown, ..options(None, 0) }).await.err().expect("refused");
-    assert_eq!(error.to_string(), "template.yaml: Resources.Topic: the local stack does not know the type AWS::SNS::Topic");
+    assert_eq!(
+        error.to_string(),
+        "template.yaml: Resources.Topic: the local stack does not know the type AWS::SNS::Topic"
+    );
 }
 
 #[tokio::test]

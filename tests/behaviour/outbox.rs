@@ -36,7 +36,8 @@ async fn kill_in_the_middle(world: &World, function: &str, nth: usize) {
     let limit = Duration::from_secs(30);
     let logs = world.stack.logs();
     logs.wait_for(0, limit, |line| {
-        hangs(line) && logs.since(0).iter().filter(|earlier| hangs(earlier) && earlier.number <= line.number).count() == nth
+        hangs(line)
+            && logs.since(0).iter().filter(|earlier| hangs(earlier) && earlier.number <= line.number).count() == nth
     })
     .await
     .expect("it hangs");

@@ -76,13 +76,22 @@ async fn a_transaction_is_made_whole_or_not_and_tells_which_condition_failed() {
 #[tokio::test]
 async fn an_update_sets_removes_counts_and_appends() {
     play_with(probe(), async |world| {
-        let first = Write::update(TABLE, key("a")).set("name", "x").set_number("n", 5).increment("count").append("log", "one");
+        let first =
+            Write::update(TABLE, key("a")).set("name", "x").set_number("n", 5).increment("count").append("log", "one");
         assert_eq!(world.store.write(&world.invocation(), first).await, Ok(Written::New));
         let second = Write::update(TABLE, key("a")).remove("name").increment("count").append("log", "two");
-        let second = second.when(Condition::all([Condition::at_most("n", 5), Condition::more_than("n", 4), Condition::is_not("name", "y")]));
+        let second = second.when(Condition::all([
+            Condition::at_most("n", 5),
+            Condition::more_than("n", 4),
+            Condition::is_not("name", "y"),
+        ]));
         assert_eq!(world.store.write(&world.invocation(), second).await, Ok(Written::New));
-        let row: serde_json::Value = world.store.get(&world.invocation(), TABLE, &key("a")).await.expect("read").expect("a row");
-        assert_eq!((&row["n"], &row["count"], &row["log"], row.get("name")), (&json!(5), &json!(2), &json!(["one", "two"]), None));
+        let row: serde_json::Value =
+            world.store.get(&world.invocation(), TABLE, &key("a")).await.expect("read").expect("a row");
+        assert_eq!(
+            (&row["n"], &row["count"], &row["log"], row.get("name")),
+            (&json!(5), &json!(2), &json!(["one", "two"]), None)
+        );
     })
     .await;
 }
@@ -132,10 +141,13 @@ async fn of_many_workers_that_find_a_lease_over_one_has_the_next_turn() {
         for turn in 1..=3 {
             let owners: Vec<_> = (0..16).map(|number| format!("w{number}")).collect();
             let taken = join_all(owners.iter().map(|owner| take(world, owner, turn * 40_000))).await;
-            let held: Vec<_> = taken.iter().filter_map(|taken| match taken {
-                Taken::Held(held) => Some(held.epoch),
-                _ => None,
-            }).collect();
+            let held: Vec<_> = taken
+                .iter()
+                .filter_map(|taken| match taken {
+                    Taken::Held(held) => Some(held.epoch),
+                    _ => None,
+                })
+                .collect();
             assert_eq!(held, [u64::try_from(turn).expect("positive")]);
         }
     })

@@ -22,8 +22,14 @@ pub async fn audit(world: &World, expected: Expected) {
 
 /// Messages in queues that nothing reads: those are dead letters.
 async fn dead_letters(world: &World) -> usize {
-    let read: HashSet<_> =
-        world.stack.model().functions.iter().flat_map(|f| &f.queue_sources).map(|source| source.queue.clone()).collect();
+    let read: HashSet<_> = world
+        .stack
+        .model()
+        .functions
+        .iter()
+        .flat_map(|f| &f.queue_sources)
+        .map(|source| source.queue.clone())
+        .collect();
     let mut letters = 0;
     for queue in world.stack.model().queues.iter().filter(|queue| !read.contains(&queue.name)) {
         letters += world.stack.queues().counts(&queue.name).await.expect("counts").visible;

@@ -7,6 +7,7 @@
 
 mod answer;
 mod audit;
+pub mod contract;
 mod world;
 
 pub use answer::Answer;

@@ -15,7 +15,7 @@ use umavez_platform::clock::Clock;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
 
-use crate::{Answer, audit, template};
+use crate::{Answer, audit, contract, template};
 
 /// The key with all scopes.
 pub const KEY: &str = "local";
@@ -137,7 +137,13 @@ impl World {
     }
 
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
-        Answer::of(request.send().await.expect("the gateway answers")).await
+        let request = request.build().expect("a request");
+        let (method, url) = (request.method().to_string(), request.url().clone());
+        let answer = Answer::of(self.http.execute(request).await.expect("the gateway answers")).await;
+        if self.stack.output("ApiUrl").is_some() {
+            contract::check(&method, url.path(), &answer);
+        }
+        answer
     }
 
     // What time and the operator do.

@@ -22,7 +22,11 @@ impl Deps {
     }
 }
 
-pub async fn run(_: Arc<Deps>, invocation: Arc<Invocation>, event: StreamEvent) -> Result<DynamoDbEventResponse, Error> {
+pub async fn run(
+    _: Arc<Deps>,
+    invocation: Arc<Invocation>,
+    event: StreamEvent,
+) -> Result<DynamoDbEventResponse, Error> {
     let at = &invocation;
     Ok(batch::changes(&invocation, event, |record| async move { expired(at, record) }).await)
 }
@@ -44,6 +48,7 @@ fn expired(invocation: &Invocation, record: EventRecord) -> Result<Outcome, Reco
         request_id = invocation.request_id,
     );
     metrics::counter!("IntentsExpired", "IntentType" => row.intent_type).increment(1);
-    metrics::histogram!("IntentExpiryLateness").record(std::time::Duration::from_secs(u64::try_from(late_seconds).unwrap_or(0)));
+    metrics::histogram!("IntentExpiryLateness")
+        .record(std::time::Duration::from_secs(u64::try_from(late_seconds).unwrap_or(0)));
     Ok(Outcome("expired"))
 }

@@ -63,7 +63,9 @@ pub fn check(model: &Model, directory: &Path) -> Result<(), StackError> {
     for function in &model.functions {
         if !directory.join(&function.binary).is_file() {
             let (id, binary) = (&function.logical_id, &function.binary);
-            return Err(StackError::Build(format!("{id} is in the template, but there is no binary `{binary}` to run")));
+            return Err(StackError::Build(format!(
+                "{id} is in the template, but there is no binary `{binary}` to run"
+            )));
         }
     }
     Ok(())

@@ -14,9 +14,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use umavez_domain::time::Timestamp;
 
+use crate::StackError;
 use crate::gateway::Gateway;
 use crate::stack::Stack;
-use crate::StackError;
 
 /// Ten years: more is a typing error.
 const FURTHEST: u64 = 10 * 366 * 86_400;

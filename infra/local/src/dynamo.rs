@@ -146,7 +146,8 @@ impl Dynamo {
             let iterator = this.db.get_shard_iterator(request(iterator)?).map_err(emulator)?;
             let read = json!({"ShardIterator": iterator.shard_iterator.unwrap_or_default(), "Limit": limit});
             let read = this.db.get_records(request(read)?).map_err(emulator)?;
-            let records = serde_json::to_value(read.records).map_err(|error| StackError::Emulator(error.to_string()))?;
+            let records =
+                serde_json::to_value(read.records).map_err(|error| StackError::Emulator(error.to_string()))?;
             let Value::Array(mut records) = records else { return Ok(Vec::new()) };
             for record in &mut records {
                 record["eventSourceARN"] = json!(arn);

@@ -81,7 +81,8 @@ async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
         }
         other => {
             let message = format!("the local stack has no service {other:?}");
-            (StatusCode::BAD_REQUEST, axum::Json(json!({"__type": "UnknownService", "message": message}))).into_response()
+            (StatusCode::BAD_REQUEST, axum::Json(json!({"__type": "UnknownService", "message": message})))
+                .into_response()
         }
     }
 }

@@ -80,7 +80,13 @@ pub struct Counts {
 }
 
 impl Queues {
-    pub async fn start(queues: &[Queue], host: &str, port: u16, clock: Clock, activity: Activity) -> Result<Self, StackError> {
+    pub async fn start(
+        queues: &[Queue],
+        host: &str,
+        port: u16,
+        clock: Clock,
+        activity: Activity,
+    ) -> Result<Self, StackError> {
         let config = SqsConfig {
             host: host.to_owned(),
             port,
@@ -247,7 +253,12 @@ impl Queues {
     }
 
     /// Deletes what was handled and hides what failed until its visibility timeout has passed.
-    pub async fn settle(&self, queue: &str, messages: &[Value], failed: impl Fn(&str) -> bool) -> Result<(), StackError> {
+    pub async fn settle(
+        &self,
+        queue: &str,
+        messages: &[Value],
+        failed: impl Fn(&str) -> bool,
+    ) -> Result<(), StackError> {
         for message in messages {
             let receipt = message["ReceiptHandle"].as_str().unwrap_or_default();
             if failed(message["MessageId"].as_str().unwrap_or_default()) {
@@ -299,20 +310,20 @@ impl Queues {
     pub fn next_due(&self, queue: &str) -> Option<i64> {
         let desk = self.desk();
         let of_queue = desk.held.values().filter(|held| held.queue == queue);
-        of_queue.filter_map(|held| match held.state {
-            State::Delayed(at) | State::Hidden(at) => Some(at),
-            State::Ready | State::InFlight(_) => None,
-        })
-        .min()
+        of_queue
+            .filter_map(|held| match held.state {
+                State::Delayed(at) | State::Hidden(at) => Some(at),
+                State::Ready | State::InFlight(_) => None,
+            })
+            .min()
     }
 
     pub async fn counts(&self, queue: &str) -> Result<Counts, StackError> {
         let names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"];
         let request = json!({"QueueUrl": url(queue), "AttributeNames": names});
         let answer = self.ask("GetQueueAttributes", request).await?;
-        let number = |name: &str| {
-            answer["Attributes"][name].as_str().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0)
-        };
+        let number =
+            |name: &str| answer["Attributes"][name].as_str().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
         let now = self.clock.now_ms();
         let desk = self.desk();
         let mut counts = Counts { visible: number(names[0]), ..Counts::default() };
@@ -337,7 +348,9 @@ impl Queues {
                     "MessageAttributeNames": ["All"],
                 });
                 let answer = self.ask("ReceiveMessage", request).await?;
-                let Some(messages) = answer["Messages"].as_array().filter(|messages| !messages.is_empty()) else { break };
+                let Some(messages) = answer["Messages"].as_array().filter(|messages| !messages.is_empty()) else {
+                    break;
+                };
                 for message in messages {
                     let id = message["MessageId"].as_str().unwrap_or_default();
                     let due = self.desk().delayed.get(id).copied();

@@ -54,8 +54,12 @@ mod tests {
         assert_eq!(judge(r#"{"batchItemFailures":[]}"#), Verdict::AllDone);
         let one = r#"{"batchItemFailures":[{"itemIdentifier":"b"}]}"#;
         assert_eq!(judge(one), Verdict::Failed(HashSet::from(["b".to_owned()])));
-        for whole in ["{", r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#, r#"{"batchItemFailures":[{"itemIdentifier":"x"}]}"#, r#"{"batchItemFailures":[{}]}"#]
-        {
+        for whole in [
+            "{",
+            r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#,
+            r#"{"batchItemFailures":[{"itemIdentifier":"x"}]}"#,
+            r#"{"batchItemFailures":[{}]}"#,
+        ] {
             assert_eq!(judge(whole), Verdict::AllFailed, "{whole}");
         }
         assert_eq!(verdict(one.as_bytes(), false, &known), Verdict::AllDone);

@@ -90,8 +90,7 @@ impl Stack {
         let database = state.as_ref().map(StateDirectory::database);
         let dynamo = Dynamo::start(database.as_deref(), &model.tables, clock.clone()).await?;
         let host = front_address.ip().to_string();
-        let queues =
-            Queues::start(&model.queues, &host, front_address.port(), clock.clone(), activity.clone()).await?;
+        let queues = Queues::start(&model.queues, &host, front_address.port(), clock.clone(), activity.clone()).await?;
         queues.import(&kept.messages).await?;
         let now = {
             let clock = clock.clone();
@@ -334,8 +333,7 @@ impl Stack {
         let Some(state) = state.as_ref() else { return Ok(()) };
         let checkpoints = self.0.stream_mappings.iter();
         let checkpoints = checkpoints.filter_map(|mapping| Some((mapping.source.id.clone(), mapping.checkpoint()?)));
-        let kept =
-            Kept { clock_offset_ms: self.0.clock.offset_ms(), checkpoints: checkpoints.collect(), messages };
+        let kept = Kept { clock_offset_ms: self.0.clock.offset_ms(), checkpoints: checkpoints.collect(), messages };
         state.save(&kept)
     }
 }

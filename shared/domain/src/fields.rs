@@ -170,7 +170,10 @@ mod tests {
     #[test]
     fn a_uuid_has_one_form() {
         assert!(parse_uuid("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1").is_some());
-        assert_eq!(parse_uuid("91B7584A-D8F1-4CD6-B0E1-414C1027C4D1"), parse_uuid("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1"));
+        assert_eq!(
+            parse_uuid("91B7584A-D8F1-4CD6-B0E1-414C1027C4D1"),
+            parse_uuid("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1")
+        );
         for text in ["91b7584ad8f14cd6b0e1414c1027c4d1", "{91b7584a-d8f1-4cd6-b0e1-414c1027c4d1}", "", "x"] {
             assert_eq!(parse_uuid(text), None, "{text}");
         }

@@ -3,8 +3,6 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 /// Milliseconds since 1970-01-01T00:00:00Z. Written as RFC 3339 in UTC wherever it is text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,8 +30,10 @@ impl Timestamp {
 
     /// RFC 3339 with any offset. `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
-        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-        i64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().map(Self)
+        if !has_rfc3339_shape(text) {
+            return None;
+        }
+        text.parse::<jiff::Timestamp>().ok().map(|at| Self(at.as_millisecond()))
     }
 
     pub const fn millis(self) -> i64 {
@@ -61,14 +61,27 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
-            .ok()
-            .and_then(|at| at.format(&Rfc3339).ok());
-        match text {
-            Some(text) => f.write_str(&text),
-            None => write!(f, "{}ms", self.0),
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(at) => at.fmt(f),
+            Err(_) => write!(f, "{}ms", self.0),
         }
     }
+}
+
+/// The parser takes more forms than RFC 3339 has (no seconds, a zone in brackets); a caller gets one.
+fn has_rfc3339_shape(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let digits = |from: usize, to: usize| bytes[from..to].iter().all(u8::is_ascii_digit);
+    if bytes.len() < 20 || !text.is_ascii() || !matches!(bytes[10], b'T' | b't') {
+        return false;
+    }
+    let date_and_time =
+        digits(0, 4) && digits(5, 7) && digits(8, 10) && digits(11, 13) && digits(14, 16) && digits(17, 19);
+    let zone = bytes[19..].iter().position(|byte| matches!(byte, b'Z' | b'z' | b'+' | b'-'));
+    let Some(zone) = zone.map(|at| at + 19) else { return false };
+    let zone_fits =
+        matches!(bytes.len() - zone, 1 | 6) && (bytes.len() - zone == 1) == matches!(bytes[zone], b'Z' | b'z');
+    date_and_time && zone_fits && (zone == 19 || (bytes[19] == b'.' && zone > 20 && digits(20, zone)))
 }
 
 impl Serialize for Timestamp {
@@ -104,8 +117,34 @@ mod tests {
 
     #[test]
     fn text_that_is_no_time_is_refused() {
-        for text in ["", "2025-01-04", "yesterday", "2025-13-01T00:00:00Z", "1736035200"] {
+        let others = [
+            "",
+            "2025-01-04",
+            "yesterday",
+            "2025-13-01T00:00:00Z",
+            "1736035200",
+            "2025-01-04T00:00Z",
+            "2025-01-04T00:00:00Z[UTC]",
+            "2025-01-04 00:00:00Z",
+            "2025-01-04T00:00:00",
+            "2025-01-04T00:00:00.Z",
+            "2025-01-04T00:00:00+03",
+            "2025-01-04T00:00:00é",
+        ];
+        for text in others {
             assert_eq!(Timestamp::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn rfc3339_in_all_its_forms_is_taken() {
+        for text in [
+            "2025-01-04T00:00:00Z",
+            "2025-01-04t00:00:00z",
+            "2025-01-04T03:00:00.000+03:00",
+            "2025-01-03T21:00:00-03:00",
+        ] {
+            assert_eq!(Timestamp::parse(text), Some(Timestamp::from_seconds(1_735_948_800)), "{text}");
         }
     }
 

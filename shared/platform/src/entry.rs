@@ -15,7 +15,11 @@ use crate::invocation::Invocation;
 use crate::telemetry;
 
 /// Serves HTTP routes.
-pub fn serve_http<D, F, Fut>(routes: &'static [Route], deps: fn() -> Result<D, ConfigError>, run: F) -> Result<(), Error>
+pub fn serve_http<D, F, Fut>(
+    routes: &'static [Route],
+    deps: fn() -> Result<D, ConfigError>,
+    run: F,
+) -> Result<(), Error>
 where
     D: Send + Sync + 'static,
     F: Fn(Arc<D>, Arc<Invocation>, Request) -> Fut + Send + Sync + 'static,

@@ -97,7 +97,8 @@ impl Intents {
         let now = invocation.now;
         let key = keys::intent(release.client, release.fingerprint);
         let unguarded = Condition::all([still_held(release, now), Condition::has_not("guard")]);
-        let mut met = match self.store.write(invocation, self.release_write(&key, release, now).when(unguarded)).await? {
+        let mut met = match self.store.write(invocation, self.release_write(&key, release, now).when(unguarded)).await?
+        {
             Written::New | Written::Mine => {
                 let row = self.get(invocation, release.client, release.fingerprint).await?;
                 return Ok(row.map_or(Freed::NotFound, |row| Freed::Now(Box::new(row))));
@@ -130,9 +131,7 @@ impl Intents {
         release: &Release<'_>,
         seen: &IntentRow,
     ) -> Result<Option<Option<Item>>, StoreError> {
-        let same_hold = || {
-            Condition::all([still_held(release, invocation.now), Condition::is("holder", &seen.holder)])
-        };
+        let same_hold = || Condition::all([still_held(release, invocation.now), Condition::is("holder", &seen.holder)]);
         let row = || self.release_write(key, release, invocation.now).when(same_hold());
         if let Some(guard) = &seen.guard {
             let guard = Key { pk: key.pk.clone(), sk: guard.clone() };
@@ -172,7 +171,8 @@ impl Intents {
         client: Uuid,
         fingerprint: &str,
     ) -> Result<Option<IntentRow>, StoreError> {
-        let row: Option<IntentRow> = self.store.get(invocation, &self.table, &keys::intent(client, fingerprint)).await?;
+        let row: Option<IntentRow> =
+            self.store.get(invocation, &self.table, &keys::intent(client, fingerprint)).await?;
         Ok(row.filter(|row| row.is_alive(invocation.now)))
     }
 

@@ -29,12 +29,7 @@ pub struct TimedOut;
 
 impl Invocation {
     pub fn new(request_id: impl Into<String>, now: Timestamp, time_left: Duration) -> Self {
-        Self {
-            request_id: request_id.into(),
-            now,
-            deadline: Instant::now() + time_left,
-            writes: AtomicU32::new(0),
-        }
+        Self { request_id: request_id.into(), now, deadline: Instant::now() + time_left, writes: AtomicU32::new(0) }
     }
 
     pub fn of_lambda(context: &Context, clock: Clock) -> Self {

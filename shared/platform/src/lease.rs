@@ -34,10 +34,7 @@ pub enum Renewed {
 impl Held {
     /// The row is still worked on by this turn of this owner.
     pub fn fence(&self) -> Condition {
-        Condition::all([
-            Condition::is("lease_owner", &self.owner),
-            Condition::is_number("lease_epoch", self.epoch),
-        ])
+        Condition::all([Condition::is("lease_owner", &self.owner), Condition::is_number("lease_epoch", self.epoch)])
     }
 }
 

@@ -26,7 +26,8 @@ pub fn init() -> Result<(), ConfigError> {
     let level = config::optional::<LevelFilter>(LEVEL_VARIABLE, "a log level")?.unwrap_or(LevelFilter::INFO);
     let quiet = level.min(LevelFilter::WARN);
     let filter = FOREIGN.iter().fold(Targets::new().with_default(level), |f, name| f.with_target(*name, quiet));
-    let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
+    let lines =
+        tracing_subscriber::fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
     // A second initialization (a test process) keeps the first.
     let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     std::panic::set_hook(Box::new(|panic| {

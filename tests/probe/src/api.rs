@@ -11,8 +11,7 @@ use umavez_platform::store::{Condition, Write, Written, read_row};
 use crate::job::{Job, State, emit, key};
 use crate::{Deps, hang};
 
-pub const ROUTES: &[Route] =
-    &[Route::public("POST /jobs"), Route::public("POST /panic"), Route::public("POST /hang")];
+pub const ROUTES: &[Route] = &[Route::public("POST /jobs"), Route::public("POST /panic"), Route::public("POST /hang")];
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
     match request.route.as_str() {

@@ -27,7 +27,10 @@ pub enum State {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Message {
-    Job { v: u32, id: String },
+    Job {
+        v: u32,
+        id: String,
+    },
     /// Told to misbehave, by a test.
     Panic,
     Fail,

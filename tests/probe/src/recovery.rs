@@ -24,10 +24,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
 
 /// Conditional on the state that was read, so two ticks at once emit once.
 async fn emit_again(deps: &Deps, invocation: &Invocation, job: &Job, now: Timestamp) -> Result<bool, Error> {
-    let as_seen = Condition::all([
-        Condition::is("state", "PENDING"),
-        Condition::is_number("check_at", job.check_at),
-    ]);
+    let as_seen = Condition::all([Condition::is("state", "PENDING"), Condition::is_number("check_at", job.check_at)]);
     let next = row_of(&json!({"emit": emit(&job.id, job.emit.seq + 1, None)}))?;
     let mut write = Write::update(&deps.table, key(&job.id)).set_number("check_at", now.plus_ms(60_000).millis());
     for (name, value) in next {

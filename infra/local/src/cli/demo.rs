@@ -76,7 +76,8 @@ pub async fn run() -> Result<(), CliError> {
     };
     let stack = Stack::start(options).await?;
     keys::ensure(&stack, FIRST_KEY).await?;
-    let player = Player { stack: stack.clone(), http: reqwest::Client::builder().no_proxy().build().unwrap_or_default() };
+    let player =
+        Player { stack: stack.clone(), http: reqwest::Client::builder().no_proxy().build().unwrap_or_default() };
     let played = player.play(steps).await;
     stack.stop().await?;
     played
@@ -118,7 +119,8 @@ impl Player {
             println!("{}", filled(say, kept));
         }
         if let Some(duration) = &step.advance {
-            let seconds = remote::seconds(duration).ok_or_else(|| CliError::Failed(format!("advance: {duration:?}")))?;
+            let seconds =
+                remote::seconds(duration).ok_or_else(|| CliError::Failed(format!("advance: {duration:?}")))?;
             self.stack.advance(Duration::from_secs(seconds), true).await?;
         }
         let Some(request) = step.request else { return Ok(()) };

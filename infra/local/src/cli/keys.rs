@@ -43,7 +43,9 @@ enum KeysCommand {
     },
     List,
     /// Revoke a key by its id
-    Revoke { id: String },
+    Revoke {
+        id: String,
+    },
 }
 
 struct Keys {
@@ -79,7 +81,9 @@ pub async fn ensure(stack: &Stack, secret: &str) -> Result<(), CliError> {
     let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(()) };
     let keys = Keys::new(&Aws::at(stack.front_url(), CALLER), table.to_owned())?;
     let scopes = ["*".to_owned()];
-    api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, "first start").await.map_err(failed)?;
+    api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, "first start")
+        .await
+        .map_err(failed)?;
     Ok(())
 }
 

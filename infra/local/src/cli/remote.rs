@@ -25,7 +25,13 @@ pub async fn sent(channel: Option<String>, to: Option<String>, port: u16) -> Res
     let messages = answer["sent"].as_array().map(Vec::as_slice).unwrap_or_default();
     for message in messages {
         let (at, channel) = (&message["at"], &message["channel"]);
-        println!("{} {} {} {}", at.as_str().unwrap_or_default(), channel.as_str().unwrap_or_default(), message["to"], message["body"]);
+        println!(
+            "{} {} {} {}",
+            at.as_str().unwrap_or_default(),
+            channel.as_str().unwrap_or_default(),
+            message["to"],
+            message["body"]
+        );
     }
     println!("{} sent", messages.len());
     Ok(())

@@ -32,11 +32,8 @@ pub async fn run(arguments: StartArguments) -> Result<(), CliError> {
 
 pub fn options(arguments: &StartArguments) -> Result<Options, CliError> {
     let root = binaries::workspace_root();
-    let data = if arguments.ephemeral {
-        None
-    } else {
-        Some(arguments.data.clone().unwrap_or_else(|| root.join(".umavez")))
-    };
+    let data =
+        if arguments.ephemeral { None } else { Some(arguments.data.clone().unwrap_or_else(|| root.join(".umavez"))) };
     Ok(Options {
         template: fs::read_to_string(root.join("template.yaml"))?,
         parameters: parameters(&arguments.parameters)?,

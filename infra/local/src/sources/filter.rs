@@ -76,7 +76,9 @@ mod tests {
             "dynamodb": {"Keys": {"sk": {"S": "A#1"}}},
         });
         assert!(passes(std::slice::from_ref(&pattern), &removal));
-        for (path, other) in [("/eventName", json!("INSERT")), ("/userIdentity", json!(null)), ("/dynamodb/Keys/sk/S", json!("B#1"))] {
+        for (path, other) in
+            [("/eventName", json!("INSERT")), ("/userIdentity", json!(null)), ("/dynamodb/Keys/sk/S", json!("B#1"))]
+        {
             let mut record = removal.clone();
             *record.pointer_mut(path).expect("there") = other;
             assert!(!passes(std::slice::from_ref(&pattern), &record), "{path}");
@@ -88,7 +90,10 @@ mod tests {
     fn a_leaf_that_exists_lets_only_rows_with_it_through() {
         let pattern = json!({"dynamodb": {"NewImage": {"emit": {"M": {"seq": {"N": [{"exists": true}]}}}}}});
         assert!(check(&pattern).is_ok());
-        assert!(passes(std::slice::from_ref(&pattern), &json!({"dynamodb": {"NewImage": {"emit": {"M": {"seq": {"N": "1"}}}}}})));
+        assert!(passes(
+            std::slice::from_ref(&pattern),
+            &json!({"dynamodb": {"NewImage": {"emit": {"M": {"seq": {"N": "1"}}}}}})
+        ));
         assert!(!passes(std::slice::from_ref(&pattern), &json!({"dynamodb": {"NewImage": {"a": {"S": "1"}}}})));
     }
 

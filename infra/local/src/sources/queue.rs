@@ -116,7 +116,8 @@ impl QueueMapping {
 
     async fn deliver_batch(&self, messages: &[Value]) {
         let event = event(&self.source.queue, messages);
-        let ids: HashSet<_> = messages.iter().filter_map(|message| message["MessageId"].as_str()).map(str::to_owned).collect();
+        let ids: HashSet<_> =
+            messages.iter().filter_map(|message| message["MessageId"].as_str()).map(str::to_owned).collect();
         let verdict = match self.functions.invoke(&self.function, event).await {
             Ok(answer) => verdict(&answer, self.source.partial_failures, &ids),
             Err(error) => {

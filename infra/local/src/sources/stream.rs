@@ -137,7 +137,12 @@ impl StreamMapping {
 
     /// The failure queue gets pointers, as on AWS: the records themselves stay in the table.
     async fn give_up(&self, records: &[Value], attempts: u32) -> Result<(), StackError> {
-        tracing::error!(function = self.function, table = self.source.table, records = records.len(), "gave up on changes");
+        tracing::error!(
+            function = self.function,
+            table = self.source.table,
+            records = records.len(),
+            "gave up on changes"
+        );
         let Some(queue) = &self.source.on_failure_queue else { return Ok(()) };
         let first = records.first().map(sequence_number).unwrap_or_default();
         let last = records.last().map(sequence_number).unwrap_or_default();

@@ -166,39 +166,50 @@ mod tests {
     fn bad_input_is_told_by_field() {
         let cases = [
             (json!({}), vec![("client_id", FieldProblem::Missing), ("intent_type", FieldProblem::Missing)]),
-            (json!({"client_id": "x", "intent_type": "nope"}), vec![
-                ("client_id", FieldProblem::Malformed),
-                ("intent_type", FieldProblem::Unknown),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "offer_active"}), vec![("reference_id", FieldProblem::Missing)]),
-            (json!({"client_id": CLIENT, "intent_type": "offer_active", "context": {"campaign_id": REFERENCE}}), vec![
-                ("reference_id", FieldProblem::Missing),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "offer_active", "context": {"vaga_id": 5}}), vec![
-                ("context.vaga_id", FieldProblem::Malformed),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": "5"}), vec![
-                ("reference_id", FieldProblem::Malformed),
-            ]),
+            (
+                json!({"client_id": "x", "intent_type": "nope"}),
+                vec![("client_id", FieldProblem::Malformed), ("intent_type", FieldProblem::Unknown)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "offer_active"}),
+                vec![("reference_id", FieldProblem::Missing)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "offer_active", "context": {"campaign_id": REFERENCE}}),
+                vec![("reference_id", FieldProblem::Missing)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "offer_active", "context": {"vaga_id": 5}}),
+                vec![("context.vaga_id", FieldProblem::Malformed)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": "5"}),
+                vec![("reference_id", FieldProblem::Malformed)],
+            ),
             (
                 json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": REFERENCE, "context": {"vaga_id": CLIENT}}),
                 vec![("reference_id", FieldProblem::Conflicting)],
             ),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "reference_id": REFERENCE}), vec![
-                ("reference_id", FieldProblem::NotAllowed),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "2026-03-10T12:01:01Z"}), vec![
-                ("at", FieldProblem::OutOfRange),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "0001-01-01T00:00:00Z"}), vec![
-                ("at", FieldProblem::OutOfRange),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": 1}), vec![
-                ("at", FieldProblem::WrongType),
-            ]),
-            (json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "cliente": 1}), vec![
-                ("cliente", FieldProblem::Unknown),
-            ]),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "reference_id": REFERENCE}),
+                vec![("reference_id", FieldProblem::NotAllowed)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "2026-03-10T12:01:01Z"}),
+                vec![("at", FieldProblem::OutOfRange)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": "0001-01-01T00:00:00Z"}),
+                vec![("at", FieldProblem::OutOfRange)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": 1}),
+                vec![("at", FieldProblem::WrongType)],
+            ),
+            (
+                json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "cliente": 1}),
+                vec![("cliente", FieldProblem::Unknown)],
+            ),
         ];
         for (body, told) in cases {
             let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();

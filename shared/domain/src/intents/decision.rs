@@ -120,7 +120,9 @@ pub fn judge(check: &Check, asked: &Hold, standing: &Standing) -> Decision {
     let until = [standing.row.as_ref().map(|row| row.window_until), standing.guard.as_ref().map(|g| g.window_until)];
     let until = until.into_iter().flatten().max().unwrap_or_else(|| check.window_until().seconds());
     let (by, expires_at) = match (&standing.row, &standing.guard) {
-        (Some(row), _) => (blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at), row.expires_at),
+        (Some(row), _) => {
+            (blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at), row.expires_at)
+        }
         (None, Some(guard)) => {
             (blocked_by(&guard.holder, &guard.fingerprint, &guard.reference_id, guard.created_at), guard.expires_at)
         }
@@ -168,7 +170,12 @@ pub enum Released {
 }
 
 /// Judges the row that a release met. `release_key` is the release's own `Idempotency-Key`.
-pub fn judge_release(row: Option<IntentRow>, holder: Option<&str>, release_key: Option<&str>, now: Timestamp) -> Released {
+pub fn judge_release(
+    row: Option<IntentRow>,
+    holder: Option<&str>,
+    release_key: Option<&str>,
+    now: Timestamp,
+) -> Released {
     let Some(row) = row.filter(|row| row.is_alive(now)) else { return Released::NotFound };
     let repeated = release_key.is_some() && row.last_release.as_deref() == release_key;
     if row.status == Status::Released || repeated {

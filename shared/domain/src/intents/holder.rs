@@ -31,7 +31,8 @@ mod tests {
     #[test]
     fn one_key_from_two_callers_is_two_holders() {
         let key = IdempotencyKey::parse("order-77").expect("a key");
-        let holder = |secret| Holder::IdempotencyKey { caller: PresentedKey::of(secret).id, key: key.clone() }.to_string();
+        let holder =
+            |secret| Holder::IdempotencyKey { caller: PresentedKey::of(secret).id, key: key.clone() }.to_string();
         assert_ne!(holder("a"), holder("b"));
         assert_eq!(holder("a"), holder("a"));
         assert!(holder("a").starts_with("key:") && holder("a").ends_with(":order-77"));

@@ -121,7 +121,13 @@ mod tests {
 
     #[test]
     fn options_that_name_nothing_are_refused() {
-        for options in ["", "[]", r#"{"offer": {}}"#, r#"{"offer_active": {"window_days": 2}}"#, r#"{"offer_active": {"scope": "all"}}"#] {
+        for options in [
+            "",
+            "[]",
+            r#"{"offer": {}}"#,
+            r#"{"offer_active": {"window_days": 2}}"#,
+            r#"{"offer_active": {"scope": "all"}}"#,
+        ] {
             assert!(IntentTypes::with_options(options).is_err(), "{options}");
         }
     }

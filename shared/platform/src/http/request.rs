@@ -74,7 +74,11 @@ impl Request {
         let kind = self.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         if !kind.eq_ignore_ascii_case("application/json") {
-            return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body as `content-type: application/json`"));
+            return Err(Problem::new(
+                415,
+                Code::UnsupportedMediaType,
+                "send the body as `content-type: application/json`",
+            ));
         }
         match serde_json::from_slice(&self.body) {
             Ok(Value::Object(object)) => Ok(object),

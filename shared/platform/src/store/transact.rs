@@ -5,8 +5,8 @@ use std::time::Duration;
 use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as Error;
 use aws_sdk_dynamodb::types::{
-    CancellationReason, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure as OnFailure, TransactWriteItem,
-    Update,
+    CancellationReason, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure as OnFailure,
+    TransactWriteItem, Update,
 };
 
 use super::condition::Placeholders;
@@ -114,7 +114,8 @@ fn item(write: &Write) -> Result<TransactWriteItem, StoreError> {
     let key = Some(key_item(&write.key));
     let built = match &write.change {
         Change::Put(row) => {
-            let put = Put::builder().table_name(&write.table).set_item(Some(row.clone())).set_condition_expression(condition);
+            let put =
+                Put::builder().table_name(&write.table).set_item(Some(row.clone())).set_condition_expression(condition);
             let put = put.set_expression_attribute_names(names).set_expression_attribute_values(values);
             put.return_values_on_condition_check_failure(OnFailure::AllOld)
                 .build()
@@ -138,7 +139,8 @@ fn item(write: &Write) -> Result<TransactWriteItem, StoreError> {
                 .map(|delete| TransactWriteItem::builder().delete(delete).build())
         }
         Change::Check => {
-            let check = ConditionCheck::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
+            let check =
+                ConditionCheck::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
             let check = check.set_expression_attribute_names(names).set_expression_attribute_values(values);
             check
                 .return_values_on_condition_check_failure(OnFailure::AllOld)
@@ -166,7 +168,10 @@ mod tests {
 
     #[test]
     fn conflicts_and_throttles_pass_and_anything_else_does_not() {
-        assert!(matches!(judge(&[reason("None"), reason("TransactionConflict")]), Canceled::Passing(StoreError::Conflict)));
+        assert!(matches!(
+            judge(&[reason("None"), reason("TransactionConflict")]),
+            Canceled::Passing(StoreError::Conflict)
+        ));
         assert!(matches!(judge(&[reason("ThrottlingError")]), Canceled::Passing(StoreError::Throttled)));
         assert!(matches!(judge(&[reason("ValidationError")]), Canceled::Error(StoreError::Rejected(_))));
     }
@@ -174,7 +179,8 @@ mod tests {
     #[test]
     fn a_transaction_is_mine_only_if_every_failed_row_is() {
         let mine = |token: &str| {
-            let item = Item::from([("writer".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(token.to_owned()))]);
+            let item =
+                Item::from([("writer".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(token.to_owned()))]);
             Some(Refusal { item: Some(item) })
         };
         assert!(all_mine(&[mine("a"), None], "a"));

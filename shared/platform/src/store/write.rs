@@ -146,8 +146,11 @@ impl Write {
 
 impl Update {
     pub(super) fn render(&self, into: &mut Placeholders) -> String {
-        let mut set: Vec<_> =
-            self.set.iter().map(|(name, value)| format!("{} = {}", into.name(name), into.value(value.clone()))).collect();
+        let mut set: Vec<_> = self
+            .set
+            .iter()
+            .map(|(name, value)| format!("{} = {}", into.name(name), into.value(value.clone())))
+            .collect();
         for name in &self.increment {
             let (name, zero, one) = (into.name(name), into.number(0), into.number(1));
             set.push(format!("{name} = if_not_exists({name}, {zero}) + {one}"));
@@ -195,7 +198,9 @@ impl Store {
             Change::Put(item) => {
                 let (names, values) = placeholders.into_parts();
                 let call = self.client.put_item().table_name(write.table).set_item(Some(item));
-                let call = call.set_condition_expression(condition).return_values_on_condition_check_failure(OnFailure::AllOld);
+                let call = call
+                    .set_condition_expression(condition)
+                    .return_values_on_condition_check_failure(OnFailure::AllOld);
                 let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
                 call.send().await.map(drop).map_err(|error| failure(&error, put_refusal))
             }
@@ -211,11 +216,15 @@ impl Store {
             Change::Delete => {
                 let (names, values) = placeholders.into_parts();
                 let call = self.client.delete_item().table_name(write.table).set_key(Some(key_item(&write.key)));
-                let call = call.set_condition_expression(condition).return_values_on_condition_check_failure(OnFailure::AllOld);
+                let call = call
+                    .set_condition_expression(condition)
+                    .return_values_on_condition_check_failure(OnFailure::AllOld);
                 let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
                 call.send().await.map(drop).map_err(|error| failure(&error, delete_refusal))
             }
-            Change::Check => Err(Failure::Error(StoreError::Rejected("a check stands only in a transaction".to_owned()))),
+            Change::Check => {
+                Err(Failure::Error(StoreError::Rejected("a check stands only in a transaction".to_owned())))
+            }
         }
     }
 }
