@@ -98,7 +98,7 @@ async fn an_update_sets_removes_counts_and_appends() {
 
 fn at(world: &World, ms: i64) -> Invocation {
     let moment = Timestamp::from_millis(1_000_000 + ms);
-    Invocation::new(format!("{}", world.invocation().request_id), moment, std::time::Duration::from_secs(30))
+    Invocation::new(world.invocation().request_id, moment, std::time::Duration::from_secs(30))
 }
 
 async fn take(world: &World, owner: &str, ms: i64) -> Taken {

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
+use super::Item;
+
 /// What must hold of the row for a write to be made.
 #[derive(Debug, Clone)]
 pub enum Condition {
@@ -103,7 +105,7 @@ impl Placeholders {
     }
 
     /// The SDK wants no empty map.
-    pub(super) fn into_parts(self) -> (Option<HashMap<String, String>>, Option<HashMap<String, AttributeValue>>) {
+    pub(super) fn into_parts(self) -> (Option<HashMap<String, String>>, Option<Item>) {
         let some_names = !self.names.is_empty();
         let some_values = !self.values.is_empty();
         (some_names.then_some(self.names), some_values.then_some(self.values))

@@ -1,0 +1,212 @@
+//! `cargo bench`: the budgets, as a table. Requests and capacity are counted at the front; times are ratios against a
+//! control in the same run, and nothing here fails because a machine was slow.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use umavez_local::calls::Call;
+use umavez_local::{Options, Stack, binaries};
+use umavez_tests::{World, template};
+
+const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
+const STARTS: usize = 40;
+const INVOCATIONS: usize = 300;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        eprintln!("building the functions with the bench profile");
+        binaries::build_profile(false, "bench").await.expect("the functions build");
+        let world = start().await;
+        requests(&world).await;
+        processor_time(&world).await;
+        world.stack.stop().await.expect("stops");
+    });
+    start_up();
+}
+
+async fn start() -> World {
+    let options = Options {
+        template: template(),
+        parameters: [(
+            "IntentTypeOptions".to_owned(),
+            json!({"discovery_first_touch": {"window": "rolling"}}).to_string(),
+        )]
+        .into(),
+        port: 0,
+        data: None,
+        concurrency: 1,
+        schedules: false,
+        echo_logs: false,
+    };
+    let world = World::of(Stack::start(options).await.expect("the stack starts"));
+    world.create_key("local", &["*"]).await;
+    world
+}
+
+/// Requests and units of one operation, against the least possible.
+async fn requests(world: &World) {
+    println!(
+        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}",
+        "operation", "requests", "least", "write u.", "least", "read u."
+    );
+    let offer = json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": CLIENT});
+    let touch = json!({"client_id": CLIENT, "intent_type": "discovery_first_touch", "reference_id": CLIENT});
+    for (name, body, least) in [
+        ("intent check, new", &offer, (1, 1.0)),
+        ("intent check, duplicate", &offer, (1, 1.0)),
+        ("intent check, rolling window, new", &touch, (1, 4.0)),
+        ("intent check, rolling window, duplicate", &touch, (1, 4.0)),
+    ] {
+        let (_, calls) = world.calls_of("outbound-api", world.post("/intents", body)).await;
+        row(name, &calls, least);
+    }
+    let page = format!("/intents?client_id={CLIENT}");
+    let (listed, calls) = world.calls_of("outbound-api", world.get(&page)).await;
+    row("intents of a client, one page", &calls, (1, 0.0));
+    let (_, calls) = world.calls_of("authorizer", world.get(&page)).await;
+    row("authorizer", &calls, (1, 0.0));
+    let fingerprint = listed.body["intents"][0]["fingerprint"].as_str().expect("an intent").to_owned();
+    let path = format!("/intents/{fingerprint}/release");
+    let (_, calls) = world.calls_of("outbound-api", world.post(&path, &json!({"client_id": CLIENT}))).await;
+    row("release", &calls, (1, 1.0));
+}
+
+fn row(name: &str, calls: &[Call], least: (usize, f64)) {
+    let write: f64 = calls.iter().map(|call| call.write_units).sum();
+    let read: f64 = calls.iter().map(|call| call.read_units).sum();
+    println!("{name:<44} {:>8} {:>6} {write:>8} {:>6} {read:>8}", calls.len(), least.0, least.1);
+}
+
+/// Processor time of a warm invocation against that of a function that does nothing.
+async fn processor_time(world: &World) {
+    let control = World::of(
+        Stack::start(Options {
+            template: EMPTY.to_owned(),
+            parameters: Default::default(),
+            port: 0,
+            data: None,
+            concurrency: 1,
+            schedules: false,
+            echo_logs: false,
+        })
+        .await
+        .expect("the control starts"),
+    );
+    let empty = per_invocation(&control, "probe-empty", |_| json!({})).await;
+    control.stack.stop().await.expect("stops");
+    println!("\n{:<44} {:>12} {:>10}", "processor time per warm invocation", "µs", "× empty");
+    println!("{:<44} {empty:>12.0} {:>10.1}", "empty lambda_runtime", 1.0);
+    let event = |number: usize| check_event(number);
+    let check = per_invocation(world, "outbound-api", event).await;
+    println!("{:<44} {check:>12.0} {:>10.1}", "intent check", check / empty);
+}
+
+/// Microseconds of processor time per invocation, from the scheduler's own account of the process.
+async fn per_invocation(world: &World, function: &str, event: impl Fn(usize) -> Value) -> f64 {
+    for number in 0..20 {
+        world.deliver(function, &event(number)).await;
+    }
+    let name = world.stack.function_name(function).expect("a function").to_owned();
+    let pid = world.stack.functions().processes().into_iter().find(|(of, _)| *of == name).expect("a process").1;
+    let before = nanoseconds(pid);
+    for number in 0..INVOCATIONS {
+        world.deliver(function, &event(1_000 + number)).await;
+    }
+    (nanoseconds(pid) - before) / 1_000.0 / INVOCATIONS as f64
+}
+
+fn check_event(number: usize) -> Value {
+    let body = json!({
+        "client_id": format!("91b7584a-d8f1-4cd6-b0e1-{number:012}"),
+        "intent_type": "offer_active", "reference_id": CLIENT,
+    });
+    json!({
+        "version": "2.0", "routeKey": "POST /intents", "rawPath": "/intents", "rawQueryString": "",
+        "headers": {"content-type": "application/json"}, "isBase64Encoded": false, "body": body.to_string(),
+        "requestContext": {
+            "accountId": "0", "apiId": "a", "domainName": "d", "domainPrefix": "d", "requestId": "r",
+            "routeKey": "POST /intents", "stage": "$default", "time": "01/Jan/2026:00:00:00 +0000", "timeEpoch": 0,
+            "http": {"method": "POST", "path": "/intents", "protocol": "HTTP/1.1", "sourceIp": "127.0.0.1", "userAgent": "bench"},
+            "authorizer": {"lambda": {"key_id": "0123456789abcdef", "scopes": "*"}},
+        },
+    })
+}
+
+/// From the start of the process to its first question to the Runtime API, medians of many.
+fn start_up() {
+    println!(
+        "\n{:<44} {:>9} {:>9} {:>9} {:>9} {:>8}",
+        "start-up, medians of 40", "ms", "× empty", "cpu ms", "× empty", "MB"
+    );
+    let mut empty = None;
+    for binary in ["probe-empty", "outbound-api", "authorizer", "intent-expiry"] {
+        let program = binaries::directory().expect("a directory").join(binary);
+        let mut runs: Vec<_> = (0..STARTS).map(|_| one_start(&program)).collect();
+        let size = std::fs::metadata(&program).map(|file| file.len()).unwrap_or(0) as f64 / 1e6;
+        let mut median = |of: fn(&(f64, f64)) -> f64| {
+            runs.sort_by(|a, b| of(a).total_cmp(&of(b)));
+            of(&runs[STARTS / 2])
+        };
+        let (wall, cpu) = (median(|run| run.0), median(|run| run.1));
+        let (empty_wall, empty_cpu) = *empty.get_or_insert((wall, cpu));
+        println!("{binary:<44} {wall:>9.2} {:>9.1} {cpu:>9.2} {:>9.1} {size:>8.1}", wall / empty_wall, cpu / empty_cpu);
+    }
+}
+
+fn one_start(program: &Path) -> (f64, f64) {
+    let api = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = api.local_addr().expect("an address").to_string();
+    let variables = [
+        ("AWS_LAMBDA_RUNTIME_API", address.as_str()),
+        ("AWS_LAMBDA_FUNCTION_NAME", "bench"),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
+        ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+        ("AWS_LAMBDA_LOG_STREAM_NAME", "bench"),
+        ("AWS_LAMBDA_LOG_GROUP_NAME", "bench"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "bench"),
+        ("AWS_SECRET_ACCESS_KEY", "bench"),
+        ("INTENTS_TABLE", "t"),
+        ("CONFIG_TABLE", "t"),
+        ("METRICS_NAMESPACE", "Umavez"),
+    ];
+    let begin = Instant::now();
+    let mut process = Command::new(program)
+        .env_clear()
+        .envs(variables)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let (mut connection, _) = api.accept().expect("it asks");
+    let mut question = [0; 64];
+    let read = connection.read(&mut question).expect("a question");
+    let wall = begin.elapsed().as_secs_f64() * 1e3;
+    assert!(question[..read].starts_with(b"GET /2018-06-01/runtime/invocation/next"));
+    let cpu = nanoseconds(process.id()) / 1e6;
+    let _ = connection.write_all(b"");
+    process.kill().expect("it can be killed");
+    process.wait().expect("it ends");
+    (wall, cpu)
+}
+
+/// What the process has run on a processor, all threads.
+fn nanoseconds(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let of = |path: std::path::PathBuf| std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+    let first = |text: String| text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
+    tasks.flatten().map(|task| first(of(task.path()))).sum::<f64>().max(Duration::from_nanos(1).as_nanos() as f64)
+}
+
+const EMPTY: &str = r#"
+Resources:
+  Empty:
+    Type: AWS::Serverless::Function
+    Metadata: {BuildMethod: rust-cargolambda, BuildProperties: {Binary: probe-empty}}
+    Properties: {FunctionName: probe-empty, CodeUri: tests/probe, Runtime: provided.al2023, Handler: bootstrap, Timeout: 10}
+"#;
