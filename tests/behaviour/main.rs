@@ -1,6 +1,7 @@
 //! What the product does, through the local stack: HTTP in, real function processes, real SDKs against the emulators.
 
 mod access;
+mod faults;
 mod http;
 mod intents;
 mod intents_expiry;

@@ -17,7 +17,10 @@ pub struct Call {
     pub operation: String,
     /// The table or queue.
     pub target: String,
+    /// What the caller was told; 0 when it was told nothing.
     pub status: u16,
+    /// The fault that struck, if one did.
+    pub fault: Option<String>,
     pub read_units: f64,
     pub write_units: f64,
 }

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use umavez_domain::time::Timestamp;
 
 use crate::StackError;
+use crate::faults::Fault;
 use crate::gateway::Gateway;
 use crate::stack::Stack;
 
@@ -36,6 +37,7 @@ pub fn serve(stack: &Stack, gateway: Gateway, listener: TcpListener, tasks: &mut
         .route("/_local/clock", get(time).post(advance))
         .route("/_local/drain", post(drain))
         .route("/_local/kill", post(kill))
+        .route("/_local/faults", get(faults).post(add_fault).delete(clear_faults))
         .fallback(api)
         .with_state(control);
     tasks.spawn(async move {
@@ -131,6 +133,20 @@ async fn advance(State(control): State<Arc<Control>>, body: Json<Advance>) -> Re
 
 async fn drain(State(control): State<Arc<Control>>) -> Response {
     answer(control.stack.drain().await.map(|()| json!({"drained": true})))
+}
+
+/// The faults that have not struck for the last time.
+async fn faults(State(control): State<Arc<Control>>) -> Json<Value> {
+    Json(json!({"faults": control.stack.faults().waiting()}))
+}
+
+async fn add_fault(State(control): State<Arc<Control>>, Json(fault): Json<Fault>) -> Response {
+    answer(control.stack.add_fault(fault).await.map(|()| json!({"faults": control.stack.faults().waiting()})))
+}
+
+async fn clear_faults(State(control): State<Arc<Control>>) -> Json<Value> {
+    control.stack.clear_faults();
+    Json(json!({"faults": []}))
 }
 
 #[derive(Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -24,6 +24,8 @@ pub struct Dynamo {
     /// knows only the machine's time, so rows are removed here, and the mark that AWS puts on such removals with them.
     removed_by_ttl: Arc<Mutex<HashSet<String>>>,
     server: Arc<Mutex<Option<Server>>>,
+    /// The tables as they were when the indexes were frozen, and the file that holds them.
+    frozen: Arc<Mutex<Option<(Database, PathBuf)>>>,
 }
 
 struct Server {
@@ -55,17 +57,53 @@ impl Dynamo {
             clock,
             removed_by_ttl: Arc::default(),
             server: Arc::new(Mutex::new(Some(server))),
+            frozen: Arc::default(),
         })
     }
 
     /// Ends the server and waits for its thread, so that the file is free for the next start.
     pub fn stop(&self) {
+        self.thaw();
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(server) = server {
             // A receiver that is gone means that the thread has ended already.
             let _ = server.stop.send(());
             let _ = server.thread.join();
         }
+    }
+
+    /// Keeps a copy of the tables as they are now, for [`Self::query_frozen`].
+    pub async fn freeze(&self) -> Result<(), StackError> {
+        let this = self.clone();
+        blocking(move || {
+            let file = std::env::temp_dir().join(format!("umavez-frozen-{:016x}.sqlite", fastrand::u64(..)));
+            this.db.vacuum_into(&file.to_string_lossy()).map_err(emulator)?;
+            let copy = Database::new(&file.to_string_lossy()).map_err(emulator)?;
+            this.thaw();
+            *this.frozen.lock().unwrap_or_else(PoisonError::into_inner) = Some((copy, file));
+            Ok(())
+        })
+        .await
+    }
+
+    /// Drops the copy.
+    pub fn thaw(&self) {
+        let frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((copy, file)) = frozen {
+            drop(copy);
+            // It is in the system's directory for such files: one that stays is no harm.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+
+    /// Answers a query from the copy, if there is one: what an index that lags behind would say.
+    pub async fn query_frozen(&self, body: Value) -> Option<Result<Value, StackError>> {
+        let copy = self.frozen.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(copy, _)| copy.clone())?;
+        let answered = blocking(move || {
+            let answer = copy.query(request(body)?).map_err(emulator)?;
+            serde_json::to_value(answer).map_err(|error| StackError::Emulator(error.to_string()))
+        });
+        Some(answered.await)
     }
 
     /// Removes what has expired by the stack's clock, as TTL would in the days after. Returns how many rows.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -22,6 +23,8 @@ use crate::activity::Activity;
 use crate::calls::{Call, Calls};
 use crate::catcher::{Catcher, Caught};
 use crate::dynamo::Dynamo;
+use crate::faults::{Action, Faults};
+use crate::functions::Functions;
 use crate::queues::Queues;
 
 /// The largest request that any of the services takes.
@@ -29,8 +32,10 @@ const MAX_BODY: usize = 16 * 1024 * 1024;
 const PROVIDER: &str = "/_provider/";
 
 pub struct Front {
-    /// Access keys and the functions that they belong to.
-    pub callers: HashMap<String, String>,
+    /// Access keys and the functions that they belong to: binary and name.
+    pub callers: HashMap<String, (String, String)>,
+    pub functions: Functions,
+    pub faults: Faults,
     pub dynamo: Dynamo,
     pub queues: Queues,
     pub catcher: Catcher,
@@ -55,47 +60,141 @@ pub fn serve(front: Front, listener: TcpListener, tasks: &mut JoinSet<()>) {
     });
 }
 
+/// A request that has arrived is carried out, whether or not its caller still waits: a task of its own is not dropped
+/// with the connection.
 async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let Ok(body) = to_bytes(body, MAX_BODY).await else { return StatusCode::PAYLOAD_TOO_LARGE.into_response() };
-    let whole = parts.uri.path_and_query().map_or("", |path| path.as_str());
-    if let Some(path) = whole.strip_prefix(PROVIDER) {
-        return front.provider(path, &parts.method, &parts.headers, &body);
-    }
-    let signed = Signed::of(&parts.headers);
-    let caller = front.callers.get(&signed.access_key).cloned().unwrap_or(signed.access_key);
-    match signed.service.as_str() {
-        "dynamodb" => front.dynamodb(&caller, parts.headers, body).await,
-        "sqs" => {
-            let operation = operation(&parts.headers);
-            let target = target_of(&body);
-            let response = front.queues.handle(&operation, body).await;
-            front.note(&caller, "sqs", &operation, target, response.status(), Units::default());
-            response
+    let arrived = Arrived::of(&front, parts, body);
+    let carried_out = tokio::spawn(async move { front.carry_out(arrived).await });
+    carried_out.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+/// A call, told apart: who, what, on what.
+struct Arrived {
+    caller: String,
+    /// The name of the calling function and the token of its process, if it is one of ours.
+    process: Option<(String, String)>,
+    service: String,
+    operation: String,
+    target: String,
+    path: String,
+    method: http::Method,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Arrived {
+    fn of(front: &Front, parts: http::request::Parts, body: Bytes) -> Self {
+        let whole = parts.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
+        let http::request::Parts { method, headers, .. } = parts;
+        if let Some(path) = whole.strip_prefix(PROVIDER) {
+            let mut words = path.splitn(3, '/');
+            let (caller, service) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            let path = format!("/{}", words.next().unwrap_or_default());
+            // `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be
+            // secret.
+            let operation = path.split(['/', '?']).nth(2).unwrap_or_default().to_owned();
+            let name = front.callers.values().find(|(binary, _)| binary == caller).map(|(_, name)| name.clone());
+            let process = name.map(|name| (name, String::new()));
+            let (caller, service) = (caller.to_owned(), service.to_owned());
+            return Self { caller, process, service, operation, target: String::new(), path, method, headers, body };
         }
-        "ses" => {
-            let path = parts.uri.path();
-            let caught = front.catcher.ses(&caller, &parts.method, path, &parts.headers, &body);
-            front.note(&caller, "ses", "SendEmail", String::new(), status(caught.status), Units::default());
-            respond(caught)
-        }
-        other => {
-            let message = format!("the local stack has no service {other:?}");
-            (StatusCode::BAD_REQUEST, axum::Json(json!({"__type": "UnknownService", "message": message})))
-                .into_response()
-        }
+        let signed = Signed::of(&headers);
+        let known = front.callers.get(&signed.access_key);
+        let token = headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default();
+        let process = known.map(|(_, name)| (name.clone(), token.to_owned()));
+        let caller = known.map_or(signed.access_key, |(binary, _)| binary.clone());
+        let operation = if signed.service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
+        let target = target_of(&body);
+        Self { caller, process, service: signed.service, operation, target, path: whole, method, headers, body }
     }
 }
 
 impl Front {
-    async fn dynamodb(&self, caller: &str, headers: HeaderMap, body: Bytes) -> Response {
-        let operation = operation(&headers);
-        let target = target_of(&body);
+    /// Carries a call out, or lets go wrong what was said to.
+    async fn carry_out(&self, call: Arrived) -> Response {
+        let Some(fault) = self.faults.on_call(&call.caller, &call.service, &call.operation, &call.target) else {
+            let (response, units) = self.forward(&call).await;
+            self.note(&call, response.status().as_u16(), None, units);
+            return response;
+        };
+        let delay = Duration::from_millis(fault.delay_ms);
+        let action = Some(fault.action);
+        match fault.action {
+            Action::KillBefore => {
+                self.note(&call, 0, action, Units::default());
+                self.kill(&call).await;
+                lost()
+            }
+            Action::KillAfter => {
+                let (_, units) = self.forward(&call).await;
+                self.note(&call, 0, action, units);
+                self.kill(&call).await;
+                lost()
+            }
+            Action::DropReply => {
+                let (_, units) = self.forward(&call).await;
+                self.note(&call, 0, action, units);
+                lost()
+            }
+            Action::ErrorBefore => {
+                self.note(&call, 500, action, Units::default());
+                refusal(500, "InternalServerError", Value::Null)
+            }
+            Action::ErrorAfter => {
+                let (_, units) = self.forward(&call).await;
+                self.note(&call, 500, action, units);
+                refusal(500, "InternalServerError", Value::Null)
+            }
+            Action::Throttle => {
+                self.note(&call, 400, action, Units::default());
+                refusal(400, "ThrottlingException", Value::Null)
+            }
+            Action::Conflict => {
+                self.note(&call, 400, action, Units::default());
+                conflict(&call.body)
+            }
+            Action::DelayBefore => {
+                tokio::time::sleep(delay).await;
+                let (response, units) = self.forward(&call).await;
+                self.note(&call, response.status().as_u16(), action, units);
+                response
+            }
+            Action::DelayAfter => {
+                let (response, units) = self.forward(&call).await;
+                self.note(&call, response.status().as_u16(), action, units);
+                tokio::time::sleep(delay).await;
+                response
+            }
+        }
+    }
+
+    async fn forward(&self, call: &Arrived) -> (Response, Units) {
+        let Arrived { caller, path, method, headers, body, .. } = call;
+        let caught = match call.service.as_str() {
+            "dynamodb" => return self.dynamodb(call).await,
+            "sqs" => return (self.queues.handle(&call.operation, body.clone()).await, Units::default()),
+            "ses" => self.catcher.ses(caller, method, path, headers, body),
+            "telegram" => self.catcher.telegram(caller, method, path, headers, body),
+            "evolution" => self.catcher.evolution(caller, method, path, headers, body),
+            other => {
+                let message = json!({"message": format!("the local stack has no service {other:?}")});
+                return (refusal(400, "UnknownService", message), Units::default());
+            }
+        };
+        (respond(caught), Units::default())
+    }
+
+    async fn dynamodb(&self, call: &Arrived) -> (Response, Units) {
+        if let Some(stale) = self.stale(call).await {
+            return (stale, Units::default());
+        }
         let forwarded = self
             .http
             .post(format!("http://{}/", self.dynamo.address))
-            .headers(end_to_end(headers))
-            .body(with_capacity(body))
+            .headers(end_to_end(call.headers.clone()))
+            .body(with_capacity(call.body.clone()))
             .send()
             .await;
         let answered = match forwarded {
@@ -105,43 +204,84 @@ impl Front {
             }
             Err(error) => Err(error),
         };
-        let Ok((status, headers, body)) = answered else { return StatusCode::BAD_GATEWAY.into_response() };
-        let units = units(&operation, &body);
-        self.note(caller, "dynamodb", &operation, target, status, units);
+        let Ok((status, headers, body)) = answered else {
+            return (StatusCode::BAD_GATEWAY.into_response(), Units::default());
+        };
+        let units = units(&call.operation, &body);
         self.activity.moved();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         *response.headers_mut() = end_to_end(headers);
-        response
+        (response, units)
     }
 
-    fn provider(&self, path: &str, method: &http::Method, headers: &HeaderMap, body: &Bytes) -> Response {
-        let mut parts = path.splitn(3, '/');
-        let (caller, provider) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let path = format!("/{}", parts.next().unwrap_or_default());
-        let caught = match provider {
-            "telegram" => self.catcher.telegram(caller, method, &path, headers, body),
-            "evolution" => self.catcher.evolution(caller, method, &path, headers, body),
-            _ => return StatusCode::NOT_FOUND.into_response(),
-        };
-        // `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be secret.
-        let operation = path.split(['/', '?']).nth(2).unwrap_or_default();
-        self.note(caller, provider, operation, String::new(), status(caught.status), Units::default());
-        respond(caught)
+    /// What an index says that lags behind, while the indexes are frozen.
+    async fn stale(&self, call: &Arrived) -> Option<Response> {
+        if call.operation != "Query" || !self.faults.indexes_are_frozen() {
+            return None;
+        }
+        let body: Value = serde_json::from_slice(&call.body).ok()?;
+        body.get("IndexName")?;
+        match self.dynamo.query_frozen(body).await? {
+            Ok(answer) => Some(axum::Json(answer).into_response()),
+            Err(_) => Some(refusal(500, "InternalServerError", Value::Null)),
+        }
     }
 
-    fn note(&self, caller: &str, service: &str, operation: &str, target: String, status: StatusCode, units: Units) {
+    /// The process that made the call; for a provider, which gets no token, all of the function's.
+    async fn kill(&self, call: &Arrived) {
+        let Some((function, token)) = &call.process else { return };
+        if token.is_empty() {
+            let _ = self.functions.kill(function).await;
+        } else {
+            self.functions.kill_process(token).await;
+        }
+    }
+
+    fn note(&self, call: &Arrived, status: u16, fault: Option<Action>, units: Units) {
+        let fault = fault.and_then(|action| serde_json::to_value(action).ok());
         self.calls.note(Call {
             number: 0,
-            caller: caller.to_owned(),
-            service: service.to_owned(),
-            operation: operation.to_owned(),
-            target,
-            status: status.as_u16(),
+            caller: call.caller.clone(),
+            service: call.service.clone(),
+            operation: call.operation.clone(),
+            target: call.target.clone(),
+            status,
+            fault: fault.and_then(|action| action.as_str().map(str::to_owned)),
             read_units: units.read,
             write_units: units.write,
         });
     }
+}
+
+/// A reply that never arrives: the connection breaks.
+fn lost() -> Response {
+    let broken = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("the reply is lost")) });
+    let mut response = Response::new(Body::from_stream(broken));
+    response.headers_mut().insert("content-length", HeaderValue::from_static("1"));
+    response
+}
+
+/// An error as the JSON protocols of AWS say it.
+fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
+    let mut body = json!({"__type": format!("com.amazonaws#{kind}"), "message": kind});
+    if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+        body.extend(more);
+    }
+    let body = body.to_string();
+    let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amzn-errortype", kind)];
+    (status(status_code), headers, body).into_response()
+}
+
+/// Another transaction is at work on the rows: of a transaction, every write says so.
+fn conflict(body: &[u8]) -> Response {
+    let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let Some(writes) = request["TransactItems"].as_array() else {
+        return refusal(400, "TransactionConflictException", Value::Null);
+    };
+    let reasons: Vec<_> =
+        writes.iter().map(|_| json!({"Code": "TransactionConflict", "Message": "conflict"})).collect();
+    refusal(400, "TransactionCanceledException", json!({"CancellationReasons": reasons}))
 }
 
 /// Who signed a request and for which service: the credential of its SigV4 header. The signature is not checked.

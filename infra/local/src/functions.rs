@@ -136,6 +136,16 @@ impl Functions {
         Ok(self.pool(function)?.kill().await)
     }
 
+    /// Kills the process that signs with this session token, as [`Self::kill`] does all; whether there is one.
+    pub async fn kill_process(&self, session_token: &str) -> bool {
+        for pool in self.0.pools.values() {
+            if pool.kill_instance(session_token).await {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Changes the environment of every function (a new clock offset, say) and kills all processes, idle or not, so that
     /// whatever runs after this call runs with the change. To lose no invocation, be `quiet` first.
     pub async fn restart(&self, mut change: impl FnMut(&mut BTreeMap<String, String>)) {

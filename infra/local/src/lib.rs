@@ -11,6 +11,7 @@ pub mod catcher;
 pub mod clock;
 pub mod control;
 pub mod dynamo;
+pub mod faults;
 pub mod front;
 pub mod functions;
 pub mod gateway;

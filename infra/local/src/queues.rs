@@ -45,11 +45,14 @@ struct Desk {
     delayed: HashMap<String, i64>,
     /// Messages in hand, by receipt handle.
     held: HashMap<String, Held>,
+    received: u64,
 }
 
 /// A message that was received from the emulator and not given back or deleted yet.
 #[derive(Debug, Clone)]
 struct Held {
+    /// Its place among all that were received.
+    number: u64,
     queue: String,
     message: Value,
     state: State,
@@ -229,27 +232,49 @@ impl Queues {
                 _ => State::Ready,
             };
             let receipt = message["ReceiptHandle"].as_str().unwrap_or_default().to_owned();
-            desk.held.insert(receipt, Held { queue: queue.to_owned(), message: message.clone(), state });
+            desk.received += 1;
+            let (number, queue) = (desk.received, queue.to_owned());
+            desk.held.insert(receipt, Held { number, queue, message: message.clone(), state });
         }
         drop(desk);
         self.activity.moved();
         Ok(())
     }
 
-    /// Takes up to `limit` messages to deliver now, oldest first.
-    pub fn take_ready(&self, queue: &str, limit: usize) -> Vec<Value> {
+    /// Takes up to `limit` messages to deliver now, oldest first unless told otherwise.
+    pub fn take_ready(&self, queue: &str, limit: usize, newest_first: bool) -> Vec<Value> {
         let now = self.clock.now_ms();
         let hidden = self.specs.get(queue).map_or(Duration::from_secs(30), |spec| spec.visibility);
         let until = now + i64::try_from(hidden.as_millis()).unwrap_or(i64::MAX);
         let mut desk = self.desk();
         let mut ready: Vec<_> =
             desk.held.values_mut().filter(|held| held.queue == queue && held.state == State::Ready).collect();
-        ready.sort_by_key(|held| held.message["Attributes"]["SentTimestamp"].as_str().unwrap_or_default().to_owned());
+        ready.sort_by_key(|held| held.number);
+        if newest_first {
+            ready.reverse();
+        }
         ready.truncate(limit);
         for held in &mut ready {
             held.state = State::InFlight(until);
         }
         ready.into_iter().map(|held| held.message.clone()).collect()
+    }
+
+    /// Whether there is a message to deliver now.
+    pub fn has_ready(&self, queue: &str) -> bool {
+        self.desk().held.values().any(|held| held.queue == queue && held.state == State::Ready)
+    }
+
+    /// Puts messages that were taken back to wait for a time, as if they had been sent with a delay.
+    pub fn postpone(&self, messages: &[Value], due: i64) {
+        let mut desk = self.desk();
+        for receipt in messages.iter().filter_map(|message| message["ReceiptHandle"].as_str()) {
+            if let Some(held) = desk.held.get_mut(receipt) {
+                held.state = State::Delayed(due);
+            }
+        }
+        drop(desk);
+        self.activity.moved();
     }
 
     /// Deletes what was handled and hides what failed until its visibility timeout has passed.

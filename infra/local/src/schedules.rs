@@ -1,5 +1,8 @@
 //! Ticks. A schedule that was missed, because time was moved or the machine slept, fires once and goes on from there.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -7,6 +10,7 @@ use umavez_domain::time::Timestamp;
 
 use crate::activity::Activity;
 use crate::clock::Clock;
+use crate::faults::{Faults, TickAction, TickFault};
 use crate::functions::Functions;
 use crate::model::Schedule;
 use crate::template::{ACCOUNT, REGION};
@@ -18,6 +22,9 @@ pub struct Ticker {
     pub functions: Functions,
     pub clock: Clock,
     pub activity: Activity,
+    pub faults: Faults,
+    /// When it fires next, while it fires by itself.
+    pub next: Arc<AtomicI64>,
 }
 
 impl Ticker {
@@ -27,6 +34,7 @@ impl Ticker {
             let every = i64::try_from(this.schedule.every.as_millis()).unwrap_or(i64::MAX);
             let mut next = this.clock.now_ms().saturating_add(every);
             loop {
+                this.next.store(next, Ordering::SeqCst);
                 this.clock.sleep_until(next).await;
                 this.tick().await;
                 next = following(next, every, this.clock.now_ms());
@@ -34,8 +42,26 @@ impl Ticker {
         });
     }
 
-    /// Fires once, now.
+    /// Whether no tick is due that has not been fired.
+    pub fn is_at_rest(&self) -> bool {
+        self.next.load(Ordering::SeqCst) > self.clock.now_ms()
+    }
+
+    /// Fires once, now, or as a fault says.
     pub async fn tick(&self) {
+        match self.faults.on_tick(&self.schedule.id) {
+            Some(TickFault { action: TickAction::Skip, .. }) => return,
+            Some(TickFault { action: TickAction::Late, seconds, .. }) => {
+                let late = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
+                self.clock.sleep_until(self.clock.now_ms().saturating_add(late)).await;
+            }
+            Some(TickFault { action: TickAction::Twice, .. }) => self.fire().await,
+            None => {}
+        }
+        self.fire().await;
+    }
+
+    async fn fire(&self) {
         let event = self.schedule.input.clone().unwrap_or_else(|| self.event());
         if let Err(error) = self.functions.invoke(&self.function, Bytes::from(event.to_string())).await {
             tracing::warn!(function = self.function, schedule = self.schedule.id, %error, "a tick failed");

@@ -1,7 +1,8 @@
 //! All of it together, as one value: started from a template, moved in time, drained, stopped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::calls::Calls;
 use crate::catcher::Catcher;
 use crate::clock::Clock;
 use crate::dynamo::Dynamo;
+use crate::faults::{Fault, Faults};
 use crate::front::{self, Front};
 use crate::functions::{FunctionSpec, Functions, Logs};
 use crate::gateway::Gateway;
@@ -58,6 +60,7 @@ struct Shared {
     clock: Clock,
     activity: Activity,
     calls: Calls,
+    faults: Faults,
     catcher: Catcher,
     logs: Logs,
     functions: Functions,
@@ -85,6 +88,7 @@ impl Stack {
         let kept = state.as_ref().map(StateDirectory::load).unwrap_or_default();
 
         let (clock, activity, calls) = (Clock::new(kept.clock_offset_ms), Activity::default(), Calls::default());
+        let faults = Faults::default();
         let (front_listener, front_address) = front::bind().await?;
         let front_url = format!("http://{front_address}");
         let database = state.as_ref().map(StateDirectory::database);
@@ -105,10 +109,12 @@ impl Stack {
         let functions = Functions::start(specs.collect(), logs.clone()).await?;
 
         let mut tasks = JoinSet::new();
-        let callers = model.functions.iter().map(|f| (access_key(f), f.binary.clone())).collect::<HashMap<_, _>>();
+        let callers = model.functions.iter().map(|f| (access_key(f), (f.binary.clone(), f.name.clone()))).collect();
         let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
         let front = Front {
             callers,
+            functions: functions.clone(),
+            faults: faults.clone(),
             dynamo: dynamo.clone(),
             queues: queues.clone(),
             catcher: catcher.clone(),
@@ -130,6 +136,7 @@ impl Stack {
                     queues.clone(),
                     clock.clone(),
                     activity.clone(),
+                    faults.clone(),
                     concurrency(function, &options),
                 ));
             }
@@ -142,6 +149,7 @@ impl Stack {
                     queues.clone(),
                     clock.clone(),
                     activity.clone(),
+                    faults.clone(),
                     kept.checkpoints.get(&source.id).cloned(),
                 ));
             }
@@ -152,6 +160,8 @@ impl Stack {
                     functions: functions.clone(),
                     clock: clock.clone(),
                     activity: activity.clone(),
+                    faults: faults.clone(),
+                    next: Arc::new(AtomicI64::new(i64::MAX)),
                 });
             }
         }
@@ -171,6 +181,7 @@ impl Stack {
             clock,
             activity,
             calls,
+            faults,
             catcher,
             logs,
             functions,
@@ -209,6 +220,25 @@ impl Stack {
 
     pub fn calls(&self) -> &Calls {
         &self.0.calls
+    }
+
+    pub fn faults(&self) -> &Faults {
+        &self.0.faults
+    }
+
+    /// Arms a fault.
+    pub async fn add_fault(&self, fault: Fault) -> Result<(), StackError> {
+        if fault == (Fault::FrozenIndexes {}) {
+            self.0.dynamo.freeze().await?;
+        }
+        self.0.faults.add(fault);
+        Ok(())
+    }
+
+    /// Nothing goes wrong on purpose any more.
+    pub fn clear_faults(&self) {
+        self.0.faults.clear();
+        self.0.dynamo.thaw();
     }
 
     pub fn catcher(&self) -> &Catcher {
@@ -269,6 +299,9 @@ impl Stack {
                 return Ok(Some(format!("the queue {}", mapping.source.queue)));
             }
         }
+        if let Some(ticker) = self.0.tickers.iter().find(|ticker| !ticker.is_at_rest()) {
+            return Ok(Some(format!("the schedule {}", ticker.schedule.id)));
+        }
         let busy = self.0.functions.busy();
         Ok((busy > 0).then(|| format!("{busy} invocations")))
     }
@@ -278,14 +311,13 @@ impl Stack {
     pub async fn advance(&self, by: Duration, sweep_ttl: bool) -> Result<(), StackError> {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
+        // The functions first: what wakes when the clock moves must not meet a process that is about to be replaced.
+        let offset = self.0.clock.offset_ms().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
+        let set_offset = |environment: &mut BTreeMap<String, String>| {
+            environment.insert("CLOCK_OFFSET_MS".to_owned(), offset.to_string());
+        };
+        self.0.functions.restart(set_offset).await;
         self.0.clock.advance(by);
-        let offset = self.0.clock.offset_ms().to_string();
-        self.0
-            .functions
-            .restart(|environment| {
-                environment.insert("CLOCK_OFFSET_MS".to_owned(), offset.clone());
-            })
-            .await;
         self.0.activity.moved();
         if sweep_ttl {
             self.sweep_ttl().await?;

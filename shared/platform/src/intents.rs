@@ -9,7 +9,7 @@ use umavez_domain::time::Timestamp;
 use uuid::Uuid;
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, Page, PageOf, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Item, Page, PageOf, Returned, Store, StoreError, Transacted, Write, Written, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Intents {
@@ -97,13 +97,10 @@ impl Intents {
         let now = invocation.now;
         let key = keys::intent(release.client, release.fingerprint);
         let unguarded = Condition::all([still_held(release, now), Condition::has_not("guard")]);
-        let mut met = match self.store.write(invocation, self.release_write(&key, release, now).when(unguarded)).await?
-        {
-            Written::New | Written::Mine => {
-                let row = self.get(invocation, release.client, release.fingerprint).await?;
-                return Ok(row.map_or(Freed::NotFound, |row| Freed::Now(Box::new(row))));
-            }
-            Written::Refused(item) => item.map(read_row::<IntentRow>).transpose()?,
+        let write = self.release_write(&key, release, now).when(unguarded);
+        let mut met = match self.store.update_returning(invocation, write).await? {
+            Returned::Row(item) => return Ok(Freed::Now(Box::new(read_row(item)?))),
+            Returned::Refused(item) => item.map(read_row::<IntentRow>).transpose()?,
         };
         // With a guard, both rows change together. Each round is conditional on the holder that the last one met.
         loop {

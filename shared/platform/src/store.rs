@@ -21,7 +21,7 @@ pub use condition::Condition;
 pub use error::StoreError;
 pub use read::{Page, PageOf};
 pub use transact::Transacted;
-pub use write::{Write, Written};
+pub use write::{Returned, Write, Written};
 
 pub type Item = HashMap<String, AttributeValue>;
 

@@ -17,7 +17,7 @@ const LEASE_MS: i64 = 30_000;
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
     let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, 5, |message| handle(deps, at, message)).await)
+    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {

@@ -106,6 +106,16 @@ impl Pool {
         processes
     }
 
+    /// Kills one process and waits until it is gone; whether it was one of this function.
+    pub(super) async fn kill_instance(&self, instance: &str) -> bool {
+        let (gone, ended) = oneshot::channel();
+        let mailbox = lock(&self.state).instances.get(instance).map(|entry| entry.mailbox.clone());
+        let Some(mailbox) = mailbox else { return false };
+        let _ = mailbox.send(Call::Stop(gone));
+        let _ = ended.await;
+        true
+    }
+
     /// The number of processes that were told to stop, and for each instance the receiver that wakes when it is gone.
     pub(super) fn send_stop(&self) -> (usize, Vec<oneshot::Receiver<()>>) {
         let state = lock(&self.state);

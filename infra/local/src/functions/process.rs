@@ -88,6 +88,8 @@ fn lambda_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
     vec![
         // On Lambda it is a host and a port. `lambda_runtime` takes a path as well, but then wants the scheme too.
         ("AWS_LAMBDA_RUNTIME_API", format!("http://{}/{}", launch.address, launch.instance)),
+        // Every process signs with a token of its own, as on Lambda: a call is known by the process that made it.
+        ("AWS_SESSION_TOKEN", launch.instance.clone()),
         ("AWS_LAMBDA_FUNCTION_NAME", name.clone()),
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb.to_string()),
         ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".to_owned()),

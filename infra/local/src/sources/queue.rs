@@ -13,6 +13,7 @@ use super::{Verdict, verdict};
 use crate::StackError;
 use crate::activity::Activity;
 use crate::clock::Clock;
+use crate::faults::{DeliveryAction, Faults};
 use crate::functions::Functions;
 use crate::model::QueueSource;
 use crate::queues::{Queues, arn};
@@ -26,11 +27,13 @@ pub struct QueueMapping {
     pub queues: Queues,
     pub clock: Clock,
     pub activity: Activity,
+    pub faults: Faults,
     running: Arc<AtomicUsize>,
     slots: Arc<Semaphore>,
 }
 
 impl QueueMapping {
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         source: QueueSource,
         function: String,
@@ -38,6 +41,7 @@ impl QueueMapping {
         queues: Queues,
         clock: Clock,
         activity: Activity,
+        faults: Faults,
         concurrency: usize,
     ) -> Self {
         let slots = source.max_concurrency.map_or(concurrency, |most| (most as usize).min(concurrency));
@@ -48,6 +52,7 @@ impl QueueMapping {
             queues,
             clock,
             activity,
+            faults,
             running: Arc::default(),
             slots: Arc::new(Semaphore::new(slots.max(1))),
         }
@@ -95,18 +100,27 @@ impl QueueMapping {
         loop {
             moved.mark_unchanged();
             let Ok(slot) = self.slots.clone().acquire_owned().await else { return };
-            let messages = self.queues.take_ready(&self.source.queue, self.source.batch_size);
-            if messages.is_empty() {
+            if !self.queues.has_ready(&self.source.queue) {
                 drop(slot);
                 if moved.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
+            let fault = self.faults.on_delivery(&self.source.queue);
+            let action = fault.as_ref().map(|fault| fault.action);
+            let newest_first = action == Some(DeliveryAction::Reversed);
+            let messages = self.queues.take_ready(&self.source.queue, self.source.batch_size, newest_first);
+            if let Some(fault) = fault.filter(|fault| fault.action == DeliveryAction::Late) {
+                let late = i64::try_from(fault.seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
+                self.queues.postpone(&messages, self.clock.now_ms().saturating_add(late));
+                continue;
+            }
+            let deliveries = if action == Some(DeliveryAction::Twice) { 2 } else { 1 };
             self.running.fetch_add(1, Ordering::SeqCst);
             let this = self.clone();
             tokio::spawn(async move {
-                this.deliver_batch(&messages).await;
+                this.deliver_batch(&messages, deliveries).await;
                 drop(slot);
                 this.running.fetch_sub(1, Ordering::SeqCst);
                 this.activity.moved();
@@ -114,18 +128,22 @@ impl QueueMapping {
         }
     }
 
-    async fn deliver_batch(&self, messages: &[Value]) {
+    /// The last delivery decides what is deleted.
+    async fn deliver_batch(&self, messages: &[Value], deliveries: usize) {
         let event = event(&self.source.queue, messages);
         let ids: HashSet<_> =
             messages.iter().filter_map(|message| message["MessageId"].as_str()).map(str::to_owned).collect();
-        let verdict = match self.functions.invoke(&self.function, event).await {
-            Ok(answer) => verdict(&answer, self.source.partial_failures, &ids),
-            Err(error) => {
-                tracing::warn!(function = self.function, queue = self.source.queue, %error, "a batch failed");
-                Verdict::AllFailed
-            }
-        };
-        let failed = |id: &str| match &verdict {
+        let mut said = Verdict::AllFailed;
+        for _ in 0..deliveries {
+            said = match self.functions.invoke(&self.function, event.clone()).await {
+                Ok(answer) => verdict(&answer, self.source.partial_failures, &ids),
+                Err(error) => {
+                    tracing::warn!(function = self.function, queue = self.source.queue, %error, "a batch failed");
+                    Verdict::AllFailed
+                }
+            };
+        }
+        let failed = |id: &str| match &said {
             Verdict::AllDone => false,
             Verdict::AllFailed => true,
             Verdict::Failed(ids) => ids.contains(id),

@@ -13,6 +13,7 @@ use crate::StackError;
 use crate::activity::Activity;
 use crate::clock::Clock;
 use crate::dynamo::Dynamo;
+use crate::faults::{DeliveryAction, Faults};
 use crate::functions::Functions;
 use crate::model::StreamSource;
 use crate::queues::Queues;
@@ -29,6 +30,7 @@ pub struct StreamMapping {
     pub queues: Queues,
     pub clock: Clock,
     pub activity: Activity,
+    pub faults: Faults,
     /// The last sequence number that needs no more work.
     checkpoint: Arc<Mutex<Option<String>>>,
 }
@@ -43,10 +45,11 @@ impl StreamMapping {
         queues: Queues,
         clock: Clock,
         activity: Activity,
+        faults: Faults,
         checkpoint: Option<String>,
     ) -> Self {
         let checkpoint = Arc::new(Mutex::new(checkpoint));
-        Self { source: Arc::new(source), function, functions, dynamo, queues, clock, activity, checkpoint }
+        Self { source: Arc::new(source), function, functions, dynamo, queues, clock, activity, faults, checkpoint }
     }
 
     pub fn spawn(&self, tasks: &mut JoinSet<()>) {
@@ -121,14 +124,23 @@ impl StreamMapping {
         let ids: Vec<_> = records.iter().map(sequence_number).collect();
         let known: HashSet<_> = ids.iter().cloned().collect();
         let event = Bytes::from(json!({"Records": records}).to_string());
-        let verdict = match self.functions.invoke(&self.function, event).await {
-            Ok(answer) => verdict(&answer, self.source.partial_failures, &known),
-            Err(error) => {
-                tracing::warn!(function = self.function, table = self.source.table, %error, "a batch failed");
-                Verdict::AllFailed
-            }
-        };
-        match verdict {
+        let fault = self.faults.on_delivery(&self.source.table);
+        if let Some(fault) = fault.as_ref().filter(|fault| fault.action == DeliveryAction::Late) {
+            let late = i64::try_from(fault.seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
+            self.clock.sleep_until(self.clock.now_ms().saturating_add(late)).await;
+        }
+        let twice = fault.is_some_and(|fault| fault.action == DeliveryAction::Twice);
+        let mut said = Verdict::AllFailed;
+        for _ in 0..=usize::from(twice) {
+            said = match self.functions.invoke(&self.function, event.clone()).await {
+                Ok(answer) => verdict(&answer, self.source.partial_failures, &known),
+                Err(error) => {
+                    tracing::warn!(function = self.function, table = self.source.table, %error, "a batch failed");
+                    Verdict::AllFailed
+                }
+            };
+        }
+        match said {
             Verdict::AllDone => None,
             Verdict::AllFailed => Some(0),
             Verdict::Failed(failed) => ids.iter().position(|id| failed.contains(id)),

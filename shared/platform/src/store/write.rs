@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{AttributeValue, ReturnValuesOnConditionCheckFailure as OnFailure};
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as OnFailure};
 use serde::Serialize;
 use umavez_domain::keys::Key;
 
@@ -172,6 +172,15 @@ impl Update {
     }
 }
 
+/// What came of a write whose row is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Returned {
+    /// The row as this write made it.
+    Row(Item),
+    /// As [`Written::Refused`].
+    Refused(Option<Item>),
+}
+
 /// The old item of a failed condition, or the error of a write that did not get that far.
 enum Failure {
     Refused(Option<Item>),
@@ -182,16 +191,29 @@ impl Store {
     /// Makes one write and tells what came of it.
     pub async fn write(&self, invocation: &Invocation, write: Write) -> Result<Written, StoreError> {
         let token = invocation.write_token();
-        let made = invocation.within(self.send(write.signed(&token))).await?;
+        let made = invocation.within(self.send(write.signed(&token), false)).await?;
         match made {
-            Ok(()) => Ok(Written::New),
+            Ok(_) => Ok(Written::New),
             Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => Ok(Written::Mine),
             Err(Failure::Refused(item)) => Ok(Written::Refused(item)),
             Err(Failure::Error(error)) => Err(error),
         }
     }
 
-    async fn send(&self, write: Write) -> Result<(), Failure> {
+    /// Makes one update and returns the row that it made, at no extra request.
+    pub async fn update_returning(&self, invocation: &Invocation, write: Write) -> Result<Returned, StoreError> {
+        let token = invocation.write_token();
+        let made = invocation.within(self.send(write.signed(&token), true)).await?;
+        match made {
+            Ok(row) => Ok(Returned::Row(row.unwrap_or_default())),
+            Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => Ok(Returned::Row(item)),
+            Err(Failure::Refused(item)) => Ok(Returned::Refused(item)),
+            Err(Failure::Error(error)) => Err(error),
+        }
+    }
+
+    /// The row as an update made it, if that is wanted.
+    async fn send(&self, write: Write, row_wanted: bool) -> Result<Option<Item>, Failure> {
         let mut placeholders = Placeholders::default();
         let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
         match write.change {
@@ -202,7 +224,7 @@ impl Store {
                     .set_condition_expression(condition)
                     .return_values_on_condition_check_failure(OnFailure::AllOld);
                 let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-                call.send().await.map(drop).map_err(|error| failure(&error, put_refusal))
+                call.send().await.map(|_| None).map_err(|error| failure(&error, put_refusal))
             }
             Change::Update(update) => {
                 let expression = update.render(&mut placeholders);
@@ -211,7 +233,9 @@ impl Store {
                 let call = call.update_expression(expression).set_condition_expression(condition);
                 let call = call.return_values_on_condition_check_failure(OnFailure::AllOld);
                 let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-                call.send().await.map(drop).map_err(|error| failure(&error, update_refusal))
+                let wanted = if row_wanted { ReturnValue::AllNew } else { ReturnValue::None };
+                let sent = call.return_values(wanted).send().await;
+                sent.map(|made| made.attributes).map_err(|error| failure(&error, update_refusal))
             }
             Change::Delete => {
                 let (names, values) = placeholders.into_parts();
@@ -220,7 +244,7 @@ impl Store {
                     .set_condition_expression(condition)
                     .return_values_on_condition_check_failure(OnFailure::AllOld);
                 let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-                call.send().await.map(drop).map_err(|error| failure(&error, delete_refusal))
+                call.send().await.map(|_| None).map_err(|error| failure(&error, delete_refusal))
             }
             Change::Check => {
                 Err(Failure::Error(StoreError::Rejected("a check stands only in a transaction".to_owned())))

@@ -1,0 +1,250 @@
+//! Faults on demand: what can go wrong between a function and the world, said in advance.
+//!
+//! A fault waits for its call, delivery or tick, strikes as often as it was told, and is then spent.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// What is to go wrong, as `POST /_local/faults` takes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    Call(CallFault),
+    Delivery(DeliveryFault),
+    Tick(TickFault),
+    /// From now on, queries of indexes see the tables as they are now.
+    FrozenIndexes {},
+}
+
+/// Strikes the nth call that fits; a part that is not given fits everything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallFault {
+    pub function: Option<String>,
+    pub service: Option<String>,
+    pub operation: Option<String>,
+    pub target: Option<String>,
+    #[serde(default = "one")]
+    pub nth: u64,
+    /// How many calls in a row, from the nth on.
+    #[serde(default = "one")]
+    pub times: u64,
+    pub action: Action,
+    /// For the delays.
+    #[serde(default)]
+    pub delay_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// The process dies; nothing happened.
+    KillBefore,
+    /// It happened, the process dies, nobody knows.
+    KillAfter,
+    /// It happened; the reply is lost.
+    DropReply,
+    /// A 500; nothing happened.
+    ErrorBefore,
+    /// It happened; a 500 all the same.
+    ErrorAfter,
+    Throttle,
+    /// A transaction met another on the same rows.
+    Conflict,
+    /// It happens late: the caller may have given up.
+    DelayBefore,
+    /// It happens at once; the reply is late.
+    DelayAfter,
+}
+
+/// What happens to the nth batch of a queue, or of a table's stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeliveryFault {
+    /// The queue's or the table's name.
+    pub source: String,
+    #[serde(default = "one")]
+    pub nth: u64,
+    #[serde(default = "one")]
+    pub times: u64,
+    pub action: DeliveryAction,
+    /// For `late`.
+    #[serde(default)]
+    pub seconds: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeliveryAction {
+    Twice,
+    /// By so many seconds of the stack's time.
+    Late,
+    /// Newest first. A stream keeps its order, on AWS too: there it does nothing.
+    Reversed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TickFault {
+    pub schedule: String,
+    #[serde(default = "one")]
+    pub nth: u64,
+    #[serde(default = "one")]
+    pub times: u64,
+    pub action: TickAction,
+    /// For `late`.
+    #[serde(default)]
+    pub seconds: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TickAction {
+    Twice,
+    Late,
+    Skip,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// The faults that wait. Clones mean the same faults.
+#[derive(Debug, Clone, Default)]
+pub struct Faults(Arc<Mutex<Vec<Armed>>>);
+
+#[derive(Debug)]
+struct Armed {
+    fault: Fault,
+    /// Calls, deliveries or ticks that fitted so far.
+    seen: u64,
+}
+
+impl Faults {
+    pub fn add(&self, fault: Fault) {
+        self.armed().push(Armed { fault, seen: 0 });
+    }
+
+    pub fn clear(&self) {
+        self.armed().clear();
+    }
+
+    /// Those that have not struck for the last time.
+    pub fn waiting(&self) -> Vec<Fault> {
+        self.armed().iter().filter(|armed| !armed.is_spent()).map(|armed| armed.fault.clone()).collect()
+    }
+
+    pub fn on_call(&self, function: &str, service: &str, operation: &str, target: &str) -> Option<CallFault> {
+        let fits = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        self.strike(|fault| match fault {
+            Fault::Call(call) => {
+                let all = fits(&call.function, function)
+                    && fits(&call.service, service)
+                    && fits(&call.operation, operation)
+                    && fits(&call.target, target);
+                all.then(|| call.clone())
+            }
+            _ => None,
+        })
+    }
+
+    pub fn on_delivery(&self, source: &str) -> Option<DeliveryFault> {
+        self.strike(|fault| match fault {
+            Fault::Delivery(delivery) if delivery.source == source => Some(delivery.clone()),
+            _ => None,
+        })
+    }
+
+    pub fn on_tick(&self, schedule: &str) -> Option<TickFault> {
+        self.strike(|fault| match fault {
+            Fault::Tick(tick) if tick.schedule == schedule => Some(tick.clone()),
+            _ => None,
+        })
+    }
+
+    pub fn indexes_are_frozen(&self) -> bool {
+        self.armed().iter().any(|armed| matches!(armed.fault, Fault::FrozenIndexes {}))
+    }
+
+    /// Counts for every fault that fits; the first whose turn it is strikes.
+    fn strike<T>(&self, fits: impl Fn(&Fault) -> Option<T>) -> Option<T> {
+        let mut struck = None;
+        for armed in self.armed().iter_mut() {
+            let Some(found) = fits(&armed.fault) else { continue };
+            armed.seen += 1;
+            let (nth, times) = armed.turns();
+            if struck.is_none() && armed.seen >= nth && armed.seen < nth.saturating_add(times) {
+                struck = Some(found);
+            }
+        }
+        struck
+    }
+
+    fn armed(&self) -> MutexGuard<'_, Vec<Armed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Armed {
+    fn turns(&self) -> (u64, u64) {
+        match &self.fault {
+            Fault::Call(call) => (call.nth, call.times),
+            Fault::Delivery(delivery) => (delivery.nth, delivery.times),
+            Fault::Tick(tick) => (tick.nth, tick.times),
+            Fault::FrozenIndexes {} => (1, u64::MAX),
+        }
+    }
+
+    fn is_spent(&self) -> bool {
+        let (nth, times) = self.turns();
+        self.seen.saturating_add(1) >= nth.saturating_add(times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(nth: u64, times: u64) -> Fault {
+        Fault::Call(CallFault {
+            function: Some("f".into()),
+            service: None,
+            operation: Some("PutItem".into()),
+            target: None,
+            nth,
+            times,
+            action: Action::Throttle,
+            delay_ms: 0,
+        })
+    }
+
+    #[test]
+    fn a_fault_strikes_the_nth_call_that_fits_and_is_spent() {
+        let faults = Faults::default();
+        faults.add(call(2, 2));
+        let strikes: Vec<_> = (0..5).map(|_| faults.on_call("f", "dynamodb", "PutItem", "t").is_some()).collect();
+        assert_eq!(strikes, [false, true, true, false, false]);
+        assert_eq!(faults.waiting(), []);
+    }
+
+    #[test]
+    fn what_does_not_fit_does_not_count() {
+        let faults = Faults::default();
+        faults.add(call(1, 1));
+        assert!(faults.on_call("g", "dynamodb", "PutItem", "t").is_none());
+        assert!(faults.on_call("f", "dynamodb", "GetItem", "t").is_none());
+        assert!(faults.on_delivery("f").is_none());
+        assert!(faults.on_call("f", "dynamodb", "PutItem", "t").is_some());
+    }
+
+    #[test]
+    fn a_fault_is_said_in_json() {
+        let said = r#"{"call": {"function": "f", "operation": "PutItem", "action": "kill_after"}}"#;
+        let fault: Fault = serde_json::from_str(said).expect("a fault");
+        assert!(matches!(fault, Fault::Call(CallFault { nth: 1, times: 1, action: Action::KillAfter, .. })));
+        let late = r#"{"delivery": {"source": "q", "action": "late", "seconds": 30}}"#;
+        assert!(matches!(serde_json::from_str(late), Ok(Fault::Delivery(DeliveryFault { seconds: 30, .. }))));
+        assert!(serde_json::from_str::<Fault>(r#"{"call": {"functoin": "f", "action": "throttle"}}"#).is_err());
+    }
+}

@@ -1,0 +1,297 @@
+//! What the front can let go wrong, and what the platform makes of it.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, TickAction, TickFault};
+use umavez_platform::aws::Aws;
+use umavez_platform::store::{Condition, Transacted, Write, Written};
+use umavez_tests::{Expected, Setup, World, play, play_with};
+
+use crate::intents::{VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
+
+fn probe() -> Setup {
+    Setup::of_template(include_str!("../fixtures/probe.yaml"))
+}
+
+async fn call_fault(world: &World, function: &str, operation: &str, action: Action, delay_ms: u64, times: u64) {
+    let fault = CallFault {
+        function: Some(function.to_owned()),
+        service: None,
+        operation: Some(operation.to_owned()),
+        target: None,
+        nth: 1,
+        times,
+        action,
+        delay_ms,
+    };
+    world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+#[tokio::test]
+async fn a_write_that_meets_its_own_first_attempt_is_mine() {
+    play_with(probe(), async |world| {
+        for (number, action) in [Action::DropReply, Action::ErrorAfter].into_iter().enumerate() {
+            let key = umavez_domain::keys::Key { pk: format!("row-{number}"), sk: "ROW".into() };
+            let put = Write::put("probe-jobs", key, &json!({"value": 1})).expect("a row").when(Condition::Absent);
+            call_fault(world, "test", "PutItem", action, 0, 1).await;
+            let written = world.store.write(&world.invocation(), put.clone()).await;
+            assert_eq!(written, Ok(Written::Mine), "{action:?}");
+            let other = world.store.write(&world.invocation(), put).await;
+            assert!(matches!(other, Ok(Written::Refused(Some(_)))), "{action:?}: {other:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_meets_others_is_tried_again_and_one_whose_reply_is_lost_is_not_made_twice() {
+    play_with(probe(), async |world| {
+        for (number, action) in
+            [Action::Conflict, Action::Throttle, Action::DropReply, Action::ErrorAfter].into_iter().enumerate()
+        {
+            let key = |part: &str| umavez_domain::keys::Key { pk: format!("row-{number}-{part}"), sk: "ROW".into() };
+            let writes = vec![
+                Write::put("probe-jobs", key("a"), &json!({"value": 1})).expect("a row").when(Condition::Absent),
+                Write::update("probe-jobs", key("b")).increment("count"),
+            ];
+            call_fault(world, "test", "TransactWriteItems", action, 0, 2).await;
+            let done = world.store.transact(&world.invocation(), writes).await;
+            assert_eq!(done, Ok(Transacted::Done), "{action:?}");
+            let row: Option<Value> = world.store.get(&world.invocation(), "probe-jobs", &key("b")).await.expect("read");
+            assert_eq!(row.expect("the row")["count"], 1, "{action:?}");
+            world.stack.clear_faults();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_caller_without_a_key_is_not_blocked_by_its_own_lost_reply() {
+    play(async |world| {
+        for (reference, action) in [(VAGA_A, Action::DropReply), (VAGA_B, Action::ErrorAfter)] {
+            call_fault(world, "outbound-api", "UpdateItem", action, 0, 1).await;
+            assert_allowed(&world.post("/intents", &offer(reference)).await);
+            assert_blocked(&world.post("/intents", &offer(reference)).await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_a_503_and_the_same_key_may_ask_again() {
+    let expected = Expected { server_errors: 2, ..Expected::default() };
+    play_with(Setup::default().expecting(expected), async |world| {
+        // Throttled at every attempt of the SDK.
+        call_fault(world, "outbound-api", "UpdateItem", Action::Throttle, 0, 3).await;
+        let answer = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
+        answer.assert_problem(503, "unavailable", &[]);
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert_allowed(&world.post_with_key("a", "/intents", &offer(VAGA_A)).await);
+        // Written, but nobody heard of it.
+        call_fault(world, "outbound-api", "UpdateItem", Action::ErrorAfter, 0, 3).await;
+        world.post_with_key("b", "/intents", &offer(VAGA_B)).await.assert_problem(503, "unavailable", &[]);
+        let again = world.post_with_key("b", "/intents", &offer(VAGA_B)).await;
+        assert_allowed(&again);
+        assert!(again.is_replayed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_that_stalls_is_given_up_in_time_to_answer() {
+    let expected = Expected { server_errors: 1, ..Expected::default() };
+    play_with(Setup::default().expecting(expected), async |world| {
+        call_fault(world, "outbound-api", "UpdateItem", Action::DelayAfter, 60_000, 9).await;
+        let answer = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
+        answer.assert_problem(503, "unavailable", &[]);
+        world.stack.clear_faults();
+        assert!(world.post_with_key("a", "/intents", &offer(VAGA_A)).await.is_replayed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_process_killed_at_its_write_leaves_it_made_or_not_and_the_key_settles_it() {
+    play(async |world| {
+        for (reference, action, replayed) in [(VAGA_A, Action::KillBefore, false), (VAGA_B, Action::KillAfter, true)] {
+            call_fault(world, "outbound-api", "UpdateItem", action, 0, 1).await;
+            let answer = world.post_with_key("a", "/intents", &offer(reference)).await;
+            assert_eq!(answer.status, 502, "{action:?}: {}", answer.body);
+            let again = world.post_with_key("a", "/intents", &offer(reference)).await;
+            assert_allowed(&again);
+            assert_eq!(again.is_replayed(), replayed, "{action:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn only_the_calling_process_is_killed() {
+    play(async |world| {
+        // Warm, with more than one process.
+        join_all((0..8).map(|_| world.get("/health"))).await;
+        let before = world.stack.functions().processes().len();
+        call_fault(world, "outbound-api", "UpdateItem", Action::KillBefore, 0, 1).await;
+        assert_eq!(world.post("/intents", &offer(VAGA_A)).await.status, 502);
+        // The authorizer came up meanwhile; of the others one is gone.
+        let authorizers =
+            |processes: &[(String, u32)]| processes.iter().filter(|(name, _)| name.contains("authorizer")).count();
+        let after = world.stack.functions().processes();
+        assert!(after.len() - authorizers(&after) + 1 >= before, "{before} before, {after:?}");
+    })
+    .await;
+}
+
+async fn create(world: &World, id: &str) {
+    let request = world.request(Method::POST, "/jobs").json(&json!({"id": id}));
+    assert_eq!(world.send(request).await.status, 201);
+}
+
+async fn delivery_fault(world: &World, source: &str, action: DeliveryAction, seconds: u64) {
+    let fault = DeliveryFault { source: source.to_owned(), nth: 1, times: 1, action, seconds };
+    world.stack.add_fault(Fault::Delivery(fault)).await.expect("armed");
+}
+
+fn outcomes(world: &World, wanted: &str) -> usize {
+    world.events("RECORD").iter().filter(|line| line["outcome"] == wanted).count()
+}
+
+#[tokio::test]
+async fn a_message_can_be_delivered_twice() {
+    play_with(probe(), async |world| {
+        delivery_fault(world, "probe-work", DeliveryAction::Twice, 0).await;
+        create(world, "a").await;
+        world.drain().await;
+        assert_eq!((outcomes(world, "done"), outcomes(world, "already_done")), (1, 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_can_be_delivered_twice() {
+    play_with(probe(), async |world| {
+        delivery_fault(world, "probe-jobs", DeliveryAction::Twice, 0).await;
+        create(world, "a").await;
+        world.drain().await;
+        assert_eq!(outcomes(world, "published"), 2, "the relay saw the change twice");
+        // One of the two messages may have met the other at work, and come back.
+        world.advance(Duration::from_secs(61)).await;
+        assert_eq!((outcomes(world, "done"), outcomes(world, "already_done")), (1, 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_can_be_late() {
+    play_with(probe(), async |world| {
+        delivery_fault(world, "probe-work", DeliveryAction::Late, 100).await;
+        create(world, "a").await;
+        world.drain().await;
+        assert_eq!(outcomes(world, "done"), 0);
+        world.advance(Duration::from_secs(101)).await;
+        assert_eq!(outcomes(world, "done"), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn messages_can_be_delivered_newest_first() {
+    play_with(probe(), async |world| {
+        let sqs = Aws::at(world.stack.front_url(), "test").sqs();
+        let url = format!("{}/000000000000/probe-work", world.stack.front_url());
+        // Both fall due together, so that they are in one batch.
+        let mut ids = Vec::new();
+        for id in ["first", "second"] {
+            let body = json!({"kind": "job", "v": 1, "id": id}).to_string();
+            let sent =
+                sqs.send_message().queue_url(&url).message_body(body).delay_seconds(30).send().await.expect("sent");
+            ids.push(json!(sent.message_id()));
+        }
+        world.drain().await;
+        delivery_fault(world, "probe-work", DeliveryAction::Reversed, 0).await;
+        world.advance(Duration::from_secs(31)).await;
+        let handled: Vec<_> = world.events("RECORD").iter().map(|line| line["record"].clone()).collect();
+        ids.reverse();
+        assert_eq!(handled, ids);
+        assert_eq!(world.stack.faults().waiting(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tick_can_come_twice_or_not_at_all() {
+    play_with(probe(), async |world| {
+        let fault = |action| {
+            Fault::Tick(TickFault { schedule: "ProbeRecoveryTick".into(), nth: 1, times: 1, action, seconds: 0 })
+        };
+        let scans = || {
+            world
+                .stack
+                .calls()
+                .totals()
+                .iter()
+                .find(|(_, _, operation, _)| operation == "Scan")
+                .map_or(0, |row| row.3.calls)
+        };
+        world.stack.add_fault(fault(TickAction::Skip)).await.expect("armed");
+        assert!(world.stack.tick("ProbeRecoveryTick").await);
+        assert_eq!(scans(), 0);
+        world.stack.clear_faults();
+        world.stack.add_fault(fault(TickAction::Twice)).await.expect("armed");
+        assert!(world.stack.tick("ProbeRecoveryTick").await);
+        assert_eq!(scans(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn frozen_indexes_show_the_past_and_the_rows_the_present() {
+    play_with(probe(), async |world| {
+        let client = Aws::at(world.stack.front_url(), "test").dynamodb();
+        let pending = async || {
+            let query =
+                client.query().table_name("probe-jobs").index_name("by-state").key_condition_expression("#s = :s");
+            let query = query
+                .expression_attribute_names("#s", "state")
+                .expression_attribute_values(":s", AttributeValue::S("DONE".into()));
+            query.send().await.expect("a query").items().len()
+        };
+        create(world, "a").await;
+        world.drain().await;
+        assert_eq!(pending().await, 1);
+        world.stack.add_fault(Fault::FrozenIndexes {}).await.expect("armed");
+        create(world, "b").await;
+        world.drain().await;
+        assert_eq!(pending().await, 1, "the index does not know yet");
+        assert_eq!(world.rows("JobsTable").await.iter().filter(|row| row["state"] == "DONE").count(), 2);
+        world.stack.clear_faults();
+        assert_eq!(pending().await, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn faults_are_said_listed_and_cleared_over_http() {
+    let expected = Expected { server_errors: 1, ..Expected::default() };
+    play_with(Setup::default().expecting(expected), async |world| {
+        let path = "/_local/faults";
+        let fault =
+            json!({"call": {"function": "outbound-api", "operation": "UpdateItem", "times": 3, "action": "throttle"}});
+        let added = world.send(world.request(Method::POST, path).json(&fault)).await;
+        assert_eq!(added.status, 200, "{}", added.body);
+        assert_eq!(added.body["faults"][0]["call"]["action"], "throttle");
+        world.post("/intents", &offer(VAGA_A)).await.assert_problem(503, "unavailable", &[]);
+        let listed = world.send(world.request(Method::GET, path)).await;
+        assert_eq!(listed.body, json!({"faults": []}), "it is spent");
+        world.send(world.request(Method::POST, path).json(&fault)).await;
+        world.send(world.request(Method::DELETE, path)).await;
+        assert_allowed(&world.post("/intents", &offer(VAGA_A)).await);
+        let unknown = json!({"call": {"functoin": "x", "action": "throttle"}});
+        assert_eq!(world.send(world.request(Method::POST, path).json(&unknown)).await.status, 422);
+    })
+    .await;
+}
