@@ -53,7 +53,9 @@ impl Ticker {
             Some(TickFault { action: TickAction::Skip, .. }) => return,
             Some(TickFault { action: TickAction::Late, seconds, .. }) => {
                 let late = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
-                self.clock.sleep_until(self.clock.now_ms().saturating_add(late)).await;
+                let at = self.clock.now_ms().saturating_add(late);
+                self.next.store(at, Ordering::SeqCst);
+                self.clock.sleep_until(at).await;
             }
             Some(TickFault { action: TickAction::Twice, .. }) => self.fire().await,
             None => {}
