@@ -79,7 +79,7 @@ pub async fn play_with(setup: Setup, test: impl AsyncFnOnce(&World)) {
     let world = World::start(setup).await;
     test(&world).await;
     world.drain().await;
-    audit::audit(&world, expected).await;
+    world.audit(expected).await;
     world.stack.stop().await.expect("the stack stops");
 }
 
@@ -90,7 +90,13 @@ async fn built() {
 }
 
 impl World {
-    async fn start(setup: Setup) -> Self {
+    /// Builds the functions, once per process.
+    pub async fn build() {
+        built().await;
+    }
+
+    /// A stack in memory with the key of all scopes.
+    pub async fn start(setup: Setup) -> Self {
         built().await;
         let stack = Stack::start(Options {
             template: setup.template,
@@ -185,6 +191,11 @@ impl World {
     pub fn now(&self) -> umavez_domain::time::Timestamp {
         let offset = self.stack.clock().offset_ms();
         Clock::default().now().plus_ms(offset)
+    }
+
+    /// Checks what must hold of every world at rest; panics with what does not.
+    pub async fn audit(&self, expected: Expected) {
+        audit::audit(self, expected).await;
     }
 
     // What can be seen.

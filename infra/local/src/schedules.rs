@@ -54,7 +54,10 @@ impl Ticker {
             Some(TickFault { action: TickAction::Late, seconds, .. }) => {
                 let late = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
                 let at = self.clock.now_ms().saturating_add(late);
-                self.next.store(at, Ordering::SeqCst);
+                // One that is fired by hand has no next time of its own.
+                if self.next.load(Ordering::SeqCst) != i64::MAX {
+                    self.next.store(at, Ordering::SeqCst);
+                }
                 self.clock.sleep_until(at).await;
             }
             Some(TickFault { action: TickAction::Twice, .. }) => self.fire().await,

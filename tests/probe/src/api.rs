@@ -31,18 +31,28 @@ async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Resu
         id: id.to_owned(),
         state: State::Pending,
         owner: owner.clone(),
-        emit: emit(id, 1, not_before),
-        check_at: invocation.now.plus_ms(delay.unwrap_or(0) * 1_000 + 60_000).millis(),
+        emit: Some(emit(id, 1, not_before)),
+        check_at: Some(invocation.now.plus_ms(delay.unwrap_or(0) * 1_000 + 60_000).millis()),
         completions: Vec::new(),
     };
+    if let Some(broken) = deps.broken {
+        return broken.create(deps, invocation, job).await;
+    }
     let write = Write::put(&deps.table, key(id), &job)?.when(Condition::Absent);
     match deps.store.write(invocation, write).await? {
-        Written::New | Written::Mine => Answer::json(201, &json!({"created": true, "owner": owner})),
+        Written::New | Written::Mine => created(&owner),
         Written::Refused(Some(item)) => {
             let there: Job = read_row(item)?;
-            let answer = Answer::json(200, &json!({"created": there.owner == owner, "owner": there.owner}))?;
-            Ok(answer.replayed())
+            Ok(told(there.owner == owner, &there.owner)?.replayed())
         }
         Written::Refused(None) => Err(Problem::new(500, Code::Internal, "refused by nothing")),
     }
+}
+
+pub fn created(owner: &str) -> Result<Answer, Problem> {
+    Answer::json(201, &json!({"created": true, "owner": owner}))
+}
+
+pub fn told(created: bool, owner: &str) -> Result<Answer, Problem> {
+    Answer::json(200, &json!({"created": created, "owner": owner}))
 }

@@ -9,9 +9,11 @@ pub struct Job {
     pub id: String,
     pub state: State,
     pub owner: String,
-    pub emit: Emit,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<Emit>,
     /// Milliseconds; recovery emits again what is pending past this.
-    pub check_at: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_at: Option<i64>,
     /// Who completed it. More than one is a broken promise.
     pub completions: Vec<String>,
 }

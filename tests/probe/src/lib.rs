@@ -2,6 +2,7 @@
 //! one: jobs are created once, handed over through the outbox, worked on under a lease, and found again by recovery.
 
 pub mod api;
+pub mod broken;
 pub mod job;
 pub mod recovery;
 pub mod relay;
@@ -14,12 +15,15 @@ use umavez_platform::config::{self, ConfigError};
 use umavez_platform::outbox::Relay;
 use umavez_platform::store::Store;
 
+use crate::broken::Broken;
+
 /// What all four functions have.
 #[derive(Debug)]
 pub struct Deps {
     pub store: Store,
     pub table: String,
     pub relay: Relay,
+    pub broken: Option<Broken>,
 }
 
 impl Deps {
@@ -27,7 +31,8 @@ impl Deps {
         let aws = Aws::from_env()?;
         let queues = BTreeMap::from([("work".to_owned(), config::required("WORK_QUEUE")?)]);
         let relay = Relay { sqs: aws.sqs(), queues };
-        Ok(Self { store: Store::new(aws.dynamodb()), table: config::required("JOBS_TABLE")?, relay })
+        let broken = config::text("BROKEN").map(|name| Broken::parse(&name)).transpose()?;
+        Ok(Self { store: Store::new(aws.dynamodb()), table: config::required("JOBS_TABLE")?, relay, broken })
     }
 }
 

@@ -1,0 +1,193 @@
+//! Random histories: clients that check, repeat, release and read at the same time, functions that are killed under them,
+//! windows that pass; and every answer explained by the model, or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, Fault};
+use umavez_tests::{Answer, Expected, Setup, World};
+
+use crate::model::{Event, Operation, Seen, State, check_itself, explain};
+
+const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
+const REFERENCES: [&str; 2] = ["1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061", "d5f4b3b2-63ca-46ec-a6e0-c464c324c985"];
+const KEYS: [&str; 4] = ["k1", "k2", "k3", "k4"];
+const ROUNDS: usize = 10;
+const LARGEST_ROUND: usize = 5;
+
+pub async fn check(seeds: Range<u64>) -> usize {
+    if let Err(what) = check_itself() {
+        println!("VIOLATION: {what}");
+        return 1;
+    }
+    World::build().await;
+    let (mut operations, mut violations) = (0, 0);
+    for seed in seeds.clone() {
+        let (done, violation) = history(seed).await;
+        operations += done;
+        if let Some(violation) = violation {
+            violations += 1;
+            println!("VIOLATION in history {seed} (--history {seed}): {violation}");
+        }
+    }
+    println!(
+        "histories: seeds {} to {}, {operations} operations, {violations} violations",
+        seeds.start,
+        seeds.end.saturating_sub(1)
+    );
+    violations
+}
+
+pub async fn replay(seed: u64) -> usize {
+    World::build().await;
+    let (operations, violation) = history(seed).await;
+    println!("history {seed}: {operations} operations, {}", violation.as_deref().unwrap_or("no violation"));
+    usize::from(violation.is_some())
+}
+
+/// One history: rounds of operations that overlap, with the same seed the same operations.
+async fn history(seed: u64) -> (usize, Option<String>) {
+    let world = World::start(Setup::default()).await;
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut operations = 0;
+    let mut violation = None;
+    // What each reference's intent of today may be.
+    let fresh = || REFERENCES.map(|reference| (reference, BTreeSet::from([State::Never])));
+    let mut possible = BTreeMap::from(fresh());
+    let mut fingerprints: BTreeMap<&str, String> = BTreeMap::new();
+    for round in 0..ROUNDS {
+        if round > 0 && dice.u8(..6) == 0 {
+            world.advance(Duration::from_secs(86_400)).await;
+            possible = BTreeMap::from(fresh());
+            fingerprints.clear();
+        }
+        let planned: Vec<_> = (0..dice.usize(1..=LARGEST_ROUND)).map(|_| plan(&mut dice, round)).collect();
+        if dice.u8(..3) == 0 {
+            world.stack.add_fault(trouble(&mut dice)).await.expect("armed");
+        }
+        // A release needs the fingerprint, which a read of today's intent gives; nobody knows it before the first check.
+        let events = join_all(planned.iter().map(|(reference, operation, key)| {
+            perform(&world, reference, fingerprints.get(reference).cloned(), operation, key)
+        }))
+        .await;
+        world.stack.clear_faults();
+        operations += events.len();
+        for (reference, states) in &mut possible {
+            let mut of_reference: Vec<Event> = Vec::new();
+            for ((of, ..), (event, fingerprint)) in planned.iter().zip(&events) {
+                if of == reference {
+                    of_reference.extend(event.clone());
+                    if let Some(fingerprint) = fingerprint {
+                        fingerprints.insert(*reference, fingerprint.clone());
+                    }
+                }
+            }
+            let ends = explain(states, &of_reference);
+            if ends.is_empty() {
+                let told = format!("round {round}, {reference}: from {states:?} nothing explains {of_reference:?}");
+                violation.get_or_insert(told);
+                break;
+            }
+            *states = ends;
+        }
+        if violation.is_some() {
+            break;
+        }
+    }
+    let server_errors = world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count();
+    world.drain().await;
+    world.audit(Expected { server_errors, ..Expected::default() }).await;
+    world.stack.stop().await.expect("the stack stops");
+    (operations, violation)
+}
+
+fn plan(dice: &mut fastrand::Rng, round: usize) -> (&'static str, Operation, String) {
+    let reference = REFERENCES[dice.usize(..REFERENCES.len())];
+    let key = KEYS[dice.usize(..KEYS.len())].to_owned();
+    // Every release is a request of its own.
+    let own_key = format!("release-{round}-{}", dice.u32(..));
+    match dice.u8(..10) {
+        0..=5 => (reference, Operation::Check { key: key.clone() }, key),
+        6 => (reference, Operation::Release { holder: None }, own_key),
+        7 | 8 => (reference, Operation::Release { holder: Some(key) }, own_key),
+        _ => (reference, Operation::Read, own_key),
+    }
+}
+
+/// A crash or a lost word at one of the next writes.
+fn trouble(dice: &mut fastrand::Rng) -> Fault {
+    let actions = [Action::KillBefore, Action::KillAfter, Action::DropReply, Action::ErrorAfter, Action::Throttle];
+    Fault::Call(CallFault {
+        function: Some("outbound-api".to_owned()),
+        service: None,
+        operation: None,
+        target: None,
+        nth: dice.u64(1..=3),
+        times: dice.u64(1..=4),
+        action: actions[dice.usize(..actions.len())],
+        delay_ms: 0,
+    })
+}
+
+/// What was seen, and the fingerprint if the answer tells it. A release of what nobody knows yet is not made.
+async fn perform(
+    world: &World,
+    reference: &str,
+    fingerprint: Option<String>,
+    operation: &Operation,
+    key: &str,
+) -> (Option<Event>, Option<String>) {
+    let answer = match operation {
+        Operation::Check { .. } => {
+            let body = json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": reference});
+            post(world, "/intents", key, &body).await
+        }
+        Operation::Release { holder } => {
+            let Some(fingerprint) = &fingerprint else { return (None, None) };
+            let mut body = json!({"client_id": CLIENT});
+            if let Some(holder) = holder {
+                body["holder"] = json!(full_name(holder));
+            }
+            post(world, &format!("/intents/{fingerprint}/release"), key, &body).await
+        }
+        Operation::Read => {
+            let Some(fingerprint) = &fingerprint else { return (None, None) };
+            world.get(&format!("/intents/{fingerprint}?client_id={CLIENT}")).await
+        }
+    };
+    let seen = seen(operation, &answer);
+    let told = answer.body["fingerprint"].as_str().map(str::to_owned).or(fingerprint);
+    (Some(Event { operation: operation.clone(), seen }), told)
+}
+
+async fn post(world: &World, path: &str, key: &str, body: &Value) -> Answer {
+    let request = world.request(Method::POST, path).bearer_auth("local").header("idempotency-key", key).json(body);
+    world.send(request).await
+}
+
+fn seen(operation: &Operation, answer: &Answer) -> Seen {
+    match (operation, answer.status) {
+        (_, 500..) => Seen::Nothing,
+        (_, 404) => Seen::NotFound,
+        (_, 409) => Seen::HeldByAnother,
+        (Operation::Check { .. }, _) if answer.body["can_send"] == true => Seen::Allowed,
+        (Operation::Check { .. }, _) => Seen::Blocked { by: short_name(&answer.body["blocked_by"]["holder"]) },
+        (Operation::Release { .. }, _) if answer.is_replayed() => Seen::AlreadyReleased,
+        (Operation::Release { .. }, _) => Seen::Released,
+        (Operation::Read, _) if answer.body["status"] == "RELEASED" => Seen::Is(State::Released),
+        (Operation::Read, _) => Seen::Is(State::Held(short_name(&answer.body["holder"]))),
+    }
+}
+
+/// A holder is known by its key together with the API key's id.
+fn full_name(key: &str) -> String {
+    format!("key:{}:{key}", umavez_domain::access::PresentedKey::of("local").id)
+}
+
+fn short_name(holder: &Value) -> String {
+    holder.as_str().and_then(|holder| holder.rsplit(':').next()).unwrap_or_default().to_owned()
+}

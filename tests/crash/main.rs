@@ -1,0 +1,72 @@
+//! The crash-point suite: every scenario is run once as it should be, and then once for every call that it made and
+//! every way in which that call can go wrong. At the end of each run the promises are audited from the tables, the queues
+//! and what clients were told.
+//!
+//! ```text
+//! cargo test --workspace                                              the default run, part of the tests
+//! cargo test -p umavez-tests --test crash_points -- --seeds 500       the long mode: more pairs, more histories
+//! cargo test -p umavez-tests --test crash_points -- --replay 7        one pair again, with its trace
+//! cargo test -p umavez-tests --test crash_points -- --history 7       one random history again
+//! ```
+
+mod histories;
+mod model;
+mod run;
+mod scenario;
+mod scenarios;
+mod suite;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Seeds of a default run, for pairs of faults and for histories.
+const DEFAULT_PAIRS: u64 = 24;
+const DEFAULT_HISTORIES: u64 = 10;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // What test runners ask before they run anything.
+    if arguments.iter().any(|argument| argument == "--list") {
+        if !arguments.iter().any(|argument| argument == "--ignored") {
+            println!("crash_points: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    quiet_panics();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let violations = runtime.block_on(async {
+        if let Some(seed) = number(&arguments, "--replay") {
+            return suite::replay(seed).await;
+        }
+        if let Some(seed) = number(&arguments, "--history") {
+            return histories::replay(seed).await;
+        }
+        let seeds = number(&arguments, "--seeds");
+        everything(seeds.unwrap_or(DEFAULT_PAIRS), seeds.unwrap_or(DEFAULT_HISTORIES)).await
+    });
+    // As any test binary closes, so that whoever reads the output finds it.
+    let (passed, failed) = if violations == 0 { (1, 0) } else { (0, 1) };
+    println!("\ncrash points: {passed} passed, {failed} failed");
+    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn everything(pairs: u64, histories: u64) -> usize {
+    let begin = Instant::now();
+    let mut violations = suite::single_faults().await;
+    violations += suite::pairs(0..pairs).await;
+    violations += suite::replays_are_alike(0).await;
+    violations += suite::broken_variants_are_caught().await;
+    violations += histories::check(0..histories).await;
+    println!("crash points took {} s", begin.elapsed().as_secs());
+    violations
+}
+
+fn number(arguments: &[String], name: &str) -> Option<u64> {
+    let at = arguments.iter().position(|argument| argument == name)?;
+    arguments.get(at + 1).and_then(|value| value.parse().ok())
+}
+
+/// A broken promise is a panic inside a run; it is told by the suite, with the run that it belongs to.
+fn quiet_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
+}

@@ -1,0 +1,208 @@
+//! One run of a scenario, from a clean state, with at most a few faults.
+
+use std::fmt::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::FutureExt;
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::calls::Call;
+use umavez_local::faults::{CallFault, Fault};
+use umavez_tests::{Answer, Expected, Setup, World};
+
+use crate::scenario::{Kind, Scenario};
+
+/// Longer than any visibility timeout, lease and check of the scenarios.
+const SWEEP: Duration = Duration::from_secs(125);
+/// After the faults are off, everything accepted is terminal within so many.
+const SWEEPS: usize = 3;
+/// How often a client with a key asks again when it got no answer.
+const TRIES: usize = 8;
+const STALL_MS: u64 = 150;
+
+pub struct Run {
+    pub world: World,
+    told: Mutex<Vec<(u64, String)>>,
+}
+
+/// A call that a fault can strike: the nth of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Point {
+    pub function: String,
+    pub service: String,
+    pub operation: String,
+    pub target: String,
+    pub nth: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Strike {
+    pub point: Point,
+    pub kind: Kind,
+}
+
+/// What came of a run.
+pub struct Outcome {
+    pub violation: Option<String>,
+    pub points: Vec<Point>,
+    pub trace: Vec<String>,
+    /// Faults that were armed and never met their call.
+    pub unstruck: usize,
+}
+
+pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outcome {
+    let world = World::start(setup).await;
+    let run = Run { world, told: Mutex::default() };
+    for strike in strikes {
+        run.world.stack.add_fault(strike.fault()).await.expect("armed");
+    }
+    let played = AssertUnwindSafe(async {
+        (scenario.play)(&run).await;
+        run.world.drain().await;
+        run.sweep().await;
+    });
+    let mut violation = played.catch_unwind().await.err().map(|panic| message(&*panic));
+    let unstruck = run.world.stack.faults().waiting().len();
+    run.world.stack.clear_faults();
+    if violation.is_none() {
+        let audited = AssertUnwindSafe(async {
+            for _ in 0..SWEEPS {
+                run.sweep().await;
+            }
+            run.world.audit(Expected { server_errors: run.server_errors(), ..Expected::default() }).await;
+            (scenario.audit)(&run).await;
+        });
+        violation = audited.catch_unwind().await.err().map(|panic| message(&*panic));
+    }
+    let outcome = Outcome { violation, points: run.points(), trace: run.trace(), unstruck };
+    run.world.stack.stop().await.expect("the stack stops");
+    outcome
+}
+
+impl Run {
+    /// Asks as a careful client does: with its key, again until there is an answer.
+    pub async fn ask(&self, what: &str, key: &str, path: &str, body: &Value) -> Answer {
+        for _ in 0..TRIES {
+            let answer = self.once(what, Some(key), path, body).await;
+            if answer.status < 500 {
+                return answer;
+            }
+        }
+        panic!("{what}: no answer in {TRIES} tries");
+    }
+
+    /// Asks once, without a key: an answer that is lost stays lost.
+    pub async fn ask_once(&self, what: &str, path: &str, body: &Value) -> Answer {
+        self.once(what, None, path, body).await
+    }
+
+    async fn once(&self, what: &str, key: Option<&str>, path: &str, body: &Value) -> Answer {
+        let request = self.world.request(Method::POST, path).bearer_auth("local").json(body);
+        let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
+        let answer = self.world.send(request).await;
+        let at = self.world.stack.calls().position();
+        let mut line = format!("client: {what} -> {}", answer.status);
+        for name in ["can_send", "released", "created"] {
+            if let Some(value) = answer.body.get(name) {
+                let _ = write!(line, " {name}={value}");
+            }
+        }
+        if answer.is_replayed() {
+            line.push_str(" replayed");
+        }
+        self.told.lock().expect("no panic here").push((at, line));
+        answer
+    }
+
+    /// A round of whatever finds lost work: schedules tick, hidden messages come back, time passes.
+    async fn sweep(&self) {
+        let model = self.world.stack.model();
+        let mut moved = false;
+        for schedule in model.functions.iter().flat_map(|function| &function.schedules) {
+            self.world.stack.tick(&schedule.id).await;
+            moved = true;
+        }
+        self.world.drain().await;
+        if moved || model.functions.iter().any(|function| !function.queue_sources.is_empty()) {
+            self.world.advance(SWEEP).await;
+        }
+    }
+
+    /// Requests that failed on purpose.
+    fn server_errors(&self) -> usize {
+        self.world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count()
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        let binaries: Vec<_> = self.world.stack.model().functions.iter().map(|function| &function.binary).collect();
+        self.world.stack.calls().since(0).into_iter().filter(|call| binaries.contains(&&call.caller)).collect()
+    }
+
+    fn points(&self) -> Vec<Point> {
+        let mut points: Vec<Point> = Vec::new();
+        for call in self.calls() {
+            let same = |point: &&Point| {
+                point.function == call.caller && point.operation == call.operation && point.target == call.target
+            };
+            let nth = points.iter().filter(same).count() as u64 + 1;
+            let Call { caller, service, operation, target, .. } = call;
+            points.push(Point { function: caller, service, operation, target, nth });
+        }
+        points
+    }
+
+    /// Calls and answers in their order, without anything that differs from run to run.
+    fn trace(&self) -> Vec<String> {
+        let mut lines: Vec<(u64, String)> = self
+            .calls()
+            .into_iter()
+            .map(|call| {
+                let fault = call.fault.map(|fault| format!("  << {fault}")).unwrap_or_default();
+                let status = if call.status == 0 { "lost".to_owned() } else { call.status.to_string() };
+                let line = format!(
+                    "  {:<16} {}.{} {} -> {status}{fault}",
+                    call.caller, call.service, call.operation, call.target
+                );
+                (call.number, line)
+            })
+            .collect();
+        lines.extend(self.told.lock().expect("no panic here").iter().cloned());
+        // An answer is told after the calls that it took.
+        lines.sort_by_key(|(at, line)| (*at, !line.starts_with("client")));
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+}
+
+impl Strike {
+    fn fault(&self) -> Fault {
+        let Point { function, service, operation, target, nth } = self.point.clone();
+        Fault::Call(CallFault {
+            function: Some(function),
+            service: Some(service),
+            operation: Some(operation),
+            target: Some(target),
+            nth,
+            times: 1,
+            action: self.kind.action(),
+            delay_ms: STALL_MS,
+        })
+    }
+}
+
+impl std::fmt::Display for Strike {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Point { function, service, operation, nth, .. } = &self.point;
+        write!(f, "{:?} at {function}'s {service}.{operation} no. {nth}", self.kind)
+    }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())
+}
+
+pub fn body(of: &[(&str, &str)]) -> Value {
+    of.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect()
+}

@@ -1,0 +1,66 @@
+//! A scenario: what clients do, and what must hold when everything has come to rest.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use umavez_local::faults::Action;
+use umavez_tests::Setup;
+
+use crate::run::Run;
+
+pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+pub struct Scenario {
+    pub name: &'static str,
+    pub setup: fn() -> Setup,
+    pub play: for<'a> fn(&'a Run) -> Work<'a, ()>,
+    /// Panics when a promise is broken.
+    pub audit: for<'a> fn(&'a Run) -> Work<'a, ()>,
+    /// Clients that ask at the same time: the order of calls is not the same in every run.
+    pub concurrent: bool,
+}
+
+/// The ways in which a call can go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    KilledBefore,
+    KilledAfter,
+    ReplyLost,
+    ErrorAfterApply,
+    Throttled,
+    Conflict,
+    /// Held up while others go on.
+    Stalled,
+}
+
+impl Kind {
+    pub const ALL: [Self; 7] = [
+        Self::KilledBefore,
+        Self::KilledAfter,
+        Self::ReplyLost,
+        Self::ErrorAfterApply,
+        Self::Throttled,
+        Self::Conflict,
+        Self::Stalled,
+    ];
+
+    pub fn fits(self, operation: &str, concurrent: bool) -> bool {
+        match self {
+            Self::Conflict => operation == "TransactWriteItems",
+            Self::Stalled => concurrent,
+            _ => true,
+        }
+    }
+
+    pub fn action(self) -> Action {
+        match self {
+            Self::KilledBefore => Action::KillBefore,
+            Self::KilledAfter => Action::KillAfter,
+            Self::ReplyLost => Action::DropReply,
+            Self::ErrorAfterApply => Action::ErrorAfter,
+            Self::Throttled => Action::Throttle,
+            Self::Conflict => Action::Conflict,
+            Self::Stalled => Action::DelayBefore,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Every call of every scenario, and every way in which it can go wrong.
+
+use std::ops::Range;
+
+use futures::StreamExt;
+use umavez_tests::{Setup, World};
+
+use crate::run::{Outcome, Point, Strike, run};
+use crate::scenario::{Kind, Scenario};
+use crate::scenarios;
+
+/// Runs at the same time: the machine has few cores and a run has several processes.
+const AT_ONCE: usize = 3;
+
+/// Counts of a part of the suite, told in one line.
+#[derive(Default)]
+struct Tally {
+    scenarios: usize,
+    effects: usize,
+    runs: usize,
+    unstruck: usize,
+    violations: usize,
+}
+
+impl Tally {
+    fn add(&mut self, name: &str, strikes: &[Strike], outcome: &Outcome) {
+        self.runs += 1;
+        self.unstruck += outcome.unstruck;
+        if let Some(violation) = &outcome.violation {
+            self.violations += 1;
+            let strikes: Vec<_> = strikes.iter().map(ToString::to_string).collect();
+            println!("VIOLATION in \"{name}\", {}: {violation}", strikes.join(" and "));
+            outcome.trace.iter().for_each(|line| println!("    {line}"));
+        }
+    }
+}
+
+/// One fault at a time, at every call.
+pub async fn single_faults() -> usize {
+    World::build().await;
+    let mut tally = Tally::default();
+    for scenario in &scenarios::all() {
+        let baseline = baseline(scenario, (scenario.setup)()).await;
+        tally.scenarios += 1;
+        tally.effects += baseline.points.len();
+        tally.add(scenario.name, &[], &baseline);
+        let mut runs = futures::stream::iter(strikes(scenario, &baseline.points))
+            .map(|strike| async move {
+                let strikes = [strike];
+                let outcome = run(scenario, (scenario.setup)(), &strikes).await;
+                (strikes, outcome)
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some((strikes, outcome)) = runs.next().await {
+            tally.add(scenario.name, &strikes, &outcome);
+        }
+    }
+    println!(
+        "crash points: {} scenarios, {} effects, {} faults, {} runs ({} faults met no call), {} violations",
+        tally.scenarios,
+        tally.effects,
+        Kind::ALL.len(),
+        tally.runs,
+        tally.unstruck,
+        tally.violations
+    );
+    tally.violations
+}
+
+/// Two faults in one run, sampled by seed.
+pub async fn pairs(seeds: Range<u64>) -> usize {
+    World::build().await;
+    let baselines = sequential_baselines().await;
+    let mut tally = Tally::default();
+    let mut runs = futures::stream::iter(seeds.clone())
+        .map(|seed| {
+            let (scenario, strikes) = pair(&baselines, seed);
+            async move {
+                let outcome = run(scenario, (scenario.setup)(), &strikes).await;
+                (seed, scenario, strikes, outcome)
+            }
+        })
+        .buffer_unordered(AT_ONCE);
+    while let Some((seed, scenario, strikes, outcome)) = runs.next().await {
+        tally.add(&format!("{} (--replay {seed})", scenario.name), &strikes, &outcome);
+    }
+    println!(
+        "pairs of faults: seeds {} to {}, {} runs, {} violations",
+        seeds.start,
+        seeds.end.saturating_sub(1),
+        tally.runs,
+        tally.violations
+    );
+    tally.violations
+}
+
+/// Runs one seed again and shows what happened.
+pub async fn replay(seed: u64) -> usize {
+    World::build().await;
+    let baselines = sequential_baselines().await;
+    let (scenario, strikes) = pair(&baselines, seed);
+    let outcome = run(scenario, (scenario.setup)(), &strikes).await;
+    println!("seed {seed}: {}", scenario.name);
+    strikes.iter().for_each(|strike| println!("  with {strike}"));
+    outcome.trace.iter().for_each(|line| println!("{line}"));
+    println!("{}", outcome.violation.as_deref().unwrap_or("no violation"));
+    usize::from(outcome.violation.is_some())
+}
+
+/// A seed gives the same trace every time, or replaying it would show something else.
+pub async fn replays_are_alike(seed: u64) -> usize {
+    let baselines = sequential_baselines().await;
+    let (scenario, strikes) = pair(&baselines, seed);
+    let first = run(scenario, (scenario.setup)(), &strikes).await;
+    let second = run(scenario, (scenario.setup)(), &strikes).await;
+    if first.trace == second.trace {
+        println!("replay of seed {seed}: the same {} lines twice", first.trace.len());
+        return 0;
+    }
+    println!(
+        "VIOLATION: the replay of seed {seed} differs\nfirst:\n{}\nsecond:\n{}",
+        first.trace.join("\n"),
+        second.trace.join("\n")
+    );
+    1
+}
+
+/// The suite can fail: each deliberately broken primitive is caught by some run.
+pub async fn broken_variants_are_caught() -> usize {
+    let mut missed = 0;
+    for variant in probe::broken::Broken::NAMES {
+        match first_violation(variant).await {
+            Some((strike, violation)) => println!("broken variant {variant}: caught, {strike}: {violation}"),
+            None => {
+                println!("VIOLATION: the broken variant {variant} was not caught");
+                missed += 1;
+            }
+        }
+    }
+    missed
+}
+
+async fn first_violation(variant: &str) -> Option<(String, String)> {
+    for scenario in &scenarios::of_the_probe() {
+        let setup = || (scenario.setup)().parameter("Broken", variant);
+        let baseline = baseline(scenario, setup()).await;
+        if let Some(violation) = baseline.violation {
+            return Some((format!("without a fault in \"{}\"", scenario.name), violation));
+        }
+        let mut runs = futures::stream::iter(strikes(scenario, &baseline.points))
+            .map(|strike| async move {
+                let outcome = run(scenario, setup(), std::slice::from_ref(&strike)).await;
+                (strike, outcome)
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some((strike, outcome)) = runs.next().await {
+            if let Some(violation) = outcome.violation {
+                return Some((strike.to_string(), violation));
+            }
+        }
+    }
+    None
+}
+
+async fn baseline(scenario: &Scenario, setup: Setup) -> Outcome {
+    run(scenario, setup, &[]).await
+}
+
+fn strikes(scenario: &Scenario, points: &[Point]) -> Vec<Strike> {
+    let of = |point: &Point| {
+        let point = point.clone();
+        let fitting = Kind::ALL.into_iter().filter(move |kind| kind.fits(&point.operation, scenario.concurrent));
+        fitting.collect::<Vec<_>>()
+    };
+    points.iter().flat_map(|point| of(point).into_iter().map(|kind| Strike { point: point.clone(), kind })).collect()
+}
+
+/// The scenarios whose calls come in the same order every time, with those calls.
+async fn sequential_baselines() -> Vec<(&'static Scenario, Vec<Point>)> {
+    let mut found = Vec::new();
+    for scenario in scenarios::all().into_iter().filter(|scenario| !scenario.concurrent) {
+        let scenario: &'static Scenario = Box::leak(Box::new(scenario));
+        let outcome = baseline(scenario, (scenario.setup)()).await;
+        found.push((scenario, outcome.points));
+    }
+    found
+}
+
+fn pair(baselines: &[(&'static Scenario, Vec<Point>)], seed: u64) -> (&'static Scenario, Vec<Strike>) {
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let (scenario, points) = &baselines[dice.usize(..baselines.len())];
+    let all = strikes(scenario, points);
+    let first = all[dice.usize(..all.len())].clone();
+    let second = all[dice.usize(..all.len())].clone();
+    (scenario, vec![first, second])
+}
