@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use umavez_local::faults::{Action, CallFault, Fault};
 use umavez_tests::{Answer, Expected, Setup, World};
 
 use crate::model::{Event, Operation, Seen, State, check_itself, explain};
+use crate::suite::AT_ONCE;
 
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
 const REFERENCES: [&str; 2] = ["1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061", "d5f4b3b2-63ca-46ec-a6e0-c464c324c985"];
@@ -26,8 +28,13 @@ pub async fn check(seeds: Range<u64>) -> usize {
     }
     World::build().await;
     let (mut operations, mut violations) = (0, 0);
-    for seed in seeds.clone() {
-        let (done, violation) = history(seed).await;
+    let mut histories = futures::stream::iter(seeds.clone())
+        .map(|seed| async move {
+            let (done, violation) = history(seed).await;
+            (seed, done, violation)
+        })
+        .buffer_unordered(AT_ONCE);
+    while let Some((seed, done, violation)) = histories.next().await {
         operations += done;
         if let Some(violation) = violation {
             violations += 1;

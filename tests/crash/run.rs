@@ -65,6 +65,8 @@ pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outco
     });
     let mut violation = played.catch_unwind().await.err().map(|panic| message(&*panic));
     let unstruck = run.world.stack.faults().waiting().len();
+    // What is called from here on is called without faults: no point of the scenario.
+    let points = run.points();
     run.world.stack.clear_faults();
     if violation.is_none() {
         let audited = AssertUnwindSafe(async {
@@ -76,7 +78,7 @@ pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outco
         });
         violation = audited.catch_unwind().await.err().map(|panic| message(&*panic));
     }
-    let outcome = Outcome { violation, points: run.points(), trace: run.trace(), unstruck };
+    let outcome = Outcome { violation, points, trace: run.trace(), unstruck };
     run.world.stack.stop().await.expect("the stack stops");
     outcome
 }

@@ -10,7 +10,7 @@ use crate::scenario::{Kind, Scenario};
 use crate::scenarios;
 
 /// Runs at the same time: the machine has few cores and a run has several processes.
-const AT_ONCE: usize = 3;
+pub const AT_ONCE: usize = 4;
 
 /// Counts of a part of the suite, told in one line.
 #[derive(Default)]

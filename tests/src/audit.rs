@@ -14,7 +14,8 @@ pub async fn audit(world: &World, expected: Expected) {
         server_errors: world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count(),
     };
     assert_eq!(found, expected, "what went wrong is what the test said would");
-    nothing_told_twice_or_in_clear(world);
+    nothing_is_told_in_clear(world);
+    every_call_is_granted(world);
     if world.stack.output("IntentsTable").is_some() {
         intents_have_one_holder(world).await;
     }
@@ -38,12 +39,31 @@ async fn dead_letters(world: &World) -> usize {
 }
 
 /// Logs hold ids and codes: no canary, no key.
-fn nothing_told_twice_or_in_clear(world: &World) {
+fn nothing_is_told_in_clear(world: &World) {
     let mut secrets = world.canaries();
     secrets.push(format!("Bearer {KEY}"));
     for line in world.stack.logs().since(0) {
         for secret in &secrets {
             assert!(!line.line.contains(secret), "a log line of {} holds a canary", line.function);
+        }
+    }
+}
+
+/// A function makes no call that its policies in the template do not grant. (Providers are outside of AWS.)
+fn every_call_is_granted(world: &World) {
+    let model = world.stack.model();
+    for call in world.stack.calls().since(0) {
+        let Some(function) = model.functions.iter().find(|function| function.binary == call.caller) else { continue };
+        if function.policies.is_empty() || !["dynamodb", "sqs"].contains(&call.service.as_str()) {
+            continue;
+        }
+        for action in &call.actions {
+            let grants = |statement: &&Value| {
+                let resource = statement["Resource"].to_string();
+                statement["Action"].to_string().contains(&format!("\"{action}\"")) && resource.contains(&call.target)
+            };
+            let granted = function.policies.iter().any(|statement| grants(&statement));
+            assert!(granted, "{} calls {action} on {} without a policy", call.caller, call.target);
         }
     }
 }

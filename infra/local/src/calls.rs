@@ -17,6 +17,8 @@ pub struct Call {
     pub operation: String,
     /// The table or queue.
     pub target: String,
+    /// What a policy has to grant for it: a transaction needs the actions of its parts.
+    pub actions: Vec<String>,
     /// What the caller was told; 0 when it was told nothing.
     pub status: u16,
     /// The fault that struck, if one did.

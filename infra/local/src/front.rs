@@ -246,6 +246,7 @@ impl Front {
             service: call.service.clone(),
             operation: call.operation.clone(),
             target: call.target.clone(),
+            actions: actions(&call.service, &call.operation, &call.body),
             status,
             fault: fault.and_then(|action| action.as_str().map(str::to_owned)),
             read_units: units.read,
@@ -362,6 +363,25 @@ fn target_of(body: &[u8]) -> String {
         .collect();
     tables.dedup();
     tables.join("+")
+}
+
+/// The IAM actions of a call.
+fn actions(service: &str, operation: &str, body: &[u8]) -> Vec<String> {
+    if operation != "TransactWriteItems" {
+        return vec![format!("{service}:{operation}")];
+    }
+    let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let parts = writes.iter().filter_map(Value::as_object).flat_map(|write| write.keys());
+    let mut actions: Vec<_> = parts
+        .map(|part| match part.as_str() {
+            "ConditionCheck" => format!("{service}:ConditionCheckItem"),
+            part => format!("{service}:{part}Item"),
+        })
+        .collect();
+    actions.sort();
+    actions.dedup();
+    actions
 }
 
 /// Headers that belong to a connection are not passed on.
