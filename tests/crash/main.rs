@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! cargo test --workspace                                              the default run, part of the tests
-//! cargo test -p umavez-tests --test crash_points -- --seeds 500       the long mode: more pairs, more histories
-//! cargo test -p umavez-tests --test crash_points -- --replay 7        one pair again, with its trace
-//! cargo test -p umavez-tests --test crash_points -- --history 7       one random history again
+//! cargo test --workspace --test crash_points -- --seeds 500       the long mode: more pairs, more histories
+//! cargo test --workspace --test crash_points -- --replay 7        one pair again, with its trace
+//! cargo test --workspace --test crash_points -- --history 7       one random history again
 //! ```
 
 mod histories;

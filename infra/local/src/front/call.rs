@@ -1,0 +1,134 @@
+//! A call as it arrives: who makes it, of which service, and what it is about.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+
+use super::{Front, PROVIDER};
+
+/// A call, told apart: who, what, on what.
+pub(super) struct Arrived {
+    pub(super) caller: String,
+    /// The name of the calling function and the token of its process, if it is one of ours.
+    pub(super) process: Option<(String, String)>,
+    pub(super) service: String,
+    pub(super) operation: String,
+    pub(super) target: String,
+    pub(super) path: String,
+    pub(super) method: http::Method,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Arrived {
+    pub(super) fn of(front: &Front, parts: http::request::Parts, body: Bytes) -> Self {
+        let whole = parts.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
+        let http::request::Parts { method, headers, .. } = parts;
+        if let Some(path) = whole.strip_prefix(PROVIDER) {
+            let mut words = path.splitn(3, '/');
+            let (caller, service) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            let path = format!("/{}", words.next().unwrap_or_default());
+            // `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be
+            // secret.
+            let operation = path.split(['/', '?']).nth(2).unwrap_or_default().to_owned();
+            let name = front.callers.values().find(|(binary, _)| binary == caller).map(|(_, name)| name.clone());
+            let process = name.map(|name| (name, String::new()));
+            let (caller, service) = (caller.to_owned(), service.to_owned());
+            return Self { caller, process, service, operation, target: String::new(), path, method, headers, body };
+        }
+        let signed = Signed::of(&headers);
+        let known = front.callers.get(&signed.access_key);
+        let token = headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default();
+        let process = known.map(|(_, name)| (name.clone(), token.to_owned()));
+        let caller = known.map_or(signed.access_key, |(binary, _)| binary.clone());
+        let operation = if signed.service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
+        let target = target_of(&body);
+        Self { caller, process, service: signed.service, operation, target, path: whole, method, headers, body }
+    }
+}
+
+/// Who signed a request and for which service: the credential of its SigV4 header. The signature is not checked.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Signed {
+    access_key: String,
+    service: String,
+}
+
+impl Signed {
+    fn of(headers: &HeaderMap) -> Self {
+        let header = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let scope = header.split_once("Credential=").map(|(_, rest)| rest).unwrap_or_default();
+        let scope = scope.split([',', ' ']).next().unwrap_or_default();
+        let mut parts = scope.split('/');
+        let access_key = parts.next().unwrap_or_default().to_owned();
+        let service = parts.nth(2).unwrap_or_default().to_owned();
+        Self { access_key, service }
+    }
+}
+
+fn operation(headers: &HeaderMap) -> String {
+    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    target.rsplit('.').next().unwrap_or_default().to_owned()
+}
+
+/// The table or queue that a request names.
+fn target_of(body: &[u8]) -> String {
+    let Ok(request) = serde_json::from_slice::<Value>(body) else { return String::new() };
+    if let Some(table) = request["TableName"].as_str() {
+        return table.to_owned();
+    }
+    if let Some(url) = request["QueueUrl"].as_str() {
+        return url.rsplit('/').next().unwrap_or_default().to_owned();
+    }
+    let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut tables: Vec<_> = writes
+        .iter()
+        .filter_map(Value::as_object)
+        .flat_map(|write| write.values())
+        .filter_map(|write| write["TableName"].as_str())
+        .collect();
+    tables.dedup();
+    tables.join("+")
+}
+
+/// The IAM actions of a call.
+pub(super) fn actions(service: &str, operation: &str, body: &[u8]) -> Vec<String> {
+    if operation != "TransactWriteItems" {
+        return vec![format!("{service}:{operation}")];
+    }
+    let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let parts = writes.iter().filter_map(Value::as_object).flat_map(|write| write.keys());
+    let mut actions: Vec<_> = parts
+        .map(|part| match part.as_str() {
+            "ConditionCheck" => format!("{service}:ConditionCheckItem"),
+            part => format!("{service}:{part}Item"),
+        })
+        .collect();
+    actions.sort();
+    actions.dedup();
+    actions
+}
+
+/// Headers that belong to a connection are not passed on.
+pub(super) fn end_to_end(mut headers: HeaderMap<HeaderValue>) -> HeaderMap<HeaderValue> {
+    for name in ["host", "connection", "content-length", "transfer-encoding", "keep-alive", "expect"] {
+        headers.remove(HeaderName::from_static(name));
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_and_the_service_are_read_from_the_credential() {
+        let mut headers = HeaderMap::new();
+        let header = "AWS4-HMAC-SHA256 Credential=local-a/20260101/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0";
+        headers.insert("authorization", HeaderValue::from_static(header));
+        let signed = Signed { access_key: "local-a".to_owned(), service: "dynamodb".to_owned() };
+        assert_eq!(Signed::of(&headers), signed);
+        assert_eq!(Signed::of(&HeaderMap::new()), Signed::default());
+    }
+}

@@ -1,0 +1,52 @@
+//! What a caller is told: a provider's answer, an error as AWS says it, or nothing.
+
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde_json::{Value, json};
+
+use crate::catcher::Caught;
+
+/// A reply that never arrives: the connection breaks.
+pub(super) fn lost() -> Response {
+    let broken = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("the reply is lost")) });
+    let mut response = Response::new(Body::from_stream(broken));
+    response.headers_mut().insert("content-length", HeaderValue::from_static("1"));
+    response
+}
+
+/// An error as the JSON protocols of AWS say it.
+pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
+    let mut body = json!({"__type": format!("com.amazonaws#{kind}"), "message": kind});
+    if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+        body.extend(more);
+    }
+    let body = body.to_string();
+    let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amzn-errortype", kind)];
+    (status(status_code), headers, body).into_response()
+}
+
+/// Another transaction is at work on the rows: of a transaction, every write says so.
+pub(super) fn conflict(body: &[u8]) -> Response {
+    let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let Some(writes) = request["TransactItems"].as_array() else {
+        return refusal(400, "TransactionConflictException", Value::Null);
+    };
+    let reasons: Vec<_> =
+        writes.iter().map(|_| json!({"Code": "TransactionConflict", "Message": "conflict"})).collect();
+    refusal(400, "TransactionCanceledException", json!({"CancellationReasons": reasons}))
+}
+
+pub(super) fn respond(caught: Caught) -> Response {
+    let mut response = (status(caught.status), axum::Json(caught.body)).into_response();
+    for (name, value) in caught.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
