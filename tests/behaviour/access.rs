@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 use umavez_platform::api_keys;
-use umavez_tests::play;
+use umavez_tests::{KEY, play};
 
 use crate::intents::{CLIENT, VAGA_A, offer};
 
@@ -17,7 +17,7 @@ async fn without_a_key_or_with_a_wrong_one_nothing_happens() {
             (request().header("authorization", "Basic bG9jYWw6"), "missing_key"),
             (request().header("authorization", "Bearer "), "missing_key"),
             (request().bearer_auth("uv_not_a_key"), "invalid_key"),
-            (request().bearer_auth("LOCAL"), "invalid_key"),
+            (request().bearer_auth(KEY.to_uppercase()), "invalid_key"),
         ];
         for (request, code) in cases {
             let answer = world.send(request).await;

@@ -11,7 +11,7 @@ use umavez_platform::aws::Aws;
 use umavez_platform::store::{Condition, Transacted, Write, Written};
 use umavez_tests::{Expected, Setup, World, play, play_with};
 
-use crate::intents::{VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
+use crate::intents::{CLIENT, VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
 
 fn probe() -> Setup {
     Setup::of_template(include_str!("../fixtures/probe.yaml"))
@@ -43,6 +43,52 @@ async fn a_write_that_meets_its_own_first_attempt_is_mine() {
             let other = world.store.write(&world.invocation(), put).await;
             assert!(matches!(other, Ok(Written::Refused(Some(_)))), "{action:?}: {other:?}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_plain_write_that_meets_a_transaction_is_tried_again() {
+    play_with(probe(), async |world| {
+        let key = umavez_domain::keys::Key { pk: "row".into(), sk: "ROW".into() };
+        let write = Write::update("probe-jobs", key.clone()).increment("count");
+        call_fault(world, "test", "UpdateItem", Action::Conflict, 0, 2).await;
+        assert_eq!(world.store.write(&world.invocation(), write).await, Ok(Written::New));
+        let row: Option<Value> = world.store.get(&world.invocation(), "probe-jobs", &key).await.expect("read");
+        assert_eq!(row.expect("the row")["count"], 1);
+    })
+    .await;
+}
+
+/// Longer than one attempt of the SDK: its second attempt is made, and then the first arrives.
+const LATE_MS: u64 = 3_500;
+
+#[tokio::test]
+async fn a_release_that_arrives_late_does_not_hit_the_next_holder() {
+    play(async |world| {
+        let held = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
+        assert_allowed(&held);
+        call_fault(world, "outbound-api", "UpdateItem", Action::DelayBefore, LATE_MS, 1).await;
+        let path = format!("/intents/{}/release", held.text("/fingerprint"));
+        let released = world.post(&path, &json!({"client_id": CLIENT})).await;
+        assert_eq!(released.body["released"], true, "{}", released.body);
+        assert_allowed(&world.post_with_key("b", "/intents", &offer(VAGA_A)).await);
+        world.drain().await;
+        assert_blocked(&world.post_with_key("c", "/intents", &offer(VAGA_A)).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_that_arrives_late_does_not_take_back_what_was_released() {
+    play(async |world| {
+        call_fault(world, "outbound-api", "UpdateItem", Action::DelayBefore, LATE_MS, 1).await;
+        let held = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
+        assert_allowed(&held);
+        let path = format!("/intents/{}/release", held.text("/fingerprint"));
+        assert_eq!(world.post(&path, &json!({"client_id": CLIENT})).await.body["released"], true);
+        world.drain().await;
+        assert_allowed(&world.post_with_key("b", "/intents", &offer(VAGA_A)).await);
     })
     .await;
 }
@@ -135,6 +181,7 @@ async fn only_the_calling_process_is_killed() {
         // Warm, with more than one process.
         join_all((0..8).map(|_| world.get("/health"))).await;
         let before = world.stack.functions().processes().len();
+        assert!(before >= 2, "more than one process is warm");
         call_fault(world, "outbound-api", "UpdateItem", Action::KillBefore, 0, 1).await;
         assert_eq!(world.post("/intents", &offer(VAGA_A)).await.status, 502);
         // The authorizer came up meanwhile; of the others one is gone.
@@ -194,6 +241,19 @@ async fn a_message_can_be_late() {
         assert_eq!(outcomes(world, "done"), 0);
         world.advance(Duration::from_secs(101)).await;
         assert_eq!(outcomes(world, "done"), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_can_be_late() {
+    play_with(probe(), async |world| {
+        delivery_fault(world, "probe-jobs", DeliveryAction::Late, 100).await;
+        create(world, "a").await;
+        world.drain().await;
+        assert_eq!(outcomes(world, "published"), 0);
+        world.advance(Duration::from_secs(101)).await;
+        assert_eq!((outcomes(world, "published"), outcomes(world, "done")), (1, 1));
     })
     .await;
 }
@@ -290,6 +350,8 @@ async fn faults_are_said_listed_and_cleared_over_http() {
         world.send(world.request(Method::POST, path).json(&fault)).await;
         world.send(world.request(Method::DELETE, path)).await;
         assert_allowed(&world.post("/intents", &offer(VAGA_A)).await);
+        let never = json!({"call": {"nth": 0, "action": "throttle"}});
+        assert_eq!(world.send(world.request(Method::POST, path).json(&never)).await.status, 422);
         let unknown = json!({"call": {"functoin": "x", "action": "throttle"}});
         assert_eq!(world.send(world.request(Method::POST, path).json(&unknown)).await.status, 422);
     })

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use umavez_tests::play;
+use umavez_tests::{KEY, play};
 
 use crate::intents::{CLIENT, VAGA_A, offer};
 
@@ -49,7 +49,7 @@ async fn bad_input_names_its_fields_and_writes_nothing() {
 #[tokio::test]
 async fn a_body_that_is_no_json_object_is_refused() {
     play(async |world| {
-        let post = || world.request(Method::POST, "/intents").bearer_auth("local");
+        let post = || world.request(Method::POST, "/intents").bearer_auth(KEY);
         let json_type = || post().header("content-type", "application/json; charset=utf-8");
         world.send(post().body("{}")).await.assert_problem(415, "unsupported_media_type", &[]);
         world.send(json_type().body("{\"client_id\"")).await.assert_problem(400, "invalid_json", &[]);
@@ -86,6 +86,16 @@ async fn every_answer_has_the_id_of_its_request() {
         let line = world.events("HTTP").into_iter().find(|line| line["request_id"].as_str() == ids[1]);
         let line = line.expect("the request has its line");
         assert_eq!((&line["status"], &line["code"]), (&json!(422), &json!("invalid_request")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_that_is_none_is_a_bad_request() {
+    play(async |world| {
+        let answer = world.send(world.request(Method::GET, "/health").header("host", "a b")).await;
+        assert_eq!(answer.status, 400);
+        assert_eq!(world.send(world.request(Method::GET, "/health")).await.status, 200);
     })
     .await;
 }

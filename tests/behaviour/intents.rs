@@ -173,7 +173,13 @@ async fn a_blocked_check_tells_who_holds_it_and_until_when_and_records_the_event
 #[tokio::test]
 async fn a_check_is_one_request_and_one_write_unit_whether_new_or_duplicate() {
     play(async |world| {
+        // The longest key and the longest record of a release that a row can have.
         let longest_key = "k".repeat(255);
+        let held = world.post_with_key(&longest_key, "/intents", &offer(VAGA_A)).await;
+        let body = json!({"client_id": CLIENT, "holder": held.body["holder"]});
+        let (released, calls) =
+            world.calls_of("outbound-api", world.post_with_key(&longest_key, &release_path(&held), &body)).await;
+        assert_eq!((released.status, calls.len()), (200, 1), "{calls:?}");
         for (round, answer_of) in [("new", true), ("duplicate", false)] {
             let key = if answer_of { longest_key.as_str() } else { "another" };
             let (answer, calls) =
@@ -206,7 +212,9 @@ async fn a_released_intent_may_be_taken_by_another() {
         let released = world.post(&release_path(&first), &json!({"client_id": CLIENT})).await;
         assert_eq!(released.status, 200, "{}", released.body);
         assert_eq!(released.body["released"], true);
-        assert_eq!(released.body["intent"]["status"], "RELEASED");
+        assert_eq!(released.body["already"], false);
+        let path = format!("/intents/{}?client_id={CLIENT}", first.text("/fingerprint"));
+        assert_eq!(world.get(&path).await.body["status"], "RELEASED");
         held(world, "b").await;
         assert_blocked(&world.post_with_key("a", "/intents", &offer(VAGA_A)).await);
         assert_eq!(world.events("INTENT_RELEASED").len(), 1);
@@ -218,10 +226,17 @@ async fn a_released_intent_may_be_taken_by_another() {
 async fn releasing_again_changes_nothing() {
     play(async |world| {
         let first = held(world, "a").await;
-        let once = world.post(&release_path(&first), &json!({"client_id": CLIENT})).await;
-        let again = world.post(&release_path(&first), &json!({"client_id": CLIENT})).await;
+        let path = release_path(&first);
+        let once = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
+        let again = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
         assert_eq!((again.status, &again.body), (200, &once.body));
         assert!(again.is_replayed() && !once.is_replayed());
+        let other = world.post(&path, &json!({"client_id": CLIENT})).await;
+        assert_eq!((&other.body["released"], &other.body["already"]), (&json!(true), &json!(true)));
+        assert!(!other.is_replayed(), "it is another release");
+        let other_body = json!({"client_id": CLIENT, "holder": first.body["holder"]});
+        let reused = world.post_with_key("r1", &path, &other_body).await;
+        reused.assert_problem(422, "idempotency_key_reused", &[]);
         assert_eq!(world.events("INTENT_RELEASED").len(), 1);
     })
     .await;
@@ -232,11 +247,11 @@ async fn a_repeated_release_does_not_hit_the_next_holder() {
     play(async |world| {
         let first = held(world, "a").await;
         let path = release_path(&first);
-        // By its own key, when the reply to the first release was lost.
-        world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
+        // By its own key, when the reply to the first release was lost: the same answer, though another holds it.
+        let once = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
         held(world, "b").await;
         let late = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
-        assert_eq!(late.status, 200);
+        assert_eq!((late.status, &late.body), (200, &once.body));
         assert!(late.is_replayed());
         // And by naming the holder that is meant.
         let named = world.post(&path, &json!({"client_id": CLIENT, "holder": first.body["holder"]})).await;

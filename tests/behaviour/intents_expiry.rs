@@ -32,21 +32,18 @@ async fn an_expired_row_that_ttl_has_not_removed_is_as_good_as_gone() {
 }
 
 #[tokio::test]
-async fn an_expired_row_does_not_block() {
+async fn nothing_is_allowed_twice_because_its_row_has_expired() {
     play(async |world| {
-        // Two moments of one seven-day bucket, the first of which is about to be thirty days old.
-        let bucket_start = Timestamp::from_ordinal(world.now().plus_days(-22).ordinal().div_euclid(7) * 7);
-        let early = bucket_start.plus_ms(3_600_000);
-        let late = early.plus_days(6);
         let nudge = |at: Timestamp| json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": at});
+        // As old as can be asked for, and the last moment of the same seven days.
+        let early = world.now().plus_days(-23).plus_ms(3_600_000);
+        let late = Timestamp::from_ordinal((early.ordinal().div_euclid(7) + 1) * 7).plus_ms(-1_000);
         assert_allowed(&world.post("/intents", &nudge(early)).await);
         assert_blocked(&world.post("/intents", &nudge(late)).await);
         let left = early.plus_days(30).seconds() - world.now().seconds();
-        world.advance_without_ttl(Duration::from_secs(u64::try_from(left).expect("in the future") + 1)).await;
-        let answer = world.post("/intents", &nudge(late)).await;
-        assert_allowed(&answer);
-        assert_eq!(world.rows("IntentsTable").await.len(), 1, "it took the expired row's place");
-        world.post("/intents", &nudge(early)).await.assert_problem(422, "invalid_request", &["at"]);
+        world.advance(Duration::from_secs(u64::try_from(left).expect("in the future") + 1)).await;
+        assert_eq!(world.rows("IntentsTable").await.len(), 0, "the row is gone");
+        world.post("/intents", &nudge(late)).await.assert_problem(422, "invalid_request", &["at"]);
     })
     .await;
 }

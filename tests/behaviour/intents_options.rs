@@ -55,8 +55,8 @@ async fn a_rolling_window_does_not() {
         assert_eq!(retry.body, first.body);
         // Other campaigns are not concerned.
         assert_allowed(&world.post("/intents", &touch(VAGA_B)).await);
-        // Exactly a window later it is open again.
-        world.advance(Duration::from_secs(7 * DAY - 120)).await;
+        // A window later, to the second, it is open again.
+        world.advance(Duration::from_secs(7 * DAY - 119)).await;
         assert_allowed(&world.post("/intents", &touch(VAGA_A)).await);
     })
     .await;
@@ -66,8 +66,8 @@ async fn a_rolling_window_does_not() {
 async fn of_many_on_both_sides_of_the_edge_one_may_send() {
     play_with(with_options(&json!({"discovery_first_touch": {"window": "rolling"}})), async |world| {
         to_the_edge(world, 7).await;
-        world.advance(Duration::from_secs(90)).await;
-        let before = world.now().plus_ms(-60_000).to_string();
+        world.advance(Duration::from_secs(80)).await;
+        let before = world.now().plus_ms(-40_000).to_string();
         let sides: Vec<_> = (0..30)
             .map(|number| {
                 let mut body = touch(VAGA_A);
@@ -135,6 +135,38 @@ async fn releasing_an_old_intent_leaves_the_guard_to_its_new_owner() {
         let released = world.post(&path, &json!({"client_id": CLIENT})).await;
         assert_eq!(released.body["released"], true, "{}", released.body);
         assert_blocked(&world.post("/intents", &touch(VAGA_A)).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn releasing_an_old_intent_leaves_the_guard_to_a_newer_hold_of_the_same_holder() {
+    let options = json!({"discovery_first_touch": {"scope": "contact", "window": "rolling"}});
+    play_with(with_options(&options), async |world| {
+        let old = world.post_with_key("k", "/intents", &touch(VAGA_A)).await;
+        world.advance(Duration::from_secs(8 * DAY)).await;
+        assert_allowed(&world.post_with_key("k", "/intents", &touch(VAGA_B)).await);
+        let path = format!("/intents/{}/release", old.text("/fingerprint"));
+        let released = world.post(&path, &json!({"client_id": CLIENT, "holder": old.body["holder"]})).await;
+        assert_eq!(released.body["released"], true, "{}", released.body);
+        assert_blocked(&world.post("/intents", &touch(VAGA_A)).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_contacts_buckets_are_guarded_one_by_one_also_for_times_that_lie_back() {
+    play_with(with_options(&json!({"discovery_first_touch": {"scope": "contact"}})), async |world| {
+        let at = |campaign: &str, days: i64| {
+            let mut body = touch(campaign);
+            body["at"] = json!(world.now().plus_days(days));
+            body
+        };
+        assert_allowed(&world.post("/intents", &at(VAGA_A, 0)).await);
+        // A week before is another window: free for one, and only for one.
+        assert_allowed(&world.post("/intents", &at(VAGA_B, -7)).await);
+        assert_blocked(&world.post("/intents", &at(VAGA_A, -7)).await);
+        assert_blocked(&world.post("/intents", &at(VAGA_B, 0)).await);
     })
     .await;
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use umavez_local::calls::Call;
 use umavez_local::{Options, Stack, binaries};
-use umavez_tests::{World, template};
+use umavez_tests::{KEY, World, template};
 
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
 const STARTS: usize = 40;
@@ -42,9 +42,10 @@ async fn start() -> World {
         concurrency: 1,
         schedules: false,
         echo_logs: false,
+        clock_offset_ms: 0,
     };
     let world = World::of(Stack::start(options).await.expect("the stack starts"));
-    world.create_key("local", &["*"]).await;
+    world.create_key(KEY, &["*"]).await;
     world
 }
 
@@ -70,9 +71,11 @@ async fn requests(world: &World) {
     row("intents of a client, one page", &calls, (1, 0.0));
     let (_, calls) = world.calls_of("authorizer", world.get(&page)).await;
     row("authorizer", &calls, (1, 0.0));
-    let fingerprint = listed.body["intents"][0]["fingerprint"].as_str().expect("an intent").to_owned();
-    let path = format!("/intents/{fingerprint}/release");
-    let (_, calls) = world.calls_of("outbound-api", world.post(&path, &json!({"client_id": CLIENT}))).await;
+    let intents = listed.body["intents"].as_array().expect("a list");
+    let intent = intents.iter().find(|intent| intent["intent_type"] == "offer_active").expect("the offer");
+    let path = format!("/intents/{}/release", intent["fingerprint"].as_str().expect("a fingerprint"));
+    let body = json!({"client_id": CLIENT, "holder": intent["holder"]});
+    let (_, calls) = world.calls_of("outbound-api", world.post(&path, &body)).await;
     row("release", &calls, (1, 1.0));
 }
 
@@ -93,6 +96,7 @@ async fn processor_time(world: &World) {
             concurrency: 1,
             schedules: false,
             echo_logs: false,
+            clock_offset_ms: 0,
         })
         .await
         .expect("the control starts"),

@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::join_all;
+use futures::{FutureExt, StreamExt};
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, Fault};
-use umavez_tests::{Answer, Expected, Setup, World};
+use umavez_tests::{Answer, Expected, KEY, Setup, World};
 
 use crate::model::{Event, Operation, Seen, State, check_itself, explain};
 use crate::suite::AT_ONCE;
@@ -56,8 +57,17 @@ pub async fn replay(seed: u64) -> usize {
     usize::from(violation.is_some())
 }
 
-/// One history: rounds of operations that overlap, with the same seed the same operations.
+/// One history; a broken invariant at its end is a violation too.
 async fn history(seed: u64) -> (usize, Option<String>) {
+    let whole = AssertUnwindSafe(play(seed)).catch_unwind().await;
+    whole.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        (0, Some(text.unwrap_or_else(|| "a promise was broken".to_owned())))
+    })
+}
+
+/// Rounds of operations that overlap, with the same seed the same operations.
+async fn play(seed: u64) -> (usize, Option<String>) {
     let world = World::start(Setup::default()).await;
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut operations = 0;
@@ -105,7 +115,11 @@ async fn history(seed: u64) -> (usize, Option<String>) {
             break;
         }
     }
-    let server_errors = world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count();
+    let lines = world.events("HTTP");
+    let failed: Vec<_> =
+        lines.iter().filter_map(|line| line["status"].as_u64()).filter(|status| *status >= 500).collect();
+    assert!(failed.iter().all(|status| *status == 503), "a fault was answered with {failed:?}");
+    let server_errors = failed.len();
     world.drain().await;
     world.audit(Expected { server_errors, ..Expected::default() }).await;
     world.stack.stop().await.expect("the stack stops");
@@ -115,8 +129,8 @@ async fn history(seed: u64) -> (usize, Option<String>) {
 fn plan(dice: &mut fastrand::Rng, round: usize) -> (&'static str, Operation, String) {
     let reference = REFERENCES[dice.usize(..REFERENCES.len())];
     let key = KEYS[dice.usize(..KEYS.len())].to_owned();
-    // Every release is a request of its own.
-    let own_key = format!("release-{round}-{}", dice.u32(..));
+    // Every release is a request of its own; some bring no key.
+    let own_key = if dice.bool() { format!("release-{round}-{}", dice.u32(..)) } else { String::new() };
     match dice.u8(..10) {
         0..=5 => (reference, Operation::Check { key: key.clone() }, key),
         6 => (reference, Operation::Release { holder: None }, own_key),
@@ -172,7 +186,8 @@ async fn perform(
 }
 
 async fn post(world: &World, path: &str, key: &str, body: &Value) -> Answer {
-    let request = world.request(Method::POST, path).bearer_auth("local").header("idempotency-key", key).json(body);
+    let request = world.request(Method::POST, path).bearer_auth(KEY).json(body);
+    let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
     world.send(request).await
 }
 
@@ -183,7 +198,7 @@ fn seen(operation: &Operation, answer: &Answer) -> Seen {
         (_, 409) => Seen::HeldByAnother,
         (Operation::Check { .. }, _) if answer.body["can_send"] == true => Seen::Allowed,
         (Operation::Check { .. }, _) => Seen::Blocked { by: short_name(&answer.body["blocked_by"]["holder"]) },
-        (Operation::Release { .. }, _) if answer.is_replayed() => Seen::AlreadyReleased,
+        (Operation::Release { .. }, _) if answer.body["already"] == true => Seen::AlreadyReleased,
         (Operation::Release { .. }, _) => Seen::Released,
         (Operation::Read, _) if answer.body["status"] == "RELEASED" => Seen::Is(State::Released),
         (Operation::Read, _) => Seen::Is(State::Held(short_name(&answer.body["holder"]))),
@@ -192,7 +207,7 @@ fn seen(operation: &Operation, answer: &Answer) -> Seen {
 
 /// A holder is known by its key together with the API key's id.
 fn full_name(key: &str) -> String {
-    format!("key:{}:{key}", umavez_domain::access::PresentedKey::of("local").id)
+    format!("key:{}:{key}", umavez_domain::access::PresentedKey::of(KEY).id)
 }
 
 fn short_name(holder: &Value) -> String {

@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_local::calls::Call;
 use umavez_local::faults::{CallFault, Fault};
-use umavez_tests::{Answer, Expected, Setup, World};
+use umavez_tests::{Answer, Expected, KEY, Setup, World};
 
 use crate::scenario::{Kind, Scenario};
 
@@ -53,6 +53,17 @@ pub struct Outcome {
 }
 
 pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outcome {
+    let whole = AssertUnwindSafe(run_to_its_end(scenario, setup, strikes)).catch_unwind().await;
+    // A stack that does not start or stop is no less a violation.
+    whole.unwrap_or_else(|panic| Outcome {
+        violation: Some(message(&*panic)),
+        points: Vec::new(),
+        trace: Vec::new(),
+        unstruck: 0,
+    })
+}
+
+async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outcome {
     let world = World::start(setup).await;
     let run = Run { world, told: Mutex::default() };
     for strike in strikes {
@@ -73,7 +84,7 @@ pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outco
             for _ in 0..SWEEPS {
                 run.sweep().await;
             }
-            run.world.audit(Expected { server_errors: run.server_errors(), ..Expected::default() }).await;
+            run.world.audit(Expected { server_errors: run.unavailable(strikes.len()), ..Expected::default() }).await;
             (scenario.audit)(&run).await;
         });
         violation = audited.catch_unwind().await.err().map(|panic| message(&*panic));
@@ -101,7 +112,7 @@ impl Run {
     }
 
     async fn once(&self, what: &str, key: Option<&str>, path: &str, body: &Value) -> Answer {
-        let request = self.world.request(Method::POST, path).bearer_auth("local").json(body);
+        let request = self.world.request(Method::POST, path).bearer_auth(KEY).json(body);
         let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
         let answer = self.world.send(request).await;
         let at = self.world.stack.calls().position();
@@ -132,9 +143,14 @@ impl Run {
         }
     }
 
-    /// Requests that failed on purpose.
-    fn server_errors(&self) -> usize {
-        self.world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count()
+    /// Requests that were answered "try again": only faults cause them, and nothing causes an answer of 500.
+    fn unavailable(&self, strikes: usize) -> usize {
+        let lines = self.world.events("HTTP");
+        let failed: Vec<_> =
+            lines.iter().filter_map(|line| line["status"].as_u64()).filter(|status| *status >= 500).collect();
+        assert!(failed.iter().all(|status| *status == 503), "a fault was answered with {failed:?}");
+        assert!(failed.len() <= strikes, "{strikes} faults and {} refusals", failed.len());
+        failed.len()
     }
 
     fn calls(&self) -> Vec<Call> {

@@ -11,7 +11,7 @@ pub mod contract;
 mod world;
 
 pub use answer::Answer;
-pub use world::{Expected, Setup, World, play, play_with};
+pub use world::{Expected, KEY, Setup, World, play, play_with};
 
 /// The text of the product's template.
 pub fn template() -> String {

@@ -17,8 +17,8 @@ use umavez_platform::store::Store;
 
 use crate::{Answer, audit, contract, template};
 
-/// The key with all scopes.
-pub const KEY: &str = "local";
+/// The key with all scopes. It is a canary too: no log line may hold it.
+pub const KEY: &str = "uv_test_key_2b58874f";
 
 /// What a test wants of its world, and what the audit is to find in it.
 #[derive(Debug, Clone)]
@@ -37,6 +37,10 @@ pub struct Expected {
     pub panics: usize,
     /// 5xx answers of functions.
     pub server_errors: usize,
+    /// Messages that still wait for a time in queues that are read.
+    pub waiting: usize,
+    /// Requests that providers received.
+    pub sent: usize,
 }
 
 impl Default for Setup {
@@ -83,6 +87,12 @@ pub async fn play_with(setup: Setup, test: impl AsyncFnOnce(&World)) {
     world.stack.stop().await.expect("the stack stops");
 }
 
+/// Tests begin at noon: a day does not end under them.
+fn until_noon() -> i64 {
+    const DAY_MS: i64 = 86_400_000;
+    (DAY_MS / 2 - Clock::default().now().millis()).rem_euclid(DAY_MS)
+}
+
 /// The functions are built once per test process; cargo finds them fresh when nothing changed.
 async fn built() {
     static BUILT: OnceCell<()> = OnceCell::const_new();
@@ -106,6 +116,7 @@ impl World {
             concurrency: 4,
             schedules: false,
             echo_logs: std::env::var_os("UMAVEZ_TEST_LOGS").is_some(),
+            clock_offset_ms: until_noon(),
         })
         .await
         .expect("the stack starts");

@@ -1,8 +1,8 @@
 //! `POST /intents/{fingerprint}/release`: gives an intent back, so that it may be sent after all.
 
-use serde_json::json;
 use umavez_domain::codes::{Event, Problem as Code};
-use umavez_domain::intents::{IntentRow, IntentView, release_request};
+use umavez_domain::idempotency::body_hash;
+use umavez_domain::intents::{IntentRow, ReleaseAnswer, Released, release_request};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::intents::{Freed, Release};
 use umavez_platform::invocation::Invocation;
@@ -11,31 +11,43 @@ use crate::{Deps, read};
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
-    let key = request.idempotency_key()?;
-    // Keys of different callers are different keys.
-    let key = key.map(|key| Ok::<_, Problem>(format!("{}:{}", request.caller()?.key_id, key.as_str()))).transpose()?;
+    let (key, hash) = (release_key(request, invocation)?, request.body_hash());
     let mut errors = Vec::new();
     let fingerprint = read::fingerprint(request, &mut errors);
     let asked = release_request(&body).map_err(|more| errors.extend(more)).ok();
     let (Some(fingerprint), Some((client, holder))) = (fingerprint, asked) else {
         return Err(Problem::invalid(errors));
     };
-    let release = Release { client, fingerprint, holder: holder.as_deref(), key: key.as_deref() };
+    let release = Release { client, fingerprint, holder: holder.as_deref(), key: &key, body_hash: &hash };
     match deps.intents.release(invocation, &release).await? {
         Freed::Now(row) => {
             tell_released(invocation, &row);
-            answer(*row)
+            let last = row.last_release.as_ref().ok_or_else(Problem::internal)?;
+            Answer::json(200, &ReleaseAnswer::of(&row, last, false))
         }
-        Freed::Already(row) => Ok(answer(*row)?.replayed()),
-        Freed::NotFound => Err(Problem::not_found("this client has no such intent, or it has expired")),
-        Freed::HeldByAnother => {
+        Freed::Judged(Released::Replayed(answer)) => Ok(Answer::json(200, &answer)?.replayed()),
+        Freed::Judged(Released::Already(answer)) => Answer::json(200, &answer),
+        Freed::Judged(Released::KeyReused) => {
+            let detail = "this Idempotency-Key released the intent already, in a request with another body";
+            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+        }
+        Freed::Judged(Released::HeldByAnother | Released::Held(_)) => {
             Err(Problem::new(409, Code::HeldByAnother, "the intent is held by another than the named holder"))
+        }
+        Freed::Judged(Released::NotFound) => {
+            Err(Problem::not_found("this client has no such intent, or it has expired"))
         }
     }
 }
 
-fn answer(row: IntentRow) -> Result<Answer, Problem> {
-    Answer::json(200, &json!({"released": true, "intent": IntentView::from(row)}))
+/// What the release is known by. Keys of different callers are different keys; without one, only this request is this
+/// release.
+fn release_key(request: &Request, invocation: &Invocation) -> Result<String, Problem> {
+    let known_by = match request.idempotency_key()? {
+        Some(key) => format!("key:{}:{}", request.caller()?.key_id, key.as_str()),
+        None => format!("request:{}", invocation.request_id),
+    };
+    Ok(body_hash(known_by.as_bytes()))
 }
 
 fn tell_released(invocation: &Invocation, row: &IntentRow) {

@@ -100,9 +100,10 @@ struct LogsQuery {
 async fn logs(State(control): State<Arc<Control>>, Query(query): Query<LogsQuery>) -> String {
     let stack = &control.stack;
     let name = query.function.as_deref().map(|binary| stack.function_name(binary).unwrap_or(binary).to_owned());
-    let lines = stack.logs().tail(query.limit.unwrap_or(200));
-    let wanted = lines.into_iter().filter(|line| name.as_ref().is_none_or(|name| line.function == *name));
-    wanted.map(|line| format!("[{}] {}\n", line.function, line.line)).collect()
+    let mut lines = stack.logs().since(0);
+    lines.retain(|line| name.as_ref().is_none_or(|name| line.function == *name));
+    let shown = &lines[lines.len().saturating_sub(query.limit.unwrap_or(200))..];
+    shown.iter().map(|line| format!("[{}] {}\n", line.function, line.line)).collect()
 }
 
 async fn time(State(control): State<Arc<Control>>) -> Json<Value> {
@@ -167,6 +168,9 @@ async fn kill(State(control): State<Arc<Control>>, body: Json<Kill>) -> Response
 fn answer(result: Result<Value, StackError>) -> Response {
     match result {
         Ok(body) => Json(body).into_response(),
+        Err(error @ StackError::Fault(_)) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({"message": error.to_string()}))).into_response()
+        }
         Err(error) => (StatusCode::CONFLICT, Json(json!({"message": error.to_string()}))).into_response(),
     }
 }

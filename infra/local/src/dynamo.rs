@@ -20,9 +20,11 @@ pub struct Dynamo {
     pub address: SocketAddr,
     tables: Arc<Vec<Table>>,
     clock: Clock,
-    /// Table and key of rows that TTL removed and whose removal no stream reader has seen yet. The emulator's own sweep
-    /// knows only the machine's time, so rows are removed here, and the mark that AWS puts on such removals with them.
+    /// Table, key and expiry of rows that TTL removed. The emulator's own sweep knows only the machine's time, so rows are
+    /// removed here, and the mark that AWS puts on such removals with them.
     removed_by_ttl: Arc<Mutex<HashSet<String>>>,
+    /// One sweep at a time, so that a mark is of one removal.
+    sweeping: Arc<Mutex<()>>,
     server: Arc<Mutex<Option<Server>>>,
     /// The tables as they were when the indexes were frozen, and the file that holds them.
     frozen: Arc<Mutex<Option<(Database, PathBuf)>>>,
@@ -35,7 +37,12 @@ struct Server {
 
 impl Dynamo {
     /// Opens the database (in memory without a file), makes the tables that are missing, and serves it on loopback.
-    pub async fn start(file: Option<&Path>, tables: &[Table], clock: Clock) -> Result<Self, StackError> {
+    pub async fn start(
+        file: Option<&Path>,
+        tables: &[Table],
+        clock: Clock,
+        removed_by_ttl: &[String],
+    ) -> Result<Self, StackError> {
         let db = match file {
             None => Database::memory(),
             Some(file) => Database::new(&file.to_string_lossy()),
@@ -55,7 +62,8 @@ impl Dynamo {
             address,
             tables: Arc::new(tables.to_vec()),
             clock,
-            removed_by_ttl: Arc::default(),
+            removed_by_ttl: Arc::new(Mutex::new(removed_by_ttl.iter().cloned().collect())),
+            sweeping: Arc::default(),
             server: Arc::new(Mutex::new(Some(server))),
             frozen: Arc::default(),
         })
@@ -110,6 +118,7 @@ impl Dynamo {
     pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
         let this = self.clone();
         blocking(move || {
+            let _one_at_a_time = this.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
             let now = this.clock.now_ms() / 1_000;
             let mut removed = 0;
             for table in this.tables.iter() {
@@ -141,7 +150,7 @@ impl Dynamo {
             let page = serde_json::to_value(page).map_err(|error| StackError::Emulator(error.to_string()))?;
             for item in page["Items"].as_array().into_iter().flatten() {
                 let key: Value = key_names.iter().map(|name| (name.clone(), item[name].clone())).collect();
-                let mark = mark(&table.name, &key);
+                let mark = mark(&table.name, &key, &item[attribute]);
                 self.marks().insert(mark.clone());
                 let delete = json!({
                     "TableName": table.name, "Key": key, "ConditionExpression": condition,
@@ -189,6 +198,9 @@ impl Dynamo {
             let Value::Array(mut records) = records else { return Ok(Vec::new()) };
             for record in &mut records {
                 record["eventSourceARN"] = json!(arn);
+                let at = record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
+                let offset_seconds = (this.clock.offset_ms() / 1_000) as f64;
+                record["dynamodb"]["ApproximateCreationDateTime"] = json!(at + offset_seconds);
                 this.mark_removal(&table, record);
             }
             Ok(records)
@@ -217,23 +229,54 @@ impl Dynamo {
         Ok((arn, shard))
     }
 
+    /// The marks, to be kept over a restart.
+    pub fn removed_by_ttl(&self) -> Vec<String> {
+        self.marks().iter().cloned().collect()
+    }
+
     fn mark_removal(&self, table: &str, record: &mut Value) {
-        if record["eventName"] == "REMOVE" && self.marks().contains(&mark(table, &record["dynamodb"]["Keys"])) {
+        let attribute =
+            self.tables.iter().find(|known| known.name == table).and_then(|known| known.ttl_attribute.as_ref());
+        let Some(attribute) = attribute.filter(|_| record["eventName"] == "REMOVE") else { return };
+        let change = &record["dynamodb"];
+        if self.marks().contains(&mark(table, &change["Keys"], &change["OldImage"][attribute])) {
             record["userIdentity"] = json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
         }
     }
 }
 
+/// Makes the tables that are missing. One that another template made is refused: its rows and indexes would not fit.
 fn create_tables(db: &Database, tables: &[Table]) -> Result<(), StackError> {
-    let existing = db.list_tables(request(json!({}))?).map_err(emulator)?;
-    let existing = serde_json::to_value(existing).map_err(|error| StackError::Emulator(error.to_string()))?;
+    let json = |value: serde_json::Result<Value>| value.map_err(|error| StackError::Emulator(error.to_string()));
+    let existing = json(serde_json::to_value(db.list_tables(request(json!({}))?).map_err(emulator)?))?;
     for table in tables {
         let there = existing["TableNames"].as_array().is_some_and(|names| names.contains(&json!(table.name)));
         if !there {
             db.create_table(request(table.create.clone())?).map_err(emulator)?;
+            continue;
+        }
+        let described = db.describe_table(request(json!({"TableName": table.name}))?).map_err(emulator)?;
+        let described = json(serde_json::to_value(described))?;
+        if shape(&described["Table"]) != shape(&table.create) {
+            let name = &table.name;
+            return Err(StackError::State(format!(
+                "the table {name} was made by another template; choose another directory with --data, or delete it"
+            )));
         }
     }
     Ok(())
+}
+
+/// What a table's rows and queries depend on.
+fn shape(table: &Value) -> Value {
+    let mut indexes: Vec<_> = table["GlobalSecondaryIndexes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|index| json!([index["IndexName"], index["KeySchema"], index["Projection"]["ProjectionType"]]))
+        .collect();
+    indexes.sort_by_key(ToString::to_string);
+    json!([table["KeySchema"], indexes, table["StreamSpecification"]["StreamViewType"]])
 }
 
 /// SQLite runs on the thread that serves it, so it has one of its own.
@@ -275,6 +318,6 @@ fn key_names(table: &Table) -> Vec<String> {
     schema.into_iter().flatten().filter_map(|key| key["AttributeName"].as_str()).map(str::to_owned).collect()
 }
 
-fn mark(table: &str, key: &Value) -> String {
-    format!("{table} {key}")
+fn mark(table: &str, key: &Value, expiry: &Value) -> String {
+    format!("{table} {key} {expiry}")
 }

@@ -106,6 +106,19 @@ pub enum TickAction {
     Skip,
 }
 
+impl Fault {
+    /// Why it could never strike, if so.
+    pub fn check(&self) -> Result<(), String> {
+        let (nth, times) = match self {
+            Self::Call(call) => (call.nth, call.times),
+            Self::Delivery(delivery) => (delivery.nth, delivery.times),
+            Self::Tick(tick) => (tick.nth, tick.times),
+            Self::FrozenIndexes {} => (1, 1),
+        };
+        if nth == 0 || times == 0 { Err("nth and times count from 1".to_owned()) } else { Ok(()) }
+    }
+}
+
 fn one() -> u64 {
     1
 }

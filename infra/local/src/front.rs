@@ -23,16 +23,13 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use self::call::{Arrived, actions, end_to_end};
-use self::reply::{conflict, lost, refusal, respond};
+use self::reply::{conflict, lost, refusal, respond, throttled};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
-use crate::activity::Activity;
 use crate::calls::{Call, Calls};
 use crate::catcher::Catcher;
-use crate::dynamo::Dynamo;
-use crate::faults::{Action, Faults};
-use crate::functions::Functions;
-use crate::queues::Queues;
+use crate::faults::Action;
+use crate::parts::Parts;
 
 /// The largest request that any of the services takes.
 const MAX_BODY: usize = 16 * 1024 * 1024;
@@ -41,13 +38,9 @@ const PROVIDER: &str = "/_provider/";
 pub struct Front {
     /// Access keys and the functions that they belong to: binary and name.
     pub callers: HashMap<String, (String, String)>,
-    pub functions: Functions,
-    pub faults: Faults,
-    pub dynamo: Dynamo,
-    pub queues: Queues,
+    pub parts: Parts,
     pub catcher: Catcher,
     pub calls: Calls,
-    pub activity: Activity,
     pub http: reqwest::Client,
 }
 
@@ -80,7 +73,8 @@ async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
 impl Front {
     /// Carries a call out, or lets go wrong what was said to.
     async fn carry_out(&self, call: Arrived) -> Response {
-        let Some(fault) = self.faults.on_call(&call.caller, &call.service, &call.operation, &call.target) else {
+        let under_way = self.parts.activity.begin();
+        let Some(fault) = self.parts.faults.on_call(&call.caller, &call.service, &call.operation, &call.target) else {
             let (response, units) = self.forward(&call).await;
             self.note(&call, response.status().as_u16(), None, units);
             return response;
@@ -114,8 +108,9 @@ impl Front {
                 refusal(500, "InternalServerError", Value::Null)
             }
             Action::Throttle => {
-                self.note(&call, 400, action, Units::default());
-                refusal(400, "ThrottlingException", Value::Null)
+                let response = throttled(&call.service);
+                self.note(&call, response.status().as_u16(), action, Units::default());
+                response
             }
             Action::Conflict => {
                 self.note(&call, 400, action, Units::default());
@@ -130,6 +125,7 @@ impl Front {
             Action::DelayAfter => {
                 let (response, units) = self.forward(&call).await;
                 self.note(&call, response.status().as_u16(), action, units);
+                drop(under_way);
                 tokio::time::sleep(delay).await;
                 response
             }
@@ -140,7 +136,7 @@ impl Front {
         let Arrived { caller, path, method, headers, body, .. } = call;
         let caught = match call.service.as_str() {
             "dynamodb" => return self.dynamodb(call).await,
-            "sqs" => return (self.queues.handle(&call.operation, body.clone()).await, Units::default()),
+            "sqs" => return (self.parts.queues.handle(&call.operation, body.clone()).await, Units::default()),
             "ses" => self.catcher.ses(caller, method, path, headers, body),
             "telegram" => self.catcher.telegram(caller, method, path, headers, body),
             "evolution" => self.catcher.evolution(caller, method, path, headers, body),
@@ -158,7 +154,7 @@ impl Front {
         }
         let forwarded = self
             .http
-            .post(format!("http://{}/", self.dynamo.address))
+            .post(format!("http://{}/", self.parts.dynamo.address))
             .headers(end_to_end(call.headers.clone()))
             .body(with_capacity(call.body.clone()))
             .send()
@@ -174,7 +170,7 @@ impl Front {
             return (StatusCode::BAD_GATEWAY.into_response(), Units::default());
         };
         let units = units(&call.operation, &body);
-        self.activity.moved();
+        self.parts.activity.moved();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         *response.headers_mut() = end_to_end(headers);
@@ -183,12 +179,12 @@ impl Front {
 
     /// What an index says that lags behind, while the indexes are frozen.
     async fn stale(&self, call: &Arrived) -> Option<Response> {
-        if call.operation != "Query" || !self.faults.indexes_are_frozen() {
+        if call.operation != "Query" || !self.parts.faults.indexes_are_frozen() {
             return None;
         }
         let body: Value = serde_json::from_slice(&call.body).ok()?;
         body.get("IndexName")?;
-        match self.dynamo.query_frozen(body).await? {
+        match self.parts.dynamo.query_frozen(body).await? {
             Ok(answer) => Some(axum::Json(answer).into_response()),
             Err(_) => Some(refusal(500, "InternalServerError", Value::Null)),
         }
@@ -198,9 +194,9 @@ impl Front {
     async fn kill(&self, call: &Arrived) {
         let Some((function, token)) = &call.process else { return };
         if token.is_empty() {
-            let _ = self.functions.kill(function).await;
+            let _ = self.parts.functions.kill(function).await;
         } else {
-            self.functions.kill_process(token).await;
+            self.parts.functions.kill_process(token).await;
         }
     }
 

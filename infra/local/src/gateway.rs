@@ -20,7 +20,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     extract::{ConnectInfo, Request},
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, uri::Authority},
     response::Response,
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -70,6 +70,11 @@ impl Gateway {
 
     async fn accept(&self, request: Request, id: &str) -> Result<Exchange, StatusCode> {
         let (parts, body) = request.into_parts();
+        // API Gateway knows its own names; here anybody can send anything.
+        let is_host = |host: &HeaderValue| host.to_str().is_ok_and(|host| host.parse::<Authority>().is_ok());
+        if parts.headers.get("host").is_some_and(|host| !is_host(host)) {
+            return Err(StatusCode::BAD_REQUEST);
+        }
         let route = match_route(&self.api.routes, parts.method.as_str(), parts.uri.path());
         let Match { route, parameters } = route.ok_or(StatusCode::NOT_FOUND)?;
         // Nobody is there to read the answer to a body that ends in the middle, so only its size is worth an answer.

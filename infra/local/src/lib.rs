@@ -16,6 +16,7 @@ pub mod front;
 pub mod functions;
 pub mod gateway;
 pub mod model;
+pub mod parts;
 pub mod queues;
 pub mod schedules;
 pub mod sources;
@@ -38,6 +39,10 @@ pub enum StackError {
     PortInUse(u16),
     #[error("{0} is used by another running stack; stop it or choose another directory with --data")]
     DataInUse(String),
+    #[error("{0}")]
+    State(String),
+    #[error("{0}")]
+    Fault(String),
     #[error("{0}")]
     Emulator(String),
     #[error("still at work after {seconds} s: {what}")]

@@ -54,6 +54,7 @@ pub struct StreamSource {
     /// Parsed filter patterns; a record passes when any matches, or when there is none.
     pub filters: Vec<Value>,
     pub max_retries: Option<u32>,
+    /// Not enforced: retries are immediate here, so no record grows old between them.
     pub max_age: Option<Duration>,
     pub bisect: bool,
     pub partial_failures: bool,

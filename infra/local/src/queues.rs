@@ -4,6 +4,8 @@
 //! and a message that failed stays parked for its visibility timeout before the emulator gets it back, counts the
 //! receive and redrives it. Moving time then moves both.
 
+mod desk;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use rustack_sqs_http::{dispatch::SqsHandler, response::error_to_response, router
 use serde_json::{Value, json};
 use tokio::sync::Mutex as AsyncMutex;
 
+use self::desk::Desk;
 use crate::StackError;
 use crate::activity::Activity;
 use crate::clock::Clock;
@@ -37,36 +40,6 @@ pub struct Queues {
     /// Held from a delayed send to the note of its delay, and while received messages are sorted: a message must not be
     /// received before its delay is known.
     sorting: Arc<AsyncMutex<()>>,
-}
-
-#[derive(Default)]
-struct Desk {
-    /// Message ids that are not to be delivered before a time.
-    delayed: HashMap<String, i64>,
-    /// Messages in hand, by receipt handle.
-    held: HashMap<String, Held>,
-    received: u64,
-}
-
-/// A message that was received from the emulator and not given back or deleted yet.
-#[derive(Debug, Clone)]
-struct Held {
-    /// Its place among all that were received.
-    number: u64,
-    queue: String,
-    message: Value,
-    state: State,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Sent with a delay: delivered from then on.
-    Delayed(i64),
-    Ready,
-    /// With a function since; hidden until then.
-    InFlight(i64),
-    /// Failed: the emulator gets it back at that time.
-    Hidden(i64),
 }
 
 /// What a queue has, for whoever waits for it to be at rest.
@@ -140,6 +113,19 @@ impl Queues {
             "SendMessage" => self.send(request).await,
             "SendMessageBatch" => self.send_batch(request).await,
             "ChangeMessageVisibility" if self.hide(&request) => axum::Json(json!({})).into_response(),
+            "ChangeMessageVisibilityBatch" => self.hide_batch(&request),
+            "DeleteMessage" => {
+                let response = self.forward(operation, body).await;
+                self.desk().forget(text(&request, "ReceiptHandle"));
+                response
+            }
+            "DeleteMessageBatch" => {
+                let response = self.forward(operation, body).await;
+                for entry in request["Entries"].as_array().into_iter().flatten() {
+                    self.desk().forget(text(entry, "ReceiptHandle"));
+                }
+                response
+            }
             _ => self.forward(operation, body).await,
         };
         self.activity.moved();
@@ -193,87 +179,59 @@ impl Queues {
 
     fn note_delay(&self, message_id: &Value, due: i64) {
         if let Some(id) = message_id.as_str() {
-            self.desk().delayed.insert(id.to_owned(), due);
+            self.desk().note_delay(id, due);
         }
     }
 
     /// Whether the receipt is one in hand, whose visibility is then the desk's.
     fn hide(&self, request: &Value) -> bool {
         let seconds = request["VisibilityTimeout"].as_i64().unwrap_or(-1);
-        let receipt = request["ReceiptHandle"].as_str().unwrap_or_default();
         let until = self.clock.now_ms() + seconds * 1_000;
-        match self.desk().held.get_mut(receipt) {
-            Some(held) if (0..=43_200).contains(&seconds) => {
-                held.state = match held.state {
-                    State::InFlight(_) => State::InFlight(until),
-                    _ => State::Hidden(until),
-                };
-                true
-            }
-            _ => false,
-        }
+        (0..=43_200).contains(&seconds) && self.desk().hide(text(request, "ReceiptHandle"), until)
+    }
+
+    fn hide_batch(&self, request: &Value) -> Response {
+        let entries = request["Entries"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let (done, failed): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| self.hide(entry));
+        let done: Vec<_> = done.iter().map(|entry| json!({"Id": entry["Id"]})).collect();
+        let why = json!("MessageNotInflight");
+        let failed = failed.iter().map(|entry| json!({"Id": entry["Id"], "SenderFault": true, "Code": why}));
+        axum::Json(json!({"Successful": done, "Failed": failed.collect::<Vec<_>>()})).into_response()
     }
 
     /// Receives what there is, waiting a little for the first, and puts it on the desk.
     pub async fn receive(&self, queue: &str) -> Result<(), StackError> {
         let request = json!({
-            "QueueUrl": url(queue), "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20,
+            "QueueUrl": url(queue), "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1,
             "VisibilityTimeout": HIDDEN_SECONDS,
             "MessageSystemAttributeNames": ["All"], "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
         });
         let answer = self.ask("ReceiveMessage", request).await?;
+        let Some(messages) = answer["Messages"].as_array().filter(|messages| !messages.is_empty()) else {
+            return Ok(());
+        };
         let _sorting = self.sorting.lock().await;
-        let mut desk = self.desk();
         let now = self.clock.now_ms();
-        for message in answer["Messages"].as_array().into_iter().flatten() {
-            let id = message["MessageId"].as_str().unwrap_or_default();
-            let state = match desk.delayed.remove(id) {
-                Some(due) if due > now => State::Delayed(due),
-                _ => State::Ready,
-            };
-            let receipt = message["ReceiptHandle"].as_str().unwrap_or_default().to_owned();
-            desk.received += 1;
-            let (number, queue) = (desk.received, queue.to_owned());
-            desk.held.insert(receipt, Held { number, queue, message: message.clone(), state });
-        }
-        drop(desk);
+        messages.iter().for_each(|message| self.desk().take_in(queue, message, now));
         self.activity.moved();
         Ok(())
     }
 
     /// Takes up to `limit` messages to deliver now, oldest first unless told otherwise.
     pub fn take_ready(&self, queue: &str, limit: usize, newest_first: bool) -> Vec<Value> {
-        let now = self.clock.now_ms();
         let hidden = self.specs.get(queue).map_or(Duration::from_secs(30), |spec| spec.visibility);
-        let until = now + i64::try_from(hidden.as_millis()).unwrap_or(i64::MAX);
-        let mut desk = self.desk();
-        let mut ready: Vec<_> =
-            desk.held.values_mut().filter(|held| held.queue == queue && held.state == State::Ready).collect();
-        ready.sort_by_key(|held| held.number);
-        if newest_first {
-            ready.reverse();
-        }
-        ready.truncate(limit);
-        for held in &mut ready {
-            held.state = State::InFlight(until);
-        }
-        ready.into_iter().map(|held| held.message.clone()).collect()
+        let until = self.clock.now_ms() + i64::try_from(hidden.as_millis()).unwrap_or(i64::MAX);
+        self.desk().hand_out(queue, limit, newest_first, until)
     }
 
     /// Whether there is a message to deliver now.
     pub fn has_ready(&self, queue: &str) -> bool {
-        self.desk().held.values().any(|held| held.queue == queue && held.state == State::Ready)
+        self.desk().has_ready(queue)
     }
 
-    /// Puts messages that were taken back to wait for a time, as if they had been sent with a delay.
+    /// Puts messages that were taken back to wait for a time.
     pub fn postpone(&self, messages: &[Value], due: i64) {
-        let mut desk = self.desk();
-        for receipt in messages.iter().filter_map(|message| message["ReceiptHandle"].as_str()) {
-            if let Some(held) = desk.held.get_mut(receipt) {
-                held.state = State::Delayed(due);
-            }
-        }
-        drop(desk);
+        self.desk().postpone(messages, due);
         self.activity.moved();
     }
 
@@ -285,16 +243,12 @@ impl Queues {
         failed: impl Fn(&str) -> bool,
     ) -> Result<(), StackError> {
         for message in messages {
-            let receipt = message["ReceiptHandle"].as_str().unwrap_or_default();
-            if failed(message["MessageId"].as_str().unwrap_or_default()) {
-                if let Some(held) = self.desk().held.get_mut(receipt)
-                    && let State::InFlight(until) = held.state
-                {
-                    held.state = State::Hidden(until);
-                }
+            let receipt = text(message, "ReceiptHandle");
+            if failed(text(message, "MessageId")) {
+                self.desk().failed(receipt);
             } else {
                 self.ask("DeleteMessage", json!({"QueueUrl": url(queue), "ReceiptHandle": receipt})).await?;
-                self.desk().held.remove(receipt);
+                self.desk().forget(receipt);
             }
         }
         self.activity.moved();
@@ -302,45 +256,27 @@ impl Queues {
     }
 
     /// Makes delayed messages ready whose time has come, and gives those whose visibility timeout has passed back to the
-    /// emulator, which counts and redrives.
-    pub async fn wake(&self, queue: &str) -> Result<(), StackError> {
-        let now = self.clock.now_ms();
-        let over: Vec<_> = {
-            let mut desk = self.desk();
-            for held in desk.held.values_mut().filter(|held| held.queue == queue) {
-                if matches!(held.state, State::Delayed(due) if due <= now) {
-                    held.state = State::Ready;
-                }
-            }
-            let over: Vec<_> = desk
-                .held
-                .iter()
-                .filter(|(_, held)| held.queue == queue && matches!(held.state, State::Hidden(until) if until <= now))
-                .map(|(receipt, _)| receipt.clone())
-                .collect();
-            for receipt in &over {
-                desk.held.remove(receipt);
-            }
-            over
-        };
+    /// emulator, which counts and redrives. One that it does not know any more was deleted by its function.
+    pub async fn wake(&self, queue: &str) {
+        let over = self.desk().wake(queue, self.clock.now_ms());
         for receipt in over {
             let request = json!({"QueueUrl": url(queue), "ReceiptHandle": receipt, "VisibilityTimeout": 0});
-            self.ask("ChangeMessageVisibility", request).await?;
+            if let Err(error) = self.ask("ChangeMessageVisibility", request).await {
+                tracing::warn!(queue, %error, "a message could not be given back");
+            }
+            self.desk().forget(&receipt);
         }
         self.activity.moved();
-        Ok(())
     }
 
     /// When something on the desk of this queue is due next.
     pub fn next_due(&self, queue: &str) -> Option<i64> {
-        let desk = self.desk();
-        let of_queue = desk.held.values().filter(|held| held.queue == queue);
-        of_queue
-            .filter_map(|held| match held.state {
-                State::Delayed(at) | State::Hidden(at) => Some(at),
-                State::Ready | State::InFlight(_) => None,
-            })
-            .min()
+        self.desk().next_due(queue)
+    }
+
+    /// Whether the emulator still runs.
+    pub fn is_running(&self) -> bool {
+        self.provider.is_ready()
     }
 
     pub async fn counts(&self, queue: &str) -> Result<Counts, StackError> {
@@ -349,18 +285,9 @@ impl Queues {
         let answer = self.ask("GetQueueAttributes", request).await?;
         let number =
             |name: &str| answer["Attributes"][name].as_str().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
-        let now = self.clock.now_ms();
-        let desk = self.desk();
-        let mut counts = Counts { visible: number(names[0]), ..Counts::default() };
-        for held in desk.held.values().filter(|held| held.queue == queue) {
-            match held.state {
-                State::Ready | State::InFlight(_) => counts.moving += 1,
-                State::Delayed(at) | State::Hidden(at) if at <= now => counts.moving += 1,
-                State::Delayed(_) | State::Hidden(_) => counts.waiting += 1,
-            }
-        }
-        counts.between = number(names[1]).saturating_sub(counts.moving + counts.waiting);
-        Ok(counts)
+        let (moving, waiting) = self.desk().count(queue, self.clock.now_ms());
+        let between = number(names[1]).saturating_sub(moving + waiting);
+        Ok(Counts { visible: number(names[0]), moving, waiting, between })
     }
 
     /// Every message that is not with a function, to be kept over a restart: queue, body, attributes, due time.
@@ -377,19 +304,12 @@ impl Queues {
                     break;
                 };
                 for message in messages {
-                    let id = message["MessageId"].as_str().unwrap_or_default();
-                    let due = self.desk().delayed.get(id).copied();
+                    let due = self.desk().delay_of(text(message, "MessageId"));
                     kept.push(saved(queue, message, due));
                 }
             }
         }
-        for held in self.desk().held.values() {
-            let due = match held.state {
-                State::Delayed(at) | State::Hidden(at) => Some(at),
-                State::Ready | State::InFlight(_) => None,
-            };
-            kept.push(saved(&held.queue, &held.message, due));
-        }
+        kept.extend(self.desk().all().map(|(queue, message, due)| saved(queue, message, due)));
         Ok(kept)
     }
 
@@ -415,15 +335,10 @@ impl Queues {
 
     /// Loses every message of a queue that waits for a time, as no queue should.
     pub async fn forget(&self, queue: &str) -> Result<(), StackError> {
-        let waiting: Vec<_> = {
-            let mut desk = self.desk();
-            let of_queue = desk.held.iter().filter(|(_, held)| held.queue == queue && held.waits());
-            let waiting: Vec<_> = of_queue.map(|(receipt, _)| receipt.clone()).collect();
-            waiting.iter().for_each(|receipt| drop(desk.held.remove(receipt)));
-            waiting
-        };
+        let waiting = self.desk().waiting(queue);
         for receipt in waiting {
             self.ask("DeleteMessage", json!({"QueueUrl": url(queue), "ReceiptHandle": receipt})).await?;
+            self.desk().forget(&receipt);
         }
         Ok(())
     }
@@ -466,12 +381,6 @@ impl Queues {
     }
 }
 
-impl Held {
-    fn waits(&self) -> bool {
-        matches!(self.state, State::Delayed(_) | State::Hidden(_))
-    }
-}
-
 pub fn arn(queue: &str) -> String {
     format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}")
 }
@@ -484,6 +393,10 @@ fn url(queue: &str) -> String {
 fn queue_name(request: &Value) -> String {
     let url = request["QueueUrl"].as_str().unwrap_or_default();
     url.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
 }
 
 fn to_body(request: &Value) -> Bytes {

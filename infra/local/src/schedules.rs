@@ -8,57 +8,56 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use umavez_domain::time::Timestamp;
 
-use crate::activity::Activity;
-use crate::clock::Clock;
-use crate::faults::{Faults, TickAction, TickFault};
-use crate::functions::Functions;
+use crate::faults::{TickAction, TickFault};
 use crate::model::Schedule;
+use crate::parts::Parts;
 use crate::template::{ACCOUNT, REGION};
 
 #[derive(Clone)]
 pub struct Ticker {
     pub schedule: Schedule,
-    pub function: String,
-    pub functions: Functions,
-    pub clock: Clock,
-    pub activity: Activity,
-    pub faults: Faults,
+    function: String,
+    parts: Parts,
     /// When it fires next, while it fires by itself.
-    pub next: Arc<AtomicI64>,
+    next: Arc<AtomicI64>,
 }
 
 impl Ticker {
+    pub fn new(schedule: Schedule, function: String, parts: Parts) -> Self {
+        Self { schedule, function, parts, next: Arc::new(AtomicI64::new(i64::MAX)) }
+    }
+
     pub fn spawn(&self, tasks: &mut JoinSet<()>) {
         let this = self.clone();
         tasks.spawn(async move {
             let every = i64::try_from(this.schedule.every.as_millis()).unwrap_or(i64::MAX);
-            let mut next = this.clock.now_ms().saturating_add(every);
+            let mut next = this.parts.clock.now_ms().saturating_add(every);
             loop {
                 this.next.store(next, Ordering::SeqCst);
-                this.clock.sleep_until(next).await;
+                this.parts.clock.sleep_until(next).await;
                 this.tick().await;
-                next = following(next, every, this.clock.now_ms());
+                next = following(next, every, this.parts.clock.now_ms());
             }
         });
     }
 
     /// Whether no tick is due that has not been fired.
     pub fn is_at_rest(&self) -> bool {
-        self.next.load(Ordering::SeqCst) > self.clock.now_ms()
+        self.next.load(Ordering::SeqCst) > self.parts.clock.now_ms()
     }
 
     /// Fires once, now, or as a fault says.
     pub async fn tick(&self) {
-        match self.faults.on_tick(&self.schedule.id) {
+        match self.parts.faults.on_tick(&self.schedule.id) {
             Some(TickFault { action: TickAction::Skip, .. }) => return,
             Some(TickFault { action: TickAction::Late, seconds, .. }) => {
                 let late = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
-                let at = self.clock.now_ms().saturating_add(late);
+                let at = self.parts.clock.now_ms().saturating_add(late);
                 // One that is fired by hand has no next time of its own.
                 if self.next.load(Ordering::SeqCst) != i64::MAX {
                     self.next.store(at, Ordering::SeqCst);
                 }
-                self.clock.sleep_until(at).await;
+                self.parts.clock.sleep_until(at).await;
             }
             Some(TickFault { action: TickAction::Twice, .. }) => self.fire().await,
             None => {}
@@ -68,20 +67,20 @@ impl Ticker {
 
     async fn fire(&self) {
         let event = self.schedule.input.clone().unwrap_or_else(|| self.event());
-        if let Err(error) = self.functions.invoke(&self.function, Bytes::from(event.to_string())).await {
+        if let Err(error) = self.parts.functions.invoke(&self.function, Bytes::from(event.to_string())).await {
             tracing::warn!(function = self.function, schedule = self.schedule.id, %error, "a tick failed");
         }
-        self.activity.moved();
+        self.parts.activity.moved();
     }
 
     fn event(&self) -> Value {
         json!({
             "version": "0",
-            "id": format!("{}-{}", self.schedule.id, self.clock.now_ms()),
+            "id": format!("{}-{}", self.schedule.id, self.parts.clock.now_ms()),
             "detail-type": "Scheduled Event",
             "source": "aws.events",
             "account": ACCOUNT,
-            "time": Timestamp::from_seconds(self.clock.now_ms() / 1_000),
+            "time": Timestamp::from_seconds(self.parts.clock.now_ms() / 1_000),
             "region": REGION,
             "resources": [format!("arn:aws:events:{REGION}:{ACCOUNT}:rule/{}", self.schedule.id)],
             "detail": {},

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::front::{self, Front};
 use crate::functions::{FunctionSpec, Functions, Logs};
 use crate::gateway::Gateway;
 use crate::model::{Function, Model};
+use crate::parts::Parts;
 use crate::queues::Queues;
 use crate::schedules::Ticker;
 use crate::sources::{QueueMapping, StreamMapping, check_filter};
@@ -48,6 +48,8 @@ pub struct Options {
     pub schedules: bool,
     /// Whether the functions' logs are shown as they come.
     pub echo_logs: bool,
+    /// How far the stack's time is ahead from the start, unless what was kept is further.
+    pub clock_offset_ms: i64,
 }
 
 #[derive(Clone)]
@@ -57,20 +59,18 @@ struct Shared {
     model: Model,
     url: String,
     front_url: String,
-    clock: Clock,
-    activity: Activity,
+    parts: Parts,
     calls: Calls,
-    faults: Faults,
     catcher: Catcher,
     logs: Logs,
-    functions: Functions,
-    dynamo: Dynamo,
-    queues: Queues,
     queue_mappings: Vec<QueueMapping>,
     stream_mappings: Vec<StreamMapping>,
     tickers: Vec<Ticker>,
     /// Gone after [`Stack::stop`], and its lock with it.
     state: Mutex<Option<StateDirectory>>,
+    /// As it was last kept. Checkpoints and messages are of one moment: a stack that is killed goes on from there, and
+    /// what came since is in the streams.
+    kept: Mutex<Kept>,
     tasks: Mutex<JoinSet<()>>,
     moving_time: tokio::sync::Mutex<()>,
 }
@@ -85,14 +85,15 @@ impl Stack {
         let listener = listen(options.port).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let state = options.data.as_deref().map(StateDirectory::open).transpose()?;
-        let kept = state.as_ref().map(StateDirectory::load).unwrap_or_default();
+        let mut kept = state.as_ref().map(StateDirectory::load).transpose()?.unwrap_or_default();
+        kept.clock_offset_ms = kept.clock_offset_ms.max(options.clock_offset_ms);
 
         let (clock, activity, calls) = (Clock::new(kept.clock_offset_ms), Activity::default(), Calls::default());
         let faults = Faults::default();
         let (front_listener, front_address) = front::bind().await?;
         let front_url = format!("http://{front_address}");
         let database = state.as_ref().map(StateDirectory::database);
-        let dynamo = Dynamo::start(database.as_deref(), &model.tables, clock.clone()).await?;
+        let dynamo = Dynamo::start(database.as_deref(), &model.tables, clock.clone(), &kept.removed_by_ttl).await?;
         let host = front_address.ip().to_string();
         let queues = Queues::start(&model.queues, &host, front_address.port(), clock.clone(), activity.clone()).await?;
         queues.import(&kept.messages).await?;
@@ -111,17 +112,8 @@ impl Stack {
         let mut tasks = JoinSet::new();
         let callers = model.functions.iter().map(|f| (access_key(f), (f.binary.clone(), f.name.clone()))).collect();
         let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
-        let front = Front {
-            callers,
-            functions: functions.clone(),
-            faults: faults.clone(),
-            dynamo: dynamo.clone(),
-            queues: queues.clone(),
-            catcher: catcher.clone(),
-            calls: calls.clone(),
-            activity: activity.clone(),
-            http,
-        };
+        let parts = Parts { functions, dynamo, queues, clock, activity, faults };
+        let front = Front { callers, parts: parts.clone(), catcher: catcher.clone(), calls: calls.clone(), http };
         front::serve(front, front_listener, &mut tasks);
 
         let mut queue_mappings = Vec::new();
@@ -129,68 +121,44 @@ impl Stack {
         let mut tickers = Vec::new();
         for function in &model.functions {
             for source in &function.queue_sources {
-                queue_mappings.push(QueueMapping::new(
-                    source.clone(),
-                    function.name.clone(),
-                    functions.clone(),
-                    queues.clone(),
-                    clock.clone(),
-                    activity.clone(),
-                    faults.clone(),
-                    concurrency(function, &options),
-                ));
+                let at_once = concurrency(function, &options);
+                queue_mappings.push(QueueMapping::new(source.clone(), function.name.clone(), parts.clone(), at_once));
             }
             for source in &function.stream_sources {
+                let checkpoint = kept.checkpoints.get(&source.id).cloned();
                 stream_mappings.push(StreamMapping::new(
                     source.clone(),
                     function.name.clone(),
-                    functions.clone(),
-                    dynamo.clone(),
-                    queues.clone(),
-                    clock.clone(),
-                    activity.clone(),
-                    faults.clone(),
-                    kept.checkpoints.get(&source.id).cloned(),
+                    parts.clone(),
+                    checkpoint,
                 ));
             }
             for schedule in &function.schedules {
-                tickers.push(Ticker {
-                    schedule: schedule.clone(),
-                    function: function.name.clone(),
-                    functions: functions.clone(),
-                    clock: clock.clone(),
-                    activity: activity.clone(),
-                    faults: faults.clone(),
-                    next: Arc::new(AtomicI64::new(i64::MAX)),
-                });
+                tickers.push(Ticker::new(schedule.clone(), function.name.clone(), parts.clone()));
             }
         }
         queue_mappings.iter().for_each(|mapping| mapping.spawn(&mut tasks));
         stream_mappings.iter().for_each(|mapping| mapping.spawn(&mut tasks));
         if options.schedules {
             tickers.iter().for_each(|ticker| ticker.spawn(&mut tasks));
-            tasks.spawn(sweep_ttl(dynamo.clone(), activity.clone()));
+            tasks.spawn(sweep_ttl(parts.clone()));
         }
 
         let api = model.api.clone().unwrap_or_default();
-        let gateway = Gateway { api, functions: functions.clone(), timeout: GATEWAY_LIMIT, now };
+        let gateway = Gateway { api, functions: parts.functions.clone(), timeout: GATEWAY_LIMIT, now };
         let shared = Shared {
             model,
             url,
             front_url,
-            clock,
-            activity,
+            parts,
             calls,
-            faults,
             catcher,
             logs,
-            functions,
-            dynamo,
-            queues,
             queue_mappings,
             stream_mappings,
             tickers,
             state: Mutex::new(state),
+            kept: Mutex::new(kept),
             tasks: Mutex::new(JoinSet::new()),
             moving_time: tokio::sync::Mutex::new(()),
         };
@@ -215,7 +183,7 @@ impl Stack {
     }
 
     pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        &self.0.parts.clock
     }
 
     pub fn calls(&self) -> &Calls {
@@ -223,22 +191,23 @@ impl Stack {
     }
 
     pub fn faults(&self) -> &Faults {
-        &self.0.faults
+        &self.0.parts.faults
     }
 
     /// Arms a fault.
     pub async fn add_fault(&self, fault: Fault) -> Result<(), StackError> {
+        fault.check().map_err(StackError::Fault)?;
         if fault == (Fault::FrozenIndexes {}) {
-            self.0.dynamo.freeze().await?;
+            self.0.parts.dynamo.freeze().await?;
         }
-        self.0.faults.add(fault);
+        self.0.parts.faults.add(fault);
         Ok(())
     }
 
     /// Nothing goes wrong on purpose any more.
     pub fn clear_faults(&self) {
-        self.0.faults.clear();
-        self.0.dynamo.thaw();
+        self.0.parts.faults.clear();
+        self.0.parts.dynamo.thaw();
     }
 
     pub fn catcher(&self) -> &Catcher {
@@ -250,11 +219,11 @@ impl Stack {
     }
 
     pub fn functions(&self) -> &Functions {
-        &self.0.functions
+        &self.0.parts.functions
     }
 
     pub fn queues(&self) -> &Queues {
-        &self.0.queues
+        &self.0.parts.queues
     }
 
     pub fn output(&self, name: &str) -> Option<&str> {
@@ -269,10 +238,11 @@ impl Stack {
     /// Returns when nothing is left to do before a delay: no invocation, no change unread, no message to deliver.
     pub async fn drain(&self) -> Result<(), StackError> {
         let resting = async {
-            let mut moved = self.0.activity.watch();
+            let mut moved = self.0.parts.activity.watch();
             loop {
                 moved.mark_unchanged();
-                if self.busy_with().await?.is_none() {
+                // The looks are taken one after the other: rest is only what nothing disturbed meanwhile.
+                if self.busy_with().await?.is_none() && !moved.has_changed().unwrap_or(false) {
                     return Ok::<_, StackError>(());
                 }
                 // Invocations end without anything moving: look again soon in any case.
@@ -302,7 +272,11 @@ impl Stack {
         if let Some(ticker) = self.0.tickers.iter().find(|ticker| !ticker.is_at_rest()) {
             return Ok(Some(format!("the schedule {}", ticker.schedule.id)));
         }
-        let busy = self.0.functions.busy();
+        let calls = self.0.parts.activity.under_way();
+        if calls > 0 {
+            return Ok(Some(format!("{calls} calls")));
+        }
+        let busy = self.0.parts.functions.busy();
         Ok((busy > 0).then(|| format!("{busy} invocations")))
     }
 
@@ -312,26 +286,24 @@ impl Stack {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
         // The functions first: what wakes when the clock moves must not meet a process that is about to be replaced.
-        let offset = self.0.clock.offset_ms().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
+        let offset = self.0.parts.clock.offset_ms().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
         let set_offset = |environment: &mut BTreeMap<String, String>| {
             environment.insert("CLOCK_OFFSET_MS".to_owned(), offset.to_string());
         };
-        self.0.functions.restart(set_offset).await;
-        self.0.clock.advance(by);
-        self.0.activity.moved();
+        self.0.parts.functions.restart(set_offset).await;
+        self.0.parts.clock.advance(by);
+        self.0.parts.activity.moved();
         if sweep_ttl {
             self.sweep_ttl().await?;
         }
-        // Sleepers were woken by the clock; those that ran have begun by the time they are asked.
-        tokio::task::yield_now().await;
         self.drain().await?;
-        self.save(Vec::new())
+        self.keep(|kept| kept.clock_offset_ms = offset)
     }
 
     /// Removes expired rows now.
     pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
-        let removed = self.0.dynamo.sweep_ttl().await?;
-        self.0.activity.moved();
+        let removed = self.0.parts.dynamo.sweep_ttl().await?;
+        self.0.parts.activity.moved();
         Ok(removed)
     }
 
@@ -348,25 +320,44 @@ impl Stack {
 
     /// Stops everything and keeps what is to be kept.
     pub async fn stop(&self) -> Result<(), StackError> {
+        let parts = &self.0.parts;
+        parts.activity.stop();
+        let keeping = self.0.state.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if keeping {
+            // A message that is being received is in nobody's hand: let those who receive come to their end.
+            while parts.activity.receiving() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
         let mut tasks = std::mem::take(&mut *self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         tasks.abort_all();
         while tasks.join_next().await.is_some() {}
-        self.0.functions.stop().await;
-        self.save(self.0.queues.export().await?)?;
-        self.0.queues.stop().await;
-        let dynamo = self.0.dynamo.clone();
+        parts.functions.stop().await;
+        let kept = if keeping { self.keep_everything().await } else { Ok(()) };
+        parts.queues.stop().await;
+        let dynamo = parts.dynamo.clone();
         let stopped = tokio::task::spawn_blocking(move || dynamo.stop()).await;
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).take();
-        stopped.map_err(|error| StackError::Emulator(error.to_string()))
+        kept.and(stopped.map_err(|error| StackError::Emulator(error.to_string())))
     }
 
-    fn save(&self, messages: Vec<serde_json::Value>) -> Result<(), StackError> {
-        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(state) = state.as_ref() else { return Ok(()) };
+    async fn keep_everything(&self) -> Result<(), StackError> {
+        let messages = self.0.parts.queues.export().await?;
         let checkpoints = self.0.stream_mappings.iter();
         let checkpoints = checkpoints.filter_map(|mapping| Some((mapping.source.id.clone(), mapping.checkpoint()?)));
-        let kept = Kept { clock_offset_ms: self.0.clock.offset_ms(), checkpoints: checkpoints.collect(), messages };
-        state.save(&kept)
+        let checkpoints: BTreeMap<_, _> = checkpoints.collect();
+        self.keep(|kept| {
+            kept.checkpoints = checkpoints;
+            kept.messages = messages;
+            kept.removed_by_ttl = self.0.parts.dynamo.removed_by_ttl();
+        })
+    }
+
+    fn keep(&self, change: impl FnOnce(&mut Kept)) -> Result<(), StackError> {
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut kept);
+        state.as_ref().map_or(Ok(()), |state| state.save(&kept))
     }
 }
 
@@ -429,12 +420,12 @@ fn spec(
     }
 }
 
-async fn sweep_ttl(dynamo: Dynamo, activity: Activity) {
+async fn sweep_ttl(parts: Parts) {
     loop {
         tokio::time::sleep(TTL_EVERY).await;
-        match dynamo.sweep_ttl().await {
+        match parts.dynamo.sweep_ttl().await {
             Ok(0) => {}
-            Ok(_) => activity.moved(),
+            Ok(_) => parts.activity.moved(),
             Err(error) => tracing::warn!(%error, "expired rows could not be removed"),
         }
     }

@@ -16,6 +16,8 @@ pub struct Kept {
     /// The sequence number that each stream mapping has dealt with.
     pub checkpoints: BTreeMap<String, String>,
     pub messages: Vec<Value>,
+    /// Rows that TTL removed and whose removal a stream reader may not have seen.
+    pub removed_by_ttl: Vec<String>,
 }
 
 /// A directory that one stack at a time has.
@@ -44,9 +46,15 @@ impl StateDirectory {
         self.path.join("logs")
     }
 
-    pub fn load(&self) -> Kept {
-        let text = fs::read_to_string(self.path.join("state.json")).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
+    /// What was kept; nothing at a first start.
+    pub fn load(&self) -> Result<Kept, StackError> {
+        let file = self.path.join("state.json");
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Kept::default()),
+            read => read?,
+        };
+        let unreadable = |error| StackError::State(format!("{} cannot be read: {error}", file.display()));
+        serde_json::from_str(&text).map_err(unreadable)
     }
 
     /// Written beside and moved into place, so that a killed stack leaves the old or the new and never a half.

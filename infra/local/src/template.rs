@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn the_real_template_gives_each_function_the_common_environment_and_its_own() {
-        let model = load(REAL, &given(&[("LogLevel", "debug")])).unwrap();
-        let common = [("LOG_LEVEL", "debug"), ("METRICS_NAMESPACE", "Umavez")];
+        let model = load(REAL, &given(&[("LogLevel", "DEBUG")])).unwrap();
+        let common = [("LOG_LEVEL", "DEBUG"), ("METRICS_NAMESPACE", "Umavez")];
         let with = |own: &[(&str, &str)]| given(&[&common[..], own].concat());
         assert_eq!(model.functions[0].environment, with(&[("CONFIG_TABLE", "umavez-dev-config")]));
         assert_eq!(

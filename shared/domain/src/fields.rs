@@ -7,6 +7,10 @@ use uuid::Uuid;
 use crate::codes::FieldProblem;
 use crate::time::Timestamp;
 
+/// An answer does not repeat a whole body of unknown fields.
+const MOST_UNKNOWN: usize = 20;
+const LONGEST_NAME: usize = 100;
+
 /// One field that cannot be taken as it is. `detail` is written for the caller and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldError {
@@ -102,10 +106,10 @@ impl<'a> Fields<'a> {
 
     /// `value` if nothing was refused; a field that nobody asked for is refused here.
     pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Vec<FieldError>> {
-        for name in self.object.keys() {
-            if !self.known.contains(&name.as_str()) {
-                self.errors.push(FieldError::new(name, FieldProblem::Unknown, "is not a field of this request"));
-            }
+        let unknown = self.object.keys().filter(|name| !self.known.contains(&name.as_str())).take(MOST_UNKNOWN);
+        for name in unknown {
+            let name: String = name.chars().take(LONGEST_NAME).collect();
+            self.errors.push(FieldError::new(name, FieldProblem::Unknown, "is not a field of this request"));
         }
         match value {
             Some(value) if self.errors.is_empty() => Ok(value),

@@ -7,12 +7,14 @@ mod check;
 mod decision;
 mod fingerprint;
 mod holder;
+mod release;
 mod rows;
 mod types;
 
-pub use check::{Check, MAX_AGE_DAYS, MAX_AHEAD_MS};
-pub use decision::{BlockedBy, CheckAnswer, Decision, Released, Standing, judge, judge_release, release_request};
+pub use check::{Check, MAX_SKEW_MS};
+pub use decision::{BlockedBy, CheckAnswer, Decision, Standing, judge};
 pub use fingerprint::{bucket, bucket_end, fingerprint, is_fingerprint};
 pub use holder::Holder;
-pub use rows::{GuardRow, Hold, IntentRow, IntentView, LIFETIME_DAYS, Status};
+pub use release::{ReleaseAnswer, Released, judge_release, release_request};
+pub use rows::{GuardRow, Hold, IntentRow, IntentView, LIFETIME_DAYS, LastRelease, Status};
 pub use types::{IntentType, IntentTypes, OptionsError, Scope, Window};

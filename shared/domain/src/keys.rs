@@ -24,10 +24,17 @@ pub fn intent(client: Uuid, fingerprint: &str) -> Key {
     Key { pk: intents_of_client(client), sk: format!("{INTENT_PREFIX}{fingerprint}") }
 }
 
-/// The row that guards a rolling window or a contact's scope. Types have no `#` in their names.
-pub fn intent_guard(client: Uuid, intent_type: &str, reference: Option<Uuid>) -> Key {
+/// The row that guards a rolling window, or a contact over all references: of one bucket, or rolling. Types have no `#` in
+/// their names.
+pub fn intent_guard(client: Uuid, intent_type: &str, reference: Option<Uuid>, bucket: Option<i64>) -> Key {
     let reference = reference.map_or_else(|| "contact".to_owned(), |id| id.hyphenated().to_string());
-    Key { pk: intents_of_client(client), sk: format!("GUARD#{intent_type}#{reference}") }
+    let bucket = bucket.map(|bucket| format!("#{bucket}")).unwrap_or_default();
+    Key { pk: intents_of_client(client), sk: format!("GUARD#{intent_type}#{reference}{bucket}") }
+}
+
+/// A row beside another, of the same partition, by the sort key that the other one names.
+pub fn beside(other: &Key, sk: &str) -> Key {
+    Key { pk: other.pk.clone(), sk: sk.to_owned() }
 }
 
 /// What the partition of an API key begins with.
@@ -53,12 +60,12 @@ mod tests {
             "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | INTENT#2bdd443f4557c5c11347908ce89063c4"
         );
         assert_eq!(
-            shown(intent_guard(client, "offer_active", Some(reference))),
+            shown(intent_guard(client, "offer_active", Some(reference), None)),
             "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#offer_active#1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061"
         );
         assert_eq!(
-            shown(intent_guard(client, "discovery_first_touch", None)),
-            "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#discovery_first_touch#contact"
+            shown(intent_guard(client, "discovery_first_touch", None, Some(105_608))),
+            "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#discovery_first_touch#contact#105608"
         );
         assert_eq!(shown(api_key(&PresentedKey::of("local").id)), "APIKEY#25bf8e1a2393f110 | KEY");
     }

@@ -1,8 +1,10 @@
 //! The process of a function: telemetry, a runtime, the dependencies once, then one invocation after another.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use lambda_http::RequestExt;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde::Serialize;
@@ -57,9 +59,10 @@ where
             let deps = deps.clone();
             async move {
                 let invocation = Arc::new(Invocation::of_lambda(&event.context, clock));
-                let handled = Box::pin(run(deps, invocation, event.payload)).await;
+                let handled = AssertUnwindSafe(Box::pin(run(deps, invocation, event.payload))).catch_unwind().await;
                 telemetry::flush();
-                handled
+                // The runtime would tell the panic's own words, which may hold anything.
+                handled.unwrap_or_else(|_| Err("panicked".into()))
             }
         });
         lambda_runtime::run(handle).await
@@ -71,7 +74,7 @@ fn process<D, S>(deps: fn() -> Result<D, ConfigError>, serve: S) -> Result<(), E
 where
     S: AsyncFnOnce(Arc<D>, Clock) -> Result<(), Error>,
 {
-    telemetry::init()?;
+    telemetry::init(std::any::type_name::<D>())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let started = runtime.block_on(async {
         let deps = Arc::new(deps()?);

@@ -3,7 +3,7 @@
 //! Invariant: at any time at most one holder has an intent, and whoever was told "yes" is the one in the row. A hold is
 //! one conditional update (one request, one write unit); a guarded type writes its guard in the same transaction.
 
-use umavez_domain::intents::{GuardRow, Hold, IntentRow, Released, Standing, Status, judge_release};
+use umavez_domain::intents::{GuardRow, Hold, IntentRow, Released, Standing, judge_release};
 use umavez_domain::keys::{self, INTENT_PREFIX, Key};
 use umavez_domain::time::Timestamp;
 use uuid::Uuid;
@@ -33,17 +33,18 @@ pub struct Release<'a> {
     pub fingerprint: &'a str,
     /// Release only this holder's; none: whoever holds it.
     pub holder: Option<&'a str>,
-    /// The release's own `Idempotency-Key`.
-    pub key: Option<&'a str>,
+    /// What this release is known by: a hash of its `Idempotency-Key`, or of its request. The SDK's own retry, or a late
+    /// first attempt, must not hit the next holder either.
+    pub key: &'a str,
+    pub body_hash: &'a str,
 }
 
 /// What came of a release.
 #[derive(Debug)]
 pub enum Freed {
     Now(Box<IntentRow>),
-    Already(Box<IntentRow>),
-    NotFound,
-    HeldByAnother,
+    /// Nothing was changed; the row says why.
+    Judged(Released),
 }
 
 impl Intents {
@@ -72,12 +73,14 @@ impl Intents {
         let free = Condition::any([
             Condition::Absent,
             Condition::at_most("expires_at", now.seconds()),
-            Condition::is("status", "RELEASED"),
+            // A first attempt that comes late, after its own hold was given back, does not take it again.
+            Condition::all([Condition::is("status", "RELEASED"), Condition::not_stamped("hold")]),
         ]);
         let mut write = Write::update(&self.table, hold.key.clone())
-            .set_row(&hold.row, &["version", "last_release"])?
+            .set_row(&hold.row, &["version"])?
             .increment("version")
-            .remove("released_at");
+            .remove("released_at")
+            .stamp("hold");
         for (name, given) in [("reference_id", hold.row.reference_id.is_some()), ("guard", hold.row.guard.is_some())] {
             if !given {
                 write = write.remove(name);
@@ -86,7 +89,11 @@ impl Intents {
         let mut writes = vec![write.when(free)];
         if let Some((key, guard)) = &hold.guard {
             // Nobody's window covers the moment that is asked for.
-            let open = Condition::any([Condition::Absent, Condition::at_most("window_until", hold.row.at.seconds())]);
+            let open = Condition::any([
+                Condition::Absent,
+                Condition::at_most("window_until", hold.row.at.seconds()),
+                Condition::at_most("expires_at", now.seconds()),
+            ]);
             writes.push(Write::put(&self.table, key.clone(), guard)?.when(open));
         }
         Ok(writes)
@@ -94,72 +101,73 @@ impl Intents {
 
     /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by then.
     pub async fn release(&self, invocation: &Invocation, release: &Release<'_>) -> Result<Freed, StoreError> {
-        let now = invocation.now;
         let key = keys::intent(release.client, release.fingerprint);
-        let unguarded = Condition::all([still_held(release, now), Condition::has_not("guard")]);
-        let write = self.release_write(&key, release, now).when(unguarded);
-        let mut met = match self.store.update_returning(invocation, write).await? {
-            Returned::Row(item) => return Ok(Freed::Now(Box::new(read_row(item)?))),
-            Returned::Refused(item) => item.map(read_row::<IntentRow>).transpose()?,
-        };
-        // With a guard, both rows change together. Each round is conditional on the holder that the last one met.
-        loop {
-            let row = match judge_release(met, release.holder, release.key, now) {
-                Released::NotFound => return Ok(Freed::NotFound),
-                Released::Already(row) => return Ok(Freed::Already(row)),
-                Released::HeldByAnother => return Ok(Freed::HeldByAnother),
-                Released::Guarded(row) => row,
-            };
-            match self.release_guarded(invocation, &key, release, &row).await? {
-                None => {
-                    let row = IntentRow { status: Status::Released, released_at: Some(now), ..*row };
-                    return Ok(Freed::Now(Box::new(row)));
+        // A hold without a guard whose holder is named is one write; the rest has to see the row first.
+        let mut met = match release.holder {
+            Some(holder) => {
+                let unguarded =
+                    Condition::all([still_held(release, holder, invocation.now), Condition::has_not("guard")]);
+                let write = self.release_write(&key, release, invocation.now).when(unguarded);
+                match self.store.update_returning(invocation, write).await? {
+                    Returned::Row(item) => return Ok(Freed::Now(Box::new(read_row(item)?))),
+                    Returned::Refused(item) => item.map(read_row).transpose()?,
                 }
-                Some(item) => met = item.map(read_row::<IntentRow>).transpose()?,
+            }
+            None => self.store.get(invocation, &self.table, &key).await?,
+        };
+        // Each round is conditional on the holder that the last one met.
+        loop {
+            let judged = judge_release(met, release.holder, release.key, release.body_hash, invocation.now);
+            let Released::Held(row) = judged else { return Ok(Freed::Judged(judged)) };
+            match self.release_seen(invocation, &key, release, &row).await? {
+                Returned::Row(item) => return Ok(Freed::Now(Box::new(read_row(item)?))),
+                Returned::Refused(item) => met = item.map(read_row).transpose()?,
             }
         }
     }
 
-    /// `None` when it is done, or the intent's row as it stood when its condition did not hold.
-    async fn release_guarded(
+    /// Releases the hold that was seen, with its guard if it still has one.
+    async fn release_seen(
         &self,
         invocation: &Invocation,
         key: &Key,
         release: &Release<'_>,
         seen: &IntentRow,
-    ) -> Result<Option<Option<Item>>, StoreError> {
-        let same_hold = || Condition::all([still_held(release, invocation.now), Condition::is("holder", &seen.holder)]);
-        let row = || self.release_write(key, release, invocation.now).when(same_hold());
-        if let Some(guard) = &seen.guard {
-            let guard = Key { pk: key.pk.clone(), sk: guard.clone() };
-            // The guard of this very hold: another may have it since its window ended.
-            let same_guard = Condition::any([Condition::Absent, Condition::is("holder", &seen.holder)]);
-            let writes = vec![row(), Write::delete(&self.table, guard).when(same_guard)];
-            match self.store.transact(invocation, writes).await? {
-                Transacted::Done => return Ok(None),
-                Transacted::Refused(refusals) => {
-                    if let Some(Some(refusal)) = refusals.into_iter().next() {
-                        return Ok(Some(refusal.item));
-                    }
-                }
-            }
-        }
-        match self.store.write(invocation, row()).await? {
-            Written::New | Written::Mine => Ok(None),
-            Written::Refused(item) => Ok(Some(item)),
+    ) -> Result<Returned, StoreError> {
+        let now = invocation.now;
+        let row = || {
+            let write = self.release_write(key, release, now);
+            write.when(still_held(release, &seen.holder, now))
+        };
+        let Some(guard) = &seen.guard else { return self.store.update_returning(invocation, row()).await };
+        // The guard of this very hold: since its window ended another may have it, also another hold of the same holder.
+        let same_guard = Condition::any([
+            Condition::Absent,
+            Condition::all([Condition::is("holder", &seen.holder), Condition::is("fingerprint", &seen.fingerprint)]),
+        ]);
+        let delete = Write::delete(&self.table, keys::beside(key, guard)).when(same_guard);
+        match self.store.transact(invocation, vec![row(), delete]).await? {
+            Transacted::Done => match self.store.get_item(invocation, &self.table, key).await? {
+                Some(item) => Ok(Returned::Row(item)),
+                None => Ok(Returned::Refused(None)),
+            },
+            Transacted::Refused(refusals) => match refusals.into_iter().next() {
+                Some(Some(refusal)) => Ok(Returned::Refused(refusal.item)),
+                // Only the guard was refused: it is another's, and stays.
+                _ => self.store.update_returning(invocation, row()).await,
+            },
         }
     }
 
     fn release_write(&self, key: &Key, release: &Release<'_>, now: Timestamp) -> Write {
-        let write = Write::update(&self.table, key.clone())
+        Write::update(&self.table, key.clone())
             .set("status", "RELEASED")
             .set("released_at", now.to_string())
             .set("updated_at", now.to_string())
-            .increment("version");
-        match release.key {
-            Some(release_key) => write.set("last_release", release_key),
-            None => write,
-        }
+            .set("last_release", release.key)
+            .set("last_release_body", release.body_hash)
+            .set("last_release_at", now.to_string())
+            .increment("version")
     }
 
     pub async fn get(
@@ -195,20 +203,20 @@ impl Intents {
     }
 }
 
-/// The intent is held, by the one to release, and this very release has not been made before.
-fn still_held(release: &Release<'_>, now: Timestamp) -> Condition {
-    let mut parts = vec![Condition::is("status", "HELD"), Condition::more_than("expires_at", now.seconds())];
-    if let Some(holder) = release.holder {
-        parts.push(Condition::is("holder", holder));
-    }
-    if let Some(key) = release.key {
-        parts.push(Condition::any([Condition::has_not("last_release"), Condition::is_not("last_release", key)]));
-    }
-    Condition::all(parts)
+/// The intent is held by this holder, and this very release has not been made before.
+fn still_held(release: &Release<'_>, holder: &str, now: Timestamp) -> Condition {
+    let not_made = Condition::any([Condition::has_not("last_release"), Condition::is_not("last_release", release.key)]);
+    Condition::all([
+        Condition::is("status", "HELD"),
+        Condition::is("holder", holder),
+        Condition::more_than("expires_at", now.seconds()),
+        not_made,
+    ])
 }
 
 fn standing(row: Option<Item>, guard: Option<Item>) -> Result<Held, StoreError> {
     let row = row.map(read_row::<IntentRow>).transpose()?;
     let guard = guard.map(read_row::<GuardRow>).transpose()?;
-    Ok(Held::Refused(Box::new(Standing { row, guard })))
+    let standing = Standing::of(row, guard).ok_or(StoreError::Corrupt("a hold that nothing refused"))?;
+    Ok(Held::Refused(Box::new(standing)))
 }

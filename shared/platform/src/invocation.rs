@@ -17,7 +17,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(8);
 #[derive(Debug)]
 pub struct Invocation {
     pub request_id: String,
+    /// When it began: the one `now` of its decisions.
     pub now: Timestamp,
+    started: Instant,
     deadline: Instant,
     writes: AtomicU32,
 }
@@ -29,7 +31,9 @@ pub struct TimedOut;
 
 impl Invocation {
     pub fn new(request_id: impl Into<String>, now: Timestamp, time_left: Duration) -> Self {
-        Self { request_id: request_id.into(), now, deadline: Instant::now() + time_left, writes: AtomicU32::new(0) }
+        let started = Instant::now();
+        let deadline = started + time_left;
+        Self { request_id: request_id.into(), now, started, deadline, writes: AtomicU32::new(0) }
     }
 
     pub fn of_lambda(context: &Context, clock: Clock) -> Self {
@@ -37,6 +41,11 @@ impl Invocation {
         let left_ms = u128::from(context.deadline).saturating_sub(now_ms);
         let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
         Self::new(context.request_id.clone(), clock.now(), left)
+    }
+
+    /// The time as it is by now: for what is measured from this very moment, such as a lease.
+    pub fn current(&self) -> Timestamp {
+        self.now.plus_ms(i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
     /// What is left for work, with the margin for the answer taken off.

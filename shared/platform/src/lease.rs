@@ -38,7 +38,7 @@ impl Held {
     }
 }
 
-/// Takes the lease on an existing row if it is free or over. The next epoch comes from the row as it is now: the taking
+/// Takes the lease on an existing row if it is free or over. `owner` is this invocation's own: nobody else uses it. The next epoch comes from the row as it is now: the taking
 /// write is conditional on it, so two takers cannot both have it.
 pub async fn take(
     store: &Store,
@@ -49,27 +49,29 @@ pub async fn take(
     for_ms: i64,
 ) -> Result<Taken, StoreError> {
     // A row that was never leased: most first takes need no read.
-    let first = held(owner, 1, invocation.now, for_ms);
-    let never_leased = Condition::all([Condition::has("pk"), Condition::has_not("lease_epoch")]);
-    let mut refused = match store.write(invocation, lease_write(table, key, &first).when(never_leased)).await? {
-        Written::New | Written::Mine => return Ok(Taken::Held(first)),
-        Written::Refused(item) => item,
-    };
+    let mut asked = held(owner, 1, invocation.current(), for_ms);
+    let mut condition = Condition::all([Condition::has("pk"), Condition::has_not("lease_epoch")]);
     // Each round is conditional on what the last one saw; losing it means that another took it, who is then busy.
     loop {
-        let Some(seen) = leased(refused)? else { return Ok(Taken::NoRow) };
-        if !seen.is_over(invocation.now) {
-            return Ok(Taken::Busy(seen));
-        }
-        let next = held(owner, seen.lease_epoch + 1, invocation.now, for_ms);
-        let over_and_unchanged = Condition::all([
-            Condition::is_number("lease_epoch", seen.lease_epoch),
-            Condition::at_most("lease_until", invocation.now.millis()),
-        ]);
-        refused = match store.write(invocation, lease_write(table, key, &next).when(over_and_unchanged)).await? {
-            Written::New | Written::Mine => return Ok(Taken::Held(next)),
+        let refused = match store.write(invocation, lease_write(table, key, &asked).when(condition)).await? {
+            Written::New | Written::Mine => return Ok(Taken::Held(asked)),
             Written::Refused(item) => item,
         };
+        let Some(seen) = leased(refused)? else { return Ok(Taken::NoRow) };
+        // The SDK's first attempt took it, and somebody else has written to the row since.
+        let now = invocation.current();
+        if seen.lease_owner == asked.owner && seen.lease_epoch == asked.epoch && !seen.is_over(now) {
+            return Ok(Taken::Held(Held { until: Timestamp::from_millis(seen.lease_until), ..asked }));
+        }
+        if !seen.is_over(now) {
+            return Ok(Taken::Busy(seen));
+        }
+        asked = held(owner, seen.lease_epoch + 1, now, for_ms);
+        // Over, and still as it was seen.
+        condition = Condition::all([
+            Condition::is_number("lease_epoch", seen.lease_epoch),
+            Condition::at_most("lease_until", now.millis()),
+        ]);
     }
 }
 
@@ -80,10 +82,9 @@ pub async fn renew(
     table: &str,
     key: &Key,
     mine: &Held,
-    now: Timestamp,
     for_ms: i64,
 ) -> Result<Renewed, StoreError> {
-    let next = held(&mine.owner, mine.epoch, now, for_ms);
+    let next = held(&mine.owner, mine.epoch, invocation.current(), for_ms);
     match store.write(invocation, lease_write(table, key, &next).when(mine.fence())).await? {
         Written::New | Written::Mine => Ok(Renewed::Held(next)),
         Written::Refused(_) => Ok(Renewed::Lost),

@@ -5,6 +5,7 @@
 //! store did not answer, or not with anything we can read.
 
 mod condition;
+mod conflicts;
 mod error;
 mod read;
 mod transact;
@@ -41,11 +42,12 @@ impl Store {
 
 /// A row as one of our types. What does not fit is corrupt: no rule can decide on it.
 pub fn read_row<T: DeserializeOwned>(item: Item) -> Result<T, StoreError> {
-    serde_dynamo::from_item(item).map_err(|error| StoreError::Corrupt(error.to_string()))
+    // The error's own text may repeat a stored value.
+    serde_dynamo::from_item(item).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }
 
 pub fn row_of<T: Serialize>(row: &T) -> Result<Item, StoreError> {
-    serde_dynamo::to_item(row).map_err(|error| StoreError::Corrupt(error.to_string()))
+    serde_dynamo::to_item(row).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }
 
 fn key_item(key: &Key) -> Item {

@@ -1,7 +1,7 @@
 //! JSON logs and embedded metrics on standard output, where Lambda collects both.
 //!
-//! A line holds ids, codes and counts. Payloads, addresses and secrets stay out by construction: other crates speak from
-//! `warn` on (the SDK prints bodies below that), and a panic is told by its place, never by its message.
+//! A line holds ids, codes and counts. Payloads, addresses and secrets stay out by construction: only our own crates speak
+//! below `warn` (the SDK prints bodies there), and a panic is told by its place, never by its message.
 
 use std::io::stdout;
 use std::sync::OnceLock;
@@ -16,16 +16,14 @@ use crate::config::{self, ConfigError};
 
 const NAMESPACE_VARIABLE: &str = "METRICS_NAMESPACE";
 const LEVEL_VARIABLE: &str = "LOG_LEVEL";
-/// Crates that are not ours, by the beginning of their names.
-const FOREIGN: &[&str] = &["aws_", "hyper", "h2", "lambda_", "rustls", "tower", "reqwest", "mio", "tokio"];
-
 static METRICS: OnceLock<&'static Collector> = OnceLock::new();
 
-/// Sets up logs and metrics for this process. Called once, first thing.
-pub fn init() -> Result<(), ConfigError> {
+/// Sets up logs and metrics for this process. Called once, first thing. `path` is that of any item of the function's crate.
+pub fn init(path: &str) -> Result<(), ConfigError> {
     let level = config::optional::<LevelFilter>(LEVEL_VARIABLE, "a log level")?.unwrap_or(LevelFilter::INFO);
     let quiet = level.min(LevelFilter::WARN);
-    let filter = FOREIGN.iter().fold(Targets::new().with_default(level), |f, name| f.with_target(*name, quiet));
+    let function = path.split("::").next().unwrap_or_default();
+    let filter = Targets::new().with_default(quiet).with_target("umavez_", level).with_target(function, level);
     let lines =
         tracing_subscriber::fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
     // A second initialization (a test process) keeps the first.

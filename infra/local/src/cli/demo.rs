@@ -15,6 +15,9 @@ use umavez_local::{Options, Stack, binaries};
 use super::start::FIRST_KEY;
 use super::{CliError, keys, remote};
 
+/// How often a request is sent whose function dies.
+const TRIES: usize = 10;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {
@@ -73,6 +76,7 @@ pub async fn run() -> Result<(), CliError> {
         concurrency: 4,
         schedules: true,
         echo_logs: false,
+        clock_offset_ms: 0,
     };
     let stack = Stack::start(options).await?;
     keys::ensure(&stack, FIRST_KEY).await?;
@@ -151,12 +155,14 @@ impl Player {
         for _ in 0..times {
             let (http, url, request) = (self.http.clone(), self.stack.url().to_owned(), request.clone());
             sending.spawn(async move {
-                loop {
-                    let answer = ask(&http, &url, &request).await?;
+                let mut answer = Value::Null;
+                for _ in 0..TRIES {
+                    answer = ask(&http, &url, &request).await?;
                     if answer["status"] != 502 {
-                        return Ok::<_, CliError>(answer);
+                        break;
                     }
                 }
+                Ok::<_, CliError>(answer)
             });
         }
         if let Some(name) = kill.and_then(|binary| self.stack.function_name(binary)) {

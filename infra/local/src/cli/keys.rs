@@ -90,7 +90,8 @@ pub async fn ensure(stack: &Stack, secret: &str) -> Result<(), CliError> {
 impl Keys {
     fn new(aws: &Aws, table: String) -> Result<Self, CliError> {
         let clock = Clock::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
-        let invocation = Invocation::new(CALLER, clock.now(), Duration::from_secs(30));
+        let request_id = format!("{CALLER}-{:016x}", fastrand::u64(..));
+        let invocation = Invocation::new(request_id, clock.now(), Duration::from_secs(30));
         Ok(Self { store: Store::new(aws.dynamodb()), table, invocation })
     }
 

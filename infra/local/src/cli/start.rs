@@ -25,8 +25,11 @@ pub async fn run(arguments: StartArguments) -> Result<(), CliError> {
     keys::ensure(&stack, FIRST_KEY).await?;
     greet(&stack)?;
     wait_for_the_end().await?;
-    say("stopping");
-    stack.stop().await?;
+    say("stopping (Ctrl-C again leaves at once)");
+    tokio::select! {
+        stopped = stack.stop() => stopped?,
+        again = wait_for_the_end() => again?,
+    }
     Ok(())
 }
 
@@ -42,6 +45,7 @@ pub fn options(arguments: &StartArguments) -> Result<Options, CliError> {
         concurrency: arguments.concurrency,
         schedules: true,
         echo_logs: arguments.logs,
+        clock_offset_ms: 0,
     })
 }
 
@@ -69,9 +73,11 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
 
 async fn wait_for_the_end() -> Result<(), CliError> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut hang_up = signal(SignalKind::hangup())?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        _ = hang_up.recv() => {}
     }
     Ok(())
 }

@@ -26,6 +26,25 @@ pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
     (status(status_code), headers, body).into_response()
 }
 
+/// Too much at once, as the service says it.
+pub(super) fn throttled(service: &str) -> Response {
+    match service {
+        "telegram" => {
+            let body = json!({
+                "ok": false, "error_code": 429, "description": "Too Many Requests: retry after 1",
+                "parameters": {"retry_after": 1},
+            });
+            (StatusCode::TOO_MANY_REQUESTS, axum::Json(body)).into_response()
+        }
+        "evolution" => {
+            let body = json!({"status": 429, "error": "Too Many Requests"});
+            (StatusCode::TOO_MANY_REQUESTS, axum::Json(body)).into_response()
+        }
+        "ses" => refusal(429, "TooManyRequestsException", Value::Null),
+        _ => refusal(400, "ThrottlingException", Value::Null),
+    }
+}
+
 /// Another transaction is at work on the rows: of a transaction, every write says so.
 pub(super) fn conflict(body: &[u8]) -> Response {
     let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);

@@ -25,7 +25,7 @@ pub(super) fn units(operation: &str, body: &[u8]) -> Units {
         one => one["CapacityUnits"].as_f64().unwrap_or(0.0),
     };
     let kind = answer["__type"].as_str().unwrap_or_default();
-    let kilobytes = |item: &Value| (item.to_string().len() as f64 / 1024.0).ceil().max(1.0);
+    let kilobytes = |item: &Value| (item_size(item) as f64 / 1024.0).ceil().max(1.0);
     if kind.ends_with("ConditionalCheckFailedException") {
         return Units { read: 0.0, write: kilobytes(&answer["Item"]) };
     }
@@ -36,6 +36,23 @@ pub(super) fn units(operation: &str, body: &[u8]) -> Units {
     match operation {
         "GetItem" | "BatchGetItem" | "Query" | "Scan" | "TransactGetItems" => Units { read: consumed, write: 0.0 },
         _ => Units { read: 0.0, write: consumed },
+    }
+}
+
+/// The size of a row as DynamoDB counts it: names and values, without the syntax of JSON.
+fn item_size(item: &Value) -> usize {
+    item.as_object().into_iter().flatten().map(|(name, value)| name.len() + value_size(value)).sum()
+}
+
+fn value_size(value: &Value) -> usize {
+    let Some((kind, value)) = value.as_object().and_then(|typed| typed.iter().next()) else { return 0 };
+    match (kind.as_str(), value) {
+        ("S" | "B", Value::String(text)) => text.len(),
+        ("N", Value::String(digits)) => digits.len().div_ceil(2) + 1,
+        ("M", fields) => 3 + item_size(fields) + fields.as_object().map_or(0, serde_json::Map::len),
+        ("L", Value::Array(items)) => 3 + items.iter().map(|item| value_size(item) + 1).sum::<usize>(),
+        ("SS" | "NS" | "BS", Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::len).sum(),
+        _ => 1,
     }
 }
 

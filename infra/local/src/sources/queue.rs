@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -11,51 +12,29 @@ use tokio::task::JoinSet;
 
 use super::{Verdict, verdict};
 use crate::StackError;
-use crate::activity::Activity;
-use crate::clock::Clock;
-use crate::faults::{DeliveryAction, Faults};
-use crate::functions::Functions;
+use crate::faults::DeliveryAction;
 use crate::model::QueueSource;
-use crate::queues::{Queues, arn};
+use crate::parts::Parts;
+use crate::queues::arn;
 use crate::template::REGION;
+
+/// After an emulator's error, so that it is not asked in a hot loop.
+const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
 pub struct QueueMapping {
     pub source: Arc<QueueSource>,
-    pub function: String,
-    pub functions: Functions,
-    pub queues: Queues,
-    pub clock: Clock,
-    pub activity: Activity,
-    pub faults: Faults,
+    function: String,
+    parts: Parts,
     running: Arc<AtomicUsize>,
     slots: Arc<Semaphore>,
 }
 
 impl QueueMapping {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        source: QueueSource,
-        function: String,
-        functions: Functions,
-        queues: Queues,
-        clock: Clock,
-        activity: Activity,
-        faults: Faults,
-        concurrency: usize,
-    ) -> Self {
+    pub fn new(source: QueueSource, function: String, parts: Parts, concurrency: usize) -> Self {
         let slots = source.max_concurrency.map_or(concurrency, |most| (most as usize).min(concurrency));
-        Self {
-            source: Arc::new(source),
-            function,
-            functions,
-            queues,
-            clock,
-            activity,
-            faults,
-            running: Arc::default(),
-            slots: Arc::new(Semaphore::new(slots.max(1))),
-        }
+        let slots = Arc::new(Semaphore::new(slots.max(1)));
+        Self { source: Arc::new(source), function, parts, running: Arc::default(), slots }
     }
 
     /// The three loops of a mapping: what comes in, what falls due, what goes out.
@@ -70,50 +49,52 @@ impl QueueMapping {
 
     /// Whether nothing is left to do before a delay.
     pub async fn is_at_rest(&self) -> Result<bool, StackError> {
-        let counts = self.queues.counts(&self.source.queue).await?;
+        let counts = self.parts.queues.counts(&self.source.queue).await?;
         let none = counts.visible == 0 && counts.moving == 0 && counts.between == 0;
         Ok(none && self.running.load(Ordering::SeqCst) == 0)
     }
 
     async fn receive(&self) {
-        // An emulator that has been stopped ends the loop; it does not come back.
-        while self.queues.receive(&self.source.queue).await.is_ok() {}
+        self.parts.activity.receiver_began();
+        while self.parts.queues.is_running() && !self.parts.activity.is_stopping() {
+            if let Err(error) = self.parts.queues.receive(&self.source.queue).await {
+                tracing::warn!(queue = self.source.queue, %error, "could not receive");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        self.parts.activity.receiver_ended();
     }
 
     async fn wake(&self) {
-        let mut moved = self.activity.watch();
+        let mut moved = self.parts.activity.watch();
         loop {
-            let due = self.queues.next_due(&self.source.queue).unwrap_or(i64::MAX);
+            let due = self.parts.queues.next_due(&self.source.queue).unwrap_or(i64::MAX);
             tokio::select! {
-                () = self.clock.sleep_until(due) => {
-                    if self.queues.wake(&self.source.queue).await.is_err() {
-                        return;
-                    }
-                }
+                () = self.parts.clock.sleep_until(due) => self.parts.queues.wake(&self.source.queue).await,
                 changed = moved.changed() => if changed.is_err() { return },
             }
         }
     }
 
     async fn deliver(&self) {
-        let mut moved = self.activity.watch();
+        let mut moved = self.parts.activity.watch();
         loop {
             moved.mark_unchanged();
             let Ok(slot) = self.slots.clone().acquire_owned().await else { return };
-            if !self.queues.has_ready(&self.source.queue) {
+            if !self.parts.queues.has_ready(&self.source.queue) {
                 drop(slot);
                 if moved.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            let fault = self.faults.on_delivery(&self.source.queue);
+            let fault = self.parts.faults.on_delivery(&self.source.queue);
             let action = fault.as_ref().map(|fault| fault.action);
             let newest_first = action == Some(DeliveryAction::Reversed);
-            let messages = self.queues.take_ready(&self.source.queue, self.source.batch_size, newest_first);
+            let messages = self.parts.queues.take_ready(&self.source.queue, self.source.batch_size, newest_first);
             if let Some(fault) = fault.filter(|fault| fault.action == DeliveryAction::Late) {
                 let late = i64::try_from(fault.seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
-                self.queues.postpone(&messages, self.clock.now_ms().saturating_add(late));
+                self.parts.queues.postpone(&messages, self.parts.clock.now_ms().saturating_add(late));
                 continue;
             }
             let deliveries = if action == Some(DeliveryAction::Twice) { 2 } else { 1 };
@@ -123,19 +104,19 @@ impl QueueMapping {
                 this.deliver_batch(&messages, deliveries).await;
                 drop(slot);
                 this.running.fetch_sub(1, Ordering::SeqCst);
-                this.activity.moved();
+                this.parts.activity.moved();
             });
         }
     }
 
     /// The last delivery decides what is deleted.
     async fn deliver_batch(&self, messages: &[Value], deliveries: usize) {
-        let event = event(&self.source.queue, messages);
+        let event = event(&self.source.queue, messages, self.parts.clock.offset_ms());
         let ids: HashSet<_> =
             messages.iter().filter_map(|message| message["MessageId"].as_str()).map(str::to_owned).collect();
         let mut said = Verdict::AllFailed;
         for _ in 0..deliveries {
-            said = match self.functions.invoke(&self.function, event.clone()).await {
+            said = match self.parts.functions.invoke(&self.function, event.clone()).await {
                 Ok(answer) => verdict(&answer, self.source.partial_failures, &ids),
                 Err(error) => {
                     tracing::warn!(function = self.function, queue = self.source.queue, %error, "a batch failed");
@@ -148,24 +129,30 @@ impl QueueMapping {
             Verdict::AllFailed => true,
             Verdict::Failed(ids) => ids.contains(id),
         };
-        if let Err(error) = self.queues.settle(&self.source.queue, messages, failed).await {
+        if let Err(error) = self.parts.queues.settle(&self.source.queue, messages, failed).await {
             tracing::warn!(queue = self.source.queue, %error, "a batch could not be settled");
         }
     }
 }
 
-/// The event as Lambda's poller makes it.
-fn event(queue: &str, messages: &[Value]) -> Bytes {
+/// The event as Lambda's poller makes it, with the emulator's times moved to the stack's.
+fn event(queue: &str, messages: &[Value], offset_ms: i64) -> Bytes {
     let records: Vec<_> = messages
         .iter()
         .map(|message| {
             let attributes = message["MessageAttributes"].as_object().cloned().unwrap_or_default();
             let attributes: Map<_, _> = attributes.into_iter().map(|(name, value)| (name, attribute(&value))).collect();
+            let mut system = message["Attributes"].clone();
+            for name in ["SentTimestamp", "ApproximateFirstReceiveTimestamp"] {
+                if let Some(at) = system[name].as_str().and_then(|text| text.parse::<i64>().ok()) {
+                    system[name] = json!((at + offset_ms).to_string());
+                }
+            }
             json!({
                 "messageId": message["MessageId"],
                 "receiptHandle": message["ReceiptHandle"],
                 "body": message["Body"],
-                "attributes": message["Attributes"],
+                "attributes": system,
                 "messageAttributes": attributes,
                 "md5OfBody": message["MD5OfBody"],
                 "eventSource": "aws:sqs",

@@ -2,6 +2,7 @@
 //! the failure queue. A batching window is not waited for: it only bounds how late Lambda may be.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -10,13 +11,9 @@ use tokio::task::JoinSet;
 
 use super::{Verdict, filter, verdict};
 use crate::StackError;
-use crate::activity::Activity;
-use crate::clock::Clock;
-use crate::dynamo::Dynamo;
-use crate::faults::{DeliveryAction, Faults};
-use crate::functions::Functions;
+use crate::faults::DeliveryAction;
 use crate::model::StreamSource;
-use crate::queues::Queues;
+use crate::parts::Parts;
 
 /// Attempts at one batch when the template sets no limit: AWS would go on until the record is too old.
 const UNLIMITED: u32 = 100;
@@ -24,32 +21,18 @@ const UNLIMITED: u32 = 100;
 #[derive(Clone)]
 pub struct StreamMapping {
     pub source: Arc<StreamSource>,
-    pub function: String,
-    pub functions: Functions,
-    pub dynamo: Dynamo,
-    pub queues: Queues,
-    pub clock: Clock,
-    pub activity: Activity,
-    pub faults: Faults,
+    function: String,
+    parts: Parts,
     /// The last sequence number that needs no more work.
     checkpoint: Arc<Mutex<Option<String>>>,
+    /// A delivery that is late on purpose waits for this time.
+    late_until: Arc<AtomicI64>,
 }
 
 impl StreamMapping {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        source: StreamSource,
-        function: String,
-        functions: Functions,
-        dynamo: Dynamo,
-        queues: Queues,
-        clock: Clock,
-        activity: Activity,
-        faults: Faults,
-        checkpoint: Option<String>,
-    ) -> Self {
+    pub fn new(source: StreamSource, function: String, parts: Parts, checkpoint: Option<String>) -> Self {
         let checkpoint = Arc::new(Mutex::new(checkpoint));
-        Self { source: Arc::new(source), function, functions, dynamo, queues, clock, activity, faults, checkpoint }
+        Self { source: Arc::new(source), function, parts, checkpoint, late_until: Arc::new(AtomicI64::new(i64::MIN)) }
     }
 
     pub fn spawn(&self, tasks: &mut JoinSet<()>) {
@@ -65,21 +48,25 @@ impl StreamMapping {
         self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether every change has been dealt with.
+    /// Whether every change has been dealt with, or waits for a time.
     pub async fn is_at_rest(&self) -> Result<bool, StackError> {
-        let left = self.dynamo.records_after(&self.source.table, self.checkpoint().as_deref(), 1).await?;
+        if self.late_until.load(Ordering::SeqCst) > self.parts.clock.now_ms() {
+            return Ok(true);
+        }
+        let left = self.parts.dynamo.records_after(&self.source.table, self.checkpoint().as_deref(), 1).await?;
         Ok(left.is_empty())
     }
 
     async fn read(&self) -> Result<(), StackError> {
         if self.source.from_latest && self.checkpoint().is_none() {
-            self.set_checkpoint(self.dynamo.newest(&self.source.table).await?);
+            self.set_checkpoint(self.parts.dynamo.newest(&self.source.table).await?);
         }
-        let mut moved = self.activity.watch();
+        let mut moved = self.parts.activity.watch();
         loop {
             moved.mark_unchanged();
             let at = self.checkpoint();
-            let records = self.dynamo.records_after(&self.source.table, at.as_deref(), self.source.batch_size).await?;
+            let records =
+                self.parts.dynamo.records_after(&self.source.table, at.as_deref(), self.source.batch_size).await?;
             let Some(last) = records.last().map(sequence_number) else {
                 if moved.changed().await.is_err() {
                     return Ok(());
@@ -90,7 +77,7 @@ impl StreamMapping {
                 records.into_iter().filter(|record| filter::passes(&self.source.filters, record)).collect();
             self.deliver(wanted).await?;
             self.set_checkpoint(Some(last));
-            self.activity.moved();
+            self.parts.activity.moved();
         }
     }
 
@@ -104,16 +91,17 @@ impl StreamMapping {
             }
             let Some(left) = self.attempt(&part).await else { continue };
             let rest = part[left..].to_vec();
-            let attempts = if left > 0 { 1 } else { attempts + 1 };
-            if attempts > self.source.max_retries.unwrap_or(UNLIMITED) {
-                self.give_up(&rest, attempts).await?;
-            } else if self.source.bisect && rest.len() > 1 && left == 0 {
+            let failures = if left > 0 { 1 } else { attempts + 1 };
+            if self.source.bisect && rest.len() > 1 && left == 0 {
+                // A split does not count as a retry: the good half must not be given up with the bad one.
                 let second = rest[rest.len() / 2..].to_vec();
                 let first = rest[..rest.len() / 2].to_vec();
                 parts.push((second, attempts));
                 parts.push((first, attempts));
+            } else if failures > self.source.max_retries.unwrap_or(UNLIMITED) {
+                self.give_up(&rest, failures).await?;
             } else {
-                parts.push((rest, attempts));
+                parts.push((rest, failures));
             }
         }
         Ok(())
@@ -124,15 +112,17 @@ impl StreamMapping {
         let ids: Vec<_> = records.iter().map(sequence_number).collect();
         let known: HashSet<_> = ids.iter().cloned().collect();
         let event = Bytes::from(json!({"Records": records}).to_string());
-        let fault = self.faults.on_delivery(&self.source.table);
+        let fault = self.parts.faults.on_delivery(&self.source.table);
         if let Some(fault) = fault.as_ref().filter(|fault| fault.action == DeliveryAction::Late) {
             let late = i64::try_from(fault.seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
-            self.clock.sleep_until(self.clock.now_ms().saturating_add(late)).await;
+            let until = self.parts.clock.now_ms().saturating_add(late);
+            self.late_until.store(until, Ordering::SeqCst);
+            self.parts.clock.sleep_until(until).await;
         }
         let twice = fault.is_some_and(|fault| fault.action == DeliveryAction::Twice);
         let mut said = Verdict::AllFailed;
         for _ in 0..=usize::from(twice) {
-            said = match self.functions.invoke(&self.function, event.clone()).await {
+            said = match self.parts.functions.invoke(&self.function, event.clone()).await {
                 Ok(answer) => verdict(&answer, self.source.partial_failures, &known),
                 Err(error) => {
                     tracing::warn!(function = self.function, table = self.source.table, %error, "a batch failed");
@@ -160,7 +150,7 @@ impl StreamMapping {
         let last = records.last().map(sequence_number).unwrap_or_default();
         let body = json!({
             "version": "1.0",
-            "timestamp": self.clock.now_ms(),
+            "timestamp": self.parts.clock.now_ms(),
             "requestContext": {
                 "functionArn": format!("arn:aws:lambda:us-east-1:000000000000:function:{}", self.function),
                 "condition": "RetryAttemptsExhausted",
@@ -174,7 +164,7 @@ impl StreamMapping {
                 "streamArn": records.first().map(|record| record["eventSourceARN"].clone()),
             },
         });
-        self.queues.put(queue, &body.to_string()).await
+        self.parts.queues.put(queue, &body.to_string()).await
     }
 
     fn set_checkpoint(&self, at: Option<String>) {

@@ -4,16 +4,15 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::fingerprint::{bucket, bucket_end, fingerprint};
+use super::rows::LIFETIME_DAYS;
 use super::types::{IntentType, IntentTypes, Scope, Window};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields, parse_uuid};
 use crate::keys::{self, Key};
 use crate::time::{DAY_MS, Timestamp};
 
-/// How far `at` may lie behind: a row that is older has expired already.
-pub const MAX_AGE_DAYS: i64 = 30;
-/// How far `at` may lie ahead: the clocks of callers differ a little.
-pub const MAX_AHEAD_MS: i64 = 60_000;
+/// How far `at` may be off: the clocks of callers differ a little.
+pub const MAX_SKEW_MS: i64 = 60_000;
 
 /// May this intention be sent to this client?
 #[derive(Debug, Clone)]
@@ -33,7 +32,7 @@ impl Check {
         let client = fields.uuid("client_id");
         let intent_type = read_type(&mut fields, types);
         let reference = read_reference(&mut fields, intent_type);
-        let at = read_at(&mut fields, now);
+        let at = read_at(&mut fields, intent_type, now);
         let check = client.zip(intent_type).map(|(client, known)| Self::new(client, known, reference, at));
         fields.finish(check)
     }
@@ -54,14 +53,19 @@ impl Check {
         keys::intent(self.client, &self.fingerprint)
     }
 
-    /// The guard's key, for a type that has one. With a contact's scope all references share it.
+    /// The guard's key, for a type that has one. With a contact's scope all references share it; with buckets each has
+    /// its own.
     pub fn guard_key(&self) -> Option<Key> {
         let reference = match self.intent_type.scope {
             Scope::Reference => self.reference,
             Scope::Contact => None,
         };
+        let bucket = match self.intent_type.window {
+            Window::Bucket => Some(self.bucket),
+            Window::Rolling => None,
+        };
         let name = &self.intent_type.intent_type;
-        self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference))
+        self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference, bucket))
     }
 
     /// When the same intention may go out again, if this one does.
@@ -122,12 +126,29 @@ fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &
     id
 }
 
-fn read_at(fields: &mut Fields<'_>, now: Timestamp) -> Timestamp {
+/// How far `at` may lie behind. A row lives [`LIFETIME_DAYS`]; what lies back further than that less a window could fall
+/// into a bucket whose row has expired, and be allowed twice. A rolling window knows only its last send.
+fn furthest_back_ms(intent_type: &IntentType) -> i64 {
+    match intent_type.window {
+        Window::Bucket => (LIFETIME_DAYS - i64::from(intent_type.window_days)) * DAY_MS,
+        Window::Rolling => MAX_SKEW_MS,
+    }
+}
+
+fn read_at(fields: &mut Fields<'_>, intent_type: Option<&IntentType>, now: Timestamp) -> Timestamp {
     let Some(at) = fields.optional_timestamp("at") else { return now };
-    if at > now.plus_ms(MAX_AHEAD_MS) {
+    if at > now.plus_ms(MAX_SKEW_MS) {
         fields.refuse("at", FieldProblem::OutOfRange, "lies in the future");
-    } else if at.millis() <= now.millis() - MAX_AGE_DAYS * DAY_MS {
-        fields.refuse("at", FieldProblem::OutOfRange, format!("lies more than {MAX_AGE_DAYS} days back"));
+    } else if let Some(intent_type) = intent_type
+        && at.millis() <= now.millis() - furthest_back_ms(intent_type)
+    {
+        let detail = match intent_type.window {
+            Window::Bucket => {
+                format!("lies more than {} days back", LIFETIME_DAYS - i64::from(intent_type.window_days))
+            }
+            Window::Rolling => "lies back, and the rolling window of this type counts from the last send".to_owned(),
+        };
+        fields.refuse("at", FieldProblem::OutOfRange, detail);
     }
     at
 }
@@ -233,5 +254,28 @@ mod tests {
             let check = Check::new(client, rolling, None, at);
             assert!(check.window_until() >= bucket_end(check.bucket, 7));
         }
+    }
+
+    #[test]
+    fn what_may_have_expired_cannot_be_asked_for() {
+        let nudge = |at: Timestamp| json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": at});
+        let oldest = now().plus_days(-23).plus_ms(1);
+        assert!(read(&nudge(oldest)).is_ok());
+        assert_eq!(refusal(&nudge(now().plus_days(-23))), [("at".to_owned(), FieldProblem::OutOfRange)]);
+        // Whatever is accepted lives, and no accepted moment shares a bucket with a row that has expired.
+        let check = read(&nudge(oldest)).expect("taken");
+        let expired_at = now().plus_days(-30);
+        assert!(check.bucket > bucket(expired_at, 7));
+    }
+
+    #[test]
+    fn a_rolling_window_takes_no_time_that_lies_back() {
+        let types = IntentTypes::with_options(r#"{"reactivation_nudge": {"window": "rolling"}}"#).expect("options");
+        let ask = |ms: i64| {
+            let body = json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": now().plus_ms(ms)});
+            Check::read(body.as_object().expect("an object"), &types, now()).is_ok()
+        };
+        assert!(ask(-59_000) && ask(0) && ask(60_000));
+        assert!(!ask(-60_000) && !ask(60_001));
     }
 }

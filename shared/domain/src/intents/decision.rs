@@ -1,13 +1,10 @@
 //! What a check or a release that met another's row means.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
-use uuid::Uuid;
 
 use super::check::Check;
-use super::rows::{GuardRow, Hold, IntentRow, Status};
+use super::rows::{GuardRow, Hold, IntentRow};
 use crate::codes::Reason;
-use crate::fields::{FieldError, Fields};
 use crate::idempotency::{Replay, judge as judge_replay};
 use crate::time::Timestamp;
 
@@ -92,10 +89,37 @@ impl CheckAnswer {
 }
 
 /// What stood in the way of a hold: the rows whose conditions failed, as they were.
-#[derive(Debug, Clone, Default)]
-pub struct Standing {
-    pub row: Option<IntentRow>,
-    pub guard: Option<GuardRow>,
+#[derive(Debug, Clone)]
+pub enum Standing {
+    /// The intent's own row, and its guard if that was refused too.
+    Row(Box<IntentRow>, Option<Box<GuardRow>>),
+    Guard(Box<GuardRow>),
+}
+
+impl Standing {
+    /// Of the rows that were refused; at least one was.
+    pub fn of(row: Option<IntentRow>, guard: Option<GuardRow>) -> Option<Self> {
+        let guard = guard.map(Box::new);
+        match (row, guard) {
+            (Some(row), guard) => Some(Self::Row(Box::new(row), guard)),
+            (None, Some(guard)) => Some(Self::Guard(guard)),
+            (None, None) => None,
+        }
+    }
+
+    fn row(&self) -> Option<&IntentRow> {
+        match self {
+            Self::Row(row, _) => Some(row),
+            Self::Guard(_) => None,
+        }
+    }
+
+    fn guard(&self) -> Option<&GuardRow> {
+        match self {
+            Self::Row(_, guard) => guard.as_deref(),
+            Self::Guard(guard) => Some(guard),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,25 +133,22 @@ pub enum Decision {
 
 /// Decides a check whose write was refused. The intent's own row speaks first: whoever holds it was told "yes" before.
 pub fn judge(check: &Check, asked: &Hold, standing: &Standing) -> Decision {
-    let same_holder = |holder: &str| holder == asked.row.holder;
-    if let Some(row) = standing.row.as_ref().filter(|row| same_holder(&row.holder)) {
+    if let Some(row) = standing.row().filter(|row| row.holder == asked.row.holder) {
         return replay(&row.body_hash, asked, CheckAnswer::allowed(row));
     }
-    if let Some(guard) = standing.guard.as_ref().filter(|guard| same_holder(&guard.holder)) {
+    if let Some(guard) = standing.guard().filter(|guard| guard.holder == asked.row.holder) {
         return replay(&guard.body_hash, asked, CheckAnswer::allowed_by_guard(guard));
     }
-    // The bucket of the asked fingerprint is blocked to its end in any case; a guard may reach further.
-    let until = [standing.row.as_ref().map(|row| row.window_until), standing.guard.as_ref().map(|g| g.window_until)];
-    let until = until.into_iter().flatten().max().unwrap_or_else(|| check.window_until().seconds());
-    let (by, expires_at) = match (&standing.row, &standing.guard) {
-        (Some(row), _) => {
-            (blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at), row.expires_at)
+    // A guard may reach further than the bucket of the asked fingerprint.
+    let (by, expires_at, until) = match standing {
+        Standing::Row(row, guard) => {
+            let until = guard.as_ref().map_or(row.window_until, |guard| guard.window_until.max(row.window_until));
+            (blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at), row.expires_at, until)
         }
-        (None, Some(guard)) => {
-            (blocked_by(&guard.holder, &guard.fingerprint, &guard.reference_id, guard.created_at), guard.expires_at)
+        Standing::Guard(guard) => {
+            let by = blocked_by(&guard.holder, &guard.fingerprint, &guard.reference_id, guard.created_at);
+            (by, guard.expires_at, guard.window_until)
         }
-        // A refused write without a row that says why is not told apart by DynamoDB; the asked row's own times stand in.
-        (None, None) => (blocked_by("", &check.fingerprint, &None, check.at), asked.row.expires_at),
     };
     Decision::Blocked(CheckAnswer::blocked(check, by, expires_at, until))
 }
@@ -148,47 +169,10 @@ fn blocked_by(holder: &str, fingerprint: &str, reference_id: &Option<String>, si
     }
 }
 
-/// Reads `{client_id, holder?}`. Without a holder whoever holds the intent is released.
-pub fn release_request(body: &Map<String, Value>) -> Result<(Uuid, Option<String>), Vec<FieldError>> {
-    let mut fields = Fields::of(body);
-    let client = fields.uuid("client_id");
-    let holder = fields.optional_text("holder").map(str::to_owned);
-    fields.finish(client.map(|client| (client, holder)))
-}
-
-/// What a release that changed nothing (or not yet) means, from the row as it was.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Released {
-    /// There is no such intent, or it has expired.
-    NotFound,
-    /// It is free already, by this request or an earlier one: nothing to do, and the answer is the same.
-    Already(Box<IntentRow>),
-    /// Somebody else than the named holder has it.
-    HeldByAnother,
-    /// It is held by the one to release and has a guard: both rows must change together.
-    Guarded(Box<IntentRow>),
-}
-
-/// Judges the row that a release met. `release_key` is the release's own `Idempotency-Key`.
-pub fn judge_release(
-    row: Option<IntentRow>,
-    holder: Option<&str>,
-    release_key: Option<&str>,
-    now: Timestamp,
-) -> Released {
-    let Some(row) = row.filter(|row| row.is_alive(now)) else { return Released::NotFound };
-    let repeated = release_key.is_some() && row.last_release.as_deref() == release_key;
-    if row.status == Status::Released || repeated {
-        Released::Already(Box::new(row))
-    } else if holder.is_some_and(|holder| holder != row.holder) {
-        Released::HeldByAnother
-    } else {
-        Released::Guarded(Box::new(row))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
     use crate::intents::{Holder, IntentTypes};
 
@@ -208,7 +192,7 @@ mod tests {
     fn another_holder_is_blocked_and_told_by_whom_and_until_when() {
         let (_, first) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
         let (check, second) = hold("{}", "b", "2026-03-10T12:00:01Z", "h");
-        let Decision::Blocked(answer) = judge(&check, &second, &Standing { row: Some(first.row.clone()), guard: None })
+        let Decision::Blocked(answer) = judge(&check, &second, &Standing::Row(Box::new(first.row.clone()), None))
         else {
             panic!("not blocked")
         };
@@ -223,7 +207,7 @@ mod tests {
         let (check, first) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
         let (_, again) = hold("{}", "a", "2026-03-10T12:00:05Z", "h");
         let (_, other) = hold("{}", "a", "2026-03-10T12:00:05Z", "other");
-        let standing = Standing { row: Some(first.row.clone()), guard: None };
+        let standing = Standing::Row(Box::new(first.row.clone()), None);
         assert_eq!(judge(&check, &again, &standing), Decision::Replayed(CheckAnswer::allowed(&first.row)));
         assert_eq!(judge(&check, &other, &standing), Decision::KeyReused);
     }
@@ -234,8 +218,8 @@ mod tests {
         let (first_check, first) = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
         let (later_check, again) = hold(rolling, "a", "2026-03-15T00:01:00Z", "h");
         assert_ne!(first_check.bucket, later_check.bucket);
-        let guard = first.guard.clone().map(|(_, guard)| guard);
-        let decision = judge(&later_check, &again, &Standing { row: None, guard });
+        let (_, guard) = first.guard.clone().expect("guarded");
+        let decision = judge(&later_check, &again, &Standing::Guard(Box::new(guard)));
         assert_eq!(decision, Decision::Replayed(CheckAnswer::allowed(&first.row)));
     }
 
@@ -244,24 +228,8 @@ mod tests {
         let rolling = r#"{"reactivation_nudge": {"window": "rolling"}}"#;
         let (_, first) = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
         let (check, second) = hold(rolling, "b", "2026-03-15T00:01:00Z", "h");
-        let standing = Standing { row: None, guard: first.guard.map(|(_, guard)| guard) };
+        let standing = Standing::Guard(Box::new(first.guard.expect("guarded").1));
         let Decision::Blocked(answer) = judge(&check, &second, &standing) else { panic!("not blocked") };
         assert_eq!(answer.next_eligible_at, at("2026-03-21T23:59:00Z"));
-    }
-
-    #[test]
-    fn a_release_is_judged_by_the_row_it_met() {
-        let now = at("2026-03-10T12:00:00Z");
-        let (_, held) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
-        let held = held.row;
-        let released = IntentRow { status: Status::Released, ..held.clone() };
-        let retaken = IntentRow { last_release: Some("r1".into()), holder: "request:b".into(), ..held.clone() };
-        let gone = IntentRow { expires_at: now.seconds(), ..held.clone() };
-        assert_eq!(judge_release(None, None, None, now), Released::NotFound);
-        assert_eq!(judge_release(Some(gone), None, None, now), Released::NotFound);
-        assert_eq!(judge_release(Some(released.clone()), None, None, now), Released::Already(Box::new(released)));
-        assert_eq!(judge_release(Some(held.clone()), Some("request:z"), None, now), Released::HeldByAnother);
-        assert_eq!(judge_release(Some(held.clone()), Some("request:a"), None, now), Released::Guarded(Box::new(held)));
-        assert_eq!(judge_release(Some(retaken.clone()), None, Some("r1"), now), Released::Already(Box::new(retaken)));
     }
 }

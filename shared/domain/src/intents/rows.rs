@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::check::Check;
 use super::holder::Holder;
 use crate::keys::Key;
-use crate::time::Timestamp;
+use crate::time::{SECOND_MS, Timestamp};
 
 /// An intent row lives this long, whatever its window: it is the record of what was decided.
 pub const LIFETIME_DAYS: i64 = 30;
@@ -42,12 +42,21 @@ pub struct IntentRow {
     pub expires_at: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
-    /// The `Idempotency-Key` of the last release, kept over a new hold, so that a repeated release does not hit the
-    /// next holder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_release: Option<String>,
+    /// Kept over a new hold, so that a repeated release does not hit the next holder.
+    #[serde(flatten)]
+    pub last_release: Option<LastRelease>,
     #[serde(default)]
     pub version: u64,
+}
+
+/// What is known of the last release of an intent: which request it was, and what it answered. Hashes, because a row is
+/// to fit one write unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRelease {
+    /// Of the release's `Idempotency-Key`, or its request.
+    pub last_release: String,
+    pub last_release_body: String,
+    pub last_release_at: Timestamp,
 }
 
 impl IntentRow {
@@ -93,7 +102,8 @@ impl Hold {
             window_days: check.intent_type.window_days,
             bucket: check.bucket,
             at: check.at,
-            window_until: check.window_until().seconds(),
+            // Rounded up: a window is never shorter than it says.
+            window_until: check.window_until().plus_ms(SECOND_MS - 1).seconds(),
             status: Status::Held,
             holder: holder.to_string(),
             body_hash: body_hash.to_owned(),

@@ -3,6 +3,7 @@
 //! Bad input is a 4xx that names its fields. A fault of ours is a 5xx without internals; what the log says of it is
 //! [`Problem::cause`], which never reaches the caller.
 
+use lambda_http::http::StatusCode;
 use lambda_http::{Body, Response};
 use serde_json::json;
 use umavez_domain::codes::Problem as Code;
@@ -36,7 +37,7 @@ impl Problem {
     }
 
     pub fn internal() -> Self {
-        Self::new(500, Code::Internal, "something went wrong on our side; nothing was left half done")
+        Self::new(500, Code::Internal, "something went wrong on our side")
     }
 
     pub fn because(mut self, cause: &impl ToString) -> Self {
@@ -65,7 +66,11 @@ impl Problem {
             503 => builder = builder.header("retry-after", "1"),
             _ => {}
         }
-        builder.body(Body::Text(body.to_string())).unwrap_or_else(|_| Response::new(Body::Empty))
+        builder.body(Body::Text(body.to_string())).unwrap_or_else(|_| {
+            let mut response = Response::new(Body::Empty);
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        })
     }
 }
 
@@ -121,7 +126,7 @@ mod tests {
 
     #[test]
     fn internals_stay_inside() {
-        let response = Problem::from(StoreError::Corrupt("row X#1 has no holder".into())).into_response("r1");
+        let response = Problem::from(StoreError::Corrupt("X#1")).into_response("r1");
         assert_eq!(response.status(), 500);
         assert!(!body(&response).to_string().contains("X#1"));
     }

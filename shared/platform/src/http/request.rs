@@ -90,11 +90,6 @@ impl Request {
         }
     }
 
-    /// As [`Self::object`], for routes whose body may be absent.
-    pub fn object_or_empty(&self) -> Result<Map<String, Value>, Problem> {
-        if self.body.is_empty() { Ok(Map::new()) } else { self.object() }
-    }
-
     pub fn body_hash(&self) -> String {
         body_hash(&self.body)
     }

@@ -19,6 +19,8 @@ pub enum Condition {
     AtMost(String, i64),
     /// The attribute is there and greater.
     MoreThan(String, i64),
+    /// The attribute was not stamped by this very write: see [`super::Write::stamp`].
+    NotStamped(String),
     All(Vec<Condition>),
     Any(Vec<Condition>),
 }
@@ -60,6 +62,10 @@ impl Condition {
         Self::Any(parts.into_iter().collect())
     }
 
+    pub fn not_stamped(name: &str) -> Self {
+        Self::NotStamped(name.to_owned())
+    }
+
     pub(super) fn render(&self, into: &mut Placeholders) -> String {
         match self {
             Self::Absent => format!("attribute_not_exists({})", into.name("pk")),
@@ -69,6 +75,10 @@ impl Condition {
             Self::IsNot(name, value) => format!("{} <> {}", into.name(name), into.value(value.clone())),
             Self::AtMost(name, number) => format!("{} <= {}", into.name(name), into.number(*number)),
             Self::MoreThan(name, number) => format!("{} > {}", into.name(name), into.number(*number)),
+            Self::NotStamped(name) => {
+                let token = AttributeValue::S(into.token.clone());
+                format!("{} <> {}", into.name(name), into.value(token))
+            }
             Self::All(parts) => join(parts, " AND ", into),
             Self::Any(parts) => join(parts, " OR ", into),
         }
@@ -85,9 +95,15 @@ fn join(parts: &[Condition], word: &str, into: &mut Placeholders) -> String {
 pub(super) struct Placeholders {
     pub(super) names: HashMap<String, String>,
     pub(super) values: HashMap<String, AttributeValue>,
+    /// The token of the write that the request makes.
+    token: String,
 }
 
 impl Placeholders {
+    pub(super) fn of_write(token: &str) -> Self {
+        Self { token: token.to_owned(), ..Self::default() }
+    }
+
     pub(super) fn name(&mut self, name: &str) -> String {
         let placeholder = format!("#{name}");
         self.names.insert(placeholder.clone(), name.to_owned());

@@ -15,9 +15,9 @@ pub enum StoreError {
     /// Transactions met on the same rows, again and again.
     #[error("the write conflicted with others too often")]
     Conflict,
-    /// A row that does not read as what it should be.
-    #[error("a row cannot be read: {0}")]
-    Corrupt(String),
+    /// A row that does not read as the type that it should be.
+    #[error("a row cannot be read as {0}")]
+    Corrupt(&'static str),
     /// The store refuses the request itself: a fault of ours or of the deployment.
     #[error("the store refused the request: {0}")]
     Rejected(String),

@@ -8,6 +8,9 @@ use super::condition::{Condition, Placeholders};
 use super::{Item, Store, StoreError, key_item, read_row};
 use crate::invocation::Invocation;
 
+/// Rows that one query looks at, at least.
+const SMALLEST_READ: usize = 100;
+
 /// Which rows of a partition: those whose sort key begins with `prefix`, after `after`, that `only` lets through.
 #[derive(Debug)]
 pub struct PageOf<'a> {
@@ -35,9 +38,13 @@ impl Store {
         table: &str,
         key: &Key,
     ) -> Result<Option<T>, StoreError> {
+        self.get_item(invocation, table, key).await?.map(read_row).transpose()
+    }
+
+    pub async fn get_item(&self, invocation: &Invocation, table: &str, key: &Key) -> Result<Option<Item>, StoreError> {
         let call = self.client.get_item().table_name(table).set_key(Some(key_item(key))).consistent_read(true);
         let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
-        found.item.map(read_row).transpose()
+        Ok(found.item)
     }
 
     /// One page, filled up to its limit even when many rows are filtered out on the way.
@@ -63,8 +70,8 @@ impl Store {
             let call = self.client.query().table_name(of.table).key_condition_expression(keys);
             let call = call.set_filter_expression(filter).set_exclusive_start_key(start.take()).consistent_read(true);
             let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-            // One more than asked for tells whether there is a next page.
-            let call = call.limit(i32::try_from(of.limit + 1).unwrap_or(i32::MAX));
+            // One more than asked for tells whether there is a next page; many at once, because some are filtered out.
+            let call = call.limit(i32::try_from((of.limit + 1).max(SMALLEST_READ)).unwrap_or(i32::MAX));
             let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
             items.extend(found.items.unwrap_or_default());
             start = found.last_evaluated_key;

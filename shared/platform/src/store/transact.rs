@@ -1,7 +1,5 @@
 //! Several writes that are made together or not at all.
 
-use std::time::Duration;
-
 use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as Error;
 use aws_sdk_dynamodb::types::{
@@ -10,14 +8,11 @@ use aws_sdk_dynamodb::types::{
 };
 
 use super::condition::Placeholders;
+use super::conflicts::Conflicts;
 use super::error::is_throttle;
 use super::write::{Change, Write, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
-
-/// How often a transaction is tried again that met another on the same rows.
-const CONFLICT_ATTEMPTS: u32 = 6;
-const CONFLICT_WAIT_MS: u64 = 25;
 
 /// What came of a transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,18 +41,13 @@ impl Store {
     pub async fn transact(&self, invocation: &Invocation, writes: Vec<Write>) -> Result<Transacted, StoreError> {
         let token = invocation.write_token();
         let writes: Vec<_> = writes.into_iter().map(|write| write.signed(&token)).collect();
-        let mut attempt = 1;
+        let mut conflicts = Conflicts::default();
         loop {
             match invocation.within(self.send_all(&writes)).await? {
                 Ok(()) => return Ok(Transacted::Done),
                 Err(Canceled::Conditions(refusals)) if all_mine(&refusals, &token) => return Ok(Transacted::Done),
                 Err(Canceled::Conditions(refusals)) => return Ok(Transacted::Refused(refusals)),
-                Err(Canceled::Passing(error)) if attempt >= CONFLICT_ATTEMPTS => return Err(error),
-                Err(Canceled::Passing(_)) => {
-                    let wait = Duration::from_millis(fastrand::u64(1..=CONFLICT_WAIT_MS << attempt));
-                    invocation.within(tokio::time::sleep(wait)).await?;
-                    attempt += 1;
-                }
+                Err(Canceled::Passing(error)) => conflicts.wait(invocation, error).await?,
                 Err(Canceled::Error(error)) => return Err(error),
             }
         }
@@ -104,7 +94,7 @@ fn judge(reasons: &[CancellationReason]) -> Canceled {
 }
 
 fn item(write: &Write) -> Result<TransactWriteItem, StoreError> {
-    let mut placeholders = Placeholders::default();
+    let mut placeholders = Placeholders::of_write(&write.token);
     let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
     let update = match &write.change {
         Change::Update(update) => Some(update.render(&mut placeholders)),

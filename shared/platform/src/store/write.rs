@@ -9,6 +9,7 @@ use serde::Serialize;
 use umavez_domain::keys::Key;
 
 use super::condition::{Condition, Placeholders};
+use super::conflicts::Conflicts;
 use super::{Item, Store, StoreError, WRITER, key_item, row_of};
 use crate::invocation::Invocation;
 
@@ -30,6 +31,8 @@ pub struct Write {
     pub(super) key: Key,
     pub(super) change: Change,
     pub(super) condition: Option<Condition>,
+    /// What this write is known by; set when it is made.
+    pub(super) token: String,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +52,7 @@ pub(super) struct Update {
     remove: Vec<String>,
     increment: Vec<String>,
     append: Vec<(String, String)>,
+    stamp: Vec<String>,
 }
 
 impl Write {
@@ -64,6 +68,8 @@ impl Write {
         Self::of(table, key, Change::Update(Update::default()))
     }
 
+    /// A deleted row carries no token: a delete whose reply was lost may be [`Written::Refused`] by its own success, so its
+    /// condition should hold of an absent row too.
     pub fn delete(table: &str, key: Key) -> Self {
         Self::of(table, key, Change::Delete)
     }
@@ -73,7 +79,7 @@ impl Write {
     }
 
     fn of(table: &str, key: Key, change: Change) -> Self {
-        Self { table: table.to_owned(), key, change, condition: None }
+        Self { table: table.to_owned(), key, change, condition: None, token: String::new() }
     }
 
     pub fn when(mut self, condition: Condition) -> Self {
@@ -130,14 +136,28 @@ impl Write {
         self
     }
 
+    /// Sets an attribute to this write's token. Unlike [`WRITER`] it outlasts later writes, so that a late first attempt
+    /// of this one can be told by [`Condition::not_stamped`].
+    pub fn stamp(mut self, name: &str) -> Self {
+        if let Change::Update(update) = &mut self.change {
+            update.stamp.push(name.to_owned());
+        }
+        self
+    }
+
     /// The change with the token that it is known by.
     pub(super) fn signed(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
         let value = AttributeValue::S(token.to_owned());
         match &mut self.change {
             Change::Put(item) => {
                 item.insert(WRITER.to_owned(), value);
             }
-            Change::Update(update) => update.set.push((WRITER.to_owned(), value)),
+            Change::Update(update) => {
+                let stamps = update.stamp.drain(..).map(|name| (name, value.clone()));
+                update.set.extend(stamps);
+                update.set.push((WRITER.to_owned(), value));
+            }
             Change::Delete | Change::Check => {}
         }
         self
@@ -181,6 +201,12 @@ pub enum Returned {
     Refused(Option<Item>),
 }
 
+enum Made {
+    New(Option<Item>),
+    Mine(Item),
+    Refused(Option<Item>),
+}
+
 /// The old item of a failed condition, or the error of a write that did not get that far.
 enum Failure {
     Refused(Option<Item>),
@@ -190,31 +216,42 @@ enum Failure {
 impl Store {
     /// Makes one write and tells what came of it.
     pub async fn write(&self, invocation: &Invocation, write: Write) -> Result<Written, StoreError> {
-        let token = invocation.write_token();
-        let made = invocation.within(self.send(write.signed(&token), false)).await?;
-        match made {
-            Ok(_) => Ok(Written::New),
-            Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => Ok(Written::Mine),
-            Err(Failure::Refused(item)) => Ok(Written::Refused(item)),
-            Err(Failure::Error(error)) => Err(error),
+        match self.make(invocation, write, false).await? {
+            Made::New(_) => Ok(Written::New),
+            Made::Mine(_) => Ok(Written::Mine),
+            Made::Refused(item) => Ok(Written::Refused(item)),
         }
     }
 
     /// Makes one update and returns the row that it made, at no extra request.
     pub async fn update_returning(&self, invocation: &Invocation, write: Write) -> Result<Returned, StoreError> {
+        match self.make(invocation, write, true).await? {
+            Made::New(row) => Ok(Returned::Row(row.unwrap_or_default())),
+            Made::Mine(row) => Ok(Returned::Row(row)),
+            Made::Refused(item) => Ok(Returned::Refused(item)),
+        }
+    }
+
+    /// A plain write to a row that is in a transaction is refused for that; it is tried again with jitter, as
+    /// transactions are, and with the same token, because nothing was written.
+    async fn make(&self, invocation: &Invocation, write: Write, row_wanted: bool) -> Result<Made, StoreError> {
         let token = invocation.write_token();
-        let made = invocation.within(self.send(write.signed(&token), true)).await?;
-        match made {
-            Ok(row) => Ok(Returned::Row(row.unwrap_or_default())),
-            Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => Ok(Returned::Row(item)),
-            Err(Failure::Refused(item)) => Ok(Returned::Refused(item)),
-            Err(Failure::Error(error)) => Err(error),
+        let write = write.signed(&token);
+        let mut conflicts = Conflicts::default();
+        loop {
+            match invocation.within(self.send(write.clone(), row_wanted)).await? {
+                Ok(row) => return Ok(Made::New(row)),
+                Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => return Ok(Made::Mine(item)),
+                Err(Failure::Refused(item)) => return Ok(Made::Refused(item)),
+                Err(Failure::Error(StoreError::Conflict)) => conflicts.wait(invocation, StoreError::Conflict).await?,
+                Err(Failure::Error(error)) => return Err(error),
+            }
         }
     }
 
     /// The row as an update made it, if that is wanted.
     async fn send(&self, write: Write, row_wanted: bool) -> Result<Option<Item>, Failure> {
-        let mut placeholders = Placeholders::default();
+        let mut placeholders = Placeholders::of_write(&write.token);
         let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
         match write.change {
             Change::Put(item) => {

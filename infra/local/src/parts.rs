@@ -1,0 +1,18 @@
+//! What everything that moves the stack has in common.
+
+use crate::activity::Activity;
+use crate::clock::Clock;
+use crate::dynamo::Dynamo;
+use crate::faults::Faults;
+use crate::functions::Functions;
+use crate::queues::Queues;
+
+#[derive(Clone)]
+pub struct Parts {
+    pub functions: Functions,
+    pub dynamo: Dynamo,
+    pub queues: Queues,
+    pub clock: Clock,
+    pub activity: Activity,
+    pub faults: Faults,
+}
