@@ -8,5 +8,6 @@ pub mod idempotency;
 pub mod intents;
 pub mod keys;
 pub mod lease;
+pub mod outbound;
 pub mod outbox;
 pub mod time;

@@ -1,0 +1,23 @@
+//! Outbound messages: the rules of one way out for everything but mailings.
+//!
+//! Sending is not leased, it is recorded: the claim is the write `SENDING(attempt n)`, and outcomes are keyed by the attempt.
+//! What may be written when is decided here; whoever loses the race is told by the row that won.
+
+mod address;
+mod attempt;
+mod call;
+pub mod content;
+mod due;
+pub mod evolution;
+mod identity;
+pub mod markdown_v2;
+mod outcome;
+pub mod telegram;
+
+pub use address::{Channel, is_group, normalize_to};
+pub use attempt::{Cancel, Next, Priority, Progress, State, Verdict, cancel, next, settle};
+pub use call::HttpCall;
+pub use content::{Content, read as read_content};
+pub use due::{Due, LOOK_AHEAD_MS, due};
+pub use identity::message_id;
+pub use outcome::*;

@@ -1,0 +1,295 @@
+//! Where a message goes: the channels, and the one form that an address has in each. Suppression and limits are keyed
+//! by that form, so two spellings of one address must not both survive.
+
+use serde::{Deserialize, Serialize};
+
+const LONGEST_EMAIL: usize = 254;
+const LONGEST_LOCAL_PART: usize = 64;
+const LONGEST_LABEL: usize = 63;
+const LONGEST_GROUP_ID: usize = 40;
+const PERSON_JID: &str = "@s.whatsapp.net";
+const GROUP_JID: &str = "@g.us";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Channel {
+    Email,
+    Telegram,
+    Whatsapp,
+}
+
+impl Channel {
+    pub const ALL: &'static [Self] = &[Self::Email, Self::Telegram, Self::Whatsapp];
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|channel| channel.as_str() == text)
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Email => "email",
+            Self::Telegram => "telegram",
+            Self::Whatsapp => "whatsapp",
+        }
+    }
+}
+
+impl std::fmt::Display for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The form of an address that is stored and compared. The error is written for the caller and never repeats the value.
+pub fn normalize_to(channel: Channel, text: &str) -> Result<String, &'static str> {
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+    match channel {
+        Channel::Email => email(text),
+        Channel::Telegram => telegram(text),
+        Channel::Whatsapp => whatsapp(text),
+    }
+}
+
+/// Whether a normalized address is a group's. What a Telegram @username stands for cannot be seen from it.
+pub fn is_group(channel: Channel, to: &str) -> bool {
+    match channel {
+        Channel::Email => false,
+        Channel::Telegram => to.starts_with('-'),
+        Channel::Whatsapp => to.ends_with(GROUP_JID),
+    }
+}
+
+/// Dots and +tags stay: whose mailbox they lead to is the provider's affair.
+fn email(text: &str) -> Result<String, &'static str> {
+    let Some((local, domain)) = text.split_once('@') else { return Err("must have the form name@domain") };
+    if domain.contains('@') {
+        return Err("must have exactly one @");
+    }
+    if local.is_empty() || local.len() > LONGEST_LOCAL_PART {
+        return Err("must have 1 to 64 characters before the @");
+    }
+    if !local.bytes().all(is_local_part) {
+        return Err("has a character before the @ that cannot be delivered to");
+    }
+    if text.len() > LONGEST_EMAIL {
+        return Err("must not be longer than 254 characters");
+    }
+    if !domain.is_ascii() {
+        return Err("must have its domain in ASCII (punycode)");
+    }
+    if !domain.contains('.') || !domain.split('.').all(is_label) {
+        return Err("must have a domain such as example.com after the @");
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+/// The characters of an atom, and dots. The others would have to be quoted, and a comma reads as a second recipient.
+fn is_local_part(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".!#$%&'*+/=?^_`{|}~-".contains(&byte)
+}
+
+fn is_label(label: &str) -> bool {
+    (1..=LONGEST_LABEL).contains(&label.len())
+        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+/// Usernames are the same in any case, so they are kept in lower case.
+fn telegram(text: &str) -> Result<String, &'static str> {
+    if let Some(name) = text.strip_prefix('@') {
+        let shaped = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && name.starts_with(|c: char| c.is_ascii_alphabetic());
+        return match shaped && (5..=32).contains(&name.len()) {
+            true => Ok(text.to_ascii_lowercase()),
+            false => Err("must be @ and 5 to 32 letters, digits and underscores that begin with a letter"),
+        };
+    }
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("must be a chat id or an @username");
+    }
+    match text.parse::<i64>() {
+        Ok(0) => Err("must not be zero"),
+        Ok(id) => Ok(id.to_string()),
+        Err(_) => Err("must be a chat id of at most 64 bits"),
+    }
+}
+
+/// A person is the number's digits, however it was written, and a group its JID.
+fn whatsapp(text: &str) -> Result<String, &'static str> {
+    let text = text.to_ascii_lowercase();
+    if let Some(id) = text.strip_suffix(GROUP_JID) {
+        let shaped = id.len() <= LONGEST_GROUP_ID && id.split('-').count() <= 2 && id.split('-').all(is_digits);
+        return if shaped { Ok(text) } else { Err("must have only digits and one dash before @g.us") };
+    }
+    let digits: String = match text.strip_suffix(PERSON_JID) {
+        Some(number) => number.to_owned(),
+        None => {
+            let number = text.strip_prefix('+').unwrap_or(&text);
+            number.chars().filter(|c| !matches!(c, ' ' | '-' | '(' | ')')).collect()
+        }
+    };
+    match is_digits(&digits) && (8..=15).contains(&digits.len()) {
+        true => Ok(digits),
+        false => Err("must be a phone number of 8 to 15 digits with its country code, or a WhatsApp JID"),
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_has_one_name_everywhere() {
+        for channel in Channel::ALL {
+            assert_eq!(Channel::parse(channel.as_str()), Some(*channel));
+            assert_eq!(serde_json::to_value(channel).expect("json"), channel.as_str());
+        }
+        for text in ["", "Email", "sms", " email"] {
+            assert_eq!(Channel::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_one_form() {
+        let long_local = format!("{}@example.com", "a".repeat(64));
+        let cases = [
+            (Channel::Email, " Ana.Maria+x@Example.COM\r\n", "ana.maria+x@example.com"),
+            (Channel::Email, "\u{feff}a@b.co", "a@b.co"),
+            (Channel::Email, "o'neil@sub.xn--bcher-kva.example", "o'neil@sub.xn--bcher-kva.example"),
+            (Channel::Email, long_local.as_str(), long_local.as_str()),
+            (Channel::Telegram, " 123456789 ", "123456789"),
+            (Channel::Telegram, "007", "7"),
+            (Channel::Telegram, "-1001234567890", "-1001234567890"),
+            (Channel::Telegram, "-9223372036854775808", "-9223372036854775808"),
+            (Channel::Telegram, "@Some_User1", "@some_user1"),
+            (Channel::Whatsapp, "+55 (11) 91234-5678", "5511912345678"),
+            (Channel::Whatsapp, "5511912345678@S.WhatsApp.net", "5511912345678"),
+            (Channel::Whatsapp, "120363025246125486@g.us", "120363025246125486@g.us"),
+            (Channel::Whatsapp, "5511912345678-1600000000@g.us", "5511912345678-1600000000@g.us"),
+        ];
+        for (channel, text, form) in cases {
+            let normal = normalize_to(channel, text);
+            assert_eq!(normal.as_deref(), Ok(form), "{text}");
+            assert_eq!(normalize_to(channel, form).as_deref(), Ok(form), "{form} is its own form");
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_wrong_shape_is_refused() {
+        let long_local = format!("{}@example.com", "a".repeat(65));
+        let long_label = format!("a@{}.com", "b".repeat(64));
+        let long = format!("a@{}com", "bcd.".repeat(70));
+        let emails = [
+            "",
+            "@",
+            "a",
+            "a@",
+            "@b.co",
+            "a@b",
+            "a@@b.co",
+            "a@b@c.co",
+            "a b@c.co",
+            "a@b .co",
+            "a@b..co",
+            "a@.co",
+            "a@b.co.",
+            "a@-b.co",
+            "a@b-.co",
+            "a@b_c.co",
+            "a@bücher.example",
+            "ü@b.co",
+            "a,c@b.co",
+            "a\r\nbcc:x@b.co",
+            "a\0@b.co",
+            "<a@b.co>",
+            "\"a\"@b.co",
+            "a@b.co\nx",
+            "😀@😀.😀",
+            &long_local,
+            &long_label,
+            &long,
+        ];
+        let telegrams = [
+            "",
+            "0",
+            "-0",
+            "+5",
+            "-",
+            "--5",
+            "1.5",
+            "9223372036854775808",
+            "12 34",
+            "@",
+            "@abcd",
+            "@1abcd",
+            "@_abcd",
+            "@abc-def",
+            "@a2345678901234567890123456789012x",
+            "abcdef",
+            "@áéíóú",
+            "٣٤٥",
+        ];
+        let whatsapps = [
+            "",
+            "+",
+            "1234567",
+            "1234567890123456",
+            "++5511912345678",
+            "55x11912345678",
+            "abc@s.whatsapp.net",
+            "+5511912345678@s.whatsapp.net",
+            "@s.whatsapp.net",
+            "@g.us",
+            "-@g.us",
+            "1-@g.us",
+            "1-2-3@g.us",
+            "a@g.us",
+            "5511912345678@c.us",
+            "٥٥١١٩١٢٣٤٥٦٧٨",
+        ];
+        for (channel, texts) in [
+            (Channel::Email, emails.as_slice()),
+            (Channel::Telegram, telegrams.as_slice()),
+            (Channel::Whatsapp, whatsapps.as_slice()),
+        ] {
+            for text in texts {
+                assert!(normalize_to(channel, text).is_err(), "{channel} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_is_known_by_its_address() {
+        assert!(is_group(Channel::Telegram, "-100123"));
+        assert!(is_group(Channel::Whatsapp, "1-2@g.us"));
+        assert!(!is_group(Channel::Telegram, "100123"));
+        assert!(!is_group(Channel::Telegram, "@some_group"));
+        assert!(!is_group(Channel::Whatsapp, "5511912345678"));
+        assert!(!is_group(Channel::Email, "-@g.us"));
+    }
+
+    #[test]
+    fn random_text_never_panics_and_a_form_is_stable() {
+        let alphabet: Vec<char> = "aZ09@.-+_ ()\r\n\0é😀\u{feff}gus<>".chars().collect();
+        let mut seed: u64 = 7;
+        for _ in 0..20_000 {
+            let mut text = String::new();
+            for _ in 0..(seed >> 40) % 24 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text.push(alphabet[(seed >> 33) as usize % alphabet.len()]);
+            }
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            for channel in Channel::ALL {
+                if let Ok(form) = normalize_to(*channel, &text) {
+                    assert_eq!(normalize_to(*channel, &form), Ok(form.clone()), "{text:?}");
+                }
+            }
+        }
+    }
+}

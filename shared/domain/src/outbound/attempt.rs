@@ -1,0 +1,223 @@
+//! The states of a message and the attempts to send it.
+//!
+//! `QUEUED → SENDING(n) → SENT | FAILED | UNKNOWN(n)`, or back to `QUEUED` when attempt n is known not to have been sent.
+//! `SENDING` is never claimed again: without an answer its only exit is `UNKNOWN(n)`, once the call's own timeout plus a
+//! margin has passed. `SENT(n)` is accepted from `SENDING(n)` and `UNKNOWN(n)`, from whoever knows first.
+
+use serde::{Deserialize, Serialize};
+
+use super::outcome::{MAX_ATTEMPTS, Outcome, backoff_ms};
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum State {
+    Queued,
+    Sending,
+    Sent,
+    Failed,
+    Unknown,
+    Deduped,
+    Canceled,
+    Suppressed,
+    Expired,
+}
+
+impl State {
+    /// Nothing more happens to it, unless an operator or an event about an earlier attempt says so.
+    pub fn is_settled(self) -> bool {
+        !matches!(self, Self::Queued | Self::Sending)
+    }
+
+    /// Ended without being sent: its intent is given back in the same write. An `UNKNOWN` may have been sent, and keeps it.
+    pub fn releases_intent(self) -> bool {
+        matches!(self, Self::Failed | Self::Canceled | Self::Expired | Self::Suppressed)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    Start,
+    Shot,
+    Downsell,
+}
+
+/// Where a message stands, as its row says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub state: State,
+    /// The number of the last attempt that was begun.
+    pub attempt: u32,
+    /// Not sent before.
+    pub send_at: Option<Timestamp>,
+    /// Not sent after.
+    pub not_after: Option<Timestamp>,
+}
+
+/// What a sender does with a message that it was handed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Write `SENDING(attempt)`, conditional on the attempt before it, and then call.
+    Claim { attempt: u32 },
+    /// It is early: leave it hidden until then.
+    Wait { until: Timestamp },
+    /// Too late to be sent: end it as `EXPIRED`.
+    Expire,
+    /// Somebody else has it, or it has ended.
+    Leave,
+}
+
+pub fn next(progress: &Progress, now: Timestamp) -> Next {
+    if progress.state != State::Queued {
+        return Next::Leave;
+    }
+    if progress.not_after.is_some_and(|not_after| not_after < now) {
+        return Next::Expire;
+    }
+    match progress.send_at {
+        Some(until) if until > now => Next::Wait { until },
+        _ => Next::Claim { attempt: progress.attempt + 1 },
+    }
+}
+
+/// What is written after attempt n, conditional on `SENDING(n)`; a `Sent` also on `UNKNOWN(n)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Sent {
+        provider_id: String,
+    },
+    Failed {
+        code: &'static str,
+        suppress: bool,
+    },
+    /// Known not to have been sent: queued again, to be tried no earlier than this.
+    Again {
+        code: &'static str,
+        not_before: Timestamp,
+    },
+    /// Too late for another try.
+    Expired {
+        code: &'static str,
+    },
+    Unknown {
+        code: &'static str,
+    },
+}
+
+/// Judges the outcome of an attempt. `jitter` is in thousandths, from whoever has dice.
+pub fn settle(progress: &Progress, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
+    let again = |code: &'static str, wait_ms: i64| {
+        let not_before = now.plus_ms(wait_ms);
+        if progress.not_after.is_some_and(|not_after| not_after < not_before) {
+            Verdict::Expired { code }
+        } else {
+            Verdict::Again { code, not_before }
+        }
+    };
+    match outcome {
+        Outcome::Sent { provider_id } => Verdict::Sent { provider_id },
+        Outcome::Permanent { code, suppress } => Verdict::Failed { code, suppress },
+        Outcome::Unknown { code } => Verdict::Unknown { code },
+        // A limit is not the message's fault: it does not use up its attempts, and is honoured however long it is.
+        Outcome::Throttled { retry_after_ms, .. } => again("throttled", retry_after_ms),
+        Outcome::Transient { code } if progress.attempt >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
+        Outcome::Transient { code } => again(code, backoff_ms(progress.attempt, jitter)),
+    }
+}
+
+/// What a request to cancel can still do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancel {
+    /// Write `CANCELED`, conditional on `QUEUED`.
+    Now,
+    Already,
+    /// An attempt is under way, or nobody knows how it ended.
+    InFlight,
+    AlreadySent,
+    /// It ended without being sent.
+    Ended,
+}
+
+pub fn cancel(state: State) -> Cancel {
+    match state {
+        State::Queued => Cancel::Now,
+        State::Canceled => Cancel::Already,
+        State::Sending | State::Unknown => Cancel::InFlight,
+        State::Sent => Cancel::AlreadySent,
+        State::Failed | State::Deduped | State::Suppressed | State::Expired => Cancel::Ended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbound::outcome::ThrottleScope;
+
+    fn now() -> Timestamp {
+        Timestamp::from_seconds(1_000_000)
+    }
+
+    fn queued() -> Progress {
+        Progress { state: State::Queued, attempt: 0, send_at: None, not_after: None }
+    }
+
+    #[test]
+    fn only_a_queued_message_is_claimed_and_each_claim_is_the_next_attempt() {
+        assert_eq!(next(&queued(), now()), Next::Claim { attempt: 1 });
+        assert_eq!(next(&Progress { attempt: 3, ..queued() }, now()), Next::Claim { attempt: 4 });
+        for state in [State::Sending, State::Sent, State::Failed, State::Unknown, State::Deduped, State::Canceled] {
+            assert_eq!(next(&Progress { state, ..queued() }, now()), Next::Leave, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_neither_early_nor_late() {
+        let until = now().plus_ms(1);
+        assert_eq!(next(&Progress { send_at: Some(until), ..queued() }, now()), Next::Wait { until });
+        assert_eq!(next(&Progress { send_at: Some(now()), ..queued() }, now()), Next::Claim { attempt: 1 });
+        assert_eq!(next(&Progress { not_after: Some(now().plus_ms(-1)), ..queued() }, now()), Next::Expire);
+        assert_eq!(next(&Progress { not_after: Some(now()), ..queued() }, now()), Next::Claim { attempt: 1 });
+    }
+
+    #[test]
+    fn what_may_have_been_sent_is_never_tried_again_by_itself() {
+        let sending = Progress { state: State::Sending, attempt: 1, ..queued() };
+        let unknown = settle(&sending, Outcome::Unknown { code: "timed_out" }, now(), 0);
+        assert_eq!(unknown, Verdict::Unknown { code: "timed_out" });
+        assert!(!State::Unknown.releases_intent(), "it may have been sent");
+    }
+
+    #[test]
+    fn a_transient_failure_is_tried_again_a_bounded_number_of_times() {
+        let transient = || Outcome::Transient { code: "not_connected" };
+        for attempt in 1..MAX_ATTEMPTS {
+            let verdict = settle(&Progress { state: State::Sending, attempt, ..queued() }, transient(), now(), 500);
+            assert!(matches!(verdict, Verdict::Again { not_before, .. } if not_before > now()), "{attempt}");
+        }
+        let last = Progress { state: State::Sending, attempt: MAX_ATTEMPTS, ..queued() };
+        let failed = Verdict::Failed { code: "not_connected", suppress: false };
+        assert_eq!(settle(&last, transient(), now(), 500), failed);
+    }
+
+    #[test]
+    fn a_limit_is_honoured_exactly_and_costs_no_attempt() {
+        let hour = 3_600_000;
+        let throttled = || Outcome::Throttled { retry_after_ms: hour, scope: ThrottleScope::Bot };
+        let last = Progress { state: State::Sending, attempt: MAX_ATTEMPTS, ..queued() };
+        let again = Verdict::Again { code: "throttled", not_before: now().plus_ms(hour) };
+        assert_eq!(settle(&last, throttled(), now(), 0), again);
+        let impatient = Progress { not_after: Some(now().plus_ms(hour - 1)), ..last };
+        assert_eq!(settle(&impatient, throttled(), now(), 0), Verdict::Expired { code: "throttled" });
+    }
+
+    #[test]
+    fn a_cancel_tells_the_truth() {
+        let told: Vec<_> = [State::Queued, State::Sending, State::Unknown, State::Sent, State::Canceled, State::Failed]
+            .into_iter()
+            .map(cancel)
+            .collect();
+        use Cancel::{Already, AlreadySent, Ended, InFlight, Now};
+        assert_eq!(told, [Now, InFlight, InFlight, AlreadySent, Already, Ended]);
+    }
+}
