@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, TickAction, TickFault};
 use umavez_platform::aws::Aws;
 use umavez_platform::store::{Condition, Transacted, Write, Written};
-use umavez_tests::{Expected, Setup, World, play, play_with};
+use umavez_tests::{Answer, Expected, Setup, World, play, play_with};
 
 use crate::intents::{CLIENT, VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
 
@@ -354,6 +354,60 @@ async fn faults_are_said_listed_and_cleared_over_http() {
         assert_eq!(world.send(world.request(Method::POST, path).json(&never)).await.status, 422);
         let unknown = json!({"call": {"functoin": "x", "action": "throttle"}});
         assert_eq!(world.send(world.request(Method::POST, path).json(&unknown)).await.status, 422);
+    })
+    .await;
+}
+
+async fn notify(world: &World) -> Answer {
+    world.send(world.request(Method::POST, "/notify")).await
+}
+
+#[tokio::test]
+async fn a_call_to_a_provider_passes_the_front_and_can_go_wrong_there() {
+    let expected = Expected { sent: 3, ..Expected::default() };
+    play_with(probe().expecting(expected), async |world| {
+        world.canary("canary-token");
+        assert_eq!(notify(world).await.body["status"], 200);
+        // Nothing was sent, and the provider said so.
+        call_fault(world, "probe-api", "sendMessage", Action::Throttle, 0, 1).await;
+        assert_eq!(notify(world).await.body["status"], 429);
+        assert_eq!(world.stack.catcher().sent(Some("telegram"), Some("7")).len(), 1);
+        // It was sent, and nobody heard of it.
+        call_fault(world, "probe-api", "sendMessage", Action::DropReply, 0, 1).await;
+        assert_eq!(notify(world).await.body["status"], Value::Null);
+        call_fault(world, "probe-api", "sendMessage", Action::KillAfter, 0, 1).await;
+        assert_eq!(notify(world).await.status, 502);
+        let sent = world.stack.catcher().sent(Some("telegram"), None);
+        assert_eq!(sent.len(), 3);
+        assert!(sent.iter().all(|sent| sent.caller == "probe-api" && !sent.path.contains("canary-token")));
+        let calls = world.stack.calls().totals();
+        let counted = calls.iter().find(|(_, service, ..)| service == "telegram").expect("counted");
+        assert_eq!((counted.0.as_str(), counted.2.as_str(), counted.3.calls), ("probe-api", "sendMessage", 4));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn at_a_providers_too_only_the_calling_process_is_killed() {
+    let expected = Expected { sent: 3, ..Expected::default() };
+    play_with(probe().expecting(expected), async |world| {
+        // Two calls are held up in two processes while a third is killed.
+        call_fault(world, "probe-api", "sendMessage", Action::DelayAfter, 400, 2).await;
+        let third = CallFault {
+            function: Some("probe-api".into()),
+            service: Some("telegram".into()),
+            operation: None,
+            target: None,
+            nth: 3,
+            times: 1,
+            action: Action::KillAfter,
+            delay_ms: 0,
+        };
+        world.stack.add_fault(Fault::Call(third)).await.expect("armed");
+        let answers = join_all((0..3).map(|_| notify(world))).await;
+        let mut statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 502]);
     })
     .await;
 }

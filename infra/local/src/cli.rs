@@ -17,6 +17,9 @@ const DEFAULT_PORT: u16 = 3000;
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
+    /// The port of the API on 127.0.0.1, of the stack to start (0 takes a free one) or of the one that runs
+    #[arg(long, global = true, default_value_t = DEFAULT_PORT)]
+    port: u16,
     #[command(flatten)]
     start: StartArguments,
 }
@@ -31,26 +34,22 @@ enum Command {
     Keys(keys::KeysArguments),
     /// Move the running stack's time forward: 45s, 20m, 12h, 7d
     Advance {
+        /// A number and a unit: s, m, h or d
         duration: String,
-        #[command(flatten)]
-        at: At,
     },
     /// Show what the running stack has sent
     Sent {
+        /// Only this one: telegram, whatsapp or email
         #[arg(long)]
         channel: Option<String>,
+        /// Only to this address
         #[arg(long)]
         to: Option<String>,
-        #[command(flatten)]
-        at: At,
     },
 }
 
 #[derive(Args, Clone)]
 pub struct StartArguments {
-    /// The port of the API on 127.0.0.1; 0 takes a free one
-    #[arg(long, default_value_t = DEFAULT_PORT)]
-    port: u16,
     /// Where state is kept [default: .umavez in the workspace]
     #[arg(long, conflicts_with = "ephemeral")]
     data: Option<PathBuf>,
@@ -68,14 +67,6 @@ pub struct StartArguments {
     logs: bool,
 }
 
-/// Which running stack a command is for.
-#[derive(Args, Clone)]
-pub struct At {
-    /// The running stack's port
-    #[arg(long, default_value_t = DEFAULT_PORT)]
-    port: u16,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     #[error(transparent)]
@@ -90,11 +81,11 @@ pub enum CliError {
 
 pub async fn run(arguments: Arguments) -> Result<(), CliError> {
     match arguments.command {
-        None => start::run(arguments.start).await,
-        Some(Command::Start(start)) => start::run(start).await,
+        None => start::run(arguments.start, arguments.port).await,
+        Some(Command::Start(start)) => start::run(start, arguments.port).await,
         Some(Command::Demo) => demo::run().await,
-        Some(Command::Keys(keys)) => keys::run(keys).await,
-        Some(Command::Advance { duration, at }) => remote::advance(&duration, at.port).await,
-        Some(Command::Sent { channel, to, at }) => remote::sent(channel, to, at.port).await,
+        Some(Command::Keys(keys)) => keys::run(keys, arguments.port).await,
+        Some(Command::Advance { duration }) => remote::advance(&duration, arguments.port).await,
+        Some(Command::Sent { channel, to }) => remote::sent(channel, to, arguments.port).await,
     }
 }

@@ -59,6 +59,8 @@ async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
         "api": stack.url(),
         "aws": stack.front_url(),
         "now": now(stack),
+        "routes": ["GET /_local/sent", "GET /_local/calls", "GET /_local/logs", "GET|POST /_local/clock",
+            "POST /_local/drain", "POST /_local/kill", "GET|POST|DELETE /_local/faults"],
         "functions": names(model.functions.iter().map(|function| &function.binary).collect()),
         "tables": names(model.tables.iter().map(|table| &table.name).collect()),
         "queues": names(model.queues.iter().map(|queue| &queue.name).collect()),

@@ -6,6 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::Model;
+
+/// The access key of tests, which may be struck too.
+const TOOL: &str = "test";
+
 /// What is to go wrong, as `POST /_local/faults` takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -107,8 +112,34 @@ pub enum TickAction {
 }
 
 impl Fault {
-    /// Why it could never strike, if so.
-    pub fn check(&self) -> Result<(), String> {
+    /// Why it could never strike, if so: nothing of this template is called that.
+    pub fn check(&self, model: &Model) -> Result<(), String> {
+        let functions = || model.functions.iter();
+        let (named, known, what): (Option<&str>, Vec<&str>, _) = match self {
+            Self::Call(call) => {
+                let named = call.function.as_deref().filter(|name| *name != TOOL);
+                (named, functions().map(|function| function.binary.as_str()).collect(), "function")
+            }
+            Self::Delivery(delivery) => {
+                let queues =
+                    functions().flat_map(|function| &function.queue_sources).map(|source| source.queue.as_str());
+                let tables =
+                    functions().flat_map(|function| &function.stream_sources).map(|source| source.table.as_str());
+                (Some(delivery.source.as_str()), queues.chain(tables).collect(), "queue or table with a mapping")
+            }
+            Self::Tick(tick) => {
+                let schedules =
+                    functions().flat_map(|function| &function.schedules).map(|schedule| schedule.id.as_str());
+                (Some(tick.schedule.as_str()), schedules.collect(), "schedule")
+            }
+            Self::FrozenIndexes {} => (None, Vec::new(), ""),
+        };
+        if let Some(name) = named.filter(|name| !known.contains(name)) {
+            return Err(format!("there is no {what} {name:?}; there are {}", known.join(", ")));
+        }
+        if let Self::Call(CallFault { action: Action::DelayBefore | Action::DelayAfter, delay_ms: 0, .. }) = self {
+            return Err("a delay needs delay_ms".to_owned());
+        }
         let (nth, times) = match self {
             Self::Call(call) => (call.nth, call.times),
             Self::Delivery(delivery) => (delivery.nth, delivery.times),

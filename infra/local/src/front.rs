@@ -1,8 +1,8 @@
 //! The one way from the functions to the world: every call to AWS and to a provider passes here, is known by its caller,
 //! counted, and answered by the emulator that it is for.
 //!
-//! A caller is known by its access key. Providers take none, so their base URLs carry the caller instead:
-//! `http://front/_provider/<caller>/<provider>/…`.
+//! A caller is known by its access key and its session token. Providers take neither, so their base URLs carry both:
+//! `http://provider.local/telegram` in a function's environment becomes `http://front/_provider/<caller>@<token>/telegram`.
 
 mod call;
 mod reply;
@@ -34,10 +34,17 @@ use crate::parts::Parts;
 /// The largest request that any of the services takes.
 const MAX_BODY: usize = 16 * 1024 * 1024;
 const PROVIDER: &str = "/_provider/";
+/// Where a template's parameters say that providers are, for them to be caught.
+pub const PROVIDER_URL_BASE: &str = "http://provider.local/";
+
+/// What [`PROVIDER_URL_BASE`] is for the processes of a function.
+pub fn provider_base(front_url: &str, binary: &str) -> String {
+    format!("{front_url}{PROVIDER}{binary}@{}/", crate::functions::INSTANCE)
+}
 
 pub struct Front {
-    /// Access keys and the functions that they belong to: binary and name.
-    pub callers: HashMap<String, (String, String)>,
+    /// Access keys and the functions that they belong to.
+    pub callers: HashMap<String, String>,
     pub parts: Parts,
     pub catcher: Catcher,
     pub calls: Calls,
@@ -190,14 +197,9 @@ impl Front {
         }
     }
 
-    /// The process that made the call; for a provider, which gets no token, all of the function's.
+    /// The process that made the call.
     async fn kill(&self, call: &Arrived) {
-        let Some((function, token)) = &call.process else { return };
-        if token.is_empty() {
-            let _ = self.parts.functions.kill(function).await;
-        } else {
-            self.parts.functions.kill_process(token).await;
-        }
+        self.parts.functions.kill_process(&call.process).await;
     }
 
     fn note(&self, call: &Arrived, status: u16, fault: Option<Action>, units: Units) {

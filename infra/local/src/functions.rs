@@ -32,10 +32,14 @@ use std::{
 use bytes::Bytes;
 use tokio::{sync::watch, task::JoinHandle};
 
-pub use self::logs::{LogLine, Logs};
 use self::{
     guard::Guard,
     pool::{Busy, Pool},
+};
+pub use self::{
+    instance::PROCESS_DIED,
+    logs::{LogLine, Logs},
+    process::INSTANCE,
 };
 
 /// Lambda's limit for the event and for the response of a synchronous invocation.

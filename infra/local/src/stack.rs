@@ -14,7 +14,7 @@ use crate::catcher::Catcher;
 use crate::clock::Clock;
 use crate::dynamo::Dynamo;
 use crate::faults::{Fault, Faults};
-use crate::front::{self, Front};
+use crate::front::{self, Front, PROVIDER_URL_BASE};
 use crate::functions::{FunctionSpec, Functions, Logs};
 use crate::gateway::Gateway;
 use crate::model::{Function, Model};
@@ -110,7 +110,7 @@ impl Stack {
         let functions = Functions::start(specs.collect(), logs.clone()).await?;
 
         let mut tasks = JoinSet::new();
-        let callers = model.functions.iter().map(|f| (access_key(f), (f.binary.clone(), f.name.clone()))).collect();
+        let callers = model.functions.iter().map(|f| (access_key(f), f.binary.clone())).collect();
         let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
         let parts = Parts { functions, dynamo, queues, clock, activity, faults };
         let front = Front { callers, parts: parts.clone(), catcher: catcher.clone(), calls: calls.clone(), http };
@@ -196,7 +196,7 @@ impl Stack {
 
     /// Arms a fault.
     pub async fn add_fault(&self, fault: Fault) -> Result<(), StackError> {
-        fault.check().map_err(StackError::Fault)?;
+        fault.check(&self.0.model).map_err(StackError::Fault)?;
         if fault == (Fault::FrozenIndexes {}) {
             self.0.parts.dynamo.freeze().await?;
         }
@@ -393,10 +393,14 @@ fn spec(
     options: &Options,
 ) -> FunctionSpec {
     let queue_base = format!("{front_url}/{}/", template::ACCOUNT);
+    let provider_base = front::provider_base(front_url, &function.binary);
     let mut environment: BTreeMap<_, _> = function
         .environment
         .iter()
-        .map(|(name, value)| (name.clone(), value.replace(QUEUE_URL_BASE, &queue_base)))
+        .map(|(name, value)| {
+            let value = value.replace(QUEUE_URL_BASE, &queue_base).replace(PROVIDER_URL_BASE, &provider_base);
+            (name.clone(), value)
+        })
         .collect();
     environment.extend(
         [

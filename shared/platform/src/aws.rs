@@ -16,6 +16,21 @@ use crate::config::{self, ConfigError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
+/// A client of one service. The SDK's crates have builders of the same shape and no type in common.
+macro_rules! client {
+    ($aws:expr, $sdk:ident, $service:literal) => {{
+        let mut builder = $sdk::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .http_client($aws.http.clone())
+            .region($aws.region.clone())
+            .credentials_provider($aws.credentials.clone())
+            .timeout_config(timeouts())
+            .retry_config(RetryConfig::standard());
+        builder.set_endpoint_url($aws.endpoint($service));
+        $sdk::Client::from_conf(builder.build())
+    }};
+}
+
 /// What every client is built from.
 #[derive(Debug, Clone)]
 pub struct Aws {
@@ -28,10 +43,8 @@ pub struct Aws {
 
 impl Aws {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let region = match config::text("AWS_REGION") {
-            Some(region) => region,
-            None => config::required("AWS_DEFAULT_REGION")?,
-        };
+        let region = config::text("AWS_DEFAULT_REGION").map_or_else(|| config::required("AWS_REGION"), Ok);
+        let region = config::text("AWS_REGION").map_or(region, Ok)?;
         let credentials = Credentials::new(
             config::required("AWS_ACCESS_KEY_ID")?,
             config::required("AWS_SECRET_ACCESS_KEY")?,
@@ -50,27 +63,11 @@ impl Aws {
     }
 
     pub fn dynamodb(&self) -> aws_sdk_dynamodb::Client {
-        let mut builder = aws_sdk_dynamodb::Config::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .http_client(self.http.clone())
-            .region(self.region.clone())
-            .credentials_provider(self.credentials.clone())
-            .timeout_config(timeouts())
-            .retry_config(RetryConfig::standard());
-        builder.set_endpoint_url(self.endpoint("DYNAMODB"));
-        aws_sdk_dynamodb::Client::from_conf(builder.build())
+        client!(self, aws_sdk_dynamodb, "DYNAMODB")
     }
 
     pub fn sqs(&self) -> aws_sdk_sqs::Client {
-        let mut builder = aws_sdk_sqs::Config::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .http_client(self.http.clone())
-            .region(self.region.clone())
-            .credentials_provider(self.credentials.clone())
-            .timeout_config(timeouts())
-            .retry_config(RetryConfig::standard());
-        builder.set_endpoint_url(self.endpoint("SQS"));
-        aws_sdk_sqs::Client::from_conf(builder.build())
+        client!(self, aws_sdk_sqs, "SQS")
     }
 
     fn endpoint(&self, service: &str) -> Option<String> {

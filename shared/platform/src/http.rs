@@ -57,6 +57,7 @@ where
     Fut: Future<Output = Result<Answer, Problem>>,
 {
     let mut route = String::new();
+    let has_key = request.headers().contains_key("idempotency-key");
     let handled = async {
         let request = Request::read(request)?;
         route.clone_from(&request.route);
@@ -64,6 +65,8 @@ where
         run(request).await
     };
     let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| Err(Problem::internal()));
+    let handled =
+        handled.map_err(|problem| if has_key { problem } else { problem.without_key(&invocation.request_id) });
     let request_id = &invocation.request_id;
     let (status, code, cause) = match &handled {
         Ok(answer) => (answer.status(), "ok", None),

@@ -11,12 +11,18 @@ use umavez_platform::store::{Condition, Write, Written, read_row};
 use crate::job::{Job, State, emit, key};
 use crate::{Deps, hang};
 
-pub const ROUTES: &[Route] = &[Route::public("POST /jobs"), Route::public("POST /panic"), Route::public("POST /hang")];
+pub const ROUTES: &[Route] = &[
+    Route::public("POST /jobs"),
+    Route::public("POST /notify"),
+    Route::public("POST /panic"),
+    Route::public("POST /hang"),
+];
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
     match request.route.as_str() {
         "POST /panic" => panic!("a secret in a panic message: canary-panic"),
         "POST /hang" => hang().await,
+        "POST /notify" => notify(&deps).await,
         _ => create(&deps, &invocation, &request).await,
     }
 }
@@ -47,6 +53,17 @@ async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Resu
         }
         Written::Refused(None) => Err(Problem::new(500, Code::Internal, "refused by nothing")),
     }
+}
+
+/// Calls a provider once, and tells what it heard.
+async fn notify(deps: &Deps) -> Result<Answer, Problem> {
+    let url = format!("{}/bot123:canary-token/sendMessage", deps.telegram_url);
+    let call = deps.http.post(url).json(&json!({"chat_id": 7, "text": "olá"})).send();
+    let heard = match call.await {
+        Ok(response) => json!({"status": response.status().as_u16()}),
+        Err(_) => json!({"status": null}),
+    };
+    Answer::json(200, &heard)
 }
 
 pub fn created(owner: &str) -> Result<Answer, Problem> {

@@ -24,6 +24,8 @@ pub struct Deps {
     pub table: String,
     pub relay: Relay,
     pub broken: Option<Broken>,
+    pub telegram_url: String,
+    pub http: reqwest::Client,
 }
 
 impl Deps {
@@ -32,7 +34,14 @@ impl Deps {
         let queues = BTreeMap::from([("work".to_owned(), config::required("WORK_QUEUE")?)]);
         let relay = Relay { sqs: aws.sqs(), queues };
         let broken = config::text("BROKEN").map(|name| Broken::parse(&name)).transpose()?;
-        Ok(Self { store: Store::new(aws.dynamodb()), table: config::required("JOBS_TABLE")?, relay, broken })
+        Ok(Self {
+            store: Store::new(aws.dynamodb()),
+            table: config::required("JOBS_TABLE")?,
+            relay,
+            broken,
+            telegram_url: config::required("TELEGRAM_URL")?,
+            http: reqwest::Client::new(),
+        })
     }
 }
 

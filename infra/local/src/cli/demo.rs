@@ -66,7 +66,7 @@ pub async fn run() -> Result<(), CliError> {
     let root = binaries::workspace_root();
     let script = fs::read_to_string(root.join("infra/demo.yaml"))?;
     let steps: Vec<Step> = serde_yaml_ng::from_str(&script).map_err(|error| CliError::Failed(error.to_string()))?;
-    println!("building the functions (the first time takes a few minutes)");
+    eprintln!("umavez: building the functions (the first time takes a few minutes)");
     binaries::build(false).await?;
     let options = Options {
         template: fs::read_to_string(root.join("template.yaml"))?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use umavez_domain::access::{KeyId, SCOPES, is_known_scope};
+use umavez_domain::access::{KeyId, PresentedKey, SCOPES, is_known_scope};
 use umavez_local::Stack;
 use umavez_platform::api_keys;
 use umavez_platform::aws::Aws;
@@ -11,7 +11,7 @@ use umavez_platform::clock::Clock;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{Store, StoreError};
 
-use super::{CliError, DEFAULT_PORT, remote};
+use super::{CliError, remote};
 
 /// The access key by which the emulators know this command.
 const CALLER: &str = "keys-command";
@@ -22,9 +22,6 @@ const TABLE_OUTPUT: &str = "ConfigTable";
 pub struct KeysArguments {
     #[command(subcommand)]
     command: KeysCommand,
-    /// The running stack's port
-    #[arg(long, global = true, default_value_t = DEFAULT_PORT)]
-    port: u16,
     /// The Config table of a deployment. Region and credentials then come from AWS_REGION, AWS_ACCESS_KEY_ID, …
     #[arg(long, global = true)]
     table: Option<String>,
@@ -41,11 +38,10 @@ enum KeysCommand {
         #[arg(long, default_value = "")]
         label: String,
     },
+    /// List all keys: id, when it was made, scopes, label
     List,
     /// Revoke a key by its id
-    Revoke {
-        id: String,
-    },
+    Revoke { id: String },
 }
 
 struct Keys {
@@ -54,17 +50,17 @@ struct Keys {
     invocation: Invocation,
 }
 
-pub async fn run(arguments: KeysArguments) -> Result<(), CliError> {
+pub async fn run(arguments: KeysArguments, port: u16) -> Result<(), CliError> {
     let keys = match &arguments.table {
         Some(table) => {
             let aws = Aws::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
             Keys::new(&aws, table.clone())?
         }
         None => {
-            let about = remote::about(arguments.port).await?;
+            let about = remote::about(port).await?;
             let (endpoint, table) = (about["aws"].as_str(), about["outputs"][TABLE_OUTPUT].as_str());
             let (Some(endpoint), Some(table)) = (endpoint, table) else {
-                return Err(CliError::Failed(format!("port {} is not a stack with a {TABLE_OUTPUT}", arguments.port)));
+                return Err(CliError::Failed(format!("port {port} is not a stack with a {TABLE_OUTPUT}")));
             };
             Keys::new(&Aws::at(endpoint, CALLER), table.to_owned())?
         }
@@ -76,15 +72,15 @@ pub async fn run(arguments: KeysArguments) -> Result<(), CliError> {
     }
 }
 
-/// Makes the key that a first start announces. One that was revoked stays so.
-pub async fn ensure(stack: &Stack, secret: &str) -> Result<(), CliError> {
-    let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(()) };
+/// Makes the key that a first start announces; whether it stands. One that was revoked stays so.
+pub async fn ensure(stack: &Stack, secret: &str) -> Result<bool, CliError> {
+    let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(false) };
     let keys = Keys::new(&Aws::at(stack.front_url(), CALLER), table.to_owned())?;
     let scopes = ["*".to_owned()];
-    api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, "first start")
-        .await
-        .map_err(failed)?;
-    Ok(())
+    api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, secret).await.map_err(failed)?;
+    let presented = PresentedKey::of(secret);
+    let found = api_keys::find(&keys.store, &keys.invocation, &keys.table, &presented).await.map_err(failed)?;
+    Ok(found.is_some_and(|key| key.admits(&presented)))
 }
 
 impl Keys {
@@ -96,11 +92,12 @@ impl Keys {
     }
 
     async fn create(&self, scopes: &[String], label: &str) -> Result<(), CliError> {
+        let scopes: Vec<_> = scopes.iter().map(|scope| scope.trim().to_owned()).collect();
         if let Some(unknown) = scopes.iter().find(|scope| !is_known_scope(scope)) {
             return Err(CliError::Usage(format!("there is no scope {unknown:?}; there are {}", SCOPES.join(", "))));
         }
         let secret = api_keys::new_secret().map_err(|error| CliError::Failed(error.to_string()))?;
-        let id = api_keys::create(&self.store, &self.invocation, &self.table, &secret, scopes, label).await;
+        let id = api_keys::create(&self.store, &self.invocation, &self.table, &secret, &scopes, label).await;
         println!("key {secret}\nid  {}\nThe key is shown this once; the store has only its hash.", id.map_err(failed)?);
         Ok(())
     }

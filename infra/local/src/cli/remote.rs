@@ -37,11 +37,11 @@ pub async fn sent(channel: Option<String>, to: Option<String>, port: u16) -> Res
     Ok(())
 }
 
-/// Seconds of `45s`, `20m`, `12h`, `7d`, or a plain number of seconds.
+/// Seconds of `45s`, `20m`, `12h`, `7d`. A plain number could be meant as anything.
 pub fn seconds(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
-        "" | "s" => 1,
+        "s" => 1,
         "m" => 60,
         "h" => 3_600,
         "d" => 86_400,
@@ -74,13 +74,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_a_unit_or_are_seconds() {
+    fn durations_have_a_unit() {
         assert_eq!(seconds("45s"), Some(45));
         assert_eq!(seconds("20m"), Some(1_200));
         assert_eq!(seconds("12h"), Some(43_200));
         assert_eq!(seconds("7d"), Some(604_800));
-        assert_eq!(seconds("90"), Some(90));
-        for text in ["", "m", "1w", "-1m", "1.5h", "99999999999999999999d"] {
+        for text in ["", "90", "m", "1w", "-1m", "1.5h", "99999999999999999999d"] {
             assert_eq!(seconds(text), None, "{text}");
         }
     }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use umavez_local::functions::{LogLine, PROCESS_DIED};
 use umavez_local::{Options, Stack, binaries};
 
 use super::{CliError, StartArguments, keys};
@@ -12,19 +14,30 @@ use super::{CliError, StartArguments, keys};
 /// The key of a first start.
 pub const FIRST_KEY: &str = "local";
 
-pub async fn run(arguments: StartArguments) -> Result<(), CliError> {
-    let options = options(&arguments)?;
+pub async fn run(arguments: StartArguments, port: u16) -> Result<(), CliError> {
+    let options = options(&arguments, port)?;
     // Told before the build: who started it twice should not wait for minutes to hear so.
-    if arguments.port != 0 && tokio::net::TcpStream::connect(("127.0.0.1", arguments.port)).await.is_ok() {
-        return Err(umavez_local::StackError::PortInUse(arguments.port).into());
+    if port != 0 && tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+        return Err(umavez_local::StackError::PortInUse(port).into());
     }
     say("building the functions (the first time takes a few minutes)");
     binaries::build(false).await?;
     say("starting the emulators and the functions");
     let stack = Stack::start(options).await?;
-    keys::ensure(&stack, FIRST_KEY).await?;
+    let stands = keys::ensure(&stack, FIRST_KEY).await?;
     greet(&stack)?;
-    wait_for_the_end().await?;
+    if !stands {
+        say("the key `local` was revoked; make another with `cargo run -- keys create`");
+    }
+    let ahead = stack.clock().offset_ms() / 1_000;
+    if ahead > 0 {
+        let (days, hours) = (ahead / 86_400, ahead % 86_400 / 3_600);
+        say(&format!("its time was moved: {days} d {hours} h ahead of the machine's"));
+    }
+    tokio::select! {
+        () = tell_of_failures(&stack) => {}
+        ended = wait_for_the_end() => ended?,
+    }
     say("stopping (Ctrl-C again leaves at once)");
     tokio::select! {
         stopped = stack.stop() => stopped?,
@@ -33,14 +46,14 @@ pub async fn run(arguments: StartArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-pub fn options(arguments: &StartArguments) -> Result<Options, CliError> {
+pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliError> {
     let root = binaries::workspace_root();
     let data =
         if arguments.ephemeral { None } else { Some(arguments.data.clone().unwrap_or_else(|| root.join(".umavez"))) };
     Ok(Options {
         template: fs::read_to_string(root.join("template.yaml"))?,
         parameters: parameters(&arguments.parameters)?,
-        port: arguments.port,
+        port,
         data,
         concurrency: arguments.concurrency,
         schedules: true,
@@ -69,6 +82,18 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
     writeln!(out, "{first_steps}\nCtrl-C stops it.")?;
     out.flush()?;
     Ok(())
+}
+
+/// Says on the terminal what somebody who waits for an answer should know: a function that does not start, or dies.
+async fn tell_of_failures(stack: &Stack) {
+    let mut position = stack.logs().position();
+    let told = |line: &LogLine| line.line.contains("START_FAILED") || line.line.contains(PROCESS_DIED);
+    loop {
+        if let Some(line) = stack.logs().wait_for(position, Duration::from_secs(3_600), told).await {
+            position = line.number + 1;
+            say(&format!("[{}] {}", line.function, line.line));
+        }
+    }
 }
 
 async fn wait_for_the_end() -> Result<(), CliError> {

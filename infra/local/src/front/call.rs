@@ -9,8 +9,8 @@ use super::{Front, PROVIDER};
 /// A call, told apart: who, what, on what.
 pub(super) struct Arrived {
     pub(super) caller: String,
-    /// The name of the calling function and the token of its process, if it is one of ours.
-    pub(super) process: Option<(String, String)>,
+    /// The session token of the calling process, if it is one of ours.
+    pub(super) process: String,
     pub(super) service: String,
     pub(super) operation: String,
     pub(super) target: String,
@@ -31,16 +31,15 @@ impl Arrived {
             // `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be
             // secret.
             let operation = path.split(['/', '?']).nth(2).unwrap_or_default().to_owned();
-            let name = front.callers.values().find(|(binary, _)| binary == caller).map(|(_, name)| name.clone());
-            let process = name.map(|name| (name, String::new()));
-            let (caller, service) = (caller.to_owned(), service.to_owned());
+            let (caller, process) = caller.split_once('@').unwrap_or((caller, ""));
+            let (caller, process, service) = (caller.to_owned(), process.to_owned(), service.to_owned());
             return Self { caller, process, service, operation, target: String::new(), path, method, headers, body };
         }
         let signed = Signed::of(&headers);
         let known = front.callers.get(&signed.access_key);
         let token = headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default();
-        let process = known.map(|(_, name)| (name.clone(), token.to_owned()));
-        let caller = known.map_or(signed.access_key, |(binary, _)| binary.clone());
+        let process = token.to_owned();
+        let caller = known.cloned().unwrap_or(signed.access_key);
         let operation = if signed.service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
         let target = target_of(&body);
         Self { caller, process, service: signed.service, operation, target, path: whole, method, headers, body }

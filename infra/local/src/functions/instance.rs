@@ -24,6 +24,9 @@ use super::{
 /// From the start of a process to its first request for work, and from an answer to the next request.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
+/// How the line begins that tells of a process that is gone without being told to.
+pub const PROCESS_DIED: &str = "a process is gone";
+
 /// What arrives in the mailbox of an instance. A dropped sender means "refused".
 pub(super) enum Call {
     /// The process asks for work.
@@ -52,6 +55,9 @@ enum End {
 
 pub(super) async fn run(pool: Arc<Pool>, id: String, mut mailbox: mpsc::UnboundedReceiver<Call>) {
     let end = live(&pool, &id, &mut mailbox).await;
+    if let End::Failed(error) = &end {
+        pool.tell(&format!("{PROCESS_DIED}: {error}"));
+    }
     pool.ended(&id);
     // Only now does whoever asked for the end hear of it: the one in `end`, and others whose call is still unread.
     drop((end, mailbox));

@@ -191,6 +191,11 @@ impl Pool {
         }
     }
 
+    /// A line of the stack's own among those of the function.
+    pub(super) fn tell(&self, line: &str) {
+        self.logs.append(&self.spec.name, line.to_owned());
+    }
+
     pub(super) fn initialised(&self) {
         lock(&self.state).init_failures = 0;
     }

@@ -13,6 +13,9 @@ use tokio::process::{Child, Command};
 
 use super::{Exit, FunctionSpec, Logs, guard::Guard, log_pipe::LogPipe};
 
+/// Stands for the process's own token in the values of its environment.
+pub const INSTANCE: &str = "{instance}";
+
 /// What a process is started with.
 pub(super) struct Launch<'a> {
     pub(super) spec: &'a FunctionSpec,
@@ -36,7 +39,7 @@ impl Process {
         let child = Command::new(&launch.spec.program)
             .args(&launch.spec.arguments)
             .env_clear()
-            .envs(&launch.environment)
+            .envs(launch.environment.iter().map(|(name, value)| (name, value.replace(INSTANCE, &launch.instance))))
             .envs(lambda_environment(&launch))
             .stdin(Stdio::null())
             .stdout(output.writer()?)

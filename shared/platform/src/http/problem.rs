@@ -40,6 +40,17 @@ impl Problem {
         Self::new(500, Code::Internal, "something went wrong on our side")
     }
 
+    /// To a caller that brought no key, a 503 cannot say "ask again": what was heard would be taken for another's.
+    pub(super) fn without_key(mut self, request_id: &str) -> Self {
+        if self.status == 503 {
+            self.detail = format!(
+                "the store did not answer, and may have heard the request all the same, as `request:{request_id}`; \
+                 with an Idempotency-Key it could be asked again"
+            );
+        }
+        self
+    }
+
     pub fn because(mut self, cause: &impl ToString) -> Self {
         self.cause = Some(cause.to_string());
         self
@@ -78,7 +89,7 @@ impl Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let problem = if error.is_passing() {
-            Self::new(503, Code::Unavailable, "the store did not answer; try again with the same Idempotency-Key")
+            Self::new(503, Code::Unavailable, "the store did not answer; ask again with the same Idempotency-Key")
         } else {
             Self::internal()
         };

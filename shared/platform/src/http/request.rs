@@ -80,6 +80,9 @@ impl Request {
                 "send the body as `content-type: application/json`",
             ));
         }
+        if self.body.is_empty() {
+            return Err(Problem::new(400, Code::InvalidJson, "the body is empty"));
+        }
         match serde_json::from_slice(&self.body) {
             Ok(Value::Object(object)) => Ok(object),
             Ok(_) => Err(Problem::new(400, Code::InvalidJson, "the body must be a JSON object")),
