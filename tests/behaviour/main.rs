@@ -6,6 +6,7 @@ mod http;
 mod intents;
 mod intents_expiry;
 mod intents_options;
+mod limiter;
 mod local_stack;
 mod outbox;
 mod store;

@@ -10,6 +10,7 @@ pub mod content;
 mod due;
 pub mod evolution;
 mod identity;
+pub mod limiter;
 pub mod markdown_v2;
 mod outcome;
 pub mod telegram;

@@ -10,6 +10,7 @@ pub mod http;
 pub mod intents;
 pub mod invocation;
 pub mod lease;
+pub mod limiter;
 pub mod outbox;
 pub mod store;
 pub mod telemetry;

@@ -50,7 +50,7 @@ pub(super) enum Change {
 pub(super) struct Update {
     set: Vec<(String, AttributeValue)>,
     remove: Vec<String>,
-    increment: Vec<String>,
+    add: Vec<(String, i64)>,
     append: Vec<(String, String)>,
     stamp: Vec<String>,
 }
@@ -121,9 +121,15 @@ impl Write {
 
     /// Adds one to a number, from nothing to one. Safe under the SDK's retry only together with a condition that the
     /// first attempt makes false.
-    pub fn increment(mut self, name: &str) -> Self {
+    pub fn increment(self, name: &str) -> Self {
+        self.add(name, 1)
+    }
+
+    /// Adds to a number, as [`Self::increment`] does one. Where the condition may hold again after the first attempt, a retry
+    /// of the SDK adds twice: use it only where more is as safe as once.
+    pub fn add(mut self, name: &str, number: i64) -> Self {
         if let Change::Update(update) = &mut self.change {
-            update.increment.push(name.to_owned());
+            update.add.push((name.to_owned(), number));
         }
         self
     }
@@ -171,9 +177,9 @@ impl Update {
             .iter()
             .map(|(name, value)| format!("{} = {}", into.name(name), into.value(value.clone())))
             .collect();
-        for name in &self.increment {
-            let (name, zero, one) = (into.name(name), into.number(0), into.number(1));
-            set.push(format!("{name} = if_not_exists({name}, {zero}) + {one}"));
+        for (name, number) in &self.add {
+            let (name, zero, number) = (into.name(name), into.number(0), into.number(*number));
+            set.push(format!("{name} = if_not_exists({name}, {zero}) + {number}"));
         }
         for (name, text) in &self.append {
             let (name, none) = (into.name(name), into.value(AttributeValue::L(Vec::new())));

@@ -1,0 +1,123 @@
+//! How fast a bot, a chat or a group may be written to: slots in a row, one after the other.
+//!
+//! A bucket knows when its next slot is free (GCRA's theoretical arrival time). A grant is a slot, now or in the near future,
+//! and the sender calls no earlier; so there are never more sends in any second than there are slots in it. How far ahead a
+//! message may reserve depends on its class: the higher ones reach further than the lower ones, who so leave them room,
+//! and the lowest reaches further the longer it has waited, so that its wait is bounded.
+
+use crate::outbound::Priority;
+use crate::time::Timestamp;
+
+/// The distance of slots, in microseconds: thirty a second are not a whole number of milliseconds apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub interval_us: i64,
+}
+
+impl Limit {
+    /// Rounded up, so that the limit is kept and not nearly kept.
+    pub const fn per(count: i64, window_ms: i64) -> Self {
+        Self { interval_us: (window_ms * 1_000 + count - 1) / count }
+    }
+
+    pub const BOT: Self = Self::per(30, 1_000);
+    pub const CHAT: Self = Self::per(1, 1_000);
+    pub const GROUP: Self = Self::per(20, 60_000);
+}
+
+/// How far ahead a message may reserve a slot.
+const START_REACH_MS: i64 = 1_500;
+const SHOT_REACH_MS: i64 = 1_000;
+const DOWNSELL_REACH_MS: i64 = 500;
+/// After waiting for this long, the lowest class reaches as far as the highest.
+const AGED_MS: i64 = 60_000;
+
+/// `waited_ms`: since the message was due.
+pub fn reach_ms(priority: Priority, waited_ms: i64) -> i64 {
+    match priority {
+        Priority::Start => START_REACH_MS,
+        Priority::Shot => SHOT_REACH_MS,
+        Priority::Downsell => {
+            let aged = waited_ms.clamp(0, AGED_MS) * (START_REACH_MS - DOWNSELL_REACH_MS) / AGED_MS;
+            DOWNSELL_REACH_MS + aged
+        }
+    }
+}
+
+/// A bucket as its row says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// When its next slot is free, in microseconds.
+    pub free_at_us: i64,
+    /// A provider said to wait: no slot before this, in milliseconds.
+    pub parked_until: i64,
+}
+
+/// What to ask of the bucket's row next, after it was seen like this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Its next slot is in the past: take one now, if it is still as it was seen.
+    Now,
+    /// Take the next slot, if it is still within reach.
+    Next,
+    /// There is none within reach; there may be one from then on.
+    Later(Timestamp),
+}
+
+pub fn ask(bucket: Bucket, reach_ms: i64, now: Timestamp) -> Ask {
+    if bucket.parked_until > now.millis() {
+        return Ask::Later(Timestamp::from_millis(bucket.parked_until));
+    }
+    let now_us = now.millis() * 1_000;
+    if bucket.free_at_us <= now_us {
+        Ask::Now
+    } else if bucket.free_at_us <= now_us + reach_ms * 1_000 {
+        Ask::Next
+    } else {
+        Ask::Later(at_us(bucket.free_at_us).plus_ms(-reach_ms))
+    }
+}
+
+/// A slot's time in whole milliseconds, rounded up: a sender is never early.
+pub fn at_us(us: i64) -> Timestamp {
+    Timestamp::from_millis(us.saturating_add(999).div_euclid(1_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        Timestamp::from_millis(1_000_000)
+    }
+
+    fn bucket(free_at_ms: i64) -> Bucket {
+        Bucket { free_at_us: free_at_ms * 1_000, parked_until: 0 }
+    }
+
+    #[test]
+    fn slots_are_never_nearer_than_the_limit() {
+        assert_eq!(Limit::BOT.interval_us, 33_334);
+        assert_eq!(Limit::GROUP.interval_us, 3_000_000);
+        assert!(30 * Limit::BOT.interval_us >= 1_000_000, "the thirty-first is in the next second");
+    }
+
+    #[test]
+    fn higher_classes_reach_further_and_the_lowest_catches_up() {
+        let fresh = [Priority::Start, Priority::Shot, Priority::Downsell].map(|priority| reach_ms(priority, 0));
+        assert!(fresh[0] > fresh[1] && fresh[1] > fresh[2]);
+        assert!(reach_ms(Priority::Downsell, 30_000) >= reach_ms(Priority::Shot, 0));
+        assert_eq!(reach_ms(Priority::Downsell, i64::MAX), reach_ms(Priority::Start, 0));
+        assert_eq!(reach_ms(Priority::Downsell, -5), fresh[2]);
+    }
+
+    #[test]
+    fn a_slot_is_taken_now_or_next_or_waited_for() {
+        assert_eq!(ask(bucket(999_999), 500, now()), Ask::Now);
+        assert_eq!(ask(bucket(1_000_000), 500, now()), Ask::Now);
+        assert_eq!(ask(bucket(1_000_500), 500, now()), Ask::Next);
+        assert_eq!(ask(bucket(1_000_501), 500, now()), Ask::Later(Timestamp::from_millis(1_000_001)));
+        let parked = Bucket { parked_until: 1_003_600, ..bucket(0) };
+        assert_eq!(ask(parked, 500, now()), Ask::Later(Timestamp::from_millis(1_003_600)));
+    }
+}

@@ -1,0 +1,100 @@
+//! Rate limits as rows: one conditional update a grant.
+//!
+//! Invariant: two grants of one bucket are never nearer than its interval, because each moves `free_at_us` forward by it,
+//! from what the condition saw. A bucket that was parked grants nothing before its time.
+
+use serde::Deserialize;
+use umavez_domain::keys::Key;
+use umavez_domain::outbound::limiter::{Ask, Bucket, Limit, ask, at_us};
+use umavez_domain::time::Timestamp;
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, Item, Returned, Store, StoreError, Write, Written, read_row};
+
+#[derive(Debug, Clone)]
+pub struct Limiter {
+    pub store: Store,
+    pub table: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    /// A slot: send at this time and no earlier.
+    At(Timestamp),
+    /// No slot within reach; ask again from then on.
+    Later(Timestamp),
+}
+
+/// Buckets are asked this often before it is left to a later delivery: others were faster.
+const ROUNDS: usize = 5;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Row {
+    free_at_us: i64,
+    parked_until: i64,
+}
+
+impl Limiter {
+    /// Takes a slot of a bucket, within reach of now.
+    pub async fn grant(
+        &self,
+        invocation: &Invocation,
+        key: &Key,
+        limit: Limit,
+        reach_ms: i64,
+    ) -> Result<Grant, StoreError> {
+        let now = invocation.current();
+        let now_us = now.millis() * 1_000;
+        // The usual bucket is one that others use: its next slot lies a little ahead.
+        let mut next = Ask::Next;
+        for _ in 0..ROUNDS {
+            let refused = match next {
+                Ask::Next => {
+                    // Its next slot lies ahead, within reach, and it is not parked.
+                    let within_reach = Condition::all([
+                        Condition::more_than("free_at_us", now_us),
+                        Condition::at_most("free_at_us", now_us + reach_ms * 1_000),
+                        not_parked(now),
+                    ]);
+                    let write = Write::update(&self.table, key.clone()).add("free_at_us", limit.interval_us);
+                    match self.store.update_returning(invocation, write.when(within_reach)).await? {
+                        Returned::Row(item) => return Ok(Grant::At(at_us(seen(item)?.free_at_us - limit.interval_us))),
+                        Returned::Refused(item) => item,
+                    }
+                }
+                Ask::Now => {
+                    // Nobody has used it for a while, or ever.
+                    let idle =
+                        Condition::any([Condition::has_not("free_at_us"), Condition::at_most("free_at_us", now_us)]);
+                    let write =
+                        Write::update(&self.table, key.clone()).set_number("free_at_us", now_us + limit.interval_us);
+                    match self.store.write(invocation, write.when(Condition::all([idle, not_parked(now)]))).await? {
+                        Written::New | Written::Mine => return Ok(Grant::At(now)),
+                        Written::Refused(item) => item,
+                    }
+                }
+                Ask::Later(at) => return Ok(Grant::Later(at)),
+            };
+            next = ask(refused.map_or(Ok(Bucket { free_at_us: 0, parked_until: 0 }), seen)?, reach_ms, now);
+        }
+        Ok(Grant::Later(now.plus_ms(reach_ms)))
+    }
+
+    /// A provider said to wait: no slot of this bucket before `until`. A shorter wait does not shorten a longer one.
+    pub async fn park(&self, invocation: &Invocation, key: &Key, until: Timestamp) -> Result<(), StoreError> {
+        let sooner =
+            Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", until.millis())]);
+        let write = Write::update(&self.table, key.clone()).set_number("parked_until", until.millis());
+        self.store.write(invocation, write.when(sooner)).await.map(drop)
+    }
+}
+
+fn not_parked(now: Timestamp) -> Condition {
+    Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", now.millis())])
+}
+
+fn seen(item: Item) -> Result<Bucket, StoreError> {
+    let Row { free_at_us, parked_until } = read_row(item)?;
+    Ok(Bucket { free_at_us, parked_until })
+}
