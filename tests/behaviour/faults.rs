@@ -148,6 +148,31 @@ async fn a_store_that_does_not_answer_is_a_503_and_the_same_key_may_ask_again() 
 }
 
 #[tokio::test]
+async fn a_caller_without_a_key_is_told_as_whom_it_may_have_been_heard() {
+    let expected = Expected { server_errors: 2, ..Expected::default() };
+    play_with(Setup::default().expecting(expected), async |world| {
+        call_fault(world, "outbound-api", "UpdateItem", Action::ErrorAfter, 0, 3).await;
+        let lost = world.post("/intents", &offer(VAGA_A)).await;
+        lost.assert_problem(503, "unavailable", &[]);
+        let holder = format!("request:{}", lost.text("/request_id"));
+        assert!(lost.text("/detail").contains(&holder), "{}", lost.body);
+        let blocked = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
+        assert_eq!(blocked.body["blocked_by"]["holder"], holder.as_str());
+        // And so it can free what nobody answers for.
+        let path = format!("/intents/{}/release", blocked.text("/fingerprint"));
+        let released = world.post(&path, &json!({"client_id": CLIENT, "holder": holder})).await;
+        assert_eq!(released.body["released"], true, "{}", released.body);
+        assert_allowed(&world.post_with_key("a", "/intents", &offer(VAGA_A)).await);
+        // Whoever only reads is simply to ask again.
+        call_fault(world, "outbound-api", "Query", Action::Throttle, 0, 3).await;
+        let read = world.get(&format!("/intents?client_id={CLIENT}")).await;
+        read.assert_problem(503, "unavailable", &[]);
+        assert!(!read.text("/detail").contains("request:"), "{}", read.body);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_call_that_stalls_is_given_up_in_time_to_answer() {
     let expected = Expected { server_errors: 1, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {

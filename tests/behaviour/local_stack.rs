@@ -1,6 +1,5 @@
 //! The stack itself: processes that die, time that moves, state that stays.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -73,16 +72,7 @@ async fn moved_time_is_the_functions_time() {
 }
 
 fn options(data: Option<std::path::PathBuf>, port: u16) -> Options {
-    Options {
-        template: template(),
-        parameters: BTreeMap::new(),
-        port,
-        data,
-        concurrency: 2,
-        schedules: true,
-        echo_logs: false,
-        clock_offset_ms: 0,
-    }
+    Options { port, data, ..Options::in_memory(template()) }
 }
 
 /// A directory that is gone when the test is.

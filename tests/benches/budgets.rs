@@ -30,20 +30,9 @@ fn main() {
 }
 
 async fn start() -> World {
-    let options = Options {
-        template: template(),
-        parameters: [(
-            "IntentTypeOptions".to_owned(),
-            json!({"discovery_first_touch": {"window": "rolling"}}).to_string(),
-        )]
-        .into(),
-        port: 0,
-        data: None,
-        concurrency: 1,
-        schedules: false,
-        echo_logs: false,
-        clock_offset_ms: 0,
-    };
+    let parameters =
+        [("IntentTypeOptions".to_owned(), json!({"discovery_first_touch": {"window": "rolling"}}).to_string())].into();
+    let options = Options { parameters, concurrency: 1, schedules: false, ..Options::in_memory(template()) };
     let world = World::of(Stack::start(options).await.expect("the stack starts"));
     world.create_key(KEY, &["*"]).await;
     world
@@ -88,18 +77,7 @@ fn row(name: &str, calls: &[Call], least: (usize, f64)) {
 /// Processor time of a warm invocation against that of a function that does nothing.
 async fn processor_time(world: &World) {
     let control = World::of(
-        Stack::start(Options {
-            template: EMPTY.to_owned(),
-            parameters: Default::default(),
-            port: 0,
-            data: None,
-            concurrency: 1,
-            schedules: false,
-            echo_logs: false,
-            clock_offset_ms: 0,
-        })
-        .await
-        .expect("the control starts"),
+        Stack::start(Options { concurrency: 1, ..Options::in_memory(EMPTY) }).await.expect("the control starts"),
     );
     let empty = per_invocation(&control, "probe-empty", |_| json!({})).await;
     control.stack.stop().await.expect("stops");

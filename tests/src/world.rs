@@ -109,14 +109,11 @@ impl World {
     pub async fn start(setup: Setup) -> Self {
         built().await;
         let stack = Stack::start(Options {
-            template: setup.template,
             parameters: setup.parameters,
-            port: 0,
-            data: None,
-            concurrency: 4,
             schedules: false,
             echo_logs: std::env::var_os("UMAVEZ_TEST_LOGS").is_some(),
             clock_offset_ms: until_noon(),
+            ..Options::in_memory(setup.template)
         })
         .await
         .expect("the stack starts");

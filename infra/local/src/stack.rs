@@ -1,5 +1,8 @@
 //! All of it together, as one value: started from a template, moved in time, drained, stopped.
 
+mod launch;
+mod mappings;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,23 +10,25 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use umavez_platform::clock::OFFSET_VARIABLE;
 
+use self::launch::{access_key, concurrency, spec};
+use self::mappings::Mappings;
 use crate::activity::Activity;
 use crate::calls::Calls;
 use crate::catcher::Catcher;
 use crate::clock::Clock;
 use crate::dynamo::Dynamo;
 use crate::faults::{Fault, Faults};
-use crate::front::{self, Front, PROVIDER_URL_BASE};
-use crate::functions::{FunctionSpec, Functions, Logs};
+use crate::front::{self, Front};
+use crate::functions::{Functions, Logs};
 use crate::gateway::Gateway;
-use crate::model::{Function, Model};
+use crate::model::Model;
 use crate::parts::Parts;
 use crate::queues::Queues;
-use crate::schedules::Ticker;
-use crate::sources::{QueueMapping, StreamMapping, check_filter};
+use crate::sources::check_filter;
 use crate::state::{Kept, StateDirectory};
-use crate::template::{self, QUEUE_URL_BASE, REGION};
+use crate::template;
 use crate::{StackError, binaries, control};
 
 /// The longest that [`Stack::drain`] waits for rest.
@@ -52,6 +57,22 @@ pub struct Options {
     pub clock_offset_ms: i64,
 }
 
+impl Options {
+    /// A stack that keeps nothing, on any free port, whose schedules fire by themselves.
+    pub fn in_memory(template: impl Into<String>) -> Self {
+        Self {
+            template: template.into(),
+            parameters: BTreeMap::new(),
+            port: 0,
+            data: None,
+            concurrency: 4,
+            schedules: true,
+            echo_logs: false,
+            clock_offset_ms: 0,
+        }
+    }
+}
+
 #[derive(Clone)]
 pub struct Stack(Arc<Shared>);
 
@@ -63,9 +84,7 @@ struct Shared {
     calls: Calls,
     catcher: Catcher,
     logs: Logs,
-    queue_mappings: Vec<QueueMapping>,
-    stream_mappings: Vec<StreamMapping>,
-    tickers: Vec<Ticker>,
+    mappings: Mappings,
     /// Gone after [`Stack::stop`], and its lock with it.
     state: Mutex<Option<StateDirectory>>,
     /// As it was last kept. Checkpoints and messages are of one moment: a stack that is killed goes on from there, and
@@ -116,31 +135,9 @@ impl Stack {
         let front = Front { callers, parts: parts.clone(), catcher: catcher.clone(), calls: calls.clone(), http };
         front::serve(front, front_listener, &mut tasks);
 
-        let mut queue_mappings = Vec::new();
-        let mut stream_mappings = Vec::new();
-        let mut tickers = Vec::new();
-        for function in &model.functions {
-            for source in &function.queue_sources {
-                let at_once = concurrency(function, &options);
-                queue_mappings.push(QueueMapping::new(source.clone(), function.name.clone(), parts.clone(), at_once));
-            }
-            for source in &function.stream_sources {
-                let checkpoint = kept.checkpoints.get(&source.id).cloned();
-                stream_mappings.push(StreamMapping::new(
-                    source.clone(),
-                    function.name.clone(),
-                    parts.clone(),
-                    checkpoint,
-                ));
-            }
-            for schedule in &function.schedules {
-                tickers.push(Ticker::new(schedule.clone(), function.name.clone(), parts.clone()));
-            }
-        }
-        queue_mappings.iter().for_each(|mapping| mapping.spawn(&mut tasks));
-        stream_mappings.iter().for_each(|mapping| mapping.spawn(&mut tasks));
+        let mappings = Mappings::of(&model, &parts, &kept.checkpoints, |function| concurrency(function, &options));
+        mappings.spawn(options.schedules, &mut tasks);
         if options.schedules {
-            tickers.iter().for_each(|ticker| ticker.spawn(&mut tasks));
             tasks.spawn(sweep_ttl(parts.clone()));
         }
 
@@ -154,9 +151,7 @@ impl Stack {
             calls,
             catcher,
             logs,
-            queue_mappings,
-            stream_mappings,
-            tickers,
+            mappings,
             state: Mutex::new(state),
             kept: Mutex::new(kept),
             tasks: Mutex::new(JoinSet::new()),
@@ -259,18 +254,8 @@ impl Stack {
     }
 
     async fn busy_with(&self) -> Result<Option<String>, StackError> {
-        for mapping in &self.0.stream_mappings {
-            if !mapping.is_at_rest().await? {
-                return Ok(Some(format!("the stream mapping {}", mapping.source.id)));
-            }
-        }
-        for mapping in &self.0.queue_mappings {
-            if !mapping.is_at_rest().await? {
-                return Ok(Some(format!("the queue {}", mapping.source.queue)));
-            }
-        }
-        if let Some(ticker) = self.0.tickers.iter().find(|ticker| !ticker.is_at_rest()) {
-            return Ok(Some(format!("the schedule {}", ticker.schedule.id)));
+        if let Some(what) = self.0.mappings.busy_with().await? {
+            return Ok(Some(what));
         }
         let calls = self.0.parts.activity.under_way();
         if calls > 0 {
@@ -288,7 +273,7 @@ impl Stack {
         // The functions first: what wakes when the clock moves must not meet a process that is about to be replaced.
         let offset = self.0.parts.clock.offset_ms().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
         let set_offset = |environment: &mut BTreeMap<String, String>| {
-            environment.insert("CLOCK_OFFSET_MS".to_owned(), offset.to_string());
+            environment.insert(OFFSET_VARIABLE.to_owned(), offset.to_string());
         };
         self.0.parts.functions.restart(set_offset).await;
         self.0.parts.clock.advance(by);
@@ -309,7 +294,7 @@ impl Stack {
 
     /// Fires a schedule once; whether there is one of this id.
     pub async fn tick(&self, schedule: &str) -> bool {
-        match self.0.tickers.iter().find(|ticker| ticker.schedule.id == schedule) {
+        match self.0.mappings.ticker(schedule) {
             Some(ticker) => {
                 ticker.tick().await;
                 true
@@ -343,11 +328,8 @@ impl Stack {
 
     async fn keep_everything(&self) -> Result<(), StackError> {
         let messages = self.0.parts.queues.export().await?;
-        let checkpoints = self.0.stream_mappings.iter();
-        let checkpoints = checkpoints.filter_map(|mapping| Some((mapping.source.id.clone(), mapping.checkpoint()?)));
-        let checkpoints: BTreeMap<_, _> = checkpoints.collect();
         self.keep(|kept| {
-            kept.checkpoints = checkpoints;
+            kept.checkpoints = self.0.mappings.checkpoints();
             kept.messages = messages;
             kept.removed_by_ttl = self.0.parts.dynamo.removed_by_ttl();
         })
@@ -374,54 +356,6 @@ async fn listen(port: u16) -> Result<TcpListener, StackError> {
         std::io::ErrorKind::AddrInUse => StackError::PortInUse(port),
         _ => StackError::Io(error),
     })
-}
-
-fn access_key(function: &Function) -> String {
-    format!("local-{}", function.binary)
-}
-
-fn concurrency(function: &Function, options: &Options) -> usize {
-    function.reserved_concurrency.map_or(options.concurrency, |most| (most as usize).min(options.concurrency)).max(1)
-}
-
-/// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs locally.
-fn spec(
-    function: &Function,
-    directory: &std::path::Path,
-    front_url: &str,
-    clock: &Clock,
-    options: &Options,
-) -> FunctionSpec {
-    let queue_base = format!("{front_url}/{}/", template::ACCOUNT);
-    let provider_base = front::provider_base(front_url, &function.binary);
-    let mut environment: BTreeMap<_, _> = function
-        .environment
-        .iter()
-        .map(|(name, value)| {
-            let value = value.replace(QUEUE_URL_BASE, &queue_base).replace(PROVIDER_URL_BASE, &provider_base);
-            (name.clone(), value)
-        })
-        .collect();
-    environment.extend(
-        [
-            ("AWS_REGION", REGION.to_owned()),
-            ("AWS_DEFAULT_REGION", REGION.to_owned()),
-            ("AWS_ACCESS_KEY_ID", access_key(function)),
-            ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
-            ("AWS_ENDPOINT_URL", front_url.to_owned()),
-            ("CLOCK_OFFSET_MS", clock.offset_ms().to_string()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
-    FunctionSpec {
-        name: function.name.clone(),
-        program: directory.join(&function.binary),
-        arguments: Vec::new(),
-        environment,
-        timeout: function.timeout,
-        memory_mb: function.memory_mb,
-        concurrency: concurrency(function, options),
-    }
 }
 
 async fn sweep_ttl(parts: Parts) {

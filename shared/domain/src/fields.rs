@@ -96,6 +96,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    pub fn optional_array(&mut self, name: &'static str) -> Option<&'a [Value]> {
+        match self.get(name)? {
+            Value::Array(items) => Some(items),
+            _ => {
+                self.refuse(name, FieldProblem::WrongType, "must be an array");
+                None
+            }
+        }
+    }
+
     pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
         self.errors.push(FieldError::new(field, code, detail));
     }

@@ -43,8 +43,8 @@ pub struct Aws {
 
 impl Aws {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let region = config::text("AWS_DEFAULT_REGION").map_or_else(|| config::required("AWS_REGION"), Ok);
-        let region = config::text("AWS_REGION").map_or(region, Ok)?;
+        let region = config::text("AWS_REGION").or_else(|| config::text("AWS_DEFAULT_REGION"));
+        let region = region.ok_or_else(|| ConfigError::Missing("AWS_REGION".to_owned()))?;
         let credentials = Credentials::new(
             config::required("AWS_ACCESS_KEY_ID")?,
             config::required("AWS_SECRET_ACCESS_KEY")?,

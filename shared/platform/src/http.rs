@@ -57,7 +57,9 @@ where
     Fut: Future<Output = Result<Answer, Problem>>,
 {
     let mut route = String::new();
-    let has_key = request.headers().contains_key("idempotency-key");
+    // Whoever only reads can ask again without more ado.
+    let may_ask_again =
+        request.method() != lambda_http::http::Method::POST || request.headers().contains_key("idempotency-key");
     let handled = async {
         let request = Request::read(request)?;
         route.clone_from(&request.route);
@@ -66,7 +68,7 @@ where
     };
     let handled = AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| Err(Problem::internal()));
     let handled =
-        handled.map_err(|problem| if has_key { problem } else { problem.without_key(&invocation.request_id) });
+        handled.map_err(|problem| if may_ask_again { problem } else { problem.without_key(&invocation.request_id) });
     let request_id = &invocation.request_id;
     let (status, code, cause) = match &handled {
         Ok(answer) => (answer.status(), "ok", None),

@@ -69,14 +69,8 @@ pub async fn run() -> Result<(), CliError> {
     eprintln!("umavez: building the functions (the first time takes a few minutes)");
     binaries::build(false).await?;
     let options = Options {
-        template: fs::read_to_string(root.join("template.yaml"))?,
         parameters: steps.iter().flat_map(|step| step.parameters.clone()).collect(),
-        port: 0,
-        data: None,
-        concurrency: 4,
-        schedules: true,
-        echo_logs: false,
-        clock_offset_ms: 0,
+        ..Options::in_memory(fs::read_to_string(root.join("template.yaml"))?)
     };
     let stack = Stack::start(options).await?;
     keys::ensure(&stack, FIRST_KEY).await?;

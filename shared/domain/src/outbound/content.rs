@@ -32,13 +32,10 @@ const URL: usize = 2048;
 
 /// Reads a request's `content`. What is wrong is added to `errors`, each under its path from `content` on.
 pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<FieldError>) -> Option<Content> {
-    // Fields has no getter for an array, so the buttons are taken out before the rest is read.
-    let mut object = object.clone();
-    let buttons = if channel == Channel::Telegram { object.remove("buttons") } else { None };
-    let mut fields = Fields::of(&object);
+    let mut fields = Fields::of(object);
     let content = match channel {
         Channel::Email => read_email(&mut fields).map(Content::Email),
-        Channel::Telegram => read_telegram(&mut fields, buttons.as_ref()).map(Content::Telegram),
+        Channel::Telegram => read_telegram(&mut fields).map(Content::Telegram),
         Channel::Whatsapp => read_whatsapp(&mut fields).map(Content::Whatsapp),
     };
     match fields.finish(content) {
@@ -80,12 +77,12 @@ fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
     })
 }
 
-fn read_telegram(fields: &mut Fields<'_>, buttons: Option<&Value>) -> Option<Telegram> {
+fn read_telegram(fields: &mut Fields<'_>) -> Option<Telegram> {
     let text = body(fields, "text");
     let parse_mode = one_of(fields, "parse_mode", &[("MarkdownV2", ParseMode::MarkdownV2), ("HTML", ParseMode::Html)]);
     let media_given = fields.optional_object("media");
     let media = media_given.and_then(|object| nested(fields, "media", object, telegram_media));
-    let buttons = buttons.filter(|buttons| !buttons.is_null()).map(|buttons| read_buttons(fields, buttons));
+    let buttons = fields.optional_array("buttons").map(|rows| read_buttons(fields, rows));
     require_one(fields, "text", text.is_some(), "media", media_given.is_some());
     if let Some(text) = text
         && !fields.refused("parse_mode")
@@ -151,12 +148,8 @@ fn telegram_media(fields: &mut Fields<'_>) -> Option<TelegramMedia> {
     Some(TelegramMedia { kind: kind?, url: url? })
 }
 
-fn read_buttons(fields: &mut Fields<'_>, rows: &Value) -> Vec<Vec<Button>> {
+fn read_buttons(fields: &mut Fields<'_>, rows: &[Value]) -> Vec<Vec<Button>> {
     let mut buttons = Vec::new();
-    let Some(rows) = rows.as_array() else {
-        fields.refuse("buttons", FieldProblem::WrongType, "must be an array of rows");
-        return buttons;
-    };
     let count: usize = rows.iter().filter_map(Value::as_array).map(Vec::len).sum();
     if rows.is_empty() || rows.len() > TELEGRAM_BUTTONS || count > TELEGRAM_BUTTONS {
         fields.refuse("buttons", FieldProblem::OutOfRange, "must be 1 to 100 buttons");

@@ -89,7 +89,11 @@ impl Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let problem = if error.is_passing() {
-            Self::new(503, Code::Unavailable, "the store did not answer; ask again with the same Idempotency-Key")
+            Self::new(
+                503,
+                Code::Unavailable,
+                "the store did not answer; ask again, with the same Idempotency-Key if there was one",
+            )
         } else {
             Self::internal()
         };

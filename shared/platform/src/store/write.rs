@@ -105,18 +105,12 @@ impl Write {
         self.set_value(name, AttributeValue::N(number.to_string()))
     }
 
-    pub fn set_value(mut self, name: &str, value: AttributeValue) -> Self {
-        if let Change::Update(update) = &mut self.change {
-            update.set.push((name.to_owned(), value));
-        }
-        self
+    pub fn set_value(self, name: &str, value: AttributeValue) -> Self {
+        self.change(|update| update.set.push((name.to_owned(), value)))
     }
 
-    pub fn remove(mut self, name: &str) -> Self {
-        if let Change::Update(update) = &mut self.change {
-            update.remove.push(name.to_owned());
-        }
-        self
+    pub fn remove(self, name: &str) -> Self {
+        self.change(|update| update.remove.push(name.to_owned()))
     }
 
     /// Adds one to a number, from nothing to one. Safe under the SDK's retry only together with a condition that the
@@ -127,26 +121,26 @@ impl Write {
 
     /// Adds to a number, as [`Self::increment`] does one. Where the condition may hold again after the first attempt, a retry
     /// of the SDK adds twice: use it only where more is as safe as once.
-    pub fn add(mut self, name: &str, number: i64) -> Self {
-        if let Change::Update(update) = &mut self.change {
-            update.add.push((name.to_owned(), number));
-        }
-        self
+    pub fn add(self, name: &str, number: i64) -> Self {
+        self.change(|update| update.add.push((name.to_owned(), number)))
     }
 
     /// Appends a text to a list, from nothing to one entry. As [`Self::increment`], it needs its condition.
-    pub fn append(mut self, name: &str, text: impl Into<String>) -> Self {
-        if let Change::Update(update) = &mut self.change {
-            update.append.push((name.to_owned(), text.into()));
-        }
-        self
+    pub fn append(self, name: &str, text: impl Into<String>) -> Self {
+        self.change(|update| update.append.push((name.to_owned(), text.into())))
     }
 
     /// Sets an attribute to this write's token. Unlike [`WRITER`] it outlasts later writes, so that a late first attempt
     /// of this one can be told by [`Condition::not_stamped`].
-    pub fn stamp(mut self, name: &str) -> Self {
-        if let Change::Update(update) = &mut self.change {
-            update.stamp.push(name.to_owned());
+    pub fn stamp(self, name: &str) -> Self {
+        self.change(|update| update.stamp.push(name.to_owned()))
+    }
+
+    /// Only an update changes single attributes; on any other write it would be a mistake that nobody notices.
+    fn change(mut self, change: impl FnOnce(&mut Update)) -> Self {
+        match &mut self.change {
+            Change::Update(update) => change(update),
+            _ => debug_assert!(false, "only an update changes single attributes"),
         }
         self
     }

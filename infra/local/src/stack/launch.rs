@@ -1,0 +1,61 @@
+//! What the processes of a function are started with.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use umavez_platform::clock::OFFSET_VARIABLE;
+
+use super::Options;
+use crate::clock::Clock;
+use crate::front::{self, PROVIDER_URL_BASE};
+use crate::functions::FunctionSpec;
+use crate::model::Function;
+use crate::template::{self, QUEUE_URL_BASE, REGION};
+
+/// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs locally.
+pub(super) fn spec(
+    function: &Function,
+    directory: &Path,
+    front_url: &str,
+    clock: &Clock,
+    options: &Options,
+) -> FunctionSpec {
+    let queue_base = format!("{front_url}/{}/", template::ACCOUNT);
+    let provider_base = front::provider_base(front_url, &function.binary);
+    let mut environment: BTreeMap<_, _> = function
+        .environment
+        .iter()
+        .map(|(name, value)| {
+            let value = value.replace(QUEUE_URL_BASE, &queue_base).replace(PROVIDER_URL_BASE, &provider_base);
+            (name.clone(), value)
+        })
+        .collect();
+    environment.extend(
+        [
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_DEFAULT_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", access_key(function)),
+            ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
+            ("AWS_ENDPOINT_URL", front_url.to_owned()),
+            (OFFSET_VARIABLE, clock.offset_ms().to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    FunctionSpec {
+        name: function.name.clone(),
+        program: directory.join(&function.binary),
+        arguments: Vec::new(),
+        environment,
+        timeout: function.timeout,
+        memory_mb: function.memory_mb,
+        concurrency: concurrency(function, options),
+    }
+}
+
+pub(super) fn access_key(function: &Function) -> String {
+    format!("local-{}", function.binary)
+}
+
+pub(super) fn concurrency(function: &Function, options: &Options) -> usize {
+    function.reserved_concurrency.map_or(options.concurrency, |most| (most as usize).min(options.concurrency)).max(1)
+}
