@@ -1,8 +1,8 @@
-//! Intents over HTTP: may this intention be sent to this client, and who holds it.
+//! Intents and outbound messages over HTTP.
 
-mod check;
-mod read;
-mod release;
+mod intents;
+mod outbound;
+mod paging;
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use umavez_domain::intents::IntentTypes;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
-use umavez_platform::intents::Intents;
 use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::{Messages, Suppressions};
 use umavez_platform::store::Store;
 
 const HEALTH: &str = "GET /health";
@@ -20,6 +20,15 @@ const CHECK: &str = "POST /intents";
 const LIST: &str = "GET /intents";
 const GET: &str = "GET /intents/{fingerprint}";
 const RELEASE: &str = "POST /intents/{fingerprint}/release";
+const ACCEPT: &str = "POST /outbound/messages";
+const MESSAGE: &str = "GET /outbound/messages/{id}";
+const CANCEL: &str = "POST /outbound/messages/{id}/cancel";
+const RESEND: &str = "POST /outbound/messages/{id}/resend";
+const UNKNOWN: &str = "GET /outbound/unknown";
+const EXPLAIN: &str = "GET /explain";
+const SUPPRESSIONS: &str = "GET /suppressions";
+const SUPPRESS: &str = "POST /suppressions";
+const UNSUPPRESS: &str = "DELETE /suppressions";
 
 /// The routes of this function, as the template has them.
 pub const ROUTES: &[Route] = &[
@@ -28,11 +37,21 @@ pub const ROUTES: &[Route] = &[
     Route::scoped(LIST, "intents:read"),
     Route::scoped(GET, "intents:read"),
     Route::scoped(RELEASE, "intents"),
+    Route::scoped(ACCEPT, "outbound"),
+    Route::scoped(MESSAGE, "outbound:read"),
+    Route::scoped(CANCEL, "outbound"),
+    Route::scoped(RESEND, "outbound"),
+    Route::scoped(UNKNOWN, "outbound:read"),
+    Route::scoped(EXPLAIN, "outbound:read"),
+    Route::scoped(SUPPRESSIONS, "outbound:read"),
+    Route::scoped(SUPPRESS, "outbound"),
+    Route::scoped(UNSUPPRESS, "outbound"),
 ];
 
 #[derive(Debug)]
 pub struct Deps {
-    pub intents: Intents,
+    pub messages: Messages,
+    pub suppressions: Suppressions,
     pub types: IntentTypes,
 }
 
@@ -41,18 +60,29 @@ impl Deps {
         let options = config::text("INTENT_TYPE_OPTIONS").unwrap_or_else(|| "{}".to_owned());
         let types = IntentTypes::with_options(&options)
             .map_err(|error| ConfigError::malformed("INTENT_TYPE_OPTIONS", format!("usable: {error}")))?;
-        let store = Store::new(Aws::from_env()?.dynamodb());
-        Ok(Self { intents: Intents { store, table: config::required("INTENTS_TABLE")? }, types })
+        let messages = Messages::from_env(&Store::new(Aws::from_env()?.dynamodb()))?;
+        let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
+        Ok(Self { messages, suppressions, types })
     }
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
+    let (deps, at, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
         HEALTH => Answer::json(200, &json!({"status": "ok"})),
-        CHECK => check::run(&deps, &invocation, &request).await,
-        LIST => read::list(&deps, &invocation, &request).await,
-        GET => read::get(&deps, &invocation, &request).await,
-        RELEASE => release::run(&deps, &invocation, &request).await,
+        CHECK => intents::check::run(deps, at, request).await,
+        LIST => intents::read::list(deps, at, request).await,
+        GET => intents::read::get(deps, at, request).await,
+        RELEASE => intents::release::run(deps, at, request).await,
+        ACCEPT => outbound::accept::run(deps, at, request).await,
+        MESSAGE => outbound::message::get(deps, at, request).await,
+        CANCEL => outbound::orders::cancel(deps, at, request).await,
+        RESEND => outbound::orders::resend(deps, at, request).await,
+        UNKNOWN => outbound::message::unknown(deps, at, request).await,
+        EXPLAIN => outbound::explain::run(deps, at, request).await,
+        SUPPRESSIONS => outbound::suppressions::list(deps, at, request).await,
+        SUPPRESS => outbound::suppressions::add(deps, at, request).await,
+        UNSUPPRESS => outbound::suppressions::remove(deps, at, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

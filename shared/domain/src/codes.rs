@@ -26,6 +26,14 @@ macro_rules! codes {
                 serializer.serialize_str(self.as_str())
             }
         }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                let known = Self::ALL.iter().copied().find(|code| code.as_str() == text);
+                known.ok_or_else(|| serde::de::Error::custom(concat!("not a code of ", stringify!($name))))
+            }
+        }
     };
 }
 
@@ -37,9 +45,65 @@ codes! {
 }
 
 codes! {
+    /// What was decided about a message, as its ledger and `GET /explain` tell it.
+    Decision {
+        /// Taken in, to be sent at once or at its time.
+        Accepted = "accepted",
+        /// Not taken in: its intention had been sent, or was about to be.
+        Deduped = "deduped",
+        /// Its time has come: handed to its queue.
+        Due = "due",
+        /// It was not heard of for too long: handed to its queue again.
+        Recovered = "recovered",
+        /// An attempt was begun.
+        Claimed = "claimed",
+        /// The provider took it.
+        Sent = "sent",
+        /// The attempt is known not to have been sent; there will be another.
+        Retry = "retry",
+        /// The provider said to wait.
+        Throttled = "throttled",
+        /// The attempt may have been sent or not.
+        Unknown = "unknown",
+        Failed = "failed",
+        /// Its `not_after` passed.
+        Expired = "expired",
+        /// The address is on the suppression list.
+        Suppressed = "suppressed",
+        Canceled = "canceled",
+        /// An operator, or the policy for unknown outcomes, said to send it again.
+        Resent = "resent",
+        /// The provider's events told that an attempt was sent.
+        Reconciled = "reconciled",
+        Delivered = "delivered",
+        Bounced = "bounced",
+        Complained = "complained",
+        /// The provider took it and then refused to send it.
+        Rejected = "rejected",
+        /// An intent was taken by a check that has no message.
+        IntentHeld = "intent_held",
+        IntentReleased = "intent_released",
+    }
+}
+
+codes! {
     /// What happened, as one line in the log.
     Event {
+        OutboundAccepted = "OUTBOUND_ACCEPTED",
         OutboundDeduped = "OUTBOUND_DEDUPED",
+        OutboundSent = "OUTBOUND_SENT",
+        OutboundRetry = "OUTBOUND_RETRY",
+        OutboundUnknown = "OUTBOUND_UNKNOWN",
+        OutboundFailed = "OUTBOUND_FAILED",
+        OutboundExpired = "OUTBOUND_EXPIRED",
+        OutboundSuppressed = "OUTBOUND_SUPPRESSED",
+        OutboundCanceled = "OUTBOUND_CANCELED",
+        OutboundResent = "OUTBOUND_RESENT",
+        OutboundReconciled = "OUTBOUND_RECONCILED",
+        OutboundRecovered = "OUTBOUND_RECOVERED",
+        OutboundDelivery = "OUTBOUND_DELIVERY",
+        SuppressionAdded = "SUPPRESSION_ADDED",
+        SuppressionRemoved = "SUPPRESSION_REMOVED",
         IntentHeld = "INTENT_HELD",
         IntentReleased = "INTENT_RELEASED",
         IntentExpired = "INTENT_EXPIRED",
@@ -60,6 +124,9 @@ codes! {
         MissingScope = "missing_scope",
         NotFound = "not_found",
         HeldByAnother = "held_by_another",
+        MissingIdentity = "missing_identity",
+        NotResendable = "not_resendable",
+        IntentDuplicate = "intent_duplicate",
         Unavailable = "unavailable",
         Internal = "internal",
     }

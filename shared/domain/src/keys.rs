@@ -1,8 +1,10 @@
 //! The only place that formats a key. Keys are stored for years: a changed golden string is a data migration.
 
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::access::KeyId;
+use crate::time::Timestamp;
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,6 +47,98 @@ pub fn api_key(id: &KeyId) -> Key {
     Key { pk: format!("{API_KEY_PREFIX}{id}"), sk: "KEY".to_owned() }
 }
 
+/// The row of a message.
+pub fn message(id: &str) -> Key {
+    Key { pk: format!("MESSAGE#{id}"), sk: "MESSAGE".to_owned() }
+}
+
+/// The content of a message, where it is too large to be written again with every state.
+pub fn message_content(id: &str) -> Key {
+    Key { pk: format!("MESSAGE#{id}"), sk: "CONTENT".to_owned() }
+}
+
+/// The id of the message in a key of the Outbound table.
+pub fn message_id_of(key: &Key) -> Option<&str> {
+    key.pk.strip_prefix("MESSAGE#").filter(|_| key.sk == "MESSAGE")
+}
+
+/// The index by time has a few partitions for each thing that is waited for.
+pub const WAKE_SHARDS: u32 = 4;
+
+/// What a message waits for: its partition of the index by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// Its time to be sent.
+    Due,
+    /// Somebody who was told to take it on.
+    Check,
+    /// A person, or an event that tells what became of it.
+    Unknown,
+}
+
+/// A partition of the index by time.
+pub fn wake(wake: Wake, shard: u32) -> String {
+    let word = match wake {
+        Wake::Due => "DUE",
+        Wake::Check => "CHECK",
+        Wake::Unknown => "UNKNOWN",
+    };
+    format!("{word}#{shard}")
+}
+
+/// The shard of a message: its id is a hash, of which one byte is as good as another.
+pub fn wake_shard(id: &str) -> u32 {
+    id.bytes().last().map_or(0, |byte| u32::from(byte) % WAKE_SHARDS)
+}
+
+/// A place in an index that is ordered by time. Padded, so that text sorts as numbers do.
+pub fn at_time(at: Timestamp, id: &str) -> String {
+    format!("{:015}#{id}", at.millis().max(0))
+}
+
+/// Comes after every place at or before `at`.
+pub fn until_time(at: Timestamp) -> String {
+    format!("{:015}", at.millis().max(0).saturating_add(1))
+}
+
+/// The time of a place made by [`at_time`].
+pub fn time_of(place: &str) -> Option<Timestamp> {
+    place.split_once('#').and_then(|(at, _)| at.parse().ok()).map(Timestamp::from_millis)
+}
+
+/// The partition of the index by recipient: addresses are foreign and personal, so they are hashed.
+pub fn recipient(channel: &str, to: &str) -> String {
+    format!("{channel}#{}", short_hash(to))
+}
+
+/// Suppressions of a channel are spread over sixteen partitions, by the hash of the address.
+pub const SUPPRESSION_SHARDS: u32 = 16;
+
+pub fn suppression(channel: &str, to: &str) -> Key {
+    let hash = short_hash(to);
+    let shard = u32::from_str_radix(&hash[..1], 16).unwrap_or(0);
+    Key { pk: suppressions(channel, shard), sk: hash }
+}
+
+/// One partition of a channel's suppressions.
+pub fn suppressions(channel: &str, shard: u32) -> String {
+    format!("SUPPRESSION#{channel}#{shard:x}")
+}
+
+/// The bucket of everything that is sent with the same credentials.
+pub fn rate_of_sender(channel: &str, sender: &str) -> Key {
+    Key { pk: format!("RATE#{channel}#{sender}"), sk: "SENDER".to_owned() }
+}
+
+/// The bucket of one chat or group of a sender. A partition each: a busy sender has many chats.
+pub fn rate_of_chat(channel: &str, sender: &str, to: &str) -> Key {
+    Key { pk: format!("RATE#{channel}#{sender}#{}", short_hash(to)), sk: "CHAT".to_owned() }
+}
+
+fn short_hash(text: &str) -> String {
+    hex::encode(&Sha256::digest(text.as_bytes())[..16])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +162,32 @@ mod tests {
             "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#discovery_first_touch#contact#105608"
         );
         assert_eq!(shown(api_key(&PresentedKey::of("local").id)), "APIKEY#25bf8e1a2393f110 | KEY");
+    }
+
+    #[test]
+    fn golden_keys_of_messages() {
+        let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
+        let id = "msg_0123456789abcdef0123456789abcdef";
+        assert_eq!(shown(message(id)), format!("MESSAGE#{id} | MESSAGE"));
+        assert_eq!(shown(message_content(id)), format!("MESSAGE#{id} | CONTENT"));
+        assert_eq!(message_id_of(&message(id)), Some(id));
+        assert_eq!(message_id_of(&message_content(id)), None);
+        assert_eq!(wake(Wake::Due, wake_shard(id)), "DUE#2");
+        assert_eq!(wake(Wake::Check, 0), "CHECK#0");
+        assert_eq!(wake(Wake::Unknown, 3), "UNKNOWN#3");
+        let at = Timestamp::from_millis(1_773_144_000_123);
+        assert_eq!(at_time(at, id), format!("001773144000123#{id}"));
+        assert_eq!(time_of(&at_time(at, id)), Some(at));
+        assert!(at_time(at, id) < until_time(at) && at_time(at.plus_ms(1), id) > until_time(at));
+        assert_eq!(recipient("email", "a@example.com"), "email#08168cd80dfd534ab0f10af10f1303fe");
+        assert_eq!(
+            shown(suppression("telegram", "987654321")),
+            "SUPPRESSION#telegram#8 | 8a9bcf1e51e812d0af8465a8dbcc9f74"
+        );
+        assert_eq!(shown(rate_of_sender("telegram", "default")), "RATE#telegram#default | SENDER");
+        assert_eq!(
+            shown(rate_of_chat("telegram", "default", "987654321")),
+            "RATE#telegram#default#8a9bcf1e51e812d0af8465a8dbcc9f74 | CHAT"
+        );
     }
 }

@@ -9,16 +9,29 @@ mod call;
 pub mod content;
 mod due;
 pub mod evolution;
+pub mod explain;
 mod identity;
+pub mod job;
+pub mod ledger;
 pub mod limiter;
 pub mod markdown_v2;
+pub mod message;
 mod outcome;
+pub mod rates;
+mod request;
+pub mod ses;
+pub mod ses_events;
+pub mod suppression;
 pub mod telegram;
+pub mod wire;
 
 pub use address::{Channel, is_group, normalize_to};
-pub use attempt::{Cancel, Next, Priority, Progress, State, Verdict, cancel, next, settle};
+pub use attempt::{
+    Again, Cancel, Next, Priority, Progress, State, UnknownPolicy, Verdict, cancel, next, read_policies, settle,
+};
 pub use call::HttpCall;
 pub use content::{Content, read as read_content};
 pub use due::{Due, LOOK_AHEAD_MS, due};
 pub use identity::message_id;
 pub use outcome::*;
+pub use request::{Asked, DEFAULT_SENDER, NewMessage, Unfit};

@@ -18,14 +18,17 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// A client of one service. The SDK's crates have builders of the same shape and no type in common.
 macro_rules! client {
-    ($aws:expr, $sdk:ident, $service:literal) => {{
+    ($aws:expr, $sdk:ident, $service:literal) => {
+        client!($aws, $sdk, $service, $aws.http.clone(), RetryConfig::standard(), timeouts())
+    };
+    ($aws:expr, $sdk:ident, $service:literal, $http:expr, $retry:expr, $timeouts:expr) => {{
         let mut builder = $sdk::Config::builder()
             .behavior_version(BehaviorVersion::latest())
-            .http_client($aws.http.clone())
+            .http_client($http)
             .region($aws.region.clone())
             .credentials_provider($aws.credentials.clone())
-            .timeout_config(timeouts())
-            .retry_config(RetryConfig::standard());
+            .timeout_config($timeouts)
+            .retry_config($retry);
         builder.set_endpoint_url($aws.endpoint($service));
         $sdk::Client::from_conf(builder.build())
     }};
@@ -68,6 +71,15 @@ impl Aws {
 
     pub fn sqs(&self) -> aws_sdk_sqs::Client {
         client!(self, aws_sdk_sqs, "SQS")
+    }
+
+    pub fn secretsmanager(&self) -> aws_sdk_secretsmanager::Client {
+        client!(self, aws_sdk_secretsmanager, "SECRETS_MANAGER")
+    }
+
+    /// Over its caller's own connections, and with its caller's own idea of retries and time: a mail is not sent twice.
+    pub fn sesv2(&self, http: SharedHttpClient, retry: RetryConfig) -> aws_sdk_sesv2::Client {
+        client!(self, aws_sdk_sesv2, "SESV2", http, retry, TimeoutConfig::disabled())
     }
 
     fn endpoint(&self, service: &str) -> Option<String> {

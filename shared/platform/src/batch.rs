@@ -2,7 +2,7 @@
 //!
 //! - A record that was handled is done, whatever its outcome says.
 //! - A record that failed fails alone: [`RecordError::Retry`] because the world was not ready, [`RecordError::Poison`]
-//!   because the record itself cannot be read. Both go back; after the source's retries they are in its DLQ, where a
+//!   because the record itself cannot be read, [`RecordError::Later`] because it is early. All go back; after the source's retries they are in its DLQ, where a
 //!   person sees them. Nothing is dropped.
 //! - A panic fails its record only.
 //! - When the time left runs low, records that were not begun go back untouched.
@@ -29,6 +29,9 @@ pub enum RecordError {
     Retry(&'static str),
     #[error("{0}")]
     Poison(&'static str),
+    /// Its time has not come: it goes back, hidden until then, and nothing is wrong.
+    #[error("{0}")]
+    Later(&'static str),
 }
 
 /// Begin no record with less time than this.
@@ -102,11 +105,12 @@ where
 }
 
 /// One line per record.
-fn tell(invocation: &Invocation, record: &str, handled: Result<Outcome, RecordError>) {
+pub(crate) fn tell(invocation: &Invocation, record: &str, handled: Result<Outcome, RecordError>) {
     let request_id = &invocation.request_id;
     match handled {
         Ok(Outcome(outcome)) => tracing::info!(event = "RECORD", outcome, record, request_id),
         Err(RecordError::Retry(outcome)) => tracing::warn!(event = "RECORD_RETRY", outcome, record, request_id),
+        Err(RecordError::Later(outcome)) => tracing::info!(event = "RECORD_LATER", outcome, record, request_id),
         Err(RecordError::Poison(outcome)) => tracing::error!(event = "RECORD_POISON", outcome, record, request_id),
     }
 }

@@ -3,8 +3,11 @@
 //! Invariant: at any time at most one holder has an intent, and whoever was told "yes" is the one in the row. A hold is
 //! one conditional update (one request, one write unit); a guarded type writes its guard in the same transaction.
 
+use umavez_domain::fields::parse_uuid;
+use umavez_domain::idempotency::body_hash;
 use umavez_domain::intents::{GuardRow, Hold, IntentRow, Released, Standing, judge_release};
 use umavez_domain::keys::{self, INTENT_PREFIX, Key};
+use umavez_domain::outbound::message::IntentRef;
 use umavez_domain::time::Timestamp;
 use uuid::Uuid;
 
@@ -99,6 +102,48 @@ impl Intents {
         Ok(writes)
     }
 
+    /// The rows that stood in the way of a hold which was asked for in a transaction of others.
+    pub fn standing_of(&self, row: Option<Item>, guard: Option<Item>) -> Result<Standing, StoreError> {
+        match standing(row, guard)? {
+            Held::Refused(standing) => Ok(*standing),
+            Held::Now => Err(StoreError::Corrupt("a hold that nothing refused")),
+        }
+    }
+
+    /// The writes that give back what a message holds, to stand in the transaction that ends it: the intent's row, then
+    /// its guard. Refused where it is another's by now, or was given back by hand: then there is nothing to give back.
+    pub fn give_back_writes(&self, held: &IntentRef, holder: &str, now: Timestamp) -> Vec<Write> {
+        let Some(client) = parse_uuid(&held.client_id) else { return Vec::new() };
+        let key = keys::intent(client, &held.fingerprint);
+        let release_key = body_hash(holder.as_bytes());
+        let release = Release {
+            client,
+            fingerprint: &held.fingerprint,
+            holder: Some(holder),
+            key: &release_key,
+            body_hash: &release_key,
+        };
+        let mine = Condition::all([
+            Condition::is("status", "HELD"),
+            Condition::is("holder", holder),
+            Condition::more_than("expires_at", now.seconds()),
+        ]);
+        let mut writes = vec![self.release_write(&key, &release, now).when(mine)];
+        if let Some(guard) = &held.guard {
+            writes.push(self.guard_delete(&key, guard, holder, &held.fingerprint));
+        }
+        writes
+    }
+
+    /// The guard of this very hold: since its window ended another may have it, also another hold of the same holder.
+    fn guard_delete(&self, key: &Key, guard: &str, holder: &str, fingerprint: &str) -> Write {
+        let same_guard = Condition::any([
+            Condition::Absent,
+            Condition::all([Condition::is("holder", holder), Condition::is("fingerprint", fingerprint)]),
+        ]);
+        Write::delete(&self.table, keys::beside(key, guard)).when(same_guard)
+    }
+
     /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by then.
     pub async fn release(&self, invocation: &Invocation, release: &Release<'_>) -> Result<Freed, StoreError> {
         let key = keys::intent(release.client, release.fingerprint);
@@ -140,12 +185,7 @@ impl Intents {
             write.when(still_held(release, &seen.holder, now))
         };
         let Some(guard) = &seen.guard else { return self.store.update_returning(invocation, row()).await };
-        // The guard of this very hold: since its window ended another may have it, also another hold of the same holder.
-        let same_guard = Condition::any([
-            Condition::Absent,
-            Condition::all([Condition::is("holder", &seen.holder), Condition::is("fingerprint", &seen.fingerprint)]),
-        ]);
-        let delete = Write::delete(&self.table, keys::beside(key, guard)).when(same_guard);
+        let delete = self.guard_delete(key, guard, &seen.holder, &seen.fingerprint);
         match self.store.transact(invocation, vec![row(), delete]).await? {
             Transacted::Done => match self.store.get_item(invocation, &self.table, key).await? {
                 Some(item) => Ok(Returned::Row(item)),

@@ -11,6 +11,8 @@ pub mod intents;
 pub mod invocation;
 pub mod lease;
 pub mod limiter;
+pub mod outbound;
 pub mod outbox;
 pub mod store;
 pub mod telemetry;
+pub mod visibility;

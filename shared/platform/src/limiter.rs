@@ -57,7 +57,7 @@ impl Limiter {
                         Condition::at_most("free_at_us", now_us + reach_ms * 1_000),
                         not_parked(now),
                     ]);
-                    let write = Write::update(&self.table, key.clone()).add("free_at_us", limit.interval_us);
+                    let write = self.bucket(key, now).add("free_at_us", limit.interval_us);
                     match self.store.update_returning(invocation, write.when(within_reach)).await? {
                         Returned::Row(item) => return Ok(Grant::At(at_us(seen(item)?.free_at_us - limit.interval_us))),
                         Returned::Refused(item) => item,
@@ -67,8 +67,7 @@ impl Limiter {
                     // Nobody has used it for a while, or ever.
                     let idle =
                         Condition::any([Condition::has_not("free_at_us"), Condition::at_most("free_at_us", now_us)]);
-                    let write =
-                        Write::update(&self.table, key.clone()).set_number("free_at_us", now_us + limit.interval_us);
+                    let write = self.bucket(key, now).set_number("free_at_us", now_us + limit.interval_us);
                     match self.store.write(invocation, write.when(Condition::all([idle, not_parked(now)]))).await? {
                         Written::New | Written::Mine => return Ok(Grant::At(now)),
                         Written::Refused(item) => item,
@@ -85,8 +84,13 @@ impl Limiter {
     pub async fn park(&self, invocation: &Invocation, key: &Key, until: Timestamp) -> Result<(), StoreError> {
         let sooner =
             Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", until.millis())]);
-        let write = Write::update(&self.table, key.clone()).set_number("parked_until", until.millis());
+        let write = self.bucket(key, until).set_number("parked_until", until.millis());
         self.store.write(invocation, write.when(sooner)).await.map(drop)
+    }
+
+    /// A bucket that nobody uses says nothing any more: TTL removes it a day after.
+    fn bucket(&self, key: &Key, used_at: Timestamp) -> Write {
+        Write::update(&self.table, key.clone()).set_number("expires_at", used_at.plus_days(1).seconds())
     }
 }
 

@@ -1,19 +1,26 @@
 //! The relay of the outbox: publishes what rows emit, in order, and decides nothing.
 //!
-//! It is lifted over a table's stream. A record whose publication failed fails the batch from there on, so the stream
-//! delivers it again; what was published twice by that is known to its consumers by its id.
+//! It is lifted over a table's stream. The changes of one delivery are published in as few requests as there are queues
+//! and tens of messages; each entry of each answer is checked. A record whose publication failed fails the delivery from
+//! there on, so the stream delivers it again; what was published twice by that is known to its consumers by its id.
 
 use std::collections::BTreeMap;
 
-use aws_lambda_events::dynamodb::EventRecord;
-use aws_sdk_sqs::types::MessageAttributeValue;
+use aws_lambda_events::dynamodb::{Event, EventRecord};
+use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
+use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use umavez_domain::outbox::{ATTRIBUTE, Emit, delay_seconds, to_publish};
 
-use crate::batch::{Outcome, RecordError};
+use crate::batch::{self, Outcome, RecordError};
+use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 
 /// The message attribute that carries [`Emit::id`].
 pub const ID_ATTRIBUTE: &str = "emit_id";
+
+/// What one request to a queue takes.
+const MOST_ENTRIES: usize = 10;
+const MOST_BYTES: usize = 200 * 1024;
 
 /// Queue names, as rows say them, and the URLs of this deployment.
 #[derive(Debug, Clone)]
@@ -22,26 +29,143 @@ pub struct Relay {
     pub queues: BTreeMap<String, String>,
 }
 
+/// Something to publish: where in the delivery it stands, and where it goes.
+struct Publication<'a> {
+    record: usize,
+    url: &'a str,
+    emit: Emit,
+}
+
 impl Relay {
-    /// Publishes what one change of a row emits, if anything.
-    pub async fn relay(&self, invocation: &Invocation, record: &EventRecord) -> Result<Outcome, RecordError> {
-        let old = emit_of(&record.change.old_image)?;
-        let new = emit_of(&record.change.new_image)?;
-        let Some(emit) = to_publish(old.as_ref(), new.as_ref()) else { return Ok(Outcome("nothing_to_publish")) };
+    /// `named`: each queue as rows say it, and the variable that has its URL.
+    pub fn from_env(sqs: aws_sdk_sqs::Client, named: &[(&str, &str)]) -> Result<Self, ConfigError> {
+        let urls = named.iter().map(|(name, variable)| Ok(((*name).to_owned(), config::required(variable)?)));
+        Ok(Self { sqs, queues: urls.collect::<Result<_, ConfigError>>()? })
+    }
+
+    /// Publishes what the changes of one delivery emit, up to the first that fails.
+    pub async fn relay(&self, invocation: &Invocation, event: &Event) -> DynamoDbEventResponse {
+        let mut publications = Vec::new();
+        let mut failed: Option<(usize, RecordError)> = None;
+        for (record, change) in event.records.iter().enumerate() {
+            match self.publication(record, change) {
+                Ok(publication) => publications.extend(publication),
+                Err(error) => {
+                    failed = Some((record, error));
+                    break;
+                }
+            }
+        }
+        for batch in batches(&publications) {
+            let published = self.publish(invocation, batch).await;
+            tell(invocation, batch, published);
+            if let Err(record) = published
+                && failed.is_none_or(|(other, _)| record < other)
+            {
+                failed = Some((record, RecordError::Retry("publish_failed")));
+            }
+        }
+        let mut response = DynamoDbEventResponse::default();
+        if let Some((record, error)) = failed {
+            let id = event.records[record].change.sequence_number.clone().unwrap_or_default();
+            batch::tell(invocation, &id, Err(error));
+            let mut failure = DynamoDbBatchItemFailure::default();
+            failure.item_identifier = Some(id);
+            response.batch_item_failures.push(failure);
+        }
+        response
+    }
+
+    fn publication(&self, record: usize, change: &EventRecord) -> Result<Option<Publication<'_>>, RecordError> {
+        let (old, new) = (emit_of(&change.change.old_image)?, emit_of(&change.change.new_image)?);
+        let Some(emit) = to_publish(old.as_ref(), new.as_ref()).cloned() else { return Ok(None) };
         let url = self.queues.get(&emit.queue).ok_or(RecordError::Poison("unknown_queue"))?;
-        let id = MessageAttributeValue::builder().data_type("String").string_value(&emit.id).build();
-        let id = id.map_err(|_| RecordError::Poison("unreadable_emit"))?;
-        let delay = i32::try_from(delay_seconds(emit.not_before, invocation.now)).unwrap_or(0);
-        let call = self.sqs.send_message().queue_url(url).message_body(&emit.body).delay_seconds(delay);
-        let sent = invocation.within(call.message_attributes(ID_ATTRIBUTE, id).send()).await;
-        match sent {
-            Ok(Ok(_)) => Ok(Outcome("published")),
-            Ok(Err(_)) | Err(_) => Err(RecordError::Retry("publish_failed")),
+        Ok(Some(Publication { record, url, emit }))
+    }
+
+    /// The error is the first record of the batch that was not published.
+    async fn publish(&self, invocation: &Invocation, batch: &[Publication<'_>]) -> Result<(), usize> {
+        let Some(first) = batch.first() else { return Ok(()) };
+        let entries =
+            batch.iter().enumerate().map(|(n, one)| entry(n, &one.emit, invocation)).collect::<Option<Vec<_>>>();
+        let entries = entries.ok_or(first.record)?;
+        let call = self.sqs.send_message_batch().queue_url(first.url).set_entries(Some(entries));
+        match invocation.within(call.send()).await {
+            Ok(Ok(answer)) => {
+                let refused = answer.failed().iter().filter_map(|failed| failed.id().parse::<usize>().ok());
+                match refused.min() {
+                    None if answer.failed().is_empty() => Ok(()),
+                    refused => Err(batch.get(refused.unwrap_or(0)).map_or(first.record, |one| one.record)),
+                }
+            }
+            Ok(Err(_)) | Err(_) => Err(first.record),
         }
     }
+}
+
+/// Neighbours that go to the same queue, as many as one request takes. The order of what one row emits stays.
+fn batches<'p, 'a>(publications: &'p [Publication<'a>]) -> Vec<&'p [Publication<'a>]> {
+    let mut batches = Vec::new();
+    let mut begin = 0;
+    let mut bytes = 0;
+    for (n, one) in publications.iter().enumerate() {
+        let size = one.emit.body.len() + one.emit.id.len() + 64;
+        let full = n - begin == MOST_ENTRIES || bytes + size > MOST_BYTES || publications[begin].url != one.url;
+        if full && n > begin {
+            batches.push(&publications[begin..n]);
+            (begin, bytes) = (n, 0);
+        }
+        bytes += size;
+    }
+    if begin < publications.len() {
+        batches.push(&publications[begin..]);
+    }
+    batches
+}
+
+fn entry(n: usize, emit: &Emit, invocation: &Invocation) -> Option<SendMessageBatchRequestEntry> {
+    let id = MessageAttributeValue::builder().data_type("String").string_value(&emit.id).build().ok()?;
+    let delay = i32::try_from(delay_seconds(emit.not_before, invocation.current())).unwrap_or(0);
+    SendMessageBatchRequestEntry::builder()
+        .id(n.to_string())
+        .message_body(&emit.body)
+        .delay_seconds(delay)
+        .message_attributes(ID_ATTRIBUTE, id)
+        .build()
+        .ok()
 }
 
 fn emit_of(image: &serde_dynamo::Item) -> Result<Option<Emit>, RecordError> {
     let Some(emit) = image.get(ATTRIBUTE) else { return Ok(None) };
     serde_dynamo::from_attribute_value(emit.clone()).map(Some).map_err(|_| RecordError::Poison("unreadable_emit"))
+}
+
+/// One line per publication; of a request that failed, none is known to have been published.
+fn tell(invocation: &Invocation, batch: &[Publication<'_>], published: Result<(), usize>) {
+    if published.is_ok() {
+        batch.iter().for_each(|one| batch::tell(invocation, &one.emit.id, Ok(Outcome("published"))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publications<'a>(urls: &[&'a str], body: usize) -> Vec<Publication<'a>> {
+        let emit =
+            |n: usize| Emit { seq: 1, queue: "q".into(), not_before: None, id: n.to_string(), body: "b".repeat(body) };
+        urls.iter().enumerate().map(|(record, url)| Publication { record, url, emit: emit(record) }).collect()
+    }
+
+    fn sizes(publications: &[Publication<'_>]) -> Vec<usize> {
+        batches(publications).iter().map(|batch| batch.len()).collect()
+    }
+
+    #[test]
+    fn neighbours_to_one_queue_share_a_request_as_far_as_it_takes_them() {
+        assert_eq!(sizes(&publications(&["a"; 23], 10)), [10, 10, 3]);
+        assert_eq!(sizes(&publications(&["a", "a", "b", "a"], 10)), [2, 1, 1]);
+        assert_eq!(sizes(&publications(&["a"; 3], 150 * 1024)), [1, 1, 1]);
+        assert!(sizes(&[]).is_empty());
+    }
 }

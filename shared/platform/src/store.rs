@@ -20,8 +20,8 @@ use umavez_domain::keys::Key;
 
 pub use condition::Condition;
 pub use error::StoreError;
-pub use read::{Page, PageOf};
-pub use transact::Transacted;
+pub use read::{Found, IndexOf, Page, PageOf};
+pub use transact::{Refusal, Transacted};
 pub use write::{Returned, Write, Written};
 
 pub type Item = HashMap<String, AttributeValue>;
@@ -48,6 +48,11 @@ pub fn read_row<T: DeserializeOwned>(item: Item) -> Result<T, StoreError> {
 
 pub fn row_of<T: Serialize>(row: &T) -> Result<Item, StoreError> {
     serde_dynamo::to_item(row).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
+}
+
+/// A value as an attribute of a row.
+pub fn attribute<T: Serialize>(value: &T) -> Result<AttributeValue, StoreError> {
+    serde_dynamo::to_attribute_value(value).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }
 
 fn key_item(key: &Key) -> Item {

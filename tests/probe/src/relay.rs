@@ -5,12 +5,10 @@ use std::sync::Arc;
 use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
-use umavez_platform::batch;
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: Event) -> Result<DynamoDbEventResponse, Error> {
-    let (relay, at) = (&deps.relay, &invocation);
-    Ok(batch::changes(at, event, |record| async move { relay.relay(at, &record).await }).await)
+    Ok(deps.relay.relay(&invocation, &event).await)
 }

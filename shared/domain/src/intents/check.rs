@@ -37,6 +37,16 @@ impl Check {
         fields.finish(check)
     }
 
+    /// Reads the `intent` of a message that will be sent at `at`: the same without a time of its own.
+    pub fn read_for(body: &Map<String, Value>, types: &IntentTypes, at: Timestamp) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let client = fields.uuid("client_id");
+        let intent_type = read_type(&mut fields, types);
+        let reference = read_reference(&mut fields, intent_type);
+        let check = client.zip(intent_type).map(|(client, known)| Self::new(client, known, reference, at));
+        fields.finish(check)
+    }
+
     pub fn new(client: Uuid, intent_type: &IntentType, reference: Option<Uuid>, at: Timestamp) -> Self {
         let bucket = bucket(at, intent_type.window_days);
         Self {

@@ -12,6 +12,8 @@ pub enum Holder {
     IdempotencyKey { caller: KeyId, key: IdempotencyKey },
     /// One request that brought no key: nobody else is this holder.
     Request(String),
+    /// A message: it holds its intent from its acceptance on, and gives it back if it ends without being sent.
+    Message(String),
 }
 
 impl fmt::Display for Holder {
@@ -19,6 +21,7 @@ impl fmt::Display for Holder {
         match self {
             Self::IdempotencyKey { caller, key } => write!(f, "key:{caller}:{}", key.as_str()),
             Self::Request(id) => write!(f, "request:{id}"),
+            Self::Message(id) => write!(f, "message:{id}"),
         }
     }
 }

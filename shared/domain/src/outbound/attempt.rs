@@ -4,9 +4,12 @@
 //! `SENDING` is never claimed again: without an answer its only exit is `UNKNOWN(n)`, once the call's own timeout plus a
 //! margin has passed. `SENT(n)` is accepted from `SENDING(n)` and `UNKNOWN(n)`, from whoever knows first.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::outcome::{MAX_ATTEMPTS, Outcome, backoff_ms};
+use super::address::Channel;
+use super::outcome::{MAX_ATTEMPTS, Outcome, backoff_ms, code};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +52,8 @@ pub struct Progress {
     pub state: State,
     /// The number of the last attempt that was begun.
     pub attempt: u32,
+    /// Attempts that do not count as tries: those that met a limit, and those before an order to send it again.
+    pub tries_from: u32,
     /// Not sent before.
     pub send_at: Option<Timestamp>,
     /// Not sent after.
@@ -91,8 +96,9 @@ pub enum Verdict {
         code: &'static str,
         suppress: bool,
     },
-    /// Known not to have been sent: queued again, to be tried no earlier than this.
+    /// Queued again, to be tried no earlier than this.
     Again {
+        why: Again,
         code: &'static str,
         not_before: Timestamp,
     },
@@ -105,24 +111,58 @@ pub enum Verdict {
     },
 }
 
+/// Why there is another attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Known not to have been sent.
+    Retry,
+    /// A limit: known not to have been sent, and not the message's fault.
+    Throttled,
+    /// Nobody knows, and the channel's policy is to send it again rather than not at all.
+    Policy,
+}
+
+/// What becomes of an attempt that nobody knows the end of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownPolicy {
+    /// It waits for an event or a person.
+    #[default]
+    Hold,
+    Resend,
+}
+
+/// The policies of a deployment: `{"telegram": "resend"}`; a channel that is not named holds.
+pub fn read_policies(options: &str) -> Result<BTreeMap<Channel, UnknownPolicy>, serde_json::Error> {
+    serde_json::from_str(options)
+}
+
 /// Judges the outcome of an attempt. `jitter` is in thousandths, from whoever has dice.
-pub fn settle(progress: &Progress, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
-    let again = |code: &'static str, wait_ms: i64| {
+pub fn settle(progress: &Progress, outcome: Outcome, policy: UnknownPolicy, now: Timestamp, jitter: u32) -> Verdict {
+    let tries = progress.attempt.saturating_sub(progress.tries_from);
+    let again = |why: Again, code: &'static str, wait_ms: i64| {
         let not_before = now.plus_ms(wait_ms);
         if progress.not_after.is_some_and(|not_after| not_after < not_before) {
             Verdict::Expired { code }
         } else {
-            Verdict::Again { code, not_before }
+            Verdict::Again { why, code, not_before }
         }
     };
     match outcome {
         Outcome::Sent { provider_id } => Verdict::Sent { provider_id },
         Outcome::Permanent { code, suppress } => Verdict::Failed { code, suppress },
+        Outcome::Unknown { code } if policy == UnknownPolicy::Resend && tries < MAX_ATTEMPTS => {
+            match again(Again::Policy, code, backoff_ms(tries, jitter)) {
+                // Too late to be sent again, but it may have been sent.
+                Verdict::Expired { code } => Verdict::Unknown { code },
+                verdict => verdict,
+            }
+        }
         Outcome::Unknown { code } => Verdict::Unknown { code },
         // A limit is not the message's fault: it does not use up its attempts, and is honoured however long it is.
-        Outcome::Throttled { retry_after_ms, .. } => again("throttled", retry_after_ms),
-        Outcome::Transient { code } if progress.attempt >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
-        Outcome::Transient { code } => again(code, backoff_ms(progress.attempt, jitter)),
+        Outcome::Throttled { retry_after_ms, .. } => again(Again::Throttled, code::THROTTLED, retry_after_ms),
+        Outcome::Transient { code } if tries >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
+        Outcome::Transient { code } => again(Again::Retry, code, backoff_ms(tries, jitter)),
     }
 }
 
@@ -154,12 +194,14 @@ mod tests {
     use super::*;
     use crate::outbound::outcome::ThrottleScope;
 
+    const HOLD: UnknownPolicy = UnknownPolicy::Hold;
+
     fn now() -> Timestamp {
         Timestamp::from_seconds(1_000_000)
     }
 
     fn queued() -> Progress {
-        Progress { state: State::Queued, attempt: 0, send_at: None, not_after: None }
+        Progress { state: State::Queued, attempt: 0, tries_from: 0, send_at: None, not_after: None }
     }
 
     #[test]
@@ -183,7 +225,7 @@ mod tests {
     #[test]
     fn what_may_have_been_sent_is_never_tried_again_by_itself() {
         let sending = Progress { state: State::Sending, attempt: 1, ..queued() };
-        let unknown = settle(&sending, Outcome::Unknown { code: "timed_out" }, now(), 0);
+        let unknown = settle(&sending, Outcome::Unknown { code: "timed_out" }, HOLD, now(), 0);
         assert_eq!(unknown, Verdict::Unknown { code: "timed_out" });
         assert!(!State::Unknown.releases_intent(), "it may have been sent");
     }
@@ -192,12 +234,13 @@ mod tests {
     fn a_transient_failure_is_tried_again_a_bounded_number_of_times() {
         let transient = || Outcome::Transient { code: "not_connected" };
         for attempt in 1..MAX_ATTEMPTS {
-            let verdict = settle(&Progress { state: State::Sending, attempt, ..queued() }, transient(), now(), 500);
+            let verdict =
+                settle(&Progress { state: State::Sending, attempt, ..queued() }, transient(), HOLD, now(), 500);
             assert!(matches!(verdict, Verdict::Again { not_before, .. } if not_before > now()), "{attempt}");
         }
         let last = Progress { state: State::Sending, attempt: MAX_ATTEMPTS, ..queued() };
         let failed = Verdict::Failed { code: "not_connected", suppress: false };
-        assert_eq!(settle(&last, transient(), now(), 500), failed);
+        assert_eq!(settle(&last, transient(), HOLD, now(), 500), failed);
     }
 
     #[test]
@@ -205,10 +248,40 @@ mod tests {
         let hour = 3_600_000;
         let throttled = || Outcome::Throttled { retry_after_ms: hour, scope: ThrottleScope::Bot };
         let last = Progress { state: State::Sending, attempt: MAX_ATTEMPTS, ..queued() };
-        let again = Verdict::Again { code: "throttled", not_before: now().plus_ms(hour) };
-        assert_eq!(settle(&last, throttled(), now(), 0), again);
+        let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: now().plus_ms(hour) };
+        assert_eq!(settle(&last, throttled(), HOLD, now(), 0), again);
         let impatient = Progress { not_after: Some(now().plus_ms(hour - 1)), ..last };
-        assert_eq!(settle(&impatient, throttled(), now(), 0), Verdict::Expired { code: "throttled" });
+        assert_eq!(settle(&impatient, throttled(), HOLD, now(), 0), Verdict::Expired { code: "throttled" });
+    }
+
+    #[test]
+    fn tries_are_counted_from_the_last_order_to_send_it_again() {
+        let resent =
+            Progress { state: State::Sending, attempt: MAX_ATTEMPTS + 1, tries_from: MAX_ATTEMPTS, ..queued() };
+        let verdict = settle(&resent, Outcome::Transient { code: "not_connected" }, HOLD, now(), 1000);
+        let again = Verdict::Again { why: Again::Retry, code: "not_connected", not_before: now().plus_ms(2_000) };
+        assert_eq!(verdict, again);
+    }
+
+    #[test]
+    fn an_unknown_is_sent_again_only_by_policy_and_not_for_ever() {
+        let unknown = || Outcome::Unknown { code: "timed_out" };
+        let sending = Progress { state: State::Sending, attempt: 1, ..queued() };
+        let verdict = settle(&sending, unknown(), UnknownPolicy::Resend, now(), 1000);
+        let again = Verdict::Again { why: Again::Policy, code: "timed_out", not_before: now().plus_ms(2_000) };
+        assert_eq!(verdict, again);
+        let held = Verdict::Unknown { code: "timed_out" };
+        let last = Progress { attempt: MAX_ATTEMPTS, ..sending };
+        assert_eq!(settle(&last, unknown(), UnknownPolicy::Resend, now(), 0), held);
+        let late = Progress { not_after: Some(now()), ..sending };
+        assert_eq!(settle(&late, unknown(), UnknownPolicy::Resend, now(), 0), held, "it may have been sent");
+    }
+
+    #[test]
+    fn policies_are_read_by_channel() {
+        let policies = read_policies(r#"{"telegram": "resend"}"#).expect("policies");
+        assert_eq!(policies.get(&Channel::Telegram), Some(&UnknownPolicy::Resend));
+        assert!(read_policies(r#"{"telegram": "maybe"}"#).is_err());
     }
 
     #[test]

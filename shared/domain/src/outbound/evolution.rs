@@ -108,7 +108,8 @@ pub fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome 
     match status {
         200 | 201 => accepted(body),
         400 => bad_request(body),
-        401 | 403 => Outcome::Permanent { code: code::INSTANCE_UNAUTHORIZED, suppress: false },
+        // Nothing is wrong with the message: a key that is put right in time saves it.
+        401 | 403 => Outcome::Transient { code: code::INSTANCE_UNAUTHORIZED },
         404 => Outcome::Permanent { code: code::INSTANCE_UNKNOWN, suppress: false },
         429 => {
             // The header's other form, a date, would take a clock to read.
@@ -269,8 +270,8 @@ mod tests {
 
     #[test]
     fn a_bad_key_is_permanent_and_suppresses_nobody() {
-        assert_eq!(classify(401, None, fixture!("unauthorized")), permanent("instance_unauthorized"));
-        assert_eq!(classify(403, None, b""), permanent("instance_unauthorized"));
+        assert_eq!(classify(401, None, fixture!("unauthorized")), Outcome::Transient { code: "instance_unauthorized" });
+        assert_eq!(classify(403, None, b""), Outcome::Transient { code: "instance_unauthorized" });
     }
 
     #[test]

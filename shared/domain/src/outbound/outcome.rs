@@ -61,9 +61,34 @@ pub mod code {
     /// The provider refused the request for a reason that has no code of its own.
     pub const REJECTED: &str = "provider_rejected";
     pub const MEDIA_REJECTED: &str = "media_rejected";
+    /// The provider said to wait.
+    pub const THROTTLED: &str = "throttled";
+    /// There are no credentials for the sender that the message names.
+    pub const SENDER_UNKNOWN: &str = "sender_unknown";
+    /// The attempt was begun and given up before the provider was called.
+    pub const NOT_CALLED: &str = "provider_not_called";
+    /// The sender was not heard of again.
+    pub const SENDER_LOST: &str = "sender_lost";
 
-    pub const ALL: &[&str] =
-        &[NOT_CONNECTED, TIMED_OUT, BROKEN, UNREADABLE, SERVER_ERROR, UNEXPECTED, REJECTED, MEDIA_REJECTED];
+    pub const ALL: &[&str] = &[
+        NOT_CONNECTED,
+        TIMED_OUT,
+        BROKEN,
+        UNREADABLE,
+        SERVER_ERROR,
+        UNEXPECTED,
+        REJECTED,
+        MEDIA_REJECTED,
+        THROTTLED,
+        SENDER_UNKNOWN,
+        NOT_CALLED,
+        SENDER_LOST,
+    ];
+}
+
+/// The codes of all providers' outcomes.
+pub fn all_codes() -> Vec<&'static str> {
+    [code::ALL, super::telegram::code::ALL, super::evolution::code::ALL, super::ses::code::ALL].concat()
 }
 
 /// The outcome of a call without a readable answer.
@@ -142,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_code_has_a_text_of_its_own() {
-        let all = [code::ALL, crate::outbound::telegram::code::ALL, crate::outbound::evolution::code::ALL].concat();
+        let all = all_codes();
         let mut distinct = all.clone();
         distinct.sort_unstable();
         distinct.dedup();

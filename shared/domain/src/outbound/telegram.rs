@@ -159,7 +159,8 @@ fn refused(status: u16, answer: &Answer) -> Outcome {
     match status {
         400 if migrated => Outcome::Permanent { code: code::CHAT_MIGRATED, suppress: false },
         400 => bad_request(&description),
-        401 | 404 => Outcome::Permanent { code: code::BOT_UNAUTHORIZED, suppress: false },
+        // Nothing is wrong with the message: a token that is put right in time saves it.
+        401 | 404 => Outcome::Transient { code: code::BOT_UNAUTHORIZED },
         403 => forbidden(&description),
         413 => Outcome::Permanent { code: code::TOO_LONG, suppress: false },
         _ => outcome::of_unexpected(status),
@@ -409,8 +410,8 @@ mod tests {
 
     #[test]
     fn a_bad_token_is_permanent_and_suppresses_nobody() {
-        assert_eq!(classify(401, fixture!("unauthorized")), permanent("bot_unauthorized"));
-        assert_eq!(classify(404, fixture!("not_found")), permanent("bot_unauthorized"));
+        assert_eq!(classify(401, fixture!("unauthorized")), Outcome::Transient { code: "bot_unauthorized" });
+        assert_eq!(classify(404, fixture!("not_found")), Outcome::Transient { code: "bot_unauthorized" });
     }
 
     #[test]

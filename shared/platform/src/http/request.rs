@@ -69,6 +69,10 @@ impl Request {
         })
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.body.is_empty()
+    }
+
     /// The body as a JSON object.
     pub fn object(&self) -> Result<Map<String, Value>, Problem> {
         let kind = self.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -115,3 +115,73 @@ impl Store {
         }
     }
 }
+
+/// Which rows of an index: those of one partition, in the order of their places.
+#[derive(Debug)]
+pub struct IndexOf<'a> {
+    pub table: &'a str,
+    pub index: &'a str,
+    /// The name of the index's partition key, and the partition.
+    pub partition: (&'a str, String),
+    /// The name of the index's sort key.
+    pub place: &'a str,
+    /// Beyond this place, in the order of reading.
+    pub after: Option<String>,
+    /// Places before this one only.
+    pub before: Option<String>,
+    pub newest_first: bool,
+    pub limit: usize,
+}
+
+/// A row that an index found. An index only nominates: what it says may be old.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub key: Key,
+    pub place: String,
+}
+
+impl Store {
+    pub async fn indexed(&self, invocation: &Invocation, of: IndexOf<'_>) -> Result<Vec<Found>, StoreError> {
+        let mut found = Vec::new();
+        let mut start = None;
+        loop {
+            let mut names = Placeholders::default();
+            let text = |text: &str| AttributeValue::S(text.to_owned());
+            let (partition_name, partition) = &of.partition;
+            let mut keys = format!("{} = {}", names.name(partition_name), names.value(text(partition)));
+            // A key condition takes one comparison, or two as a `BETWEEN`, whose ends belong to it.
+            let place = names.name(of.place);
+            let (lower, upper) = match of.newest_first {
+                false => (of.after.as_deref(), of.before.as_deref()),
+                true => (None, of.after.as_deref().or(of.before.as_deref())),
+            };
+            match (lower, upper) {
+                (Some(lower), Some(upper)) => {
+                    let (lower, upper) = (names.value(text(lower)), names.value(text(upper)));
+                    keys.push_str(&format!(" AND {place} BETWEEN {lower} AND {upper}"));
+                }
+                (Some(lower), None) => keys.push_str(&format!(" AND {place} > {}", names.value(text(lower)))),
+                (None, Some(upper)) => keys.push_str(&format!(" AND {place} < {}", names.value(text(upper)))),
+                (None, None) => {}
+            }
+            let (names, values) = names.into_parts();
+            let call = self.client.query().table_name(of.table).index_name(of.index).key_condition_expression(keys);
+            let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            let call = call.scan_index_forward(!of.newest_first).set_exclusive_start_key(start.take());
+            let call = call.limit(i32::try_from(of.limit - found.len() + 1).unwrap_or(i32::MAX));
+            let page = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+            found.extend(page.items.unwrap_or_default().iter().filter_map(|item| nominated(item, of.place)));
+            found.retain(|one| of.after.as_ref() != Some(&one.place) && of.before.as_ref() != Some(&one.place));
+            start = page.last_evaluated_key;
+            if found.len() >= of.limit || start.is_none() {
+                found.truncate(of.limit);
+                return Ok(found);
+            }
+        }
+    }
+}
+
+fn nominated(item: &Item, place: &str) -> Option<Found> {
+    let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned();
+    Some(Found { key: Key { pk: text("pk")?, sk: text("sk")? }, place: text(place)? })
+}

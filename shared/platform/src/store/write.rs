@@ -51,7 +51,8 @@ pub(super) struct Update {
     set: Vec<(String, AttributeValue)>,
     remove: Vec<String>,
     add: Vec<(String, i64)>,
-    append: Vec<(String, String)>,
+    append: Vec<(String, AttributeValue)>,
+    copy: Vec<(String, String)>,
     stamp: Vec<String>,
 }
 
@@ -127,7 +128,16 @@ impl Write {
 
     /// Appends a text to a list, from nothing to one entry. As [`Self::increment`], it needs its condition.
     pub fn append(self, name: &str, text: impl Into<String>) -> Self {
-        self.change(|update| update.append.push((name.to_owned(), text.into())))
+        self.append_value(name, AttributeValue::S(text.into()))
+    }
+
+    pub fn append_value(self, name: &str, value: AttributeValue) -> Self {
+        self.change(|update| update.append.push((name.to_owned(), value)))
+    }
+
+    /// Sets an attribute to what another one is.
+    pub fn copy(self, name: &str, from: &str) -> Self {
+        self.change(|update| update.copy.push((name.to_owned(), from.to_owned())))
     }
 
     /// Sets an attribute to this write's token. Unlike [`WRITER`] it outlasts later writes, so that a late first attempt
@@ -175,9 +185,12 @@ impl Update {
             let (name, zero, number) = (into.name(name), into.number(0), into.number(*number));
             set.push(format!("{name} = if_not_exists({name}, {zero}) + {number}"));
         }
-        for (name, text) in &self.append {
+        for (name, from) in &self.copy {
+            set.push(format!("{} = {}", into.name(name), into.name(from)));
+        }
+        for (name, value) in &self.append {
             let (name, none) = (into.name(name), into.value(AttributeValue::L(Vec::new())));
-            let entry = into.value(AttributeValue::L(vec![AttributeValue::S(text.clone())]));
+            let entry = into.value(AttributeValue::L(vec![value.clone()]));
             set.push(format!("{name} = list_append(if_not_exists({name}, {none}), {entry})"));
         }
         let remove: Vec<_> = self.remove.iter().map(|name| into.name(name)).collect();

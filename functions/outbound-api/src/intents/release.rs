@@ -7,7 +7,8 @@ use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::intents::{Freed, Release};
 use umavez_platform::invocation::Invocation;
 
-use crate::{Deps, read};
+use super::read;
+use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
@@ -19,7 +20,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         return Err(Problem::invalid(errors));
     };
     let release = Release { client, fingerprint, holder: holder.as_deref(), key: &key, body_hash: &hash };
-    match deps.intents.release(invocation, &release).await? {
+    match deps.messages.intents.release(invocation, &release).await? {
         Freed::Now(row) => {
             tell_released(invocation, &row);
             let last = row.last_release.as_ref().ok_or_else(Problem::internal)?;

@@ -13,7 +13,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let holder = holder(request, invocation)?;
     let check = Check::read(&body, &deps.types, invocation.now).map_err(Problem::invalid)?;
     let hold = Hold::of(&check, &holder, &request.body_hash(), invocation.now);
-    let decision = match deps.intents.hold(invocation, &hold).await? {
+    let decision = match deps.messages.intents.hold(invocation, &hold).await? {
         Held::Now => {
             tell_held(invocation, &check);
             return Answer::json(200, &CheckAnswer::allowed(&hold.row));

@@ -1,0 +1,5 @@
+//! Intents: may this intention be sent to this client, and who holds it.
+
+pub mod check;
+pub mod read;
+pub mod release;

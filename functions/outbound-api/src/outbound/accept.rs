@@ -1,0 +1,74 @@
+//! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why not.
+
+use umavez_domain::codes::{Event, Problem as Code, Reason};
+use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::outbound::message::{AcceptAnswer, MessageRow};
+use umavez_domain::outbound::{Asked, NewMessage, Unfit};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::Accepted;
+
+use crate::Deps;
+
+pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let body = request.object()?;
+    let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
+    let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
+    let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
+        Ok(new) => new,
+        Err(Unfit::Fields(errors)) => return Err(Problem::invalid(errors)),
+        Err(Unfit::NoIdentity) => {
+            let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
+            return Err(Problem::new(400, Code::MissingIdentity, detail));
+        }
+        // Asked again after its time, a message that was taken in is still the same message.
+        Err(Unfit::Times { id, errors }) => {
+            return match deps.messages.get(invocation, &id).await? {
+                Some(standing) => again(&standing, &body_hash),
+                None => Err(Problem::invalid(errors)),
+            };
+        }
+    };
+    match deps.messages.accept(invocation, &new).await? {
+        Accepted::New(row) => {
+            tell(invocation, &row, Event::OutboundAccepted);
+            answer(&row)
+        }
+        Accepted::Deduped(row) => {
+            tell(invocation, &row, Event::OutboundDeduped);
+            answer(&row)
+        }
+        Accepted::Standing(row) => again(&row, &body_hash),
+    }
+}
+
+/// The same key with the same body is the same message, whatever became of it since.
+fn again(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
+    match judge(&row.body_hash, body_hash) {
+        Replay::Same => Ok(answer(row)?.replayed()),
+        Replay::OtherBody => {
+            let detail = "there is a message with this Idempotency-Key, or this id, from a request with another body";
+            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+        }
+    }
+}
+
+fn answer(row: &MessageRow) -> Result<Answer, Problem> {
+    let answer = AcceptAnswer::of(row);
+    Answer::json(answer.http_status(), &answer)
+}
+
+fn tell(invocation: &Invocation, row: &MessageRow, event: Event) {
+    let intent = row.intent.as_ref();
+    let reason_code = row.deduped.as_ref().map(|_| Reason::IntentDuplicate.as_str());
+    tracing::info!(
+        event = event.as_str(),
+        reason_code,
+        message_id = row.id,
+        channel = row.channel.as_str(),
+        intent_type = intent.map(|intent| intent.intent_type.as_str()),
+        fingerprint = intent.map(|intent| intent.fingerprint.as_str()),
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("Outbound", "Event" => event.as_str(), "Channel" => row.channel.as_str()).increment(1);
+}

@@ -1,0 +1,55 @@
+//! `GET /outbound/messages/{id}` and `GET /outbound/unknown`.
+
+use serde_json::{Value, json};
+use umavez_domain::codes::FieldProblem;
+use umavez_domain::fields::FieldError;
+use umavez_domain::keys;
+use umavez_domain::outbound::message::MessageView;
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+
+use crate::{Deps, paging};
+
+pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let id = id(request)?;
+    let Some(row) = deps.messages.get(invocation, id).await? else { return Err(no_such_message()) };
+    let content = deps.messages.content(invocation, &row).await?;
+    let mut view = serde_json::to_value(MessageView::from(row)).map_err(|error| Problem::internal().because(&error))?;
+    let mut content = serde_json::to_value(content).map_err(|error| Problem::internal().because(&error))?;
+    if let (Some(view), Some(content)) = (view.as_object_mut(), content.as_object_mut()) {
+        content.remove("channel");
+        view.insert("content".to_owned(), Value::Object(std::mem::take(content)));
+    }
+    Answer::json(200, &view)
+}
+
+pub async fn unknown(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let mut errors = Vec::new();
+    let limit = paging::limit(request, &mut errors);
+    let after = paging::cursor(request, &mut errors, |place| keys::time_of(place).is_some());
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let (rows, next) = deps.messages.unknown_page(invocation, after.as_deref(), limit).await?;
+    let messages: Vec<_> = rows.into_iter().map(MessageView::from).collect();
+    Answer::json(200, &json!({"messages": messages, "cursor": next.map(|place| paging::to_cursor(&place))}))
+}
+
+/// The path's message id, if it is one.
+pub fn id(request: &Request) -> Result<&str, Problem> {
+    let id = request.path.get("id").map(String::as_str).filter(|id| is_id(id));
+    id.ok_or_else(|| Problem::invalid(vec![malformed("id")]))
+}
+
+pub fn is_id(text: &str) -> bool {
+    let hex = text.strip_prefix("msg_").unwrap_or_default();
+    hex.len() == 32 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+pub fn malformed(field: &str) -> FieldError {
+    FieldError::new(field, FieldProblem::Malformed, "must be a message_id, such as POST /outbound/messages answers")
+}
+
+pub fn no_such_message() -> Problem {
+    Problem::not_found("there is no such message, or it was kept for as long as messages are kept")
+}

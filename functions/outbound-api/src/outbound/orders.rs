@@ -1,0 +1,100 @@
+//! `POST /outbound/messages/{id}/cancel` and `/resend`.
+
+use serde_json::json;
+use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::fields::FieldError;
+use umavez_domain::idempotency::body_hash;
+use umavez_domain::outbound::{Cancel, State};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::{Order, Resent};
+
+use super::message::{id, no_such_message};
+use crate::Deps;
+
+/// Tells the truth: what was cancelled will not be sent, and what is in flight or sent was not cancelled.
+pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let id = id(request)?;
+    let Some(canceled) = deps.messages.cancel(invocation, id).await? else { return Err(no_such_message()) };
+    if canceled.cancel == Cancel::Now {
+        tell(invocation, id, Event::OutboundCanceled);
+    }
+    Answer::json(
+        200,
+        &json!({
+            "message_id": id,
+            "status": canceled.state,
+            "canceled": matches!(canceled.cancel, Cancel::Now | Cancel::Already),
+            "in_flight": canceled.cancel == Cancel::InFlight,
+            "already_sent": canceled.cancel == Cancel::AlreadySent,
+        }),
+    )
+}
+
+pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let id = id(request)?;
+    let attempt = wanted_attempt(request)?;
+    let known_by = match request.idempotency_key()? {
+        Some(key) => format!("key:{}:{}", request.caller()?.key_id, key.as_str()),
+        None => format!("request:{}", invocation.request_id),
+    };
+    let (key, hash) = (body_hash(known_by.as_bytes()), request.body_hash());
+    let order = Order { key: &key, body_hash: &hash, attempt };
+    let answer = |attempts: Option<u32>| json!({"message_id": id, "status": State::Queued, "attempts": attempts});
+    match deps.messages.resend(invocation, id, &order, &deps.types).await? {
+        Resent::Now(row) => {
+            tell(invocation, id, Event::OutboundResent);
+            Answer::json(202, &answer(Some(row.attempt)))
+        }
+        Resent::Replayed(attempts) => Ok(Answer::json(202, &answer(Some(attempts)))?.replayed()),
+        Resent::KeyReused => {
+            let detail = "this Idempotency-Key sent the message again already, in a request with another body";
+            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+        }
+        Resent::NotNow(row) => {
+            let (state, attempt) = (json!(row.state), row.attempt);
+            let detail = format!(
+                "only a FAILED or UNKNOWN message is sent again; this one is {} after attempt {attempt}",
+                state.as_str().unwrap_or_default()
+            );
+            Err(Problem::new(409, Code::NotResendable, detail))
+        }
+        Resent::Late(_) => {
+            Err(Problem::new(409, Code::NotResendable, "its not_after has passed: it would not be sent any more"))
+        }
+        Resent::IntentTaken => {
+            let detail = "another message or check holds its intent by now; GET /explain?message= tells which";
+            Err(Problem::new(409, Code::IntentDuplicate, detail))
+        }
+        Resent::NotFound => Err(no_such_message()),
+    }
+}
+
+/// `{attempt?}`: send again only if that was the last attempt. A body is not needed.
+fn wanted_attempt(request: &Request) -> Result<Option<u32>, Problem> {
+    if request.is_empty() {
+        return Ok(None);
+    }
+    let body = request.object()?;
+    let mut errors = Vec::new();
+    for name in body.keys().filter(|name| *name != "attempt").take(5) {
+        let name: String = name.chars().take(100).collect();
+        errors.push(FieldError::new(name, FieldProblem::Unknown, "is not a field of this request"));
+    }
+    let attempt = match body.get("attempt") {
+        None | Some(serde_json::Value::Null) => None,
+        Some(value) => {
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0);
+            if number.is_none() {
+                errors.push(FieldError::new("attempt", FieldProblem::WrongType, "must be a number from 1"));
+            }
+            number
+        }
+    };
+    if errors.is_empty() { Ok(attempt) } else { Err(Problem::invalid(errors)) }
+}
+
+fn tell(invocation: &Invocation, message_id: &str, event: Event) {
+    tracing::info!(event = event.as_str(), message_id, request_id = invocation.request_id);
+    metrics::counter!("OutboundOrders", "Event" => event.as_str()).increment(1);
+}

@@ -1,0 +1,58 @@
+//! Pages and their cursors. A cursor is where the page before ended; it says nothing to its caller.
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use umavez_domain::codes::FieldProblem;
+use umavez_domain::fields::{FieldError, parse_uuid};
+use umavez_platform::http::Request;
+use uuid::Uuid;
+
+const DEFAULT_PAGE: usize = 50;
+const LARGEST_PAGE: usize = 100;
+
+pub fn limit(request: &Request, errors: &mut Vec<FieldError>) -> usize {
+    let Some(text) = request.query.get("limit") else { return DEFAULT_PAGE };
+    match text.parse() {
+        Ok(limit) if (1..=LARGEST_PAGE).contains(&limit) => limit,
+        _ => {
+            errors.push(FieldError::new("limit", FieldProblem::OutOfRange, format!("must be 1 to {LARGEST_PAGE}")));
+            DEFAULT_PAGE
+        }
+    }
+}
+
+/// The place that a cursor stands for, if `is_place` says that it can be one.
+pub fn cursor(request: &Request, errors: &mut Vec<FieldError>, is_place: impl Fn(&str) -> bool) -> Option<String> {
+    let text = request.query.get("cursor")?;
+    let decoded = BASE64_URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let place = decoded.filter(|text| is_place(text));
+    if place.is_none() {
+        errors.push(FieldError::new("cursor", FieldProblem::Malformed, "is not one that a page gave"));
+    }
+    place
+}
+
+pub fn to_cursor(place: &str) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(place)
+}
+
+/// A parameter of the query that must be there.
+pub fn required<'a>(request: &'a Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<&'a str> {
+    let text = optional(request, name);
+    if text.is_none() {
+        errors.push(FieldError::new(name, FieldProblem::Missing, "is required in the query"));
+    }
+    text
+}
+
+pub fn optional<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
+    request.query.get(name).map(String::as_str).filter(|text| !text.is_empty())
+}
+
+pub fn client_id(text: &str, errors: &mut Vec<FieldError>) -> Option<Uuid> {
+    let client = parse_uuid(text);
+    if client.is_none() {
+        errors.push(FieldError::new("client_id", FieldProblem::Malformed, "must be a UUID"));
+    }
+    client
+}

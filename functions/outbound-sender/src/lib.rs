@@ -1,0 +1,79 @@
+//! The one that sends: rate token, then the claim with its gate, then the one call of the attempt, then its outcome.
+
+mod send;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use lambda_runtime::Error;
+use umavez_domain::outbound::job::SendJob;
+use umavez_domain::outbound::rates::RateTable;
+use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
+use umavez_platform::aws::Aws;
+use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::limiter::Limiter;
+use umavez_platform::outbound::{Messages, ProviderConfig, Providers, Senders};
+use umavez_platform::store::Store;
+use umavez_platform::visibility::{Visibility, receptions};
+
+use crate::send::Step;
+
+/// All messages of a delivery at once: most of their time they wait for their slot or for the provider.
+const AT_ONCE: usize = 10;
+
+#[derive(Debug)]
+pub struct Deps {
+    pub messages: Messages,
+    pub limiter: Limiter,
+    pub rates: RateTable,
+    pub senders: Senders,
+    pub providers: Providers,
+    pub policies: BTreeMap<Channel, UnknownPolicy>,
+    pub visibility: Visibility,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let aws = Aws::from_env()?;
+        let store = Store::new(aws.dynamodb());
+        let messages = Messages::from_env(&store)?;
+        let option = |name: &str| config::text(name).unwrap_or_else(|| "{}".to_owned());
+        let rates = RateTable::with_options(&option("SEND_RATES"))
+            .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
+        let policies = read_policies(&option("UNKNOWN_POLICIES"))
+            .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
+        let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
+        Ok(Self {
+            limiter: Limiter { store, table: messages.table.clone() },
+            messages,
+            rates,
+            senders: Senders::new(aws.secretsmanager(), config::required("SENDERS_SECRET")?),
+            providers: Providers::new(&aws, ProviderConfig::from_env()?),
+            policies,
+            visibility: Visibility::from_env(aws.sqs(), &queues, "OUTBOUND_DLQ")?,
+        })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let (deps, at) = (&deps, &invocation);
+    Ok(batch::messages(at, event, AT_ONCE, |message| handle(deps, at, message)).await)
+}
+
+async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
+    let Ok(SendJob::Message { id, .. }) = SendJob::read(message.body.as_deref().unwrap_or_default()) else {
+        return deps.visibility.unreadable(invocation, &message).await;
+    };
+    let (why, wait_ms) = match send::run(deps, invocation, &id).await {
+        Ok(Step::Done(outcome)) => return Ok(Outcome(outcome)),
+        Ok(Step::Later { why, at }) => (RecordError::Later(why), at.millis() - invocation.current().millis()),
+        Err(_) => (RecordError::Retry("store"), i64::from(receptions(&message).min(60)) * 1_000),
+    };
+    // Those who were refused together do not come back together.
+    let spread_ms = i64::from(fastrand::u32(0..=1_000) * receptions(&message).min(5));
+    deps.visibility.hide(invocation, &message, wait_ms.max(0) + spread_ms).await;
+    Err(why)
+}

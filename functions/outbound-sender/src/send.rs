@@ -1,0 +1,286 @@
+//! One message that a sender was handed.
+//!
+//! The order is the promise. The token first, because waiting for it may take longer than an attempt. Then the claim,
+//! which is where cancel, suppression and a second sender are met. Then the call, once. A crash before the claim leaves
+//! the message queued, and after it leaves it `SENDING`, which nobody repeats.
+
+use std::time::Duration;
+
+use umavez_domain::codes::{Decision, Event};
+use umavez_domain::keys::{self, Key};
+use umavez_domain::outbound::ledger::Entry;
+use umavez_domain::outbound::limiter::{Limit, reach_ms};
+use umavez_domain::outbound::message::MessageRow;
+use umavez_domain::outbound::{
+    Channel, Content, Next, Outcome, Progress, State, ThrottleScope, Verdict, code, next, settle,
+};
+use umavez_domain::time::Timestamp;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::limiter::Grant;
+use umavez_platform::outbound::{Claimed, Settled};
+use umavez_platform::store::StoreError;
+
+use crate::Deps;
+
+/// Between the end of a call and the moment when its attempt counts as lost.
+const MARGIN_MS: i64 = 10_000;
+/// What the writes around a call may take.
+const AROUND_CALL: Duration = Duration::from_secs(6);
+/// An outcome that was not written is an attempt that nobody knows: it is tried this often.
+const OUTCOME_TRIES: usize = 4;
+/// Races with other writers are looked at again this often.
+const ROUNDS: usize = 4;
+
+pub enum Step {
+    Done(&'static str),
+    /// It goes back to its queue until then.
+    Later {
+        why: &'static str,
+        at: Timestamp,
+    },
+}
+
+enum Round {
+    Over(Step),
+    /// The row has changed since it was read.
+    Again(Option<Box<MessageRow>>),
+}
+
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step, StoreError> {
+    let mut met = deps.messages.get(invocation, id).await?.map(Box::new);
+    for _ in 0..ROUNDS {
+        let Some(row) = met else { return Ok(Step::Done("no_such_message")) };
+        match round(deps, invocation, &row).await? {
+            Round::Over(step) => return Ok(step),
+            Round::Again(row) => met = row,
+        }
+    }
+    Err(StoreError::Conflict)
+}
+
+async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Round, StoreError> {
+    let attempt = match next(&row.progress(), invocation.current()) {
+        Next::Leave => return Ok(Round::Over(Step::Done("not_to_be_sent"))),
+        Next::Wait { until } => return later("early", until),
+        Next::Expire => return expire(deps, invocation, row).await,
+        Next::Claim { attempt } => attempt,
+    };
+    if invocation.time_left() < deps.providers.config.timeout + AROUND_CALL {
+        return later("out_of_time", invocation.current());
+    }
+    let content = deps.messages.content(invocation, row).await?;
+    let credential = match credential(deps, invocation, row).await {
+        Ok(credential) => credential,
+        Err(wait) => return Ok(Round::Over(wait)),
+    };
+    if let Some(at) = tokens(deps, invocation, row).await? {
+        return later("rate_limited", at);
+    }
+    let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
+    let deadline = invocation.current().plus_ms(timeout_ms + MARGIN_MS);
+    match deps.messages.claim(invocation, row, attempt, deadline).await? {
+        Claimed::Yes => {}
+        Claimed::Lost(met) => return Ok(Round::Again(met)),
+        Claimed::Suppressed(found) => {
+            let entry = Entry::new(invocation.current(), Decision::Suppressed).reason(&found.reason);
+            let entry = entry.rule("suppression").matched(format!("{}:{}", found.source, found.created_at));
+            return end(deps, invocation, row, State::Suppressed, &entry).await;
+        }
+    }
+    let outcome = attempt_once(deps, invocation, row, &content, credential.as_deref(), attempt, deadline).await;
+    finish(deps, invocation, row, attempt, outcome).await.map(|done| Round::Over(Step::Done(done)))
+}
+
+fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
+    Ok(Round::Over(Step::Later { why, at }))
+}
+
+/// The credential of the message's sender; mail needs none. A secret that cannot be read is nothing against the message.
+async fn credential(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Option<String>, Step> {
+    if row.channel == Channel::Email {
+        return Ok(Some(String::new()));
+    }
+    deps.senders.of(invocation, row.channel, &row.sender).await.map_err(|error| {
+        tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
+        Step::Later { why: "no_credentials", at: invocation.current().plus_ms(30_000) }
+    })
+}
+
+/// Takes a slot of the address and one of the sender, and waits for them; `Some` if there is none within reach. The address
+/// comes first: a slot that is not used is lost, and there are many addresses.
+async fn tokens(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Option<Timestamp>, StoreError> {
+    let waited_ms = invocation.current().millis() - row.due_since().millis();
+    let reach = reach_ms(row.priority, waited_ms);
+    for (key, limit) in buckets(deps, row) {
+        match deps.limiter.grant(invocation, &key, limit, reach).await? {
+            Grant::Later(at) => return Ok(Some(at)),
+            Grant::At(at) => {
+                let wait_ms = at.millis() - invocation.current().millis();
+                if let Ok(wait) = u64::try_from(wait_ms) {
+                    tokio::time::sleep(Duration::from_millis(wait)).await;
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn buckets(deps: &Deps, row: &MessageRow) -> Vec<(Key, Limit)> {
+    let rates = deps.rates.of(row.channel);
+    let of_address = rates.of_address(row.channel, &row.to).map(|limit| (chat_bucket(row), limit));
+    of_address.into_iter().chain([(sender_bucket(row), rates.sender)]).collect()
+}
+
+/// An account has one limit for mail, whoever it is from.
+fn sender_bucket(row: &MessageRow) -> Key {
+    let sender = if row.channel == Channel::Email { "ses" } else { &row.sender };
+    keys::rate_of_sender(row.channel.as_str(), sender)
+}
+
+fn chat_bucket(row: &MessageRow) -> Key {
+    keys::rate_of_chat(row.channel.as_str(), &row.sender, &row.to)
+}
+
+/// The one call of the attempt, unless the claim took so long that it could not end before its deadline.
+async fn attempt_once(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &MessageRow,
+    content: &Content,
+    credential: Option<&str>,
+    attempt: u32,
+    deadline: Timestamp,
+) -> Outcome {
+    let Some(credential) = credential else { return Outcome::Transient { code: code::SENDER_UNKNOWN } };
+    let left_ms = deadline.millis() - MARGIN_MS / 2 - invocation.current().millis();
+    let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(invocation.time_left());
+    if left < Duration::from_secs(1) {
+        return Outcome::Transient { code: code::NOT_CALLED };
+    }
+    deps.providers.send(row, content, credential, attempt, left).await
+}
+
+/// Parks what was limited, and writes the outcome.
+async fn finish(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &MessageRow,
+    attempt: u32,
+    outcome: Outcome,
+) -> Result<&'static str, StoreError> {
+    let now = invocation.current();
+    if let Outcome::Throttled { retry_after_ms, scope } = outcome {
+        let bucket = match scope {
+            ThrottleScope::Bot => sender_bucket(row),
+            ThrottleScope::Chat => chat_bucket(row),
+        };
+        // Not parked, the next message is told to wait by the provider itself.
+        if deps.limiter.park(invocation, &bucket, now.plus_ms(retry_after_ms)).await.is_err() {
+            tracing::warn!(event = "NOT_PARKED", request_id = invocation.request_id);
+        }
+    }
+    if let Outcome::Transient { code } = outcome
+        && code.ends_with("_unauthorized")
+    {
+        deps.senders.doubt();
+    }
+    let progress = Progress { state: State::Sending, attempt, ..row.progress() };
+    let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
+    let verdict = settle(&progress, outcome, policy, now, fastrand::u32(0..=1000));
+    let settled = write_outcome(deps, invocation, row, attempt, &verdict).await?;
+    tell(invocation, row, attempt, &verdict, settled);
+    Ok(match (settled, &verdict) {
+        (Settled::TooLate, _) => "too_late",
+        (_, Verdict::Sent { .. }) => "sent",
+        (_, Verdict::Failed { .. }) => "failed",
+        (_, Verdict::Again { .. }) => "again",
+        (_, Verdict::Expired { .. }) => "expired",
+        (_, Verdict::Unknown { .. }) => "unknown",
+    })
+}
+
+async fn write_outcome(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &MessageRow,
+    attempt: u32,
+    verdict: &Verdict,
+) -> Result<Settled, StoreError> {
+    // The claim added its own line and took the emission out.
+    let mut tries = 0;
+    loop {
+        match deps.messages.settle(invocation, row, attempt, verdict).await {
+            Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => {
+                tries += 1
+            }
+            settled => return settled,
+        }
+    }
+}
+
+async fn expire(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Round, StoreError> {
+    let entry = Entry::new(invocation.current(), Decision::Expired).rule("not_after");
+    let entry = match row.not_after {
+        Some(not_after) => entry.matched(not_after.to_string()),
+        None => entry,
+    };
+    end(deps, invocation, row, State::Expired, &entry).await
+}
+
+async fn end(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &MessageRow,
+    state: State,
+    entry: &Entry,
+) -> Result<Round, StoreError> {
+    if let Some(met) = deps.messages.end_unsent(invocation, row, state, entry).await? {
+        return Ok(Round::Again(Some(met)));
+    }
+    let (event, done) = match state {
+        State::Suppressed => (Event::OutboundSuppressed, "suppressed"),
+        _ => (Event::OutboundExpired, "expired"),
+    };
+    log(invocation, row, event, row.attempt, entry.reason.as_deref().unwrap_or_default());
+    Ok(Round::Over(Step::Done(done)))
+}
+
+fn tell(invocation: &Invocation, row: &MessageRow, attempt: u32, verdict: &Verdict, settled: Settled) {
+    let (event, code) = match verdict {
+        Verdict::Sent { .. } => (Event::OutboundSent, "sent"),
+        Verdict::Failed { code, .. } => (Event::OutboundFailed, *code),
+        Verdict::Again { code, .. } => (Event::OutboundRetry, *code),
+        Verdict::Expired { code } => (Event::OutboundExpired, *code),
+        Verdict::Unknown { code } => (Event::OutboundUnknown, *code),
+    };
+    if settled == Settled::Now {
+        log(invocation, row, event, attempt, code);
+    }
+    if matches!(verdict, Verdict::Sent { .. }) {
+        let waited_ms = invocation.current().millis() - row.due_since().millis();
+        metrics::histogram!("OutboundWait", "Priority" => word(row))
+            .record(Duration::from_millis(u64::try_from(waited_ms).unwrap_or(0)));
+    }
+}
+
+fn log(invocation: &Invocation, row: &MessageRow, event: Event, attempt: u32, code: &str) {
+    tracing::info!(
+        event = event.as_str(),
+        message_id = row.id,
+        channel = row.channel.as_str(),
+        priority = word(row),
+        attempt,
+        code,
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("Outbound", "Event" => event.as_str(), "Channel" => row.channel.as_str()).increment(1);
+}
+
+fn word(row: &MessageRow) -> &'static str {
+    use umavez_domain::outbound::Priority::{Downsell, Shot, Start};
+    match row.priority {
+        Start => "start",
+        Shot => "shot",
+        Downsell => "downsell",
+    }
+}

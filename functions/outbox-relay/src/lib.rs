@@ -1,0 +1,35 @@
+//! Publishes what rows emit. It decides nothing: what is emitted was decided by the write that it sees.
+
+use std::sync::Arc;
+
+use aws_lambda_events::dynamodb::Event;
+use aws_lambda_events::streams::DynamoDbEventResponse;
+use lambda_runtime::Error;
+use umavez_domain::outbound::Priority;
+use umavez_domain::outbound::job::queue;
+use umavez_platform::aws::Aws;
+use umavez_platform::config::ConfigError;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::outbox::Relay;
+
+#[derive(Debug)]
+pub struct Deps {
+    pub relay: Relay,
+}
+
+/// Every queue that a row may name, and where its URL is.
+const QUEUES: &[(&str, &str)] = &[
+    (queue(Priority::Start), "OUTBOUND_START_QUEUE"),
+    (queue(Priority::Shot), "OUTBOUND_SHOT_QUEUE"),
+    (queue(Priority::Downsell), "OUTBOUND_DOWNSELL_QUEUE"),
+];
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Ok(Self { relay: Relay::from_env(Aws::from_env()?.sqs(), QUEUES)? })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: Event) -> Result<DynamoDbEventResponse, Error> {
+    Ok(deps.relay.relay(&invocation, &event).await)
+}

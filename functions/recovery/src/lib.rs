@@ -1,0 +1,103 @@
+//! Finds what was lost sight of: messages that were handed to their queue and not taken on, and attempts whose sender was
+//! not heard of again. Each is conditional on the row as it was read, so that it runs as often as it likes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use lambda_runtime::Error;
+use serde_json::{Value, json};
+use umavez_domain::codes::Event;
+use umavez_domain::keys::{WAKE_SHARDS, Wake, message_id_of};
+use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
+use umavez_platform::aws::Aws;
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::{Messages, Woken};
+use umavez_platform::store::{Found, Store, StoreError};
+
+const PAGE: usize = 100;
+const AT_ONCE: usize = 8;
+const LOW_TIME: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub struct Deps {
+    pub messages: Messages,
+    pub policies: BTreeMap<Channel, UnknownPolicy>,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let policies = config::text("UNKNOWN_POLICIES").unwrap_or_else(|| "{}".to_owned());
+        let policies = read_policies(&policies)
+            .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
+        Ok(Self { messages: Messages::from_env(&Store::new(Aws::from_env()?.dynamodb()))?, policies })
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    emitted: u64,
+    unknown: u64,
+    failed: u64,
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
+    let shards = (0..WAKE_SHARDS).map(|shard| recover(&deps, &invocation, shard));
+    let mut counts = Counts::default();
+    for found in futures::future::try_join_all(shards).await? {
+        counts.emitted += found.emitted;
+        counts.unknown += found.unknown;
+        counts.failed += found.failed;
+    }
+    let Counts { emitted, unknown, failed } = counts;
+    tracing::info!(event = "RECOVERED", emitted, unknown, failed, request_id = invocation.request_id);
+    metrics::counter!("OutboundRecovered").increment(emitted);
+    metrics::counter!("OutboundLost").increment(unknown);
+    Ok(json!({"emitted": emitted, "unknown": unknown, "failed": failed}))
+}
+
+async fn recover(deps: &Deps, invocation: &Invocation, shard: u32) -> Result<Counts, StoreError> {
+    let mut counts = Counts::default();
+    let mut after = None;
+    while invocation.time_left() > LOW_TIME {
+        let overdue = deps.messages.waiting(invocation, Wake::Check, shard, Some(invocation.now), after, PAGE).await?;
+        let last_page = overdue.len() < PAGE;
+        after = overdue.last().map(|found| found.place.clone());
+        let mut woken =
+            futures::stream::iter(&overdue).map(|found| wake(deps, invocation, found)).buffer_unordered(AT_ONCE);
+        // One row that cannot be read or written does not keep the others from being found.
+        while let Some(woken) = woken.next().await {
+            match woken {
+                Ok(Woken::Emitted) => counts.emitted += 1,
+                Ok(Woken::Unknown) => counts.unknown += 1,
+                Ok(Woken::Left) => {}
+                Err(_) => counts.failed += 1,
+            }
+        }
+        if last_page {
+            break;
+        }
+    }
+    Ok(counts)
+}
+
+async fn wake(deps: &Deps, invocation: &Invocation, found: &Found) -> Result<Woken, StoreError> {
+    let Some(id) = message_id_of(&found.key) else { return Ok(Woken::Left) };
+    let Some(row) = deps.messages.get(invocation, id).await? else { return Ok(Woken::Left) };
+    // The index may lag behind: only what still waits for this very moment was lost sight of.
+    if row.wake_at.as_deref() != Some(&found.place) {
+        return Ok(Woken::Left);
+    }
+    let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
+    let woken = deps.messages.wake(invocation, &row, policy, fastrand::u32(0..=1000)).await?;
+    let event = match woken {
+        Woken::Emitted => Event::OutboundRecovered,
+        Woken::Unknown => Event::OutboundUnknown,
+        Woken::Left => return Ok(woken),
+    };
+    let (message_id, channel, attempt) = (&row.id, row.channel.as_str(), row.attempt);
+    tracing::warn!(event = event.as_str(), message_id, channel, attempt, request_id = invocation.request_id);
+    Ok(woken)
+}

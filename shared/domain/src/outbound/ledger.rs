@@ -1,0 +1,85 @@
+//! The ledger of a message: what was decided about it, kept in its row and appended by the write that it tells of.
+
+use serde::{Deserialize, Serialize};
+
+use crate::codes::Decision;
+use crate::time::Timestamp;
+
+/// A ledger grows with every attempt, and a limit may be met any number of times: from here on only what ends a message,
+/// or begins it anew, is still told.
+pub const LONGEST: usize = 60;
+
+/// One decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub at: Timestamp,
+    pub code: Decision,
+    /// Why, as a code of a closed list: a provider's refusal, a suppression's reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The rule that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// What the rule met: another message, an attempt, an event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// When the same may happen after all: the end of a window, the next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_eligible_at: Option<Timestamp>,
+}
+
+impl Entry {
+    pub fn new(at: Timestamp, code: Decision) -> Self {
+        Self { at, code, reason: None, rule: None, matched: None, attempt: None, next_eligible_at: None }
+    }
+
+    pub fn reason(self, reason: &str) -> Self {
+        Self { reason: Some(reason.to_owned()), ..self }
+    }
+
+    pub fn rule(self, rule: impl Into<String>) -> Self {
+        Self { rule: Some(rule.into()), ..self }
+    }
+
+    pub fn matched(self, matched: impl Into<String>) -> Self {
+        Self { matched: Some(matched.into()), ..self }
+    }
+
+    pub fn attempt(self, attempt: u32) -> Self {
+        Self { attempt: Some(attempt), ..self }
+    }
+
+    pub fn until(self, at: Timestamp) -> Self {
+        Self { next_eligible_at: Some(at), ..self }
+    }
+}
+
+/// Whether a decision is still told in a ledger that has this many.
+pub fn has_room(told: usize, code: Decision) -> bool {
+    let repeats =
+        matches!(code, Decision::Due | Decision::Recovered | Decision::Claimed | Decision::Retry | Decision::Throttled);
+    told < LONGEST || !repeats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_ledger_still_tells_how_it_ended() {
+        assert!(has_room(LONGEST - 1, Decision::Throttled));
+        assert!(!has_room(LONGEST, Decision::Throttled));
+        assert!(has_room(LONGEST, Decision::Sent));
+        assert!(has_room(10 * LONGEST, Decision::Canceled));
+    }
+
+    #[test]
+    fn an_entry_is_stored_without_what_it_has_not() {
+        let entry = Entry::new(Timestamp::from_seconds(0), Decision::Retry).reason("bot_unauthorized").attempt(2);
+        let text = serde_json::to_string(&entry).expect("JSON");
+        assert_eq!(text, r#"{"at":"1970-01-01T00:00:00Z","code":"retry","reason":"bot_unauthorized","attempt":2}"#);
+        assert_eq!(serde_json::from_str::<Entry>(&text).expect("reads back"), entry);
+    }
+}

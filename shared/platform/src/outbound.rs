@@ -1,0 +1,27 @@
+//! Messages on their way out: the Outbound table and the providers.
+//!
+//! Invariants. A message's row has one state, and every change of it is conditional on the state that it leaves. Attempt n
+//! is begun by one writer, because `SENDING(n)` is written only over `QUEUED(n-1)`; outcomes name their attempt. Whatever a
+//! message waits for (its time, its sender, a person) it is in the index by time, put there by the write that made it wait.
+//! A message that ends without being sent gives its intent back in the same transaction.
+
+mod accept;
+mod attempts;
+mod change;
+mod credentials;
+mod events;
+mod messages;
+mod orders;
+mod providers;
+mod suppressions;
+mod waiting;
+
+pub use accept::Accepted;
+pub use attempts::{Claimed, Settled};
+pub use credentials::{CredentialsError, Senders};
+pub use events::Applied;
+pub use messages::{BY_CLIENT, BY_RECIPIENT, BY_TIME, Messages};
+pub use orders::{Canceled, Order, Resent};
+pub use providers::{ProviderConfig, Providers};
+pub use suppressions::Suppressions;
+pub use waiting::Woken;

@@ -1,0 +1,238 @@
+//! One attempt: begun by one write, ended by one write.
+//!
+//! Interleavings. Two senders with one message: the second finds `SENDING(n)` and leaves it. A cancel before the claim: the
+//! claim finds `CANCELED`. A cancel after it: in flight. A suppression before the claim is met by the claim's own
+//! transaction. A sender that dies after the claim leaves `SENDING(n)`, which nobody claims again: recovery turns it into
+//! `UNKNOWN(n)` after its deadline. A sender that comes back after that may still say `SENT(n)`, and nothing else.
+
+use umavez_domain::codes::Decision;
+use umavez_domain::keys::{self, Wake};
+use umavez_domain::outbound::ledger::Entry;
+use umavez_domain::outbound::message::{HandOver, MessageRow};
+use umavez_domain::outbound::suppression::{SuppressionRow, source};
+use umavez_domain::outbound::{Again, State, Verdict, due};
+use umavez_domain::time::Timestamp;
+
+use super::change::{Change, Changed, as_read, entry, is_state, stands};
+use super::messages::Messages;
+use super::suppressions;
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Transacted, Write, attribute, read_row};
+
+/// What came of the claim of an attempt.
+#[derive(Debug)]
+pub enum Claimed {
+    /// It is this sender's to make.
+    Yes,
+    Suppressed(Box<SuppressionRow>),
+    /// The row has changed: as it stands now, or nothing if it is gone.
+    Lost(Option<Box<MessageRow>>),
+}
+
+/// What came of the outcome of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    Now,
+    /// The row says so already.
+    Already,
+    /// It came too late to count.
+    TooLate,
+}
+
+impl Messages {
+    /// Begins attempt n of a message that was read as `row`, unless its address is suppressed.
+    pub async fn claim(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        attempt: u32,
+        deadline: Timestamp,
+    ) -> Result<Claimed, StoreError> {
+        let now = invocation.current();
+        let claim = invocation.write_token();
+        let entry = entry(now, Decision::Claimed).attempt(attempt);
+        let message = self
+            .change(row, &entry, now)?
+            .set_value("state", attribute(&State::Sending)?)
+            .set_number("attempt", attempt)
+            .set_number("deadline", deadline.millis())
+            .set("claim", &claim)
+            .set("wake", keys::wake(Wake::Check, keys::wake_shard(&row.id)))
+            .set("wake_at", keys::at_time(deadline, &row.id))
+            .remove("emit")
+            .remove("later")
+            // The attempt before this one is over and was not sent.
+            .when(Condition::all([stands(State::Queued, attempt - 1)?, as_read(row)]));
+        let suppression = keys::suppression(row.channel.as_str(), &row.to);
+        let not_suppressed = Write::check(&self.table, suppression, suppressions::inactive()?);
+        let refusals = match self.store.transact(invocation, vec![message, not_suppressed]).await {
+            Ok(Transacted::Done) => return Ok(Claimed::Yes),
+            Ok(Transacted::Refused(refusals)) => refusals,
+            Err(error) if error.is_passing() => return self.claimed_after_all(invocation, row, &claim, error).await,
+            Err(error) => return Err(error),
+        };
+        let mut items = refusals.into_iter().map(|refusal| refusal.map(|refusal| refusal.item));
+        match (items.next().flatten(), items.next().flatten()) {
+            (Some(item), _) => {
+                let met: Option<MessageRow> = item.map(read_row).transpose()?;
+                match met {
+                    Some(met) if met.claim.as_deref() == Some(&claim) && met.state == State::Sending => {
+                        Ok(Claimed::Yes)
+                    }
+                    met => Ok(Claimed::Lost(met.map(Box::new))),
+                }
+            }
+            (None, Some(Some(item))) => Ok(Claimed::Suppressed(Box::new(read_row(item)?))),
+            (None, _) => Err(StoreError::Corrupt("a claim that nothing refused")),
+        }
+    }
+
+    /// The store did not say whether the claim was made. Without asking, an attempt that was never made would end as
+    /// unknown.
+    async fn claimed_after_all(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        claim: &str,
+        error: StoreError,
+    ) -> Result<Claimed, StoreError> {
+        match self.get(invocation, &row.id).await {
+            Ok(Some(met)) if met.claim.as_deref() == Some(claim) && met.state == State::Sending => Ok(Claimed::Yes),
+            _ => Err(error),
+        }
+    }
+
+    /// Writes what came of attempt n, whose message was claimed as `row`.
+    pub async fn settle(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        attempt: u32,
+        verdict: &Verdict,
+    ) -> Result<Settled, StoreError> {
+        let now = invocation.current();
+        let under_way = stands(State::Sending, attempt)?;
+        let change = match verdict {
+            Verdict::Sent { provider_id } => self.sent(row, attempt, provider_id, Decision::Sent, now)?,
+            Verdict::Failed { code, suppress } => {
+                let entry = entry(now, Decision::Failed).reason(code).attempt(attempt);
+                let mut change = self.ending(row, State::Failed, &entry, now)?;
+                change.message = change.message.when(under_way);
+                if *suppress {
+                    let found = SuppressionRow::by_message(row, code, source::PROVIDER, now);
+                    change.beside.push(suppressions::adding(&self.table, &found)?);
+                }
+                change
+            }
+            Verdict::Expired { code } => {
+                let entry = entry(now, Decision::Expired).reason(code).rule("not_after").attempt(attempt);
+                let mut change = self.ending(row, State::Expired, &entry, now)?;
+                change.message = change.message.when(under_way);
+                change
+            }
+            Verdict::Unknown { code } => Change::of(self.unknown(row, attempt, code, now)?.when(under_way)),
+            Verdict::Again { why, code, not_before } => {
+                Change::of(self.again(row, attempt, *why, code, *not_before, now)?.when(under_way))
+            }
+        };
+        match self.make(invocation, change).await? {
+            Changed::Done => Ok(Settled::Now),
+            Changed::Lost(Some(met)) if met.attempt == attempt && says(met.state, verdict) => Ok(Settled::Already),
+            Changed::Lost(_) => Ok(Settled::TooLate),
+        }
+    }
+
+    /// The attempt is known to have been sent, from whoever knows first: also when it was given up as unknown, or queued for
+    /// another attempt, which is then not made.
+    pub(super) fn sent(
+        &self,
+        row: &MessageRow,
+        attempt: u32,
+        provider_id: &str,
+        code: Decision,
+        now: Timestamp,
+    ) -> Result<Change, StoreError> {
+        let entry = entry(now, code).attempt(attempt).matched(format!("provider:{provider_id}"));
+        let mut change = self.ending(row, State::Sent, &entry, now)?;
+        let open = Condition::any([is_state(State::Sending)?, is_state(State::Unknown)?, is_state(State::Queued)?]);
+        change.message = change
+            .message
+            .set("provider_id", provider_id)
+            .set("sent_at", now.to_string())
+            .when(Condition::all([open, Condition::is_number("attempt", attempt)]));
+        Ok(change)
+    }
+
+    /// Nobody knows how the attempt ended: it waits for an event or a person, and keeps its intent.
+    pub(super) fn unknown(
+        &self,
+        row: &MessageRow,
+        attempt: u32,
+        code: &str,
+        now: Timestamp,
+    ) -> Result<Write, StoreError> {
+        let entry = entry(now, Decision::Unknown).reason(code).attempt(attempt);
+        Ok(self
+            .change(row, &entry, now)?
+            .set_value("state", attribute(&State::Unknown)?)
+            .set("reason", code)
+            .set("wake", keys::wake(Wake::Unknown, keys::wake_shard(&row.id)))
+            .set("wake_at", keys::at_time(now, &row.id))
+            .remove("deadline"))
+    }
+
+    /// There will be another attempt.
+    pub(super) fn again(
+        &self,
+        row: &MessageRow,
+        attempt: u32,
+        why: Again,
+        code: &str,
+        not_before: Timestamp,
+        now: Timestamp,
+    ) -> Result<Write, StoreError> {
+        let (decision, tries_from) = match why {
+            Again::Retry => (Decision::Retry, row.tries_from),
+            Again::Throttled => (Decision::Throttled, row.tries_from + 1),
+            Again::Policy => (Decision::Resent, row.tries_from),
+        };
+        let entry = entry(now, decision).reason(code).attempt(attempt).until(not_before);
+        let entry = if why == Again::Policy { entry.rule("unknown_policy:resend") } else { entry };
+        let seq = row.emits + 1;
+        let handed = HandOver::of(&row.id, row.priority, due(Some(not_before), now), now, seq);
+        let write = self
+            .change(row, &entry, now)?
+            .set_value("state", attribute(&State::Queued)?)
+            .set("reason", code)
+            .set_number("tries_from", tries_from)
+            .remove("deadline");
+        Self::handing_over(write, &handed, seq)
+    }
+
+    /// Ends a message that was read as `row` and is not to be sent any more.
+    pub async fn end_unsent(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        state: State,
+        entry: &Entry,
+    ) -> Result<Option<Box<MessageRow>>, StoreError> {
+        let mut change = self.ending(row, state, entry, invocation.current())?;
+        change.message = change.message.when(Condition::all([is_state(State::Queued)?, as_read(row)]));
+        match self.make(invocation, change).await? {
+            Changed::Done => Ok(None),
+            Changed::Lost(met) => Ok(met),
+        }
+    }
+}
+
+/// Whether a row in this state says what the verdict would have made it say.
+fn says(state: State, verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Sent { .. } => state == State::Sent,
+        Verdict::Failed { .. } => state == State::Failed,
+        Verdict::Again { .. } => state == State::Queued,
+        Verdict::Expired { .. } => state == State::Expired,
+        Verdict::Unknown { .. } => state == State::Unknown,
+    }
+}

@@ -1,0 +1,136 @@
+//! A change of a message's state together with what must change with it.
+
+use umavez_domain::codes::Decision;
+use umavez_domain::keys;
+use umavez_domain::outbound::State;
+use umavez_domain::outbound::ledger::{Entry, has_room};
+use umavez_domain::outbound::message::{HandOver, MessageRow};
+use umavez_domain::time::Timestamp;
+
+use super::messages::Messages;
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Transacted, Write, Written, attribute, read_row};
+
+/// What came of a change.
+#[derive(Debug)]
+pub(super) enum Changed {
+    Done,
+    /// The row was not as it had to be. As it stood, or nothing if there is none.
+    Lost(Option<Box<MessageRow>>),
+}
+
+/// A change of one message, and writes beside it that may be refused: what they would change is as it should be then.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub message: Write,
+    pub beside: Vec<Write>,
+}
+
+impl Change {
+    pub(super) fn of(message: Write) -> Self {
+        Self { message, beside: Vec::new() }
+    }
+}
+
+impl Messages {
+    /// A change of the message's row: when, its version, and what its ledger tells.
+    pub(super) fn change(&self, row: &MessageRow, entry: &Entry, now: Timestamp) -> Result<Write, StoreError> {
+        let write =
+            Write::update(&self.table, keys::message(&row.id)).set("updated_at", now.to_string()).increment("version");
+        Ok(match has_room(row.ledger.len(), entry.code) {
+            true => write.append_value("ledger", attribute(entry)?),
+            false => write,
+        })
+    }
+
+    /// A change that ends the message, for good unless an operator says otherwise. Ended without being sent, it gives its
+    /// intent back.
+    pub(super) fn ending(
+        &self,
+        row: &MessageRow,
+        state: State,
+        entry: &Entry,
+        now: Timestamp,
+    ) -> Result<Change, StoreError> {
+        let mut message = self
+            .change(row, entry, now)?
+            .set_value("state", attribute(&state)?)
+            .set_number("expires_at", now.plus_days(self.retention_days).seconds())
+            .remove("deadline")
+            .remove("emit")
+            .remove("later")
+            .remove("wake")
+            .remove("wake_at");
+        message = match &entry.reason {
+            Some(reason) => message.set("reason", reason),
+            None => message.remove("reason"),
+        };
+        let beside = match (&row.intent, state.releases_intent()) {
+            (Some(intent), true) => self.intents.give_back_writes(intent, &holder_of(&row.id), now),
+            _ => Vec::new(),
+        };
+        Ok(Change { message, beside })
+    }
+
+    /// Hands the message to its queue, or to the sweep.
+    pub(super) fn handing_over(write: Write, handed: &HandOver, seq: u64) -> Result<Write, StoreError> {
+        let write = write.set_number("emits", seq).set("wake", &handed.wake).set("wake_at", &handed.wake_at);
+        let write = match &handed.emit {
+            Some(emit) => write.set_value("emit", attribute(emit)?),
+            None => write.remove("emit"),
+        };
+        Ok(match &handed.later {
+            Some(later) => write.set_value("later", attribute(later)?),
+            None => write.remove("later"),
+        })
+    }
+
+    /// Makes a change. Writes beside it that are refused are left out: the message's own condition decides.
+    pub(super) async fn make(&self, invocation: &Invocation, change: Change) -> Result<Changed, StoreError> {
+        let Change { message, mut beside } = change;
+        while !beside.is_empty() {
+            let mut writes = vec![message.clone()];
+            writes.extend(beside.iter().cloned());
+            let Transacted::Refused(refusals) = self.store.transact(invocation, writes).await? else {
+                return Ok(Changed::Done);
+            };
+            let mut refusals = refusals.into_iter();
+            if let Some(Some(refusal)) = refusals.next() {
+                return lost(refusal.item);
+            }
+            let mut refused = refusals.map(|refusal| refusal.is_some());
+            beside.retain(|_| !refused.next().unwrap_or(true));
+        }
+        match self.store.write(invocation, message).await? {
+            Written::New | Written::Mine => Ok(Changed::Done),
+            Written::Refused(item) => lost(item),
+        }
+    }
+}
+
+fn lost(item: Option<crate::store::Item>) -> Result<Changed, StoreError> {
+    Ok(Changed::Lost(item.map(read_row).transpose()?.map(Box::new)))
+}
+
+/// How a message is written as the holder of its intent.
+pub(super) fn holder_of(id: &str) -> String {
+    umavez_domain::intents::Holder::Message(id.to_owned()).to_string()
+}
+
+/// The message is in this state, after this attempt.
+pub(super) fn stands(state: State, attempt: u32) -> Result<Condition, StoreError> {
+    Ok(Condition::all([is_state(state)?, Condition::is_number("attempt", attempt)]))
+}
+
+pub(super) fn is_state(state: State) -> Result<Condition, StoreError> {
+    Ok(Condition::Is("state".to_owned(), attribute(&state)?))
+}
+
+/// Nothing has changed about the row since it was read.
+pub(super) fn as_read(row: &MessageRow) -> Condition {
+    Condition::is_number("version", row.version)
+}
+
+pub(super) fn entry(now: Timestamp, code: Decision) -> Entry {
+    Entry::new(now, code)
+}

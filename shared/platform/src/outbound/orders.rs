@@ -1,0 +1,163 @@
+//! What an operator may order: not to send a message, or to send it again.
+
+use umavez_domain::codes::Decision;
+use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::intents::{Check, Hold, Holder, IntentTypes};
+use umavez_domain::outbound::message::{HandOver, MessageRow};
+use umavez_domain::outbound::{Cancel, Due, State, cancel};
+use umavez_domain::time::Timestamp;
+
+use super::change::{Changed, as_read, entry, is_state};
+use super::messages::Messages;
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Transacted, Write, attribute, read_row};
+
+/// What came of a cancel: what could still be done, and the message as it stood.
+#[derive(Debug)]
+pub struct Canceled {
+    pub cancel: Cancel,
+    pub state: State,
+}
+
+/// An order to send a message again, as it is asked.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// What this order is known by.
+    pub key: &'a str,
+    pub body_hash: &'a str,
+    /// Only if this was the last attempt.
+    pub attempt: Option<u32>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Resent {
+    Now(Box<MessageRow>),
+    /// The same order was carried out before, after this attempt.
+    Replayed(u32),
+    /// The order's key was used with another body.
+    KeyReused,
+    /// The message is not one that may be sent again, or no longer after that attempt.
+    NotNow(Box<MessageRow>),
+    /// Its `not_after` has passed.
+    Late(Box<MessageRow>),
+    /// Its intention was sent by another meanwhile.
+    IntentTaken,
+    NotFound,
+}
+
+/// Races with senders and events are retried this often.
+const ROUNDS: usize = 4;
+
+impl Messages {
+    /// Cancels a message that is still queued; otherwise tells why not.
+    pub async fn cancel(&self, invocation: &Invocation, id: &str) -> Result<Option<Canceled>, StoreError> {
+        let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
+        for _ in 0..ROUNDS {
+            let told = cancel(row.state);
+            if told != Cancel::Now {
+                return Ok(Some(Canceled { cancel: told, state: row.state }));
+            }
+            let entry = entry(invocation.now, Decision::Canceled).rule("operator");
+            match self.end_unsent(invocation, &row, State::Canceled, &entry).await? {
+                None => return Ok(Some(Canceled { cancel: Cancel::Now, state: State::Canceled })),
+                Some(met) => row = *met,
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Queues a message again whose attempt failed, or whose outcome nobody knows.
+    pub async fn resend(
+        &self,
+        invocation: &Invocation,
+        id: &str,
+        order: &Order<'_>,
+        types: &IntentTypes,
+    ) -> Result<Resent, StoreError> {
+        let Some(mut row) = self.get(invocation, id).await? else { return Ok(Resent::NotFound) };
+        for _ in 0..ROUNDS {
+            if row.resend_key.as_deref() == Some(order.key) {
+                return Ok(match judge(row.resend_body.as_deref().unwrap_or_default(), order.body_hash) {
+                    Replay::Same => Resent::Replayed(row.resend_after),
+                    Replay::OtherBody => Resent::KeyReused,
+                });
+            }
+            let after_that = order.attempt.is_none_or(|attempt| attempt == row.attempt);
+            if !matches!(row.state, State::Failed | State::Unknown) || !after_that {
+                return Ok(Resent::NotNow(Box::new(row)));
+            }
+            if row.not_after.is_some_and(|until| until < invocation.now) {
+                return Ok(Resent::Late(Box::new(row)));
+            }
+            match self.resend_seen(invocation, &row, order, types).await? {
+                Seen::Done => return Ok(Resent::Now(Box::new(row))),
+                Seen::IntentTaken => return Ok(Resent::IntentTaken),
+                Seen::Lost(Some(met)) => row = *met,
+                Seen::Lost(None) => return Ok(Resent::NotFound),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    async fn resend_seen(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        order: &Order<'_>,
+        types: &IntentTypes,
+    ) -> Result<Seen, StoreError> {
+        let now = invocation.now;
+        let seq = row.emits + 1;
+        let handed = HandOver::of(&row.id, row.priority, Due::Emitted { not_before: None }, now, seq);
+        let entry = entry(now, Decision::Resent).rule("operator").attempt(row.attempt);
+        let write = self
+            .change(row, &entry, now)?
+            .set_value("state", attribute(&State::Queued)?)
+            .set_number("tries_from", row.attempt)
+            .set("resend_key", order.key)
+            .set("resend_body", order.body_hash)
+            .set_number("resend_after", row.attempt)
+            .remove("expires_at");
+        let mut write = Self::handing_over(write, &handed, seq)?;
+        // Nobody has sent it again, and no event has told what became of it.
+        let as_seen = Condition::all([is_state(row.state)?, as_read(row)]);
+        let Some(hold) = retaken(row, order, types, now) else {
+            return Ok(match self.make(invocation, super::change::Change::of(write.when(as_seen))).await? {
+                Changed::Done => Seen::Done,
+                Changed::Lost(met) => Seen::Lost(met),
+            });
+        };
+        // An intent that was given back is taken again, for the time of this sending.
+        let mut intent = row.intent.clone();
+        if let Some(intent) = &mut intent {
+            intent.fingerprint.clone_from(&hold.row.fingerprint);
+            intent.guard.clone_from(&hold.row.guard);
+        }
+        write = write.set_value("intent", attribute(&intent)?);
+        let mut writes: Vec<Write> = vec![write.when(as_seen)];
+        writes.extend(self.intents.hold_writes(&hold, now)?);
+        match self.store.transact(invocation, writes).await? {
+            Transacted::Done => Ok(Seen::Done),
+            Transacted::Refused(refusals) => match refusals.into_iter().next() {
+                Some(Some(refusal)) => Ok(Seen::Lost(refusal.item.map(read_row).transpose()?.map(Box::new))),
+                _ => Ok(Seen::IntentTaken),
+            },
+        }
+    }
+}
+
+enum Seen {
+    Done,
+    Lost(Option<Box<MessageRow>>),
+    IntentTaken,
+}
+
+/// The intent of a message that gave it back when it failed. An unknown one still has it.
+fn retaken(row: &MessageRow, order: &Order<'_>, types: &IntentTypes, now: Timestamp) -> Option<Hold> {
+    let intent = row.intent.as_ref().filter(|_| row.state.releases_intent())?;
+    let client = umavez_domain::fields::parse_uuid(&intent.client_id)?;
+    let reference = intent.reference_id.as_deref().and_then(umavez_domain::fields::parse_uuid);
+    let check = Check::new(client, types.get(&intent.intent_type)?, reference, now);
+    Some(Hold::of(&check, &Holder::Message(row.id.clone()), order.body_hash, now))
+}

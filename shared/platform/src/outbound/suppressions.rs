@@ -1,0 +1,102 @@
+//! The suppression list: one row per channel and address. A removed one stays as a mark, so that an old event that is
+//! delivered again does not bring it back.
+
+use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
+use umavez_domain::outbound::Channel;
+use umavez_domain::outbound::suppression::{Status, SuppressionRow};
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, Page, PageOf, Store, StoreError, Write, Written, attribute, read_row};
+
+#[derive(Debug, Clone)]
+pub struct Suppressions {
+    pub store: Store,
+    pub table: String,
+}
+
+/// Nobody has suppressed the address, or it was taken off the list.
+pub(super) fn inactive() -> Result<Condition, StoreError> {
+    let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
+    Ok(Condition::any([Condition::Absent, removed]))
+}
+
+/// Puts an address on the list, unless it is there, or was taken off after what this tells of.
+pub(super) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
+    let key = keys::suppression(row.channel.as_str(), &row.to);
+    let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
+    let free = Condition::any([Condition::Absent, Condition::all([removed, Condition::at_most("as_of", row.as_of)])]);
+    Ok(Write::put(table, key, row)?.when(free))
+}
+
+impl Suppressions {
+    /// Whether it was put on the list now; otherwise the row that stands.
+    pub async fn add(
+        &self,
+        invocation: &Invocation,
+        row: &SuppressionRow,
+    ) -> Result<Option<SuppressionRow>, StoreError> {
+        match self.store.write(invocation, adding(&self.table, row)?).await? {
+            Written::New | Written::Mine => Ok(None),
+            Written::Refused(item) => item.map(read_row).transpose(),
+        }
+    }
+
+    /// Takes an address off the list. Whether it was on it.
+    pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
+        let now = invocation.now;
+        let active = Condition::Is("status".to_owned(), attribute(&Status::Active)?);
+        let write = Write::update(&self.table, keys::suppression(channel.as_str(), to))
+            .set_value("status", attribute(&Status::Removed)?)
+            .set_number("as_of", now.millis())
+            .set_number("expires_at", now.plus_days(366).seconds())
+            .when(active);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    pub async fn get(
+        &self,
+        invocation: &Invocation,
+        channel: Channel,
+        to: &str,
+    ) -> Result<Option<SuppressionRow>, StoreError> {
+        let row: Option<SuppressionRow> =
+            self.store.get(invocation, &self.table, &keys::suppression(channel.as_str(), to)).await?;
+        Ok(row.filter(|row| row.status == Status::Active))
+    }
+
+    /// A page of a channel's list, in the order of the addresses' hashes. `after` is where the last page ended: a shard and
+    /// a place in it.
+    pub async fn page(
+        &self,
+        invocation: &Invocation,
+        channel: Channel,
+        after: Option<(u32, String)>,
+        limit: usize,
+    ) -> Result<(Vec<SuppressionRow>, Option<(u32, String)>), StoreError> {
+        let (first, mut place) = match after {
+            Some((shard, place)) => (shard, Some(place)),
+            None => (0, None),
+        };
+        let mut rows = Vec::new();
+        for shard in first..SUPPRESSION_SHARDS {
+            let active = Condition::Is("status".to_owned(), attribute(&Status::Active)?);
+            let of = PageOf {
+                table: &self.table,
+                pk: keys::suppressions(channel.as_str(), shard),
+                prefix: "",
+                only: Some(active),
+                after: place.take(),
+                limit: limit - rows.len(),
+            };
+            let page: Page<SuppressionRow> = self.store.page(invocation, of).await?;
+            rows.extend(page.rows);
+            if let Some(next) = page.next {
+                return Ok((rows, Some((shard, next))));
+            }
+            if rows.len() == limit && shard + 1 < SUPPRESSION_SHARDS {
+                return Ok((rows, Some((shard + 1, String::new()))));
+            }
+        }
+        Ok((rows, None))
+    }
+}

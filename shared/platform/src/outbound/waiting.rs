@@ -1,0 +1,133 @@
+//! What waits: found by the index by time, and taken out of it by a conditional write on the row itself.
+
+use umavez_domain::codes::Decision;
+use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
+use umavez_domain::outbound::job;
+use umavez_domain::outbound::message::{CHECK_AFTER_MS, MessageRow, check_after_ms};
+use umavez_domain::outbound::{Outcome, State, UnknownPolicy, Verdict, code, settle};
+use umavez_domain::time::Timestamp;
+
+use super::attempts::Settled;
+use super::change::{Change, Changed, as_read, entry, is_state};
+use super::messages::{BY_TIME, Messages};
+use crate::invocation::Invocation;
+use crate::store::{Condition, Found, IndexOf, StoreError, Write, Written, attribute};
+
+/// What became of a message that had waited too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// Handed to its queue again.
+    Emitted,
+    /// Its attempt is known no more.
+    Unknown,
+    /// Somebody was faster.
+    Left,
+}
+
+impl Messages {
+    /// What waits in one shard for something that lies at or before `until`, the earliest first.
+    pub async fn waiting(
+        &self,
+        invocation: &Invocation,
+        wake: Wake,
+        shard: u32,
+        until: Option<Timestamp>,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        let of = IndexOf {
+            table: &self.table,
+            index: BY_TIME,
+            partition: ("wake", keys::wake(wake, shard)),
+            place: "wake_at",
+            after,
+            before: until.map(keys::until_time),
+            newest_first: false,
+            limit,
+        };
+        self.store.indexed(invocation, of).await
+    }
+
+    /// Messages whose outcome nobody knows, the oldest first, from the place after `after` on.
+    pub async fn unknown_page(
+        &self,
+        invocation: &Invocation,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<MessageRow>, Option<String>), StoreError> {
+        let shards = (0..WAKE_SHARDS)
+            .map(|shard| self.waiting(invocation, Wake::Unknown, shard, None, after.map(str::to_owned), limit + 1));
+        let mut found: Vec<_> = futures::future::try_join_all(shards).await?.into_iter().flatten().collect();
+        found.sort_by(|a, b| a.place.cmp(&b.place));
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().map(|found| found.place.clone()).filter(|_| more);
+        let rows = self.rows_of(invocation, found).await?;
+        Ok((rows.into_iter().map(|(row, _)| row).filter(|row| row.state == State::Unknown).collect(), next))
+    }
+
+    /// The time of a message is near: hands it to its queue, as its row has it prepared. Whether it was this sweep's doing.
+    pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
+        let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
+        let now = invocation.current();
+        let due_at = keys::time_of(&found.place).unwrap_or(now).max(now);
+        let entry = attribute(&entry(now, Decision::Due).rule("send_at"))?;
+        // It still waits for this very time.
+        let as_found =
+            Condition::all([is_state(State::Queued)?, Condition::is("wake_at", &found.place), Condition::has("later")]);
+        let write = Write::update(&self.table, found.key.clone())
+            .copy("emit", "later")
+            .remove("later")
+            .set("wake", keys::wake(Wake::Check, keys::wake_shard(id)))
+            .set("wake_at", keys::at_time(due_at.plus_ms(CHECK_AFTER_MS), id))
+            .set("updated_at", now.to_string())
+            .increment("version")
+            .append_value("ledger", entry)
+            .when(as_found);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// A message was not heard of for too long: hands it to its queue again, or gives its attempt up.
+    pub async fn wake(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        policy: UnknownPolicy,
+        jitter: u32,
+    ) -> Result<Woken, StoreError> {
+        let now = invocation.current();
+        match row.state {
+            State::Queued if row.later.is_none() => self.emit_again(invocation, row, now).await,
+            State::Sending if row.deadline.is_some_and(|deadline| deadline <= now.millis()) => {
+                let lost = Outcome::Unknown { code: code::SENDER_LOST };
+                let verdict = settle(&row.progress(), lost, policy, now, jitter);
+                match self.settle(invocation, row, row.attempt, &verdict).await? {
+                    Settled::Now => Ok(match verdict {
+                        Verdict::Again { .. } => Woken::Emitted,
+                        _ => Woken::Unknown,
+                    }),
+                    Settled::Already | Settled::TooLate => Ok(Woken::Left),
+                }
+            }
+            _ => Ok(Woken::Left),
+        }
+    }
+
+    async fn emit_again(&self, invocation: &Invocation, row: &MessageRow, now: Timestamp) -> Result<Woken, StoreError> {
+        let seq = row.emits + 1;
+        let emit = job::emit(&row.id, row.priority, seq, row.send_at.map(Timestamp::millis));
+        let next = now.plus_ms(check_after_ms(row.recoveries + 1));
+        let entry = entry(now, Decision::Recovered).rule("check_at");
+        let write = self
+            .change(row, &entry, now)?
+            .set_value("emit", attribute(&emit)?)
+            .set_number("emits", seq)
+            .set_number("recoveries", row.recoveries + 1)
+            .set("wake_at", keys::at_time(next, &row.id))
+            .when(Condition::all([is_state(State::Queued)?, as_read(row)]));
+        match self.make(invocation, Change::of(write)).await? {
+            Changed::Done => Ok(Woken::Emitted),
+            Changed::Lost(_) => Ok(Woken::Left),
+        }
+    }
+}

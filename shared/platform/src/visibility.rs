@@ -1,0 +1,70 @@
+//! A message that is early goes back to its queue, hidden until its time. Nothing sends to its own queue: Lambda takes that
+//! for a loop and stops it. How often a message was received says nothing about it, so the queues that use this allow
+//! for many receptions, and a message that cannot be read is put aside here.
+
+use std::collections::BTreeMap;
+
+use aws_lambda_events::sqs::SqsMessage;
+
+use crate::batch::{Outcome, RecordError};
+use crate::config::{self, ConfigError};
+use crate::invocation::Invocation;
+
+/// The longest that a queue hides a message, less what may have passed since it was received.
+const LONGEST_SECONDS: i64 = 12 * 3_600 - 600;
+/// A message that cannot be read is tried this often before it is put aside: a deployment may be under way.
+const TRIES_OF_UNREADABLE: u32 = 3;
+
+#[derive(Debug, Clone)]
+pub struct Visibility {
+    pub sqs: aws_sdk_sqs::Client,
+    /// By the queue's name, which ends both its ARN and its URL.
+    queues: BTreeMap<String, String>,
+    dead_letters: String,
+}
+
+impl Visibility {
+    /// Of the queues whose URLs these variables have, and the queue for what cannot be read.
+    pub fn from_env(sqs: aws_sdk_sqs::Client, variables: &[&str], dead_letters: &str) -> Result<Self, ConfigError> {
+        let urls = variables.iter().map(|variable| config::required(variable)).collect::<Result<Vec<_>, _>>()?;
+        let named = urls.into_iter().map(|url| (url.rsplit('/').next().unwrap_or_default().to_owned(), url));
+        Ok(Self { sqs, queues: named.collect(), dead_letters: config::required(dead_letters)? })
+    }
+
+    /// Hides a message for that long, rounded up to whole seconds. If it cannot be, the queue's own time holds.
+    pub async fn hide(&self, invocation: &Invocation, message: &SqsMessage, for_ms: i64) {
+        let Some((url, receipt)) = self.url(message).zip(message.receipt_handle.as_ref()) else { return };
+        let seconds = (for_ms.max(0).saturating_add(999) / 1_000).min(LONGEST_SECONDS);
+        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let call = self.sqs.change_message_visibility().queue_url(url).receipt_handle(receipt);
+        let hidden = invocation.within(call.visibility_timeout(seconds).send()).await;
+        if !matches!(hidden, Ok(Ok(_))) {
+            tracing::warn!(event = "NOT_HIDDEN", request_id = invocation.request_id);
+        }
+    }
+
+    /// What becomes of a message that cannot be read: tried a few times, then put with the dead letters.
+    pub async fn unreadable(&self, invocation: &Invocation, message: &SqsMessage) -> Result<Outcome, RecordError> {
+        if receptions(message) < TRIES_OF_UNREADABLE {
+            self.hide(invocation, message, 1_000).await;
+            return Err(RecordError::Poison("unreadable"));
+        }
+        let body = message.body.as_deref().filter(|body| !body.is_empty()).unwrap_or("(empty)");
+        let call = self.sqs.send_message().queue_url(&self.dead_letters).message_body(body);
+        match invocation.within(call.send()).await {
+            Ok(Ok(_)) => Ok(Outcome("put_aside")),
+            _ => Err(RecordError::Poison("unreadable")),
+        }
+    }
+
+    fn url(&self, message: &SqsMessage) -> Option<&String> {
+        let arn = message.event_source_arn.as_deref()?;
+        self.queues.get(arn.rsplit(':').next()?)
+    }
+}
+
+/// How often a message was received, this time included.
+pub fn receptions(message: &SqsMessage) -> u32 {
+    let count = message.attributes.get("ApproximateReceiveCount").and_then(|count| count.parse().ok());
+    count.unwrap_or(1)
+}
