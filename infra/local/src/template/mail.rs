@@ -120,7 +120,10 @@ Resources:
         let with = |types: &str, bus: &str| {
             refusal(&format!("MatchingEventTypes: [{types}], EventBridgeDestination: {{EventBusArn: {bus}}}"))
         };
-        assert_eq!(with("send", "'arn:x'"), ".EventBridgeDestination.EventBusArn: SES publishes to the default event bus only");
+        assert_eq!(
+            with("send", "'arn:x'"),
+            ".EventBridgeDestination.EventBusArn: SES publishes to the default event bus only"
+        );
         assert_eq!(with("sent", BUS), ".MatchingEventTypes.0: expected a type of event of SES");
         assert_eq!(with("send", BUS), ": Enabled is missing");
         assert_eq!(
