@@ -2,6 +2,9 @@
 
 mod launch;
 mod mappings;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
