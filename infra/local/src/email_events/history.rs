@@ -9,7 +9,7 @@ use crate::functions::random_uuid;
 use crate::template::{ACCOUNT, REGION};
 
 const SIMULATOR: &str = "@simulator.amazonses.com";
-const REPORTING_MTA: &str = "dsn; a8-21.smtp-out.amazonses.com";
+const MTA: &str = "a8-21.smtp-out.amazonses.com";
 
 pub(super) struct Event {
     /// As `MatchingEventTypes` and `eventType` have it.
@@ -97,17 +97,17 @@ pub(super) fn history(email: &Email) -> Vec<Event> {
     if let Some(recipients) = email.those(|fate| matches!(fate, Fate::Delivered | Fate::Complaint)) {
         let delivery = json!({
             "timestamp": email.at, "processingTimeMillis": 500, "recipients": recipients,
-            "smtpResponse": "250 2.0.0 OK", "reportingMTA": REPORTING_MTA,
+            "smtpResponse": "250 2.0.0 OK", "reportingMTA": MTA,
         });
         events.push(email.event("Delivery", "Email Delivered", "delivery", delivery));
     }
     if let Some(recipients) = email.those(|fate| fate == Fate::Bounce) {
         let code = "smtp; 550 5.1.1 user unknown";
-        events.push(bounce(email, "General", "5.1.1", code, &recipients));
+        events.push(bounce(email, "General", code, &recipients));
     }
     if let Some(recipients) = email.those(|fate| fate == Fate::Listed) {
         let code = "Amazon SES did not send the message to this address because it is on the suppression list";
-        events.push(bounce(email, "Suppressed", "5.1.1", code, &recipients));
+        events.push(bounce(email, "Suppressed", code, &recipients));
     }
     if let Some(recipients) = email.those(|fate| fate == Fate::Complaint) {
         let complaint = json!({
@@ -120,12 +120,12 @@ pub(super) fn history(email: &Email) -> Vec<Event> {
     events
 }
 
-fn bounce(email: &Email, sub_type: &str, status: &str, code: &str, recipients: &[&str]) -> Event {
-    let one = |to: &&str| json!({"emailAddress": to, "action": "failed", "status": status, "diagnosticCode": code});
+fn bounce(email: &Email, sub_type: &str, code: &str, recipients: &[&str]) -> Event {
+    let one = |to: &&str| json!({"emailAddress": to, "action": "failed", "status": "5.1.1", "diagnosticCode": code});
     let bounce = json!({
         "bounceType": "Permanent", "bounceSubType": sub_type,
         "bouncedRecipients": recipients.iter().map(one).collect::<Vec<_>>(),
-        "timestamp": email.at, "feedbackId": feedback_id(), "reportingMTA": REPORTING_MTA,
+        "timestamp": email.at, "feedbackId": feedback_id(), "reportingMTA": format!("dsn; {MTA}"),
     });
     email.event("Bounce", "Email Bounced", "bounce", bounce)
 }
