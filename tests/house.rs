@@ -241,13 +241,17 @@ fn the_domain_reads_no_clock_and_no_environment() {
     }
 }
 
+/// What SES calls its own, in which one of our words stands.
+const OF_AWS: &[&str] = &["SuppressionOptions", "\"Suppressed\"", "suppressionlist", "suppression list"];
+
 #[test]
 fn the_local_stack_holds_no_business_word() {
     for (path, text) in sources("infra/local/src") {
         let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
         for word in ["intent", "mailing", "downsell", "conversation", "campaign", "suppress", "ingest", "offer", "pix"]
         {
-            let found = without_tests(&text).to_lowercase().contains(word);
+            let own = OF_AWS.iter().fold(without_tests(&text).to_owned(), |text, name| text.replace(name, ""));
+            let found = own.to_lowercase().contains(word);
             assert!(is_test || !found, "{}: {word}", path.display());
         }
     }

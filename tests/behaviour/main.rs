@@ -8,5 +8,6 @@ mod intents_expiry;
 mod intents_options;
 mod limiter;
 mod local_stack;
+mod mappings;
 mod outbox;
 mod store;

@@ -18,6 +18,7 @@ pub async fn audit(world: &World, expected: Expected) {
     assert_eq!(found, expected, "what went wrong is what the test said would");
     nothing_is_told_in_clear(world);
     every_call_is_granted(world);
+    every_email_is_granted(world);
     if world.stack.output("IntentsTable").is_some() {
         intents_have_one_holder(world).await;
     }
@@ -52,18 +53,39 @@ fn every_call_is_granted(world: &World) {
     let model = world.stack.model();
     for call in world.stack.calls().since(0) {
         let Some(function) = model.functions.iter().find(|function| function.binary == call.caller) else { continue };
-        if function.policies.is_empty() || !["dynamodb", "sqs"].contains(&call.service.as_str()) {
+        if function.policies.is_empty() || !["dynamodb", "sqs", "secretsmanager"].contains(&call.service.as_str()) {
             continue;
         }
         for action in &call.actions {
             let grants = |statement: &&Value| {
-                let names = [format!("table/{}\"", call.target), format!(":{}\"", call.target)];
+                let secret = format!(":secret:{}-local0\"", call.target);
+                let names = [format!("table/{}\"", call.target), format!(":{}\"", call.target), secret];
                 let resource = statement["Resource"].to_string();
                 let on_it = !call.target.is_empty() && names.iter().any(|name| resource.contains(name));
                 on_it && statement["Action"].to_string().contains(&format!("\"{action}\""))
             };
             let granted = function.policies.iter().any(|statement| grants(&statement));
             assert!(granted, "{} calls {action} on {} without a policy", call.caller, call.target);
+        }
+    }
+}
+
+/// An email needs a grant on its identity, and on its configuration set if it names one.
+fn every_email_is_granted(world: &World) {
+    let model = world.stack.model();
+    for sent in world.stack.catcher().sent(Some("email"), None) {
+        let Some(function) = model.functions.iter().find(|function| function.binary == sent.caller) else { continue };
+        let granted = |resource: &str| {
+            let on_it = |statement: &&Value| {
+                let is_send = statement["Action"].to_string().contains("\"ses:SendEmail\"");
+                is_send && statement["Resource"].to_string().contains(resource)
+            };
+            function.policies.is_empty() || function.policies.iter().any(|statement| on_it(&statement))
+        };
+        assert!(granted(":identity/"), "{} sends email without a policy", sent.caller);
+        if let Some(set) = sent.body["ConfigurationSetName"].as_str() {
+            let resource = format!(":configuration-set/{set}\"");
+            assert!(granted(&resource), "{} uses the configuration set {set} without a policy", sent.caller);
         }
     }
 }

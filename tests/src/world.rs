@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use umavez_local::calls::Call;
-use umavez_local::{Options, Stack, binaries};
+use umavez_local::{Options, Stack, binaries, secrets};
 use umavez_platform::api_keys;
 use umavez_platform::aws::Aws;
 use umavez_platform::clock::Clock;
@@ -110,6 +110,7 @@ impl World {
         built().await;
         let stack = Stack::start(Options {
             parameters: setup.parameters,
+            secrets: Some(secrets::local_file()),
             schedules: false,
             echo_logs: std::env::var_os("UMAVEZ_TEST_LOGS").is_some(),
             clock_offset_ms: until_noon(),

@@ -15,7 +15,7 @@ pub struct Call {
     pub caller: String,
     pub service: String,
     pub operation: String,
-    /// The table or queue.
+    /// The table, queue or secret.
     pub target: String,
     /// What a policy has to grant for it: a transaction needs the actions of its parts.
     pub actions: Vec<String>,

@@ -10,7 +10,7 @@
 
 mod evolution;
 mod request;
-mod ses;
+pub(crate) mod ses;
 mod telegram;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -37,6 +37,8 @@ pub fn serve(stack: &Stack, gateway: Gateway, listener: TcpListener, tasks: &mut
         .route("/_local/clock", get(time).post(advance))
         .route("/_local/drain", post(drain))
         .route("/_local/kill", post(kill))
+        .route("/_local/ses", get(ses).post(switch_ses))
+        .route("/_local/secrets", get(secrets).post(set_secret))
         .route("/_local/faults", get(faults).post(add_fault).delete(clear_faults))
         .fallback(api)
         .with_state(control);
@@ -60,10 +62,12 @@ async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
         "aws": stack.front_url(),
         "now": now(stack),
         "routes": ["GET /_local/sent", "GET /_local/calls", "GET /_local/logs", "GET|POST /_local/clock",
-            "POST /_local/drain", "POST /_local/kill", "GET|POST|DELETE /_local/faults"],
+            "POST /_local/drain", "POST /_local/kill", "GET|POST /_local/ses", "GET|POST /_local/secrets",
+            "GET|POST|DELETE /_local/faults"],
         "functions": names(model.functions.iter().map(|function| &function.binary).collect()),
         "tables": names(model.tables.iter().map(|table| &table.name).collect()),
         "queues": names(model.queues.iter().map(|queue| &queue.name).collect()),
+        "secrets": names(model.secrets.iter().map(|secret| &secret.name).collect()),
         "outputs": model.outputs,
         "processes": stack.functions().processes().iter().map(|(name, pid)| json!({"function": name, "pid": pid})).collect::<Vec<_>>(),
     }))
@@ -154,6 +158,42 @@ async fn clear_faults(State(control): State<Arc<Control>>) -> Json<Value> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Ses {
+    /// Whether SES publishes what becomes of the emails that it takes.
+    events: bool,
+}
+
+async fn ses(State(control): State<Arc<Control>>) -> Json<Value> {
+    Json(json!({"events": control.stack.email_events().are_on()}))
+}
+
+async fn switch_ses(State(control): State<Arc<Control>>, body: Json<Ses>) -> Json<Value> {
+    control.stack.email_events().switch(body.events);
+    Json(json!({"events": body.events}))
+}
+
+/// Names, and never a value.
+async fn secrets(State(control): State<Arc<Control>>) -> Json<Value> {
+    let all = control.stack.model().secrets.iter();
+    let rows: Vec<_> = all.map(|one| json!({"id": one.logical_id, "name": one.name, "arn": one.arn})).collect();
+    Json(json!({"secrets": rows}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetSecret {
+    /// Its logical id, its name or its ARN.
+    name: String,
+    value: Value,
+}
+
+async fn set_secret(State(control): State<Arc<Control>>, body: Json<SetSecret>) -> Response {
+    let version = control.stack.secrets().set(&body.name, &body.value);
+    answer(version.map(|version| json!({"name": body.name, "version_id": version})))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Kill {
     function: String,
 }
@@ -170,7 +210,7 @@ async fn kill(State(control): State<Arc<Control>>, body: Json<Kill>) -> Response
 fn answer(result: Result<Value, StackError>) -> Response {
     match result {
         Ok(body) => Json(body).into_response(),
-        Err(error @ StackError::Fault(_)) => {
+        Err(error @ (StackError::Fault(_) | StackError::Secret(_))) => {
             (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({"message": error.to_string()}))).into_response()
         }
         Err(error) => (StatusCode::CONFLICT, Json(json!({"message": error.to_string()}))).into_response(),

@@ -28,8 +28,10 @@ use self::units::{Units, units, with_capacity};
 use crate::StackError;
 use crate::calls::{Call, Calls};
 use crate::catcher::Catcher;
+use crate::email_events::EmailEvents;
 use crate::faults::Action;
 use crate::parts::Parts;
+use crate::secrets::{Refusal, Secrets};
 
 /// The largest request that any of the services takes.
 const MAX_BODY: usize = 16 * 1024 * 1024;
@@ -47,6 +49,8 @@ pub struct Front {
     pub callers: HashMap<String, String>,
     pub parts: Parts,
     pub catcher: Catcher,
+    pub email_events: EmailEvents,
+    pub secrets: Secrets,
     pub calls: Calls,
     pub http: reqwest::Client,
 }
@@ -144,7 +148,13 @@ impl Front {
         let caught = match call.service.as_str() {
             "dynamodb" => return self.dynamodb(call).await,
             "sqs" => return (self.parts.queues.handle(&call.operation, body.clone()).await, Units::default()),
-            "ses" => self.catcher.ses(caller, method, path, headers, body),
+            "secretsmanager" => return (self.secretsmanager(call), Units::default()),
+            "ses" => {
+                let caught = self.catcher.ses(caller, method, path, headers, body);
+                // Before the answer: on AWS too, an event can be there before the sender has noted what it sent.
+                self.email_events.publish(body, &caught).await;
+                caught
+            }
             "telegram" => self.catcher.telegram(caller, method, path, headers, body),
             "evolution" => self.catcher.evolution(caller, method, path, headers, body),
             other => {
@@ -153,6 +163,16 @@ impl Front {
             }
         };
         (respond(caught), Units::default())
+    }
+
+    fn secretsmanager(&self, call: &Arrived) -> Response {
+        match self.secrets.handle(&call.operation, &call.body) {
+            Ok(answer) => ([("content-type", "application/x-amz-json-1.1")], answer.to_string()).into_response(),
+            Err(Refusal { kind: "InternalServiceError", message }) => {
+                refusal(500, "InternalServiceError", json!({"message": message}))
+            }
+            Err(Refusal { kind, message }) => refusal(400, kind, json!({"message": message})),
+        }
     }
 
     async fn dynamodb(&self, call: &Arrived) -> (Response, Units) {

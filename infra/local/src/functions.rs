@@ -209,7 +209,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn random_uuid() -> String {
+pub(crate) fn random_uuid() -> String {
     let random = fastrand::u128(..).to_ne_bytes();
     uuid::Builder::from_random_bytes(random).into_uuid().to_string()
 }

@@ -6,11 +6,13 @@
 
 pub mod activity;
 pub mod binaries;
+pub mod bus;
 pub mod calls;
 pub mod catcher;
 pub mod clock;
 pub mod control;
 pub mod dynamo;
+pub mod email_events;
 pub mod faults;
 pub mod front;
 pub mod functions;
@@ -19,6 +21,7 @@ pub mod model;
 pub mod parts;
 pub mod queues;
 pub mod schedules;
+pub mod secrets;
 pub mod sources;
 pub mod stack;
 pub mod state;
@@ -43,6 +46,8 @@ pub enum StackError {
     State(String),
     #[error("{0}")]
     Fault(String),
+    #[error("{0}")]
+    Secret(String),
     #[error("{0}")]
     Emulator(String),
     #[error("still at work after {seconds} s: {what}")]

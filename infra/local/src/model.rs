@@ -1,6 +1,7 @@
 //! What the local stack knows of a template, after parameters and intrinsics are resolved. Names are physical names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,6 +12,9 @@ pub struct Model {
     pub functions: Vec<Function>,
     pub tables: Vec<Table>,
     pub queues: Vec<Queue>,
+    pub secrets: Vec<Secret>,
+    pub configuration_sets: Vec<ConfigurationSet>,
+    pub rules: Vec<Rule>,
     pub api: Option<Api>,
     pub outputs: BTreeMap<String, String>,
 }
@@ -88,6 +92,38 @@ pub struct Queue {
     pub retention: Duration,
     /// The dead-letter queue's name and the number of receives before a message goes there.
     pub redrive: Option<(String, u32)>,
+}
+
+#[derive(Clone)]
+pub struct Secret {
+    pub logical_id: String,
+    pub name: String,
+    pub arn: String,
+    /// What it holds until something else is put into it.
+    pub value: String,
+}
+
+/// Without its value.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").field("logical_id", &self.logical_id).field("arn", &self.arn).finish_non_exhaustive()
+    }
+}
+
+/// A configuration set of SES.
+#[derive(Debug, Clone)]
+pub struct ConfigurationSet {
+    pub name: String,
+    /// Per enabled destination on the default event bus: the types of events that it gets, as events name them.
+    pub destinations: Vec<BTreeSet<&'static str>>,
+}
+
+/// A rule of the default event bus that is switched on.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    pub name: String,
+    pub pattern: Value,
+    pub queues: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -5,6 +5,9 @@
 //! receive and redrives it. Moving time then moves both.
 
 mod desk;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

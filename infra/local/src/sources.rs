@@ -4,7 +4,7 @@ mod filter;
 mod queue;
 mod stream;
 
-pub use filter::{FilterError, check as check_filter};
+pub use filter::{FilterError, check as check_filter, passes as passes_filter};
 pub use queue::QueueMapping;
 pub use stream::StreamMapping;
 

@@ -2,6 +2,9 @@
 
 mod launch;
 mod mappings;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,10 +18,12 @@ use umavez_platform::clock::OFFSET_VARIABLE;
 use self::launch::{access_key, concurrency, spec};
 use self::mappings::Mappings;
 use crate::activity::Activity;
+use crate::bus::Bus;
 use crate::calls::Calls;
 use crate::catcher::Catcher;
 use crate::clock::Clock;
 use crate::dynamo::Dynamo;
+use crate::email_events::EmailEvents;
 use crate::faults::{Fault, Faults};
 use crate::front::{self, Front};
 use crate::functions::{Functions, Logs};
@@ -26,6 +31,7 @@ use crate::gateway::Gateway;
 use crate::model::Model;
 use crate::parts::Parts;
 use crate::queues::Queues;
+use crate::secrets::{self, Secrets};
 use crate::sources::check_filter;
 use crate::state::{Kept, StateDirectory};
 use crate::template;
@@ -47,6 +53,8 @@ pub struct Options {
     pub port: u16,
     /// Where state is kept; none: nowhere.
     pub data: Option<PathBuf>,
+    /// A file with values of secrets by their logical ids, instead of the template's; it need not be there.
+    pub secrets: Option<PathBuf>,
     /// Processes per function, unless the template reserves fewer.
     pub concurrency: usize,
     /// Whether schedules fire by themselves. Without, [`Stack::tick`] fires them.
@@ -65,6 +73,7 @@ impl Options {
             parameters: BTreeMap::new(),
             port: 0,
             data: None,
+            secrets: None,
             concurrency: 4,
             schedules: true,
             echo_logs: false,
@@ -83,6 +92,8 @@ struct Shared {
     parts: Parts,
     calls: Calls,
     catcher: Catcher,
+    email_events: EmailEvents,
+    secrets: Secrets,
     logs: Logs,
     mappings: Mappings,
     /// Gone after [`Stack::stop`], and its lock with it.
@@ -121,6 +132,11 @@ impl Stack {
             Arc::new(move || clock.now_ms())
         };
         let catcher = Catcher::new(now.clone());
+        let bus = Bus::new(&model.rules, queues.clone(), clock.clone());
+        let email_events = EmailEvents::new(&model.configuration_sets, bus, clock.clone());
+        let given = options.secrets.as_deref().map(secrets::read_values).transpose()?.unwrap_or_default();
+        let put = state.as_ref().map(StateDirectory::secrets);
+        let secrets = Secrets::open(&model.secrets, &given, put, clock.clone())?;
         let logs = match &state {
             Some(state) => Logs::new(Some(&state.logs()), options.echo_logs)?,
             None => Logs::new(None, options.echo_logs)?,
@@ -132,7 +148,15 @@ impl Stack {
         let callers = model.functions.iter().map(|f| (access_key(f), f.binary.clone())).collect();
         let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
         let parts = Parts { functions, dynamo, queues, clock, activity, faults };
-        let front = Front { callers, parts: parts.clone(), catcher: catcher.clone(), calls: calls.clone(), http };
+        let front = Front {
+            callers,
+            parts: parts.clone(),
+            catcher: catcher.clone(),
+            email_events: email_events.clone(),
+            secrets: secrets.clone(),
+            calls: calls.clone(),
+            http,
+        };
         front::serve(front, front_listener, &mut tasks);
 
         let mappings = Mappings::of(&model, &parts, &kept.checkpoints, |function| concurrency(function, &options));
@@ -150,6 +174,8 @@ impl Stack {
             parts,
             calls,
             catcher,
+            email_events,
+            secrets,
             logs,
             mappings,
             state: Mutex::new(state),
@@ -207,6 +233,15 @@ impl Stack {
 
     pub fn catcher(&self) -> &Catcher {
         &self.0.catcher
+    }
+
+    /// The switch of what SES publishes.
+    pub fn email_events(&self) -> &EmailEvents {
+        &self.0.email_events
+    }
+
+    pub fn secrets(&self) -> &Secrets {
+        &self.0.secrets
     }
 
     pub fn logs(&self) -> &Logs {
@@ -348,7 +383,7 @@ fn check(model: &Model) -> Result<(), StackError> {
     for source in model.functions.iter().flat_map(|function| &function.stream_sources) {
         source.filters.iter().try_for_each(check_filter)?;
     }
-    Ok(())
+    Ok(model.rules.iter().map(|rule| &rule.pattern).try_for_each(check_filter)?)
 }
 
 async fn listen(port: u16) -> Result<TcpListener, StackError> {

@@ -1,4 +1,5 @@
-//! What survives a restart: the tables' file, and beside it the clock, the streams' positions and waiting messages.
+//! What survives a restart: the tables' file, and beside it the clock, the streams' positions, waiting messages, and the
+//! values that secrets were given.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -44,6 +45,11 @@ impl StateDirectory {
 
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
+    }
+
+    /// Apart from the rest: written when a secret is put, and for nobody else to read.
+    pub fn secrets(&self) -> PathBuf {
+        self.path.join("secrets.json")
     }
 
     /// What was kept; nothing at a first start.

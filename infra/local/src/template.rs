@@ -5,11 +5,14 @@ mod error;
 mod events;
 mod functions;
 mod intrinsics;
+mod mail;
 mod names;
 mod node;
 mod parameters;
 mod resources;
+mod rules;
 mod schedules;
+mod secrets;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -17,7 +20,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 pub use self::error::{Problem, TemplateError};
-pub use self::names::{ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK};
+pub use self::names::{ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK, configuration_set_arn, secret_name};
 
 use self::functions::HttpApi;
 use self::intrinsics::Resolver;
@@ -86,6 +89,18 @@ fn build(all: &[Resource]) -> Result<Model, TemplateError> {
     }
     for resource in of_kind(all, names::QUEUE) {
         model.queues.push(resources::queue(resource, all)?);
+    }
+    for resource in of_kind(all, names::SECRET) {
+        model.secrets.push(secrets::secret(resource)?);
+    }
+    for resource in of_kind(all, names::CONFIGURATION_SET) {
+        model.configuration_sets.push(mail::configuration_set(resource)?);
+    }
+    for resource in of_kind(all, names::EVENT_DESTINATION) {
+        mail::add_destination(resource, &mut model.configuration_sets)?;
+    }
+    for resource in of_kind(all, names::RULE) {
+        model.rules.extend(rules::rule(resource, all)?);
     }
     // A role that no function uses is still checked.
     for resource in of_kind(all, names::ROLE) {
@@ -240,7 +255,9 @@ mod tests {
                     assert!(!action.contains('*'), "{statement}");
                 }
                 for resource in texts(&statement["Resource"]) {
-                    assert!(resource.starts_with("arn:aws:") && resource.contains("umavez-local-"), "{statement}");
+                    // Identities of SES are not the template's: which there are is the account's matter.
+                    let own = resource.contains("umavez-local-") || resource.contains(":identity/");
+                    assert!(resource.starts_with("arn:aws:") && own, "{statement}");
                 }
             }
         }

@@ -37,6 +37,10 @@ pub enum Message {
     Panic,
     Fail,
     Hang,
+    /// Not now: asks for itself again in so many seconds.
+    Hide {
+        seconds: i32,
+    },
 }
 
 pub fn key(id: &str) -> Key {

@@ -22,14 +22,25 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let body = message.body.unwrap_or_default();
+    let body = message.body.clone().unwrap_or_default();
     match serde_json::from_str(&body).map_err(|_| RecordError::Poison("unreadable"))? {
         Message::Job { v: 1, id } => work(deps, invocation, &id).await,
         Message::Job { .. } => Err(RecordError::Poison("unknown_version")),
         Message::Panic => panic!("told to, with a secret: canary-panic"),
         Message::Fail => Err(RecordError::Retry("told_to")),
         Message::Hang => hang().await,
+        Message::Hide { seconds } => hide(deps, message.receipt_handle, message.event_source_arn, seconds).await,
     }
+}
+
+/// A failed message comes back when its visibility ends, and its receiver may say when that is.
+async fn hide(deps: &Deps, receipt: Option<String>, arn: Option<String>, seconds: i32) -> Result<Outcome, RecordError> {
+    let queue = arn.unwrap_or_default().rsplit(':').next().unwrap_or_default().to_owned();
+    let work = &deps.relay.queues["work"];
+    let url = work.rsplit_once('/').map_or(queue.clone(), |(base, _)| format!("{base}/{queue}"));
+    let change = deps.relay.sqs.change_message_visibility().queue_url(url).set_receipt_handle(receipt);
+    change.visibility_timeout(seconds).send().await.map_err(|_| RecordError::Retry("not_hidden"))?;
+    Err(RecordError::Retry("hidden"))
 }
 
 async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome, RecordError> {

@@ -7,9 +7,7 @@ use super::{Caught, Provider, Reading, Stamp, request::Request};
 pub(super) const PROVIDER: Provider = Provider { channel: "email", read, is_secret: |_| false };
 
 fn read(request: &Request, stamp: Stamp) -> Reading {
-    let lists = ["ToAddresses", "CcAddresses", "BccAddresses"].map(|list| &request.body["Destination"][list]);
-    let addresses = lists.into_iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
-    let to = addresses.map(|mailbox| address(mailbox).to_owned()).collect();
+    let to = recipients(&request.body);
     let mut answer = answer(request, stamp);
     answer.headers.push(("x-amzn-requestid".to_owned(), uuid(stamp)));
     Reading { to, answer }
@@ -27,8 +25,15 @@ fn answer(request: &Request, stamp: Stamp) -> Caught {
     }
 }
 
+/// The addresses that a request is for.
+pub(crate) fn recipients(request: &Value) -> Vec<String> {
+    let lists = ["ToAddresses", "CcAddresses", "BccAddresses"].map(|list| &request["Destination"][list]);
+    let mailboxes = lists.into_iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+    mailboxes.map(|mailbox| address(mailbox).to_owned()).collect()
+}
+
 /// `a@b` of `Name <a@b>`.
-fn address(mailbox: &str) -> &str {
+pub(crate) fn address(mailbox: &str) -> &str {
     let bracketed = mailbox.rsplit_once('<').and_then(|(_, rest)| rest.split_once('>'));
     bracketed.map_or(mailbox, |(address, _)| address).trim()
 }

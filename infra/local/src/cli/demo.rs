@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::task::JoinSet;
-use umavez_local::{Options, Stack, binaries};
+use umavez_local::{Options, Stack, binaries, secrets};
 
 use super::start::FIRST_KEY;
 use super::{CliError, keys, remote};
@@ -70,6 +70,7 @@ pub async fn run() -> Result<(), CliError> {
     binaries::build(false).await?;
     let options = Options {
         parameters: steps.iter().flat_map(|step| step.parameters.clone()).collect(),
+        secrets: Some(secrets::local_file()),
         ..Options::in_memory(fs::read_to_string(root.join("template.yaml"))?)
     };
     let stack = Stack::start(options).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use umavez_local::functions::{LogLine, PROCESS_DIED};
-use umavez_local::{Options, Stack, binaries};
+use umavez_local::{Options, Stack, binaries, secrets};
 
 use super::{CliError, StartArguments, keys};
 
@@ -55,6 +55,7 @@ pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliErro
         parameters: parameters(&arguments.parameters)?,
         port,
         data,
+        secrets: Some(secrets::local_file()),
         concurrency: arguments.concurrency,
         schedules: true,
         echo_logs: arguments.logs,

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{Front, PROVIDER};
+use crate::template::secret_name;
 
 /// A call, told apart: who, what, on what.
 pub(super) struct Arrived {
@@ -70,7 +71,7 @@ fn operation(headers: &HeaderMap) -> String {
     target.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// The table or queue that a request names.
+/// The table, queue or secret that a request names.
 fn target_of(body: &[u8]) -> String {
     let Ok(request) = serde_json::from_slice::<Value>(body) else { return String::new() };
     if let Some(table) = request["TableName"].as_str() {
@@ -78,6 +79,9 @@ fn target_of(body: &[u8]) -> String {
     }
     if let Some(url) = request["QueueUrl"].as_str() {
         return url.rsplit('/').next().unwrap_or_default().to_owned();
+    }
+    if let Some(secret) = request["SecretId"].as_str() {
+        return secret_name(secret).to_owned();
     }
     let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut tables: Vec<_> = writes
@@ -129,5 +133,20 @@ mod tests {
         let signed = Signed { access_key: "local-a".to_owned(), service: "dynamodb".to_owned() };
         assert_eq!(Signed::of(&headers), signed);
         assert_eq!(Signed::of(&HeaderMap::new()), Signed::default());
+    }
+
+    #[test]
+    fn a_call_is_about_what_its_request_names() {
+        let arn = "arn:aws:secretsmanager:us-east-1:000000000000:secret:s-local0";
+        for (request, target) in [
+            (serde_json::json!({"TableName": "t"}), "t"),
+            (serde_json::json!({"QueueUrl": "http://x/000000000000/q"}), "q"),
+            (serde_json::json!({"SecretId": arn}), "s"),
+            (serde_json::json!({"SecretId": "s"}), "s"),
+            (serde_json::json!({}), ""),
+        ] {
+            assert_eq!(target_of(request.to_string().as_bytes()), target, "{request}");
+        }
+        assert_eq!(actions("secretsmanager", "GetSecretValue", b"{}"), ["secretsmanager:GetSecretValue"]);
     }
 }

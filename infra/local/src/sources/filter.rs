@@ -1,4 +1,5 @@
-//! Filter patterns of event source mappings: an object is matched field by field, a list is any of its matchers.
+//! Patterns of event source mappings and of rules: an object is matched field by field, a list is any of its matchers. Of
+//! a list in the event, one item that matches is enough.
 
 use serde_json::Value;
 
@@ -39,7 +40,12 @@ fn matches(pattern: &Value, value: Option<&Value>) -> bool {
         Value::Object(fields) => {
             fields.iter().all(|(name, pattern)| matches(pattern, value.and_then(|value| value.get(name))))
         }
-        Value::Array(matchers) => matchers.iter().any(|matcher| matches_one(matcher, value)),
+        Value::Array(matchers) => matchers.iter().any(|matcher| match value {
+            Some(Value::Array(items)) if matcher.get("exists").is_none() => {
+                items.iter().any(|item| matches_one(matcher, Some(item)))
+            }
+            _ => matches_one(matcher, value),
+        }),
         _ => false,
     }
 }
@@ -95,6 +101,22 @@ mod tests {
             &json!({"dynamodb": {"NewImage": {"emit": {"M": {"seq": {"N": "1"}}}}}})
         ));
         assert!(!passes(std::slice::from_ref(&pattern), &json!({"dynamodb": {"NewImage": {"a": {"S": "1"}}}})));
+    }
+
+    #[test]
+    fn of_a_list_in_the_event_one_item_is_enough() {
+        let pattern = |matcher: Value| [json!({"tags": {"set": [matcher]}})];
+        let event = json!({"tags": {"set": ["a", "b"]}});
+        for (matcher, passed) in [
+            (json!("b"), true),
+            (json!("c"), false),
+            (json!({"prefix": "a"}), true),
+            (json!({"anything-but": ["a", "b"]}), false),
+            (json!({"exists": true}), true),
+            (json!({"exists": false}), false),
+        ] {
+            assert_eq!(passes(&pattern(matcher.clone()), &event), passed, "{matcher}");
+        }
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn queue_source(id: String, node: Node, all: &[Resource]) -> Result<Option<Queue
         queue: by_arn(&node.need("Queue")?, names::QUEUE, all)?.name.clone(),
         batch_size: batch_size(&node, 10)?,
         window: seconds_or(&node, "MaximumBatchingWindowInSeconds", 0)?,
-        max_concurrency: concurrency.map(|count| count.count()).transpose()?,
+        max_concurrency: concurrency.map(|count| max_concurrency(&count)).transpose()?,
         partial_failures: partial_failures(&node)?,
     };
     // AWS refuses it too, but only in the middle of a deployment.
@@ -90,6 +90,14 @@ fn queue_source(id: String, node: Node, all: &[Resource]) -> Result<Option<Queue
         return Err(node.unsupported("a batch of more than 10 needs MaximumBatchingWindowInSeconds"));
     }
     Ok(enabled(&node)?.then_some(source))
+}
+
+/// AWS takes no other number.
+fn max_concurrency(node: &Node) -> Result<u32> {
+    match node.count()? {
+        count @ 2..=1_000 => Ok(count),
+        _ => Err(node.error(Problem::Expected("2 to 1000"))),
+    }
 }
 
 fn stream_source(id: String, node: Node, all: &[Resource]) -> Result<Option<StreamSource>> {
@@ -297,6 +305,16 @@ Resources:
         let source = &function.queue_sources[0];
         assert_eq!((source.batch_size, source.window.as_secs(), source.max_concurrency), (10, 0, None));
         assert!(!source.partial_failures);
+    }
+
+    #[test]
+    fn a_concurrency_that_aws_does_not_take_is_refused() {
+        for count in [1, 1_001] {
+            assert_eq!(
+                refusal("SQS", &format!("Queue: !GetAtt Q.Arn, ScalingConfig: {{MaximumConcurrency: {count}}}")),
+                ".Properties.ScalingConfig.MaximumConcurrency: expected 2 to 1000"
+            );
+        }
     }
 
     #[test]

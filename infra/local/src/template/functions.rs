@@ -258,6 +258,33 @@ Resources:
         );
     }
 
+    #[test]
+    fn a_statement_may_be_on_a_pattern_and_under_a_condition() {
+        let model = load(
+            "
+Resources:
+  S: {Type: 'AWS::SecretsManager::Secret', Properties: {Name: s}}
+  R:
+    Type: AWS::IAM::Role
+    Properties:
+      AssumeRolePolicyDocument: {}
+      Policies:
+        - PolicyDocument:
+            Statement:
+              - Effect: Allow
+                Action: ses:SendEmail
+                Resource: !Sub 'arn:${AWS::Partition}:ses:${AWS::Region}:${AWS::AccountId}:identity/*'
+                Condition: {StringEquals: {'ses:FromAddress': [a@example.com]}}
+              - {Effect: Allow, Action: 'secretsmanager:GetSecretValue', Resource: !Ref S}
+  F: {Type: AWS::Serverless::Function, Properties: {CodeUri: a, Role: !GetAtt R.Arn}}",
+        )
+        .unwrap();
+        let [email, secret] = &model.functions[0].policies[..] else { panic!("two statements") };
+        assert_eq!(email["Resource"], "arn:aws:ses:us-east-1:000000000000:identity/*");
+        assert_eq!(email["Condition"], json!({"StringEquals": {"ses:FromAddress": ["a@example.com"]}}));
+        assert_eq!(secret["Resource"], "arn:aws:secretsmanager:us-east-1:000000000000:secret:s-local0");
+    }
+
     fn api(auth: &str) -> Result<Model> {
         load(&format!(
             "

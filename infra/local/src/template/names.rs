@@ -18,6 +18,14 @@ pub(super) const ROLE: &str = "AWS::IAM::Role";
 pub(super) const LOG_GROUP: &str = "AWS::Logs::LogGroup";
 pub(super) const ALARM: &str = "AWS::CloudWatch::Alarm";
 pub(super) const DASHBOARD: &str = "AWS::CloudWatch::Dashboard";
+pub(super) const SECRET: &str = "AWS::SecretsManager::Secret";
+pub(super) const CONFIGURATION_SET: &str = "AWS::SES::ConfigurationSet";
+pub(super) const EVENT_DESTINATION: &str = "AWS::SES::ConfigurationSetEventDestination";
+pub(super) const RULE: &str = "AWS::Events::Rule";
+pub(super) const QUEUE_POLICY: &str = "AWS::SQS::QueuePolicy";
+
+/// What Secrets Manager puts behind a secret's name in its ARN; six random characters there.
+const SECRET_SUFFIX: &str = "-local0";
 
 /// The property that holds the physical name, for every type that the local stack knows.
 pub(super) fn name_property(kind: &str) -> Option<&'static str> {
@@ -30,6 +38,9 @@ pub(super) fn name_property(kind: &str) -> Option<&'static str> {
         LOG_GROUP => Some("LogGroupName"),
         ALARM => Some("AlarmName"),
         DASHBOARD => Some("DashboardName"),
+        SECRET | CONFIGURATION_SET | RULE => Some("Name"),
+        // CloudFormation names them itself.
+        EVENT_DESTINATION | QUEUE_POLICY => Some("Id"),
         _ => None,
     }
 }
@@ -38,19 +49,21 @@ pub(super) fn reference(kind: &str, name: &str) -> String {
     match kind {
         QUEUE => format!("{QUEUE_URL_BASE}{name}"),
         HTTP_API => API_ID.to_owned(),
+        SECRET => arn(kind, name),
         _ => name.to_owned(),
     }
 }
 
 pub(super) fn attribute(kind: &str, name: &str, attribute: &str) -> Option<String> {
     match (kind, attribute) {
-        (FUNCTION | TABLE | QUEUE | ROLE | ALARM, "Arn") => Some(arn(kind, name)),
+        (FUNCTION | TABLE | QUEUE | ROLE | ALARM | RULE, "Arn") => Some(arn(kind, name)),
         // As CloudFormation gives it: the group and every log stream in it.
         (LOG_GROUP, "Arn") => Some(format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{name}:*")),
         (TABLE, "StreamArn") => Some(stream_arn(name)),
         (QUEUE, "QueueName") => Some(name.to_owned()),
         (QUEUE, "QueueUrl") => Some(reference(kind, name)),
         (HTTP_API, "ApiId") => Some(API_ID.to_owned()),
+        (SECRET | EVENT_DESTINATION | QUEUE_POLICY, "Id") => Some(reference(kind, name)),
         _ => None,
     }
 }
@@ -61,8 +74,27 @@ pub(super) fn arn(kind: &str, name: &str) -> String {
         QUEUE => format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"),
         ROLE => format!("arn:aws:iam::{ACCOUNT}:role/{name}"),
         ALARM => format!("arn:aws:cloudwatch:{REGION}:{ACCOUNT}:alarm:{name}"),
+        SECRET => format!("arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:{name}{SECRET_SUFFIX}"),
+        CONFIGURATION_SET => configuration_set_arn(name),
+        RULE => format!("arn:aws:events:{REGION}:{ACCOUNT}:rule/{name}"),
         _ => format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"),
     }
+}
+
+pub fn configuration_set_arn(name: &str) -> String {
+    format!("arn:aws:ses:{REGION}:{ACCOUNT}:configuration-set/{name}")
+}
+
+/// The name of a secret that is asked for by its name or by its ARN.
+pub fn secret_name(id: &str) -> &str {
+    let Some(("arn", _)) = id.split_once(':') else { return id };
+    let name = id.rsplit(':').next().unwrap_or_default();
+    name.strip_suffix(SECRET_SUFFIX).unwrap_or(name)
+}
+
+/// The one bus that there is.
+pub(super) fn default_bus_arn() -> String {
+    format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/default")
 }
 
 pub(super) fn stream_arn(table: &str) -> String {
@@ -100,6 +132,10 @@ mod tests {
             (LOG_GROUP, "Arn", "arn:aws:logs:us-east-1:000000000000:log-group:n:*"),
             (ALARM, "Arn", "arn:aws:cloudwatch:us-east-1:000000000000:alarm:n"),
             (HTTP_API, "ApiId", "local-api"),
+            (SECRET, "Id", "arn:aws:secretsmanager:us-east-1:000000000000:secret:n-local0"),
+            (RULE, "Arn", "arn:aws:events:us-east-1:000000000000:rule/n"),
+            (QUEUE_POLICY, "Id", "n"),
+            (EVENT_DESTINATION, "Id", "n"),
         ];
         for (kind, name, expected) in cases {
             assert_eq!(attribute(kind, "n", name).as_deref(), Some(expected), "{kind} {name}");
@@ -112,5 +148,16 @@ mod tests {
         assert_eq!(reference(QUEUE, "n"), "http://sqs.local/000000000000/n");
         assert_eq!(reference(TABLE, "n"), "n");
         assert_eq!(reference(HTTP_API, "n"), "local-api");
+        for kind in [CONFIGURATION_SET, RULE, QUEUE_POLICY] {
+            assert_eq!(reference(kind, "n"), "n");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_known_by_its_name_and_by_its_arn() {
+        let arn = reference(SECRET, "a/b");
+        assert_eq!(arn, "arn:aws:secretsmanager:us-east-1:000000000000:secret:a/b-local0");
+        assert_eq!((secret_name("a/b"), secret_name(&arn)), ("a/b", "a/b"));
+        assert_eq!(secret_name("arn:aws:secretsmanager:us-east-1:000000000000:secret:a"), "a");
     }
 }

@@ -68,6 +68,7 @@ pub(super) fn read(id: &str, node: Node, resolver: &Resolver) -> Result<Option<R
 fn idle(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
         names::LOG_GROUP => Some(&["LogGroupName", "RetentionInDays", "Tags"]),
+        names::QUEUE_POLICY => Some(&["Queues", "PolicyDocument"]),
         names::DASHBOARD => Some(&["DashboardName", "DashboardBody"]),
         names::ALARM => Some(&[
             "ActionsEnabled",

@@ -43,7 +43,7 @@ fn rate(expression: &str) -> Option<Duration> {
     Some(Duration::from_secs(u64::from(count) * seconds))
 }
 
-fn state(node: &Node) -> Result<bool> {
+pub(super) fn state(node: &Node) -> Result<bool> {
     match node.get("State") {
         None => Ok(true),
         Some(state) => match state.str()? {

@@ -1,0 +1,204 @@
+//! Secrets Manager: the secrets of the template, with the values that they have here.
+//!
+//! A value is the template's, unless the file of local values has another, unless another was put while the stack ran.
+//! What was put is kept in the data directory, if there is one. Values are told to callers of the API and to nobody else.
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::StackError;
+use crate::binaries::workspace_root;
+use crate::clock::Clock;
+use crate::functions::random_uuid;
+use crate::model::Secret;
+use crate::template::secret_name;
+
+const CURRENT: &str = "AWSCURRENT";
+
+/// A handle: clones are cheap and mean the same secrets.
+#[derive(Clone)]
+pub struct Secrets(Arc<Shared>);
+
+struct Shared {
+    secrets: Vec<Secret>,
+    /// Where what was put is kept.
+    file: Option<PathBuf>,
+    clock: Clock,
+    /// By logical id.
+    versions: Mutex<BTreeMap<String, Version>>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Version {
+    id: String,
+    value: String,
+    created_ms: i64,
+    /// Whether it was put while a stack ran.
+    #[serde(skip, default = "yes")]
+    put: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// An error as Secrets Manager says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: &'static str,
+    pub message: String,
+}
+
+impl Secrets {
+    /// `given`: local values by logical id; those of secrets that the template does not have are left alone, as a
+    /// template for a test has only some of them.
+    pub fn open(
+        secrets: &[Secret],
+        given: &BTreeMap<String, Value>,
+        file: Option<PathBuf>,
+        clock: Clock,
+    ) -> Result<Self, StackError> {
+        let mut put = file.as_deref().map(load::<BTreeMap<String, Version>>).transpose()?.flatten().unwrap_or_default();
+        let created_ms = clock.now_ms();
+        let version = |secret: &Secret| {
+            let begins = || {
+                let value = given.get(&secret.logical_id).map_or_else(|| secret.value.clone(), text_of);
+                Version { id: random_uuid(), value, created_ms, put: false }
+            };
+            (secret.logical_id.clone(), put.remove(&secret.logical_id).unwrap_or_else(begins))
+        };
+        let versions = Mutex::new(secrets.iter().map(version).collect());
+        Ok(Self(Arc::new(Shared { secrets: secrets.to_vec(), file, clock, versions })))
+    }
+
+    /// Puts a value into a secret that is named by its logical id, its name or its ARN; the id of the version.
+    pub fn set(&self, name: &str, value: &Value) -> Result<String, StackError> {
+        let Some(secret) = self.by_logical_id(name).or_else(|| self.find(name)) else {
+            let known: Vec<_> = self.0.secrets.iter().map(|secret| secret.logical_id.as_str()).collect();
+            return Err(StackError::Secret(format!("there is no secret {name:?}; there are {}", known.join(", "))));
+        };
+        let id = random_uuid();
+        self.put(secret, id.clone(), text_of(value))?;
+        Ok(id)
+    }
+
+    /// A call as it comes over HTTP.
+    pub fn handle(&self, operation: &str, body: &[u8]) -> Result<Value, Refusal> {
+        let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+        let refuse = |kind, message: &str| Err(Refusal { kind, message: message.to_owned() });
+        let Some(secret) = self.find(request["SecretId"].as_str().unwrap_or_default()) else {
+            return refuse("ResourceNotFoundException", "Secrets Manager can't find the specified secret.");
+        };
+        match operation {
+            "GetSecretValue" => self.get(secret, &request),
+            "PutSecretValue" => self.put_by_request(secret, &request),
+            _ => refuse("InvalidRequestException", "the local stack knows GetSecretValue and PutSecretValue"),
+        }
+    }
+
+    fn get(&self, secret: &Secret, request: &Value) -> Result<Value, Refusal> {
+        let version = self.current(secret);
+        let other = |name: &str, known: &str| request[name].as_str().is_some_and(|wanted| wanted != known);
+        if other("VersionStage", CURRENT) || other("VersionId", &version.id) {
+            let message = "Secrets Manager can't find the specified secret value for this version.".to_owned();
+            return Err(Refusal { kind: "ResourceNotFoundException", message });
+        }
+        Ok(json!({
+            "ARN": secret.arn, "Name": secret.name, "VersionId": version.id, "VersionStages": [CURRENT],
+            "SecretString": version.value, "CreatedDate": version.created_ms as f64 / 1_000.0,
+        }))
+    }
+
+    /// The token of the request is the id of the version: a put that is made again is the same one.
+    fn put_by_request(&self, secret: &Secret, request: &Value) -> Result<Value, Refusal> {
+        let Some(value) = request["SecretString"].as_str() else {
+            let message = "You must provide SecretString; the local stack knows no SecretBinary.".to_owned();
+            return Err(Refusal { kind: "InvalidParameterException", message });
+        };
+        let id = request["ClientRequestToken"].as_str().map_or_else(random_uuid, str::to_owned);
+        let current = self.current(secret);
+        if current.id != id {
+            let failed = |error: StackError| Refusal { kind: "InternalServiceError", message: error.to_string() };
+            self.put(secret, id.clone(), value.to_owned()).map_err(failed)?;
+        } else if current.value != value {
+            let message = "You can't use ClientRequestToken again for another value.".to_owned();
+            return Err(Refusal { kind: "ResourceExistsException", message });
+        }
+        Ok(json!({"ARN": secret.arn, "Name": secret.name, "VersionId": id, "VersionStages": [CURRENT]}))
+    }
+
+    fn put(&self, secret: &Secret, id: String, value: String) -> Result<(), StackError> {
+        let mut versions = self.versions();
+        let version = Version { id, value, created_ms: self.0.clock.now_ms(), put: true };
+        versions.insert(secret.logical_id.clone(), version);
+        let Some(file) = &self.0.file else { return Ok(()) };
+        let put: BTreeMap<_, _> = versions.iter().filter(|(_, version)| version.put).collect();
+        save(file, &put)
+    }
+
+    fn current(&self, secret: &Secret) -> Version {
+        let empty = || Version { id: String::new(), value: secret.value.clone(), created_ms: 0, put: false };
+        self.versions().get(&secret.logical_id).cloned().unwrap_or_else(empty)
+    }
+
+    fn find(&self, id: &str) -> Option<&Secret> {
+        self.0.secrets.iter().find(|secret| secret.name == secret_name(id))
+    }
+
+    fn by_logical_id(&self, id: &str) -> Option<&Secret> {
+        self.0.secrets.iter().find(|secret| secret.logical_id == id)
+    }
+
+    fn versions(&self) -> MutexGuard<'_, BTreeMap<String, Version>> {
+        self.0.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the workspace has its values for this machine: made-up ones, which the catcher takes for true.
+pub fn local_file() -> PathBuf {
+    workspace_root().join("infra/local-secrets.json")
+}
+
+/// Local values by logical id, from a file; none if there is no such file.
+pub fn read_values(file: &Path) -> Result<BTreeMap<String, Value>, StackError> {
+    Ok(load(file)?.unwrap_or_default())
+}
+
+/// Text is a secret as it is, anything else is its JSON.
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn load<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, StackError> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    // Where it is wrong, and not what stands there.
+    let unreadable = |error: serde_json::Error| {
+        let (file, line) = (file.display(), error.line());
+        StackError::State(format!("{file} cannot be read: line {line} is not what is expected there"))
+    };
+    serde_json::from_str(&text).map(Some).map_err(unreadable)
+}
+
+/// Written beside and moved into place, for nobody but its owner to read.
+fn save(file: &Path, put: &impl Serialize) -> Result<(), StackError> {
+    let text = serde_json::to_string(put).map_err(|error| StackError::Emulator(error.to_string()))?;
+    let beside = file.with_extension("json.new");
+    let mut new = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    new.write_all(text.as_bytes())?;
+    fs::rename(beside, file)?;
+    Ok(())
+}

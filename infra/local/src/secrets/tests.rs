@@ -1,0 +1,83 @@
+use super::*;
+
+const ARN: &str = "arn:aws:secretsmanager:us-east-1:000000000000:secret:a-local0";
+
+fn secret() -> Secret {
+    Secret { logical_id: "A".into(), name: "a".into(), arn: ARN.into(), value: "{}".into() }
+}
+
+fn open(given: Value, file: Option<PathBuf>) -> Secrets {
+    let given = serde_json::from_value(given).unwrap();
+    Secrets::open(&[secret()], &given, file, Clock::new(0)).unwrap()
+}
+
+fn get(secrets: &Secrets, id: &str) -> Result<Value, Refusal> {
+    secrets.handle("GetSecretValue", json!({"SecretId": id}).to_string().as_bytes())
+}
+
+fn put(secrets: &Secrets, value: &str, token: &str) -> Result<Value, Refusal> {
+    let request = json!({"SecretId": ARN, "SecretString": value, "ClientRequestToken": token});
+    secrets.handle("PutSecretValue", request.to_string().as_bytes())
+}
+
+fn value(secrets: &Secrets) -> Value {
+    get(secrets, "a").unwrap()["SecretString"].clone()
+}
+
+#[test]
+fn a_secret_is_got_by_its_name_and_by_its_arn() {
+    let secrets = open(json!({}), None);
+    for id in ["a", ARN] {
+        let got = get(&secrets, id).unwrap();
+        assert_eq!((&got["ARN"], &got["Name"], &got["SecretString"]), (&json!(ARN), &json!("a"), &json!("{}")));
+        assert_eq!(got["VersionStages"], json!(["AWSCURRENT"]));
+        assert!(got["VersionId"].is_string() && got["CreatedDate"].as_f64() > Some(1.6e9));
+    }
+    for unknown in ["b", "A", ""] {
+        assert_eq!(get(&secrets, unknown).unwrap_err().kind, "ResourceNotFoundException");
+    }
+    let previous = json!({"SecretId": "a", "VersionStage": "AWSPREVIOUS"}).to_string();
+    assert_eq!(secrets.handle("GetSecretValue", previous.as_bytes()).unwrap_err().kind, "ResourceNotFoundException");
+    assert_eq!(secrets.handle("DeleteSecret", br#"{"SecretId": "a"}"#).unwrap_err().kind, "InvalidRequestException");
+}
+
+#[test]
+fn a_local_value_stands_for_the_templates_and_one_that_was_put_for_both() {
+    let secrets = open(json!({"A": {"key": "x"}, "Unknown": 1}), None);
+    assert_eq!(value(&secrets), r#"{"key":"x"}"#);
+    secrets.set("A", &json!({"key": "y"})).unwrap();
+    assert_eq!(value(&secrets), r#"{"key":"y"}"#);
+    secrets.set("a", &json!("plain")).unwrap();
+    assert_eq!(value(&secrets), "plain");
+    let unknown = secrets.set("b", &json!("secret-value")).unwrap_err().to_string();
+    assert_eq!(unknown, r#"there is no secret "b"; there are A"#);
+}
+
+#[test]
+fn a_put_makes_a_version_once() {
+    let secrets = open(json!({}), None);
+    let before = get(&secrets, "a").unwrap()["VersionId"].clone();
+    let first = put(&secrets, "x", "token-1").unwrap();
+    assert_eq!((&first["VersionId"], &first["VersionStages"]), (&json!("token-1"), &json!(["AWSCURRENT"])));
+    assert_ne!(get(&secrets, "a").unwrap()["VersionId"], before);
+    assert_eq!(put(&secrets, "x", "token-1"), Ok(first));
+    assert_eq!(put(&secrets, "y", "token-1").unwrap_err().kind, "ResourceExistsException");
+    assert_eq!(value(&secrets), "x");
+}
+
+#[test]
+fn what_was_put_survives_and_what_was_not_follows_its_file() {
+    let directory = std::env::temp_dir().join(format!("umavez-secrets-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("secrets.json");
+    let _ = fs::remove_file(&file);
+    assert_eq!(value(&open(json!({"A": "one"}), Some(file.clone()))), "one");
+    let again = open(json!({"A": "two"}), Some(file.clone()));
+    assert_eq!(value(&again), "two");
+    again.set("A", &json!("three")).unwrap();
+    assert_eq!(value(&open(json!({"A": "four"}), Some(file.clone()))), "three");
+    fs::write(&file, "{\"A\": \"hidden").unwrap();
+    let refused = Secrets::open(&[secret()], &BTreeMap::new(), Some(file), Clock::new(0)).err().unwrap().to_string();
+    assert!(refused.contains("cannot be read") && !refused.contains("hidden"), "{refused}");
+    fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,0 +1,192 @@
+//! The stack without functions: what callers of its services see.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const TEMPLATE: &str = "
+Resources:
+  Keys: {Type: AWS::SecretsManager::Secret, Properties: {Name: keys, SecretString: '{\"a\": 1}'}}
+  Set: {Type: AWS::SES::ConfigurationSet, Properties: {Name: set}}
+  Destination:
+    Type: AWS::SES::ConfigurationSetEventDestination
+    Properties:
+      ConfigurationSetName: !Ref Set
+      EventDestination:
+        Enabled: true
+        MatchingEventTypes: [SEND, BOUNCE, COMPLAINT]
+        EventBridgeDestination:
+          EventBusArn: !Sub 'arn:${AWS::Partition}:events:${AWS::Region}:${AWS::AccountId}:event-bus/default'
+  Silent: {Type: AWS::SES::ConfigurationSet, Properties: {Name: silent}}
+  All:
+    Type: AWS::Events::Rule
+    Properties: {EventPattern: {source: [aws.ses]}, Targets: [{Id: q, Arn: !GetAtt AllQueue.Arn}]}
+  Bounces:
+    Type: AWS::Events::Rule
+    Properties:
+      EventPattern: {source: [aws.ses], detail-type: [Email Bounced], detail: {mail: {tags: {'ses:configuration-set': [set]}}}}
+      Targets: [{Id: q, Arn: !GetAtt BouncesQueue.Arn}]
+  AllQueue: {Type: AWS::SQS::Queue, Properties: {QueueName: all}}
+  BouncesQueue: {Type: AWS::SQS::Queue, Properties: {QueueName: bounces}}
+";
+const ARN: &str = "arn:aws:secretsmanager:us-east-1:000000000000:secret:keys-local0";
+
+async fn started() -> Stack {
+    Stack::start(Options::in_memory(TEMPLATE)).await.unwrap()
+}
+
+/// A call as the SDK of that service makes it; status and body, or nothing if the reply is lost.
+async fn call(stack: &Stack, service: &str, path: &str, target: &str, body: &Value) -> Option<(u16, Value)> {
+    let credential = format!("AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/{service}/aws4_request, Signature=0");
+    let request = client().post(format!("{}{path}", stack.front_url())).header("authorization", credential);
+    let request = request.header("x-amz-target", target).body(body.to_string());
+    let response = request.send().await.ok()?;
+    let status = response.status().as_u16();
+    Some((status, response.json().await.ok()?))
+}
+
+async fn secret(stack: &Stack, operation: &str, body: Value) -> (u16, Value) {
+    call(stack, "secretsmanager", "/", &format!("secretsmanager.{operation}"), &body).await.unwrap()
+}
+
+async fn control(stack: &Stack, path: &str, body: Value) -> (u16, Value) {
+    let response = client().post(format!("{}{path}", stack.url())).json(&body).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+#[tokio::test]
+async fn a_secret_is_told_to_callers_and_noted_without_its_value() {
+    let stack = started().await;
+    let (status, got) = secret(&stack, "GetSecretValue", json!({"SecretId": ARN})).await;
+    assert_eq!((status, &got["SecretString"]), (200, &json!("{\"a\": 1}")));
+    let (status, none) = secret(&stack, "GetSecretValue", json!({"SecretId": "nothing"})).await;
+    assert_eq!((status, &none["__type"]), (400, &json!("com.amazonaws#ResourceNotFoundException")));
+
+    let put = json!({"SecretId": "keys", "SecretString": "canary-1"});
+    assert_eq!(secret(&stack, "PutSecretValue", put).await.0, 200);
+    assert_eq!(secret(&stack, "GetSecretValue", json!({"SecretId": ARN})).await.1["SecretString"], "canary-1");
+    let (status, set) = control(&stack, "/_local/secrets", json!({"name": "Keys", "value": {"b": "canary-2"}})).await;
+    assert_eq!((status, &set["name"]), (200, &json!("Keys")));
+    let got = secret(&stack, "GetSecretValue", json!({"SecretId": ARN})).await.1;
+    assert_eq!((&got["SecretString"], &got["VersionId"]), (&json!("{\"b\":\"canary-2\"}"), &set["version_id"]));
+    assert_eq!(control(&stack, "/_local/secrets", json!({"name": "none", "value": 1})).await.0, 422);
+
+    for path in ["", "/secrets", "/calls", "/logs", "/sent"] {
+        let told = client().get(format!("{}/_local{path}", stack.url())).send().await.unwrap().text().await.unwrap();
+        assert!(!told.contains("canary"), "{path} tells a value");
+    }
+    let calls = stack.calls().since(0);
+    assert_eq!(calls[0].actions, ["secretsmanager:GetSecretValue"]);
+    assert_eq!((calls[0].target.as_str(), calls[1].target.as_str()), ("keys", "nothing"));
+    stack.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_put_into_a_secret_survives_a_restart() {
+    let directory = std::env::temp_dir().join(format!("umavez-stack-secrets-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).unwrap();
+    let values = directory.join("values.json");
+    std::fs::write(&values, r#"{"Keys": {"a": 2}, "Unknown": {}}"#).unwrap();
+    let options = Options { data: Some(directory.join("data")), secrets: Some(values), ..Options::in_memory(TEMPLATE) };
+    for (found, then) in [("{\"a\":2}", "one"), ("one", "two")] {
+        let stack = Stack::start(options.clone()).await.unwrap();
+        let got = secret(&stack, "GetSecretValue", json!({"SecretId": "keys"})).await.1;
+        assert_eq!(got["SecretString"], found);
+        stack.secrets().set("Keys", &json!(then)).unwrap();
+        stack.stop().await.unwrap();
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+async fn send(stack: &Stack, to: &str, set: &str) -> Option<(u16, Value)> {
+    let email = json!({
+        "FromEmailAddress": "a@example.com", "Destination": {"ToAddresses": [to]}, "ConfigurationSetName": set,
+        "Content": {"Simple": {"Subject": {"Data": "s"}}}, "EmailTags": [{"Name": "n", "Value": "v"}],
+    });
+    call(stack, "ses", "/v2/email/outbound-emails", "", &email).await
+}
+
+/// The queue and the event of every message since the last look.
+async fn published(stack: &Stack) -> Vec<(String, Value)> {
+    let messages = stack.queues().export().await.unwrap();
+    let event = |message: &Value| {
+        let body = serde_json::from_str(message["body"].as_str().unwrap()).unwrap();
+        (message["queue"].as_str().unwrap().to_owned(), body)
+    };
+    messages.iter().map(event).collect()
+}
+
+async fn kinds(stack: &Stack) -> Vec<(String, String)> {
+    let kind = |(queue, event): (String, Value)| (queue, event["detail-type"].as_str().unwrap().to_owned());
+    published(stack).await.into_iter().map(kind).collect()
+}
+
+fn sent_and_bounced() -> Vec<(String, String)> {
+    let all = [("all", "Email Sent"), ("all", "Email Bounced"), ("bounces", "Email Bounced")];
+    all.map(|(queue, kind)| (queue.to_owned(), kind.to_owned())).to_vec()
+}
+
+#[tokio::test]
+async fn what_becomes_of_an_email_is_published_to_the_queues_of_the_rules() {
+    let stack = started().await;
+    let (_, answer) = send(&stack, "ana@example.com", "set").await.unwrap();
+    // It is delivered too, but the set does not let that out.
+    let events = published(&stack).await;
+    let [(queue, event)] = &events[..] else { panic!("one event: {events:?}") };
+    assert_eq!(queue, "all");
+    assert_eq!((&event["version"], &event["source"]), (&json!("0"), &json!("aws.ses")));
+    assert_eq!(event["detail-type"], "Email Sent");
+    assert_eq!(event["resources"], json!(["arn:aws:ses:us-east-1:000000000000:configuration-set/set"]));
+    assert_eq!(event["detail"]["mail"]["messageId"], answer["MessageId"]);
+    assert_eq!(event["detail"]["mail"]["tags"]["n"], json!(["v"]));
+
+    send(&stack, "bounce+1@simulator.amazonses.com", "set").await.unwrap();
+    assert_eq!(kinds(&stack).await, sent_and_bounced());
+    stack.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_email_whose_reply_is_lost_was_sent_and_one_that_was_refused_was_not() {
+    let stack = started().await;
+    let fault = |action: &str| {
+        let fault = json!({"call": {"function": "test", "service": "ses", "action": action}});
+        serde_json::from_value(fault).unwrap()
+    };
+    stack.add_fault(fault("drop_reply")).await.unwrap();
+    assert_eq!(send(&stack, "bounce@simulator.amazonses.com", "set").await, None);
+    assert_eq!(kinds(&stack).await, sent_and_bounced());
+    stack.clear_faults();
+    stack.add_fault(fault("throttle")).await.unwrap();
+    assert_eq!(send(&stack, "ana@example.com", "set").await.unwrap().0, 429);
+    let empty = json!({"ConfigurationSetName": "set"});
+    assert_eq!(call(&stack, "ses", "/v2/email/outbound-emails", "", &empty).await.unwrap().0, 400);
+    assert_eq!(kinds(&stack).await, []);
+    stack.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_is_published_without_a_destination_or_while_it_is_switched_off() {
+    let stack = started().await;
+    for set in ["silent", "unknown"] {
+        assert_eq!(send(&stack, "ana@example.com", set).await.unwrap().0, 200);
+    }
+    assert_eq!(control(&stack, "/_local/ses", json!({"events": false})).await, (200, json!({"events": false})));
+    send(&stack, "ana@example.com", "set").await.unwrap();
+    assert_eq!(kinds(&stack).await, []);
+    stack.email_events().switch(true);
+    send(&stack, "ana@example.com", "set").await.unwrap();
+    assert_eq!(kinds(&stack).await.len(), 1);
+    stack.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rule_whose_pattern_the_stack_does_not_know_is_refused() {
+    let template = TEMPLATE.replace("{source: [aws.ses]}", "{source: [{wildcard: 'aws.*'}]}");
+    let error = Stack::start(Options::in_memory(template)).await.err().unwrap().to_string();
+    assert_eq!(error, r#"the local stack does not know the filter matcher {"wildcard":"aws.*"}"#);
+}
