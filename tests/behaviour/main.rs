@@ -9,5 +9,6 @@ mod intents_options;
 mod limiter;
 mod local_stack;
 mod mappings;
+mod outbound;
 mod outbox;
 mod store;

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use umavez_local::calls::Needed;
+
 use crate::World;
 use crate::world::{Expected, KEY};
 
@@ -56,16 +58,15 @@ fn every_call_is_granted(world: &World) {
         if function.policies.is_empty() || !["dynamodb", "sqs", "secretsmanager"].contains(&call.service.as_str()) {
             continue;
         }
-        for action in &call.actions {
+        for Needed { action, on } in &call.actions {
             let grants = |statement: &&Value| {
-                let secret = format!(":secret:{}-local0\"", call.target);
-                let names = [format!("table/{}\"", call.target), format!(":{}\"", call.target), secret];
+                let names = [format!("table/{on}\""), format!(":{on}\""), format!(":secret:{on}-local0\"")];
                 let resource = statement["Resource"].to_string();
-                let on_it = !call.target.is_empty() && names.iter().any(|name| resource.contains(name));
+                let on_it = !on.is_empty() && names.iter().any(|name| resource.contains(name));
                 on_it && statement["Action"].to_string().contains(&format!("\"{action}\""))
             };
             let granted = function.policies.iter().any(|statement| grants(&statement));
-            assert!(granted, "{} calls {action} on {} without a policy", call.caller, call.target);
+            assert!(granted, "{} calls {action} on {on} without a policy", call.caller);
         }
     }
 }

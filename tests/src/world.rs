@@ -8,6 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use umavez_local::calls::Call;
+use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 use umavez_platform::api_keys;
 use umavez_platform::aws::Aws;
@@ -45,7 +46,8 @@ pub struct Expected {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { template: template(), parameters: BTreeMap::new(), expected: Expected::default() }
+        let parameters = with_local(BTreeMap::new()).expect("the parameters of this machine");
+        Self { template: template(), parameters, expected: Expected::default() }
     }
 }
 
@@ -56,7 +58,7 @@ impl Setup {
     }
 
     pub fn of_template(template: &str) -> Self {
-        Self { template: template.to_owned(), ..Self::default() }
+        Self { template: template.to_owned(), parameters: BTreeMap::new(), ..Self::default() }
     }
 
     pub fn expecting(mut self, expected: Expected) -> Self {
@@ -174,6 +176,12 @@ impl World {
     /// Time moves, and TTL is as late as it is on AWS.
     pub async fn advance_without_ttl(&self, by: Duration) {
         self.stack.advance(by, false).await.expect("time moves");
+    }
+
+    /// A tick of a function's schedule, and all that follows from it.
+    pub async fn tick(&self, function: &str) {
+        assert!(self.stack.tick(&format!("{function}Tick")).await, "{function} has a schedule");
+        self.drain().await;
     }
 
     pub async fn create_key(&self, secret: &str, scopes: &[&str]) -> umavez_domain::access::KeyId {

@@ -17,14 +17,21 @@ pub struct Call {
     pub operation: String,
     /// The table, queue or secret.
     pub target: String,
-    /// What a policy has to grant for it: a transaction needs the actions of its parts.
-    pub actions: Vec<String>,
+    /// What a policy has to grant for it.
+    pub actions: Vec<Needed>,
     /// What the caller was told; 0 when it was told nothing.
     pub status: u16,
     /// The fault that struck, if one did.
     pub fault: Option<String>,
     pub read_units: f64,
     pub write_units: f64,
+}
+
+/// An IAM action, and the table, index, queue or secret that it is on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Needed {
+    pub action: String,
+    pub on: String,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]

@@ -230,7 +230,7 @@ impl Front {
             service: call.service.clone(),
             operation: call.operation.clone(),
             target: call.target.clone(),
-            actions: actions(&call.service, &call.operation, &call.body),
+            actions: actions(&call.service, &call.operation, &call.target, &call.body),
             status,
             fault: fault.and_then(|action| action.as_str().map(str::to_owned)),
             read_units: units.read,

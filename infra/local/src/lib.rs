@@ -17,6 +17,7 @@ pub mod faults;
 pub mod front;
 pub mod functions;
 pub mod gateway;
+pub mod local_parameters;
 pub mod model;
 pub mod parts;
 pub mod queues;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::task::JoinSet;
+use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 
 use super::start::FIRST_KEY;
@@ -69,7 +70,7 @@ pub async fn run() -> Result<(), CliError> {
     eprintln!("umavez: building the functions (the first time takes a few minutes)");
     binaries::build(false).await?;
     let options = Options {
-        parameters: steps.iter().flat_map(|step| step.parameters.clone()).collect(),
+        parameters: with_local(steps.iter().flat_map(|step| step.parameters.clone()).collect())?,
         secrets: Some(secrets::local_file()),
         ..Options::in_memory(fs::read_to_string(root.join("template.yaml"))?)
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use umavez_local::functions::{LogLine, PROCESS_DIED};
+use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 
 use super::{CliError, StartArguments, keys};
@@ -52,7 +53,7 @@ pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliErro
         if arguments.ephemeral { None } else { Some(arguments.data.clone().unwrap_or_else(|| root.join(".umavez"))) };
     Ok(Options {
         template: fs::read_to_string(root.join("template.yaml"))?,
-        parameters: parameters(&arguments.parameters)?,
+        parameters: with_local(parameters(&arguments.parameters)?)?,
         port,
         data,
         secrets: Some(secrets::local_file()),

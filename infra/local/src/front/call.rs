@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{Front, PROVIDER};
+use crate::calls::Needed;
 use crate::template::secret_name;
 
 /// A call, told apart: who, what, on what.
@@ -94,23 +95,32 @@ fn target_of(body: &[u8]) -> String {
     tables.join("+")
 }
 
-/// The IAM actions of a call.
-pub(super) fn actions(service: &str, operation: &str, body: &[u8]) -> Vec<String> {
-    if operation != "TransactWriteItems" {
-        return vec![format!("{service}:{operation}")];
+/// What a policy has to grant for a call. A query of an index needs the index; a transaction needs what its parts need; a
+/// batch needs what one of it needs.
+pub(super) fn actions(service: &str, operation: &str, target: &str, body: &[u8]) -> Vec<Needed> {
+    let needed = |action: &str, on: &str| Needed { action: format!("{service}:{action}"), on: on.to_owned() };
+    let request = || serde_json::from_slice::<Value>(body).unwrap_or(Value::Null);
+    match operation {
+        "Query" | "Scan" => match request()["IndexName"].as_str() {
+            Some(index) => vec![needed(operation, &format!("{target}/index/{index}"))],
+            None => vec![needed(operation, target)],
+        },
+        "TransactWriteItems" => {
+            let request = request();
+            let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let parts = writes.iter().filter_map(Value::as_object).flatten();
+            let mut all: Vec<_> = parts
+                .map(|(part, write)| {
+                    let action = format!("{part}Item");
+                    needed(&action, write["TableName"].as_str().unwrap_or_default())
+                })
+                .collect();
+            all.sort();
+            all.dedup();
+            all
+        }
+        _ => vec![needed(operation.strip_suffix("Batch").unwrap_or(operation), target)],
     }
-    let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let parts = writes.iter().filter_map(Value::as_object).flat_map(|write| write.keys());
-    let mut actions: Vec<_> = parts
-        .map(|part| match part.as_str() {
-            "ConditionCheck" => format!("{service}:ConditionCheckItem"),
-            part => format!("{service}:{part}Item"),
-        })
-        .collect();
-    actions.sort();
-    actions.dedup();
-    actions
 }
 
 /// Headers that belong to a connection are not passed on.
@@ -147,6 +157,18 @@ mod tests {
         ] {
             assert_eq!(target_of(request.to_string().as_bytes()), target, "{request}");
         }
-        assert_eq!(actions("secretsmanager", "GetSecretValue", b"{}"), ["secretsmanager:GetSecretValue"]);
+    }
+
+    #[test]
+    fn a_call_needs_what_its_parts_need() {
+        let needed = |action: &str, on: &str| Needed { action: action.to_owned(), on: on.to_owned() };
+        assert_eq!(actions("sqs", "SendMessageBatch", "q", b"{}"), [needed("sqs:SendMessage", "q")]);
+        let query = br#"{"TableName": "t", "IndexName": "i"}"#;
+        assert_eq!(actions("dynamodb", "Query", "t", query), [needed("dynamodb:Query", "t/index/i")]);
+        let put = serde_json::json!({"Put": {"TableName": "a"}});
+        let check = serde_json::json!({"ConditionCheck": {"TableName": "b"}});
+        let both = serde_json::json!({"TransactItems": [put, check, put]}).to_string();
+        let expected = [needed("dynamodb:ConditionCheckItem", "b"), needed("dynamodb:PutItem", "a")];
+        assert_eq!(actions("dynamodb", "TransactWriteItems", "a+b", both.as_bytes()), expected);
     }
 }

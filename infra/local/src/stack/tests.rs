@@ -80,7 +80,7 @@ async fn a_secret_is_told_to_callers_and_noted_without_its_value() {
         assert!(!told.contains("canary"), "{path} tells a value");
     }
     let calls = stack.calls().since(0);
-    assert_eq!(calls[0].actions, ["secretsmanager:GetSecretValue"]);
+    assert_eq!(calls[0].actions[0].action, "secretsmanager:GetSecretValue");
     assert_eq!((calls[0].target.as_str(), calls[1].target.as_str()), ("keys", "nothing"));
     stack.stop().await.unwrap();
 }
