@@ -27,6 +27,7 @@ async fn call_fault(world: &World, function: &str, operation: &str, action: Acti
         times,
         action,
         delay_ms,
+        answer: None,
     };
     world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
@@ -427,6 +428,7 @@ async fn at_a_providers_too_only_the_calling_process_is_killed() {
             times: 1,
             action: Action::KillAfter,
             delay_ms: 0,
+            answer: None,
         };
         world.stack.add_fault(Fault::Call(third)).await.expect("armed");
         let answers = join_all((0..3).map(|_| notify(world))).await;

@@ -127,6 +127,7 @@ async fn a_lost_reply_costs_a_slot_and_never_gives_one_twice() {
                     times: 1,
                     action,
                     delay_ms: 0,
+                    answer: None,
                 };
                 world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
                 let granted = limiter.grant(&at(world, 0), &bucket(), Limit::BOT, 1_500).await.expect("an answer");

@@ -10,5 +10,6 @@ mod limiter;
 mod local_stack;
 mod mappings;
 mod outbound;
+mod outbound_outcomes;
 mod outbox;
 mod store;

@@ -151,6 +151,7 @@ fn trouble(dice: &mut fastrand::Rng) -> Fault {
         times: dice.u64(1..=4),
         action: actions[dice.usize(..actions.len())],
         delay_ms: 0,
+        answer: None,
     })
 }
 

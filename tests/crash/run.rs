@@ -205,6 +205,7 @@ impl Strike {
             times: 1,
             action: self.kind.action(),
             delay_ms: STALL_MS,
+            answer: None,
         })
     }
 }

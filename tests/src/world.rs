@@ -178,6 +178,13 @@ impl World {
         self.stack.advance(by, false).await.expect("time moves");
     }
 
+    /// A message from nobody in particular.
+    pub async fn send_to_queue(&self, queue: &str, body: &str) {
+        let url = format!("{}/000000000000/{queue}", self.stack.front_url());
+        let sqs = Aws::at(self.stack.front_url(), "test").sqs();
+        sqs.send_message().queue_url(url).message_body(body).send().await.expect("sent");
+    }
+
     /// A tick of a function's schedule, and all that follows from it.
     pub async fn tick(&self, function: &str) {
         assert!(self.stack.tick(&format!("{function}Tick")).await, "{function} has a schedule");

@@ -2,9 +2,11 @@
 //!
 //! A fault waits for its call, delivery or tick, strikes as often as it was told, and is then spent.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::model::Model;
 
@@ -39,11 +41,34 @@ pub struct CallFault {
     /// For the delays.
     #[serde(default)]
     pub delay_ms: u64,
+    /// For `answer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Scripted>,
+}
+
+/// What a caller is told instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scripted {
+    pub status: u16,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    pub body: Value,
+}
+
+impl CallFault {
+    /// Strikes the first call that fits, once.
+    pub fn first(action: Action) -> Self {
+        let (function, service, operation, target) = (None, None, None, None);
+        Self { function, service, operation, target, nth: 1, times: 1, action, delay_ms: 0, answer: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// It is answered as the fault says; nothing happened.
+    Answer,
     /// The process dies; nothing happened.
     KillBefore,
     /// It happened, the process dies, nobody knows.
@@ -139,6 +164,9 @@ impl Fault {
         }
         if let Self::Call(CallFault { action: Action::DelayBefore | Action::DelayAfter, delay_ms: 0, .. }) = self {
             return Err("a delay needs delay_ms".to_owned());
+        }
+        if let Self::Call(CallFault { action: Action::Answer, answer: None, .. }) = self {
+            return Err("an answer needs answer: {status, body}".to_owned());
         }
         let (nth, times) = match self {
             Self::Call(call) => (call.nth, call.times),
@@ -260,6 +288,7 @@ mod tests {
             times,
             action: Action::Throttle,
             delay_ms: 0,
+            answer: None,
         })
     }
 

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use self::call::{Arrived, actions, end_to_end};
-use self::reply::{conflict, lost, refusal, respond, throttled};
+use self::reply::{conflict, lost, refusal, respond, scripted, throttled};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
 use crate::calls::{Call, Calls};
@@ -117,6 +117,11 @@ impl Front {
                 let (_, units) = self.forward(&call).await;
                 self.note(&call, 500, action, units);
                 refusal(500, "InternalServerError", Value::Null)
+            }
+            Action::Answer => {
+                let response = scripted(fault.answer);
+                self.note(&call, response.status().as_u16(), action, Units::default());
+                response
             }
             Action::Throttle => {
                 let response = throttled(&call.service);

@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use crate::catcher::Caught;
+use crate::faults::Scripted;
 
 /// A reply that never arrives: the connection breaks.
 pub(super) fn lost() -> Response {
@@ -24,6 +25,12 @@ pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
     let body = body.to_string();
     let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amzn-errortype", kind)];
     (status(status_code), headers, body).into_response()
+}
+
+/// What a fault says to answer.
+pub(super) fn scripted(answer: Option<Scripted>) -> Response {
+    let Some(Scripted { status, headers, body }) = answer else { return lost() };
+    respond(Caught { status, headers: headers.into_iter().collect(), body })
 }
 
 /// Too much at once, as the service says it.

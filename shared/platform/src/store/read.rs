@@ -150,7 +150,6 @@ impl Store {
             let (partition_name, partition) = &of.partition;
             let mut keys = format!("{} = {}", names.name(partition_name), names.value(text(partition)));
             // A key condition takes one comparison, or two as a `BETWEEN`, whose ends belong to it.
-            let place = names.name(of.place);
             let (lower, upper) = match of.newest_first {
                 false => (of.after.as_deref(), of.before.as_deref()),
                 true => (None, of.after.as_deref().or(of.before.as_deref())),
@@ -158,10 +157,14 @@ impl Store {
             match (lower, upper) {
                 (Some(lower), Some(upper)) => {
                     let (lower, upper) = (names.value(text(lower)), names.value(text(upper)));
-                    keys.push_str(&format!(" AND {place} BETWEEN {lower} AND {upper}"));
+                    keys.push_str(&format!(" AND {} BETWEEN {lower} AND {upper}", names.name(of.place)));
                 }
-                (Some(lower), None) => keys.push_str(&format!(" AND {place} > {}", names.value(text(lower)))),
-                (None, Some(upper)) => keys.push_str(&format!(" AND {place} < {}", names.value(text(upper)))),
+                (Some(lower), None) => {
+                    keys.push_str(&format!(" AND {} > {}", names.name(of.place), names.value(text(lower))));
+                }
+                (None, Some(upper)) => {
+                    keys.push_str(&format!(" AND {} < {}", names.name(of.place), names.value(text(upper))));
+                }
                 (None, None) => {}
             }
             let (names, values) = names.into_parts();

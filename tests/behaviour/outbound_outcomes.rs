@@ -1,0 +1,457 @@
+//! What providers answer, or do not, and what becomes of the message, its intent and its address.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_domain::outbound::{Again, State, Verdict};
+use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
+use umavez_platform::intents::Intents;
+use umavez_platform::outbound::{Claimed, Messages, Settled};
+use umavez_tests::{Answer, Expected, KEY, Setup, World, play_with};
+
+use crate::outbound::{accept, ask, codes, intent, message, sending, sent, telegram, with};
+
+/// A fault at a provider's calls.
+async fn at_provider(world: &World, service: &str, fault: CallFault) {
+    let fault = CallFault { service: Some(service.to_owned()), ..fault };
+    world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+async fn answer_with(world: &World, service: &str, status: u16, body: Value) {
+    let answer = Scripted { status, headers: Default::default(), body };
+    at_provider(world, service, CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }).await;
+}
+
+fn blocked() -> Value {
+    json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"})
+}
+
+fn too_many(seconds: u64) -> Value {
+    let description = format!("Too Many Requests: retry after {seconds}");
+    json!({"ok": false, "error_code": 429, "description": description, "parameters": {"retry_after": seconds}})
+}
+
+/// How often a provider was called.
+fn calls_to(world: &World, service: &str) -> usize {
+    world.stack.calls().since(0).iter().filter(|call| call.service == service).count()
+}
+
+async fn order(world: &World, id: &str, what: &str) -> Answer {
+    let request = world.request(Method::POST, &format!("/outbound/messages/{id}/{what}")).bearer_auth(KEY);
+    world.send(request).await
+}
+
+async fn status(world: &World, id: &str) -> String {
+    message(world, id).await["status"].as_str().expect("a status").to_owned()
+}
+
+#[tokio::test]
+async fn whoever_blocked_the_bot_is_not_written_to_again_until_taken_off_the_list() {
+    play_with(sending(1), async |world| {
+        answer_with(world, "telegram", 403, blocked()).await;
+        let first = accept(world, "a", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        let told = message(world, &first).await;
+        assert_eq!((&told["status"], &told["reason_code"]), (&json!("FAILED"), &json!("bot_blocked")));
+        let listed = world.get("/suppressions?channel=telegram").await.body;
+        assert_eq!(listed["suppressions"][0]["to"], "987654321");
+        assert_eq!(listed["suppressions"][0]["reason"], "bot_blocked");
+        assert_eq!(listed["suppressions"][0]["source"], "provider");
+        assert_eq!(listed["suppressions"][0]["message_id"], first.as_str());
+        // The intent was given back, so the next message takes it, and gives it back when it meets the list.
+        let second = accept(world, "b", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        let told = message(world, &second).await;
+        assert_eq!((&told["status"], &told["reason_code"]), (&json!("SUPPRESSED"), &json!("bot_blocked")));
+        assert_eq!(codes(&told), ["accepted", "suppressed"]);
+        assert_eq!(calls_to(world, "telegram"), 1);
+        let remove = || world.request(Method::DELETE, "/suppressions?channel=telegram&to=987654321").bearer_auth(KEY);
+        assert_eq!(world.send(remove()).await.body["removed"], true);
+        assert_eq!(world.send(remove()).await.body["removed"], false);
+        let third = accept(world, "c", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        assert_eq!(status(world, &third).await, "SENT");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_is_waited_for_to_the_second_by_the_whole_bot() {
+    play_with(sending(3), async |world| {
+        answer_with(world, "telegram", 429, too_many(33)).await;
+        let first = accept(world, "a", &telegram("a")).await;
+        world.drain().await;
+        let told = message(world, &first).await;
+        assert_eq!((&told["status"], codes(&told)), (&json!("QUEUED"), vec!["accepted", "claimed", "throttled"]));
+        // Another chat, the highest class: the bot is parked all the same.
+        let body = with(telegram("b"), json!({"to": "42", "priority": "start"}));
+        let second = accept(world, "b", &body).await;
+        let other_bot = json!({"channel": "whatsapp", "to": "5511912345678", "content": {"text": "c"}});
+        let third = accept(world, "c", &other_bot).await;
+        world.drain().await;
+        assert_eq!(status(world, &third).await, "SENT", "another sender is not held back");
+        world.advance(Duration::from_secs(31)).await;
+        assert_eq!(calls_to(world, "telegram"), 1, "not before its time");
+        world.advance(Duration::from_secs(6)).await;
+        for id in [&first, &second] {
+            assert_eq!(status(world, id).await, "SENT");
+        }
+        assert_eq!(message(world, &first).await["attempts"], 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_that_a_group_met_parks_the_group_and_not_the_bot() {
+    play_with(sending(2), async |world| {
+        answer_with(world, "telegram", 429, too_many(600)).await;
+        let group = accept(world, "a", &with(telegram("a"), json!({"to": "-1001234567890"}))).await;
+        world.drain().await;
+        let person = accept(world, "b", &telegram("b")).await;
+        world.drain().await;
+        assert_eq!((status(world, &person).await, status(world, &group).await), ("SENT".into(), "QUEUED".into()));
+        world.advance(Duration::from_secs(605)).await;
+        assert_eq!(status(world, &group).await, "SENT");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_hour_is_an_hour() {
+    play_with(sending(1), async |world| {
+        answer_with(world, "telegram", 429, too_many(3_600)).await;
+        let id = accept(world, "a", &telegram("a")).await;
+        world.drain().await;
+        world.advance(Duration::from_secs(3_000)).await;
+        world.tick("OutboundSweep").await;
+        world.advance(Duration::from_secs(590)).await;
+        assert_eq!(calls_to(world, "telegram"), 1);
+        world.advance(Duration::from_secs(15)).await;
+        assert_eq!(status(world, &id).await, "SENT");
+    })
+    .await;
+}
+
+fn channels() -> [(&'static str, Value); 3] {
+    let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
+    [
+        ("telegram", telegram("Oi")),
+        ("evolution", json!({"channel": "whatsapp", "to": "5511912345678", "content": {"text": "Oi"}})),
+        ("ses", json!({"channel": "email", "to": "ana@example.com", "content": content})),
+    ]
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_leaves_it_unknown_with_one_call_and_its_intent_kept() {
+    for (service, body) in channels() {
+        play_with(sending(1), async |world| {
+            world.stack.email_events().switch(false);
+            at_provider(world, service, CallFault::first(Action::DropReply)).await;
+            let id = accept(world, "a", &with(body.clone(), intent())).await;
+            world.drain().await;
+            world.advance(Duration::from_secs(7_200)).await;
+            world.tick("Recovery").await;
+            let told = message(world, &id).await;
+            assert_eq!((&told["status"], &told["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{service}: {told}");
+            assert_eq!(calls_to(world, service), 1, "{service}");
+            assert_eq!(ask(world, "b", &with(telegram("de novo"), intent())).await.body["status"], "DEDUPED");
+            let listed = world.get("/outbound/unknown").await.body;
+            assert_eq!(listed["messages"][0]["message_id"], id.as_str());
+            let canceled = order(world, &id, "cancel").await.body;
+            let truth = json!([canceled["canceled"], canceled["in_flight"], canceled["already_sent"]]);
+            assert_eq!(truth, json!([false, true, false]));
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_stalls_leaves_it_unknown_with_one_call() {
+    let setup = sending(3).parameter("ProviderTimeoutSeconds", "1");
+    play_with(setup, async |world| {
+        world.stack.email_events().switch(false);
+        for (service, body) in channels() {
+            let stall = CallFault { delay_ms: 2_500, ..CallFault::first(Action::DelayAfter) };
+            at_provider(world, service, stall).await;
+            let id = accept(world, service, &body).await;
+            world.drain().await;
+            let told = message(world, &id).await;
+            assert_eq!((&told["status"], &told["reason_code"]), (&json!("UNKNOWN"), &json!("provider_timed_out")));
+            assert_eq!(calls_to(world, service), 1, "{service}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_error_is_unknown_and_an_operator_may_send_it_again_once() {
+    play_with(sending(2), async |world| {
+        at_provider(world, "telegram", CallFault::first(Action::ErrorAfter)).await;
+        let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "UNKNOWN");
+        let path = format!("/outbound/messages/{id}/resend");
+        let wrong = world.post_with_key("r0", &path, &json!({"attempt": 7})).await;
+        assert_eq!((wrong.status, wrong.code()), (409, "not_resendable"));
+        let first = world.post_with_key("r1", &path, &json!({"attempt": 1})).await;
+        assert_eq!((first.status, &first.body["status"]), (202, &json!("QUEUED")), "{}", first.body);
+        world.drain().await;
+        let again = world.post_with_key("r1", &path, &json!({"attempt": 1})).await;
+        assert_eq!((again.status, &again.body, again.is_replayed()), (202, &first.body, true));
+        assert_eq!(world.post_with_key("r1", &path, &json!({"attempt": 2})).await.code(), "idempotency_key_reused");
+        world.drain().await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)));
+        assert_eq!(codes(&told), ["accepted", "claimed", "unknown", "resent", "claimed", "sent"]);
+        assert_eq!(order(world, &id, "resend").await.code(), "not_resendable");
+        assert!(world.get("/outbound/unknown").await.body["messages"].as_array().expect("a list").is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_channel_whose_policy_is_to_resend_does_not_wait_for_an_operator() {
+    let setup = sending(2).parameter("UnknownPolicies", r#"{"telegram": "resend"}"#);
+    play_with(setup, async |world| {
+        at_provider(world, "telegram", CallFault::first(Action::DropReply)).await;
+        let id = accept(world, "a", &telegram("Oi")).await;
+        world.drain().await;
+        world.advance(Duration::from_secs(10)).await;
+        let told = message(world, &id).await;
+        assert_eq!(
+            (&told["status"], codes(&told)),
+            (&json!("SENT"), vec!["accepted", "claimed", "resent", "claimed", "sent"])
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_there_is_tried_again_and_at_last_given_up() {
+    // Nobody listens there: not a byte leaves.
+    let setup = Setup::default().parameter("TelegramUrl", "http://127.0.0.1:9");
+    play_with(setup, async |world| {
+        let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("provider_not_connected")));
+        for _ in 0..9 {
+            world.advance(Duration::from_secs(300)).await;
+        }
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("FAILED"), &json!(8)), "{told}");
+        let next = ask(world, "b", &with(telegram("Oi"), intent())).await;
+        assert_eq!(next.body["status"], "QUEUED", "its intent was given back");
+        let taken = order(world, &id, "resend").await;
+        assert_eq!((taken.status, taken.code()), (409, "intent_duplicate"));
+        let next = next.body["message_id"].as_str().expect("an id").to_owned();
+        assert_eq!(order(world, &next, "cancel").await.body["canceled"], true);
+        assert_eq!(order(world, &id, "resend").await.status, 202);
+        let third = ask(world, "c", &with(telegram("Oi"), intent())).await;
+        assert_eq!(third.body["blocked_by"]["holder"], format!("message:{id}"), "sent again, it holds it again");
+        for _ in 0..9 {
+            world.advance(Duration::from_secs(300)).await;
+        }
+        assert_eq!(message(world, &id).await["attempts"], 16, "with all its tries");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_is_never_sent_late() {
+    play_with(Setup::default(), async |world| {
+        let at = |seconds: i64| world.now().plus_ms(seconds * 1_000).to_string();
+        let times = json!({"send_at": at(300), "not_after": at(400)});
+        let id = accept(world, "a", &with(with(telegram("Oi"), intent()), times)).await;
+        let late = DeliveryFault {
+            source: "umavez-dev-outbound-shot".to_owned(),
+            nth: 1,
+            times: 1,
+            action: DeliveryAction::Late,
+            seconds: 3_600,
+        };
+        world.stack.add_fault(Fault::Delivery(late)).await.expect("armed");
+        world.drain().await;
+        world.advance(Duration::from_secs(310)).await;
+        assert_eq!(status(world, &id).await, "QUEUED");
+        world.advance(Duration::from_secs(3_600)).await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], codes(&told)), (&json!("EXPIRED"), vec!["accepted", "expired"]));
+        assert_eq!(
+            ask(world, "b", &with(telegram("Oi"), json!({"intent": intent()["intent"], "send_at": at(900)})))
+                .await
+                .status,
+            202
+        );
+        let next = world.get("/explain?to=987654321").await.body["messages"][0]["message_id"].clone();
+        assert_eq!(order(world, next.as_str().expect("an id"), "cancel").await.body["canceled"], true);
+        world.advance(Duration::from_secs(1_000)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_its_queue_lost_sight_of_is_found_and_sent_once() {
+    play_with(sending(1), async |world| {
+        let late = DeliveryFault {
+            source: "umavez-dev-outbound-shot".to_owned(),
+            nth: 1,
+            times: 1,
+            action: DeliveryAction::Late,
+            seconds: 7_200,
+        };
+        world.stack.add_fault(Fault::Delivery(late)).await.expect("armed");
+        let id = accept(world, "a", &telegram("Oi")).await;
+        world.drain().await;
+        world.tick("Recovery").await;
+        assert_eq!(codes(&message(world, &id).await), ["accepted"], "not before its time");
+        world.advance(Duration::from_secs(700)).await;
+        world.tick("Recovery").await;
+        world.tick("Recovery").await;
+        assert_eq!(codes(&message(world, &id).await), ["accepted", "recovered", "claimed", "sent"]);
+        world.advance(Duration::from_secs(7_200)).await;
+        assert_eq!(sent(world).len(), 1, "the one that was late finds it sent");
+    })
+    .await;
+}
+
+fn messages(world: &World) -> Messages {
+    let table = |name| world.stack.output(name).expect("a table").to_owned();
+    let intents = Intents { store: world.store.clone(), table: table("IntentsTable") };
+    Messages { store: world.store.clone(), table: table("OutboundTable"), intents, retention_days: 90 }
+}
+
+/// A message whose attempt was begun by a sender that was not heard of again.
+async fn abandoned(world: &World, messages: &Messages, key: &str) -> umavez_domain::outbound::message::MessageRow {
+    let stopped = json!({"send_at": world.now().plus_ms(600_000).to_string()});
+    let id = accept(world, key, &with(with(telegram("Oi"), intent()), stopped)).await;
+    world.drain().await;
+    let row = messages.get(&world.invocation(), &id).await.expect("a store").expect("a row");
+    let deadline = world.now().plus_ms(25_000);
+    let claimed = messages.claim(&world.invocation(), &row, 1, deadline).await.expect("a store");
+    assert!(matches!(claimed, Claimed::Yes));
+    let second = messages.claim(&world.invocation(), &row, 1, deadline).await.expect("a store");
+    assert!(matches!(second, Claimed::Lost(Some(met)) if met.state == State::Sending), "begun once");
+    world.tick("Recovery").await;
+    assert_eq!(status(world, &id).await, "SENDING", "its sender may still answer");
+    world.advance(Duration::from_secs(30)).await;
+    world.tick("Recovery").await;
+    assert_eq!(status(world, &id).await, "UNKNOWN");
+    row
+}
+
+#[tokio::test]
+async fn a_sender_that_answers_late_may_say_sent_and_nothing_else() {
+    play_with(Setup::default(), async |world| {
+        let messages = messages(world);
+        let row = abandoned(world, &messages, "a").await;
+        let not_before = world.now().plus_ms(2_000);
+        let others = [
+            Verdict::Failed { code: "bot_blocked", suppress: true },
+            Verdict::Again { why: Again::Retry, code: "provider_not_connected", not_before },
+            Verdict::Expired { code: "throttled" },
+        ];
+        for verdict in others {
+            let settled = messages.settle(&world.invocation(), &row, 1, &verdict).await.expect("a store");
+            assert_eq!(settled, Settled::TooLate, "{verdict:?}");
+        }
+        assert_eq!(status(world, &row.id).await, "UNKNOWN");
+        let said = Verdict::Sent { provider_id: "42".to_owned() };
+        for settled in [Settled::Now, Settled::Already] {
+            assert_eq!(messages.settle(&world.invocation(), &row, 1, &said).await.expect("a store"), settled);
+        }
+        let told = message(world, &row.id).await;
+        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("42")));
+        assert!(
+            world.get("/suppressions?channel=telegram").await.body["suppressions"]
+                .as_array()
+                .expect("a list")
+                .is_empty()
+        );
+        world.advance(Duration::from_secs(700)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_sent_takes_back_the_order_to_send_it_again() {
+    play_with(Setup::default(), async |world| {
+        let messages = messages(world);
+        let row = abandoned(world, &messages, "a").await;
+        let hold_back =
+            CallFault { function: Some("outbox-relay".to_owned()), times: 3, ..CallFault::first(Action::ErrorBefore) };
+        world.stack.add_fault(Fault::Call(hold_back)).await.expect("armed");
+        assert_eq!(order(world, &row.id, "resend").await.status, 202);
+        let said = Verdict::Sent { provider_id: "42".to_owned() };
+        assert_eq!(messages.settle(&world.invocation(), &row, 1, &said).await.expect("a store"), Settled::Now);
+        world.drain().await;
+        world.advance(Duration::from_secs(700)).await;
+        let told = message(world, &row.id).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(1)), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sender_without_credentials_waits_for_them_and_a_rotated_token_is_taken_up() {
+    play_with(sending(2), async |world| {
+        let body = with(telegram("Oi"), json!({"sender": "loja-2"}));
+        let id = accept(world, "a", &body).await;
+        world.drain().await;
+        assert_eq!(message(world, &id).await["reason_code"], "sender_unknown");
+        let both = json!({"telegram": {"loja-2": "2:SECRET-CANARY", "default": "1:SECRET-CANARY"}});
+        world.canary("SECRET-CANARY");
+        world.stack.secrets().set("Senders", &both).expect("set");
+        world.advance(Duration::from_secs(10)).await;
+        assert_eq!(status(world, &id).await, "SENT");
+        answer_with(world, "telegram", 401, json!({"ok": false, "error_code": 401, "description": "Unauthorized"}))
+            .await;
+        let id = accept(world, "b", &with(telegram("Oi"), json!({"to": "42"}))).await;
+        world.drain().await;
+        assert_eq!(message(world, &id).await["reason_code"], "bot_unauthorized");
+        world.advance(Duration::from_secs(10)).await;
+        assert_eq!(status(world, &id).await, "SENT");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_put_aside_alone() {
+    let expected = Expected { dead_letters: 1, sent: 1, ..Expected::default() };
+    play_with(Setup::default().expecting(expected), async |world| {
+        let queue = "umavez-dev-outbound-start";
+        world.send_to_queue(queue, "not json").await;
+        let id = accept(world, "a", &with(telegram("Oi"), json!({"priority": "start"}))).await;
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "SENT");
+        for _ in 0..4 {
+            world.advance(Duration::from_secs(5)).await;
+        }
+        let gone = json!({"kind": "message", "v": 1, "id": "msg_00000000000000000000000000000000"});
+        world.send_to_queue(queue, &gone.to_string()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cancel_tells_the_truth_at_every_moment() {
+    play_with(sending(1), async |world| {
+        let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
+        let id = accept(world, "a", &with(with(telegram("Oi"), intent()), later)).await;
+        world.drain().await;
+        let truth = |answer: Answer| {
+            let body = answer.body;
+            (body["status"].clone(), body["canceled"] == true, body["in_flight"] == true, body["already_sent"] == true)
+        };
+        assert_eq!(truth(order(world, &id, "cancel").await), (json!("CANCELED"), true, false, false));
+        assert_eq!(truth(order(world, &id, "cancel").await), (json!("CANCELED"), true, false, false));
+        let other = accept(world, "b", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        assert_eq!(truth(order(world, &other, "cancel").await), (json!("SENT"), false, false, true));
+        world.tick("OutboundSweep").await;
+        world.advance(Duration::from_secs(3_700)).await;
+        assert_eq!(order(world, &format!("msg_{}", "0".repeat(32)), "cancel").await.status, 404);
+    })
+    .await;
+}
