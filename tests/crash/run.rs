@@ -15,7 +15,7 @@ use umavez_tests::{Answer, Expected, KEY, Setup, World};
 use crate::scenario::{Kind, Scenario};
 
 /// Longer than any visibility timeout, lease and check of the scenarios.
-const SWEEP: Duration = Duration::from_secs(125);
+const SWEEP: Duration = Duration::from_secs(400);
 /// After the faults are off, everything accepted is terminal within so many.
 const SWEEPS: usize = 3;
 /// How often a client with a key asks again when it got no answer.
@@ -72,19 +72,26 @@ async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -
     let played = AssertUnwindSafe(async {
         (scenario.play)(&run).await;
         run.world.drain().await;
-        run.sweep().await;
+        if scenario.swept {
+            run.sweep().await;
+        }
     });
     let mut violation = played.catch_unwind().await.err().map(|panic| message(&*panic));
-    let unstruck = run.world.stack.faults().waiting().len();
+    // A scenario may have faults of its own.
+    let waiting = run.world.stack.faults().waiting();
+    let unstruck = strikes.iter().filter(|strike| waiting.contains(&strike.fault())).count();
     // What is called from here on is called without faults: no point of the scenario.
     let points = run.points();
     run.world.stack.clear_faults();
     if violation.is_none() {
         let audited = AssertUnwindSafe(async {
-            for _ in 0..SWEEPS {
+            for _ in 0..if scenario.swept { SWEEPS } else { 0 } {
                 run.sweep().await;
             }
-            run.world.audit(Expected { server_errors: run.unavailable(strikes.len()), ..Expected::default() }).await;
+            // What was sent is the scenario's to judge.
+            let sent = run.world.stack.catcher().sent(None, None).len();
+            let server_errors = run.unavailable(strikes.len());
+            run.world.audit(Expected { server_errors, sent, ..Expected::default() }).await;
             (scenario.audit)(&run).await;
         });
         violation = audited.catch_unwind().await.err().map(|panic| message(&*panic));

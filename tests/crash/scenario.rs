@@ -6,7 +6,7 @@ use std::pin::Pin;
 use umavez_local::faults::Action;
 use umavez_tests::Setup;
 
-use crate::run::Run;
+use crate::run::{Point, Run};
 
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -18,6 +18,10 @@ pub struct Scenario {
     pub audit: for<'a> fn(&'a Run) -> Work<'a, ()>,
     /// Clients that ask at the same time: the order of calls is not the same in every run.
     pub concurrent: bool,
+    /// Whether anything is left to others than the function that was asked: then time passes and schedules tick.
+    pub swept: bool,
+    /// The calls that faults strike. A scenario leaves out what another one strikes.
+    pub strikes: fn(&Point) -> bool,
 }
 
 /// The ways in which a call can go wrong.

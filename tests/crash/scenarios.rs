@@ -2,12 +2,14 @@
 
 mod intents;
 mod jobs;
+mod outbound;
 
 use crate::scenario::Scenario;
 
 pub fn all() -> Vec<Scenario> {
     let mut all = intents::scenarios();
     all.extend(jobs::scenarios());
+    all.extend(outbound::scenarios());
     all
 }
 

@@ -42,7 +42,7 @@ pub async fn single_faults() -> usize {
     for scenario in &scenarios::all() {
         let baseline = baseline(scenario, (scenario.setup)()).await;
         tally.scenarios += 1;
-        tally.effects += baseline.points.len();
+        tally.effects += baseline.points.iter().filter(|point| (scenario.strikes)(point)).count();
         tally.add(scenario.name, &[], &baseline);
         let mut runs = futures::stream::iter(strikes(scenario, &baseline.points))
             .map(|strike| async move {
@@ -192,7 +192,8 @@ fn strikes(scenario: &Scenario, points: &[Point]) -> Vec<Strike> {
         let fitting = Kind::ALL.into_iter().filter(move |kind| kind.fits(&point.operation, scenario.concurrent));
         fitting.collect::<Vec<_>>()
     };
-    points.iter().flat_map(|point| of(point).into_iter().map(|kind| Strike { point: point.clone(), kind })).collect()
+    let points = points.iter().filter(|point| (scenario.strikes)(point));
+    points.flat_map(|point| of(point).into_iter().map(|kind| Strike { point: point.clone(), kind })).collect()
 }
 
 /// The scenarios whose calls come in the same order every time, with those calls.

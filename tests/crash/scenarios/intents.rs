@@ -25,6 +25,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(hold(run)),
             audit: |run| Box::pin(holder_is(run, ":a")),
             concurrent: false,
+            swept: false,
+            strikes: |_| true,
         },
         Scenario {
             name: "an intent is held without a key",
@@ -32,6 +34,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(hold_without_key(run)),
             audit: |run| Box::pin(one_row(run)),
             concurrent: false,
+            swept: false,
+            strikes: |_| true,
         },
         Scenario {
             name: "a guarded intent is held",
@@ -39,6 +43,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(hold_guarded(run)),
             audit: |run| Box::pin(holder_is(run, ":a")),
             concurrent: false,
+            swept: false,
+            strikes: |_| true,
         },
         Scenario {
             name: "an intent is released",
@@ -46,6 +52,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(release(run)),
             audit: |run| Box::pin(holder_is(run, ":b")),
             concurrent: false,
+            swept: false,
+            strikes: |_| true,
         },
         Scenario {
             name: "a guarded intent is released",
@@ -53,6 +61,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(release(run)),
             audit: |run| Box::pin(holder_is(run, ":b")),
             concurrent: false,
+            swept: false,
+            strikes: |_| true,
         },
         Scenario {
             name: "an intent expires",
@@ -60,6 +70,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(expire(run)),
             audit: |run| Box::pin(expiry_is_told(run)),
             concurrent: false,
+            swept: false,
+            strikes: |_| true,
         },
         Scenario {
             name: "rivals ask at once",
@@ -67,6 +79,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(rivals(run)),
             audit: |run| Box::pin(one_row(run)),
             concurrent: true,
+            swept: false,
+            strikes: |_| true,
         },
     ]
 }

@@ -17,6 +17,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(create(run)),
             audit: |run| Box::pin(done_once(run)),
             concurrent: false,
+            swept: true,
+            strikes: |_| true,
         },
         Scenario {
             name: "a job is created for later",
@@ -24,6 +26,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(create_for_later(run)),
             audit: |run| Box::pin(done_once(run)),
             concurrent: false,
+            swept: true,
+            strikes: |_| true,
         },
         Scenario {
             name: "rivals create one job",
@@ -31,6 +35,8 @@ pub fn scenarios() -> Vec<Scenario> {
             play: |run| Box::pin(rivals(run)),
             audit: |run| Box::pin(done_once(run)),
             concurrent: true,
+            swept: true,
+            strikes: |_| true,
         },
     ]
 }
