@@ -10,6 +10,7 @@ mod limiter;
 mod local_stack;
 mod mappings;
 mod outbound;
+mod outbound_events;
 mod outbound_outcomes;
 mod outbox;
 mod store;

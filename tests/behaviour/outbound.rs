@@ -263,3 +263,46 @@ async fn what_is_wrong_is_named_and_leaves_nothing_behind() {
     })
     .await;
 }
+
+/// The slots of one class, in the order of time.
+fn slots(world: &World, priority: Option<&str>) -> Vec<i64> {
+    let sent = world.events("OUTBOUND_SENT");
+    let of_class = sent.iter().filter(|line| priority.is_none_or(|priority| line["priority"] == priority));
+    let mut slots: Vec<_> = of_class.map(|line| line["slot_ms"].as_i64().expect("a slot")).collect();
+    slots.sort_unstable();
+    slots
+}
+
+#[tokio::test]
+async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_classes() {
+    play_with(sending(1_000), async |world| {
+        let at = world.now().plus_ms(800_000);
+        let classes = ["downsell", "shot", "start"];
+        let ask_one = |n: usize| async move {
+            let more = json!({"to": format!("{}", 1_000 + n), "priority": classes[n % 3], "send_at": at.to_string()});
+            accept(world, &format!("k{n}"), &with(telegram("Oi"), more)).await;
+        };
+        futures::StreamExt::for_each_concurrent(futures::stream::iter(0..1_000), 16, ask_one).await;
+        world.drain().await;
+        let begin = world.now();
+        let ahead = u64::try_from(at.millis() - begin.millis()).expect("there was time enough to ask");
+        world.advance(Duration::from_millis(ahead)).await;
+        // What was over the limit waits in its queue, and comes back by itself.
+        while slots(world, None).len() < 1_000 {
+            world.advance(Duration::from_secs(1)).await;
+        }
+        let all = slots(world, None);
+        let most =
+            all.iter().map(|first| all.iter().filter(|slot| (*first..first + 1_000).contains(slot)).count()).max();
+        assert!(most <= Some(30), "{most:?} in one second");
+        let median = |priority| {
+            let slots = slots(world, Some(priority));
+            slots[slots.len() / 2] - at.millis()
+        };
+        let (start, shot, downsell) = (median("start"), median("shot"), median("downsell"));
+        assert!(start + 3_000 < shot.min(downsell), "START comes first: {start} {shot} {downsell}");
+        let last = slots(world, Some("downsell")).last().copied().unwrap_or_default() - at.millis();
+        assert!(last < 120_000, "the lowest class is served too: {last} ms");
+    })
+    .await;
+}

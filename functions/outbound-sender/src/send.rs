@@ -73,9 +73,10 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Ok(credential) => credential,
         Err(wait) => return Ok(Round::Over(wait)),
     };
-    if let Some(at) = tokens(deps, invocation, row).await? {
-        return later("rate_limited", at);
-    }
+    let slot = match tokens(deps, invocation, row).await? {
+        Grant::At(slot) => slot,
+        Grant::Later(at) => return later("rate_limited", at),
+    };
     let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     let deadline = invocation.current().plus_ms(timeout_ms + MARGIN_MS);
     match deps.messages.claim(invocation, row, attempt, deadline).await? {
@@ -88,7 +89,14 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         }
     }
     let outcome = attempt_once(deps, invocation, row, &content, credential.as_deref(), attempt, deadline).await;
-    finish(deps, invocation, row, attempt, outcome).await.map(|done| Round::Over(Step::Done(done)))
+    finish(deps, invocation, row, Made { attempt, slot }, outcome).await.map(|done| Round::Over(Step::Done(done)))
+}
+
+/// An attempt that was made: its number, and the slot that it had.
+#[derive(Clone, Copy)]
+struct Made {
+    attempt: u32,
+    slot: Timestamp,
 }
 
 fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
@@ -106,23 +114,20 @@ async fn credential(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> R
     })
 }
 
-/// Takes a slot of the address and one of the sender, and waits for them; `Some` if there is none within reach. The address
-/// comes first: a slot that is not used is lost, and there are many addresses.
-async fn tokens(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Option<Timestamp>, StoreError> {
+/// Takes a slot of the address and one of the sender, and waits for them. The address comes first: a slot that is not
+/// used is lost, and there are many addresses.
+async fn tokens(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Grant, StoreError> {
     let waited_ms = invocation.current().millis() - row.due_since().millis();
     let reach = reach_ms(row.priority, waited_ms);
+    let mut last = Grant::At(invocation.current());
     for (key, limit) in buckets(deps, row) {
-        match deps.limiter.grant(invocation, &key, limit, reach).await? {
-            Grant::Later(at) => return Ok(Some(at)),
-            Grant::At(at) => {
-                let wait_ms = at.millis() - invocation.current().millis();
-                if let Ok(wait) = u64::try_from(wait_ms) {
-                    tokio::time::sleep(Duration::from_millis(wait)).await;
-                }
-            }
+        last = deps.limiter.grant(invocation, &key, limit, reach).await?;
+        let Grant::At(slot) = last else { break };
+        if let Ok(wait) = u64::try_from(slot.millis() - invocation.current().millis()) {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
         }
     }
-    Ok(None)
+    Ok(last)
 }
 
 fn buckets(deps: &Deps, row: &MessageRow) -> Vec<(Key, Limit)> {
@@ -165,9 +170,10 @@ async fn finish(
     deps: &Deps,
     invocation: &Invocation,
     row: &MessageRow,
-    attempt: u32,
+    made: Made,
     outcome: Outcome,
 ) -> Result<&'static str, StoreError> {
+    let attempt = made.attempt;
     let now = invocation.current();
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
         let bucket = match scope {
@@ -188,7 +194,7 @@ async fn finish(
     let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
     let verdict = settle(&progress, outcome, policy, now, fastrand::u32(0..=1000));
     let settled = write_outcome(deps, invocation, row, attempt, &verdict).await?;
-    tell(invocation, row, attempt, &verdict, settled);
+    tell(invocation, row, made, &verdict, settled);
     Ok(match (settled, &verdict) {
         (Settled::TooLate, _) => "too_late",
         (_, Verdict::Sent { .. }) => "sent",
@@ -241,11 +247,11 @@ async fn end(
         State::Suppressed => (Event::OutboundSuppressed, "suppressed"),
         _ => (Event::OutboundExpired, "expired"),
     };
-    log(invocation, row, event, row.attempt, entry.reason.as_deref().unwrap_or_default());
+    log(invocation, row, event, None, entry.reason.as_deref().unwrap_or_default());
     Ok(Round::Over(Step::Done(done)))
 }
 
-fn tell(invocation: &Invocation, row: &MessageRow, attempt: u32, verdict: &Verdict, settled: Settled) {
+fn tell(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict, settled: Settled) {
     let (event, code) = match verdict {
         Verdict::Sent { .. } => (Event::OutboundSent, "sent"),
         Verdict::Failed { code, .. } => (Event::OutboundFailed, *code),
@@ -254,7 +260,7 @@ fn tell(invocation: &Invocation, row: &MessageRow, attempt: u32, verdict: &Verdi
         Verdict::Unknown { code } => (Event::OutboundUnknown, *code),
     };
     if settled == Settled::Now {
-        log(invocation, row, event, attempt, code);
+        log(invocation, row, event, Some(made), code);
     }
     if matches!(verdict, Verdict::Sent { .. }) {
         let waited_ms = invocation.current().millis() - row.due_since().millis();
@@ -263,13 +269,14 @@ fn tell(invocation: &Invocation, row: &MessageRow, attempt: u32, verdict: &Verdi
     }
 }
 
-fn log(invocation: &Invocation, row: &MessageRow, event: Event, attempt: u32, code: &str) {
+fn log(invocation: &Invocation, row: &MessageRow, event: Event, made: Option<Made>, code: &str) {
     tracing::info!(
         event = event.as_str(),
         message_id = row.id,
         channel = row.channel.as_str(),
         priority = word(row),
-        attempt,
+        attempt = made.map(|made| made.attempt),
+        slot_ms = made.map(|made| made.slot.millis()),
         code,
         request_id = invocation.request_id,
     );

@@ -27,8 +27,8 @@ impl Limit {
 
 /// How far ahead a message may reserve a slot.
 const START_REACH_MS: i64 = 1_500;
-const SHOT_REACH_MS: i64 = 1_000;
-const DOWNSELL_REACH_MS: i64 = 500;
+const SHOT_REACH_MS: i64 = 400;
+const DOWNSELL_REACH_MS: i64 = 150;
 /// After waiting for this long, the lowest class reaches as far as the highest.
 const AGED_MS: i64 = 60_000;
 

@@ -74,7 +74,7 @@ impl Suppressions {
         limit: usize,
     ) -> Result<(Vec<SuppressionRow>, Option<(u32, String)>), StoreError> {
         let (first, mut place) = match after {
-            Some((shard, place)) => (shard, Some(place)),
+            Some((shard, place)) => (shard, Some(place).filter(|place| !place.is_empty())),
             None => (0, None),
         };
         let mut rows = Vec::new();

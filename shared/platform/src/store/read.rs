@@ -11,7 +11,7 @@ use crate::invocation::Invocation;
 /// Rows that one query looks at, at least.
 const SMALLEST_READ: usize = 100;
 
-/// Which rows of a partition: those whose sort key begins with `prefix`, after `after`, that `only` lets through.
+/// Which rows of a partition: those whose sort key begins with `prefix`, if there is one, after `after`, that `only` lets through.
 #[derive(Debug)]
 pub struct PageOf<'a> {
     pub table: &'a str,
@@ -58,14 +58,12 @@ impl Store {
         loop {
             let mut names = Placeholders::default();
             let filter = of.only.as_ref().map(|only| only.render(&mut names));
-            let (pk, prefix) = (AttributeValue::S(of.pk.clone()), AttributeValue::S(of.prefix.to_owned()));
-            let keys = format!(
-                "{} = {} AND begins_with({}, {})",
-                names.name("pk"),
-                names.value(pk),
-                names.name("sk"),
-                names.value(prefix)
-            );
+            let mut keys = format!("{} = {}", names.name("pk"), names.value(AttributeValue::S(of.pk.clone())));
+            // An empty text is no value of a key, not even to compare one with.
+            if !of.prefix.is_empty() {
+                let prefix = names.value(AttributeValue::S(of.prefix.to_owned()));
+                keys.push_str(&format!(" AND begins_with({}, {prefix})", names.name("sk")));
+            }
             let (names, values) = names.into_parts();
             let call = self.client.query().table_name(of.table).key_condition_expression(keys);
             let call = call.set_filter_expression(filter).set_exclusive_start_key(start.take()).consistent_read(true);
