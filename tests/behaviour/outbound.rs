@@ -300,7 +300,7 @@ async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_classes() {
             slots[slots.len() / 2] - at.millis()
         };
         let (start, shot, downsell) = (median("start"), median("shot"), median("downsell"));
-        assert!(start + 3_000 < shot.min(downsell), "START comes first: {start} {shot} {downsell}");
+        assert!(start < shot && start < downsell, "START comes first: {start} {shot} {downsell}");
         let last = slots(world, Some("downsell")).last().copied().unwrap_or_default() - at.millis();
         assert!(last < 120_000, "the lowest class is served too: {last} ms");
     })

@@ -274,3 +274,50 @@ async fn keys_may_do_what_their_scopes_say() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_hard_bounce_after_a_soft_one_puts_the_address_on_the_list() {
+    play_with(sending(1), async |world| {
+        world.stack.email_events().switch(false);
+        let id = accept(world, "a", &email("ana@example.com")).await;
+        world.drain().await;
+        let at = world.now().to_string();
+        let mut soft = event("Bounce", &id, 1, &at, "ana@example.com");
+        soft["detail"]["bounce"]["bounceType"] = json!("Transient");
+        deliver(world, &[&soft]).await;
+        assert!(suppressions(world, "email").await.is_empty());
+        deliver(world, &[&event("Bounce", &id, 1, &at, "ana@example.com")]).await;
+        assert_eq!(suppressions(world, "email").await[0]["reason"], "hard_bounce");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_event_of_an_earlier_attempt_ends_the_message_as_sent() {
+    play_with(sending(1), async |world| {
+        world.stack.email_events().switch(false);
+        let lost = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::DropReply) };
+        world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+        let id = accept(world, "a", &with(email("ana@example.com"), intent())).await;
+        world.drain().await;
+        // The second attempt is refused for a reason that passes, and a third would follow.
+        let paused = umavez_local::faults::Scripted {
+            status: 400,
+            headers: [("x-amzn-errortype".to_owned(), "SendingPausedException".to_owned())].into(),
+            body: json!({"message": "paused"}),
+        };
+        let refused =
+            CallFault { service: Some("ses".to_owned()), answer: Some(paused), ..CallFault::first(Action::Answer) };
+        world.stack.add_fault(Fault::Call(refused)).await.expect("armed");
+        let resend = world.post(&format!("/outbound/messages/{id}/resend"), &json!({})).await;
+        assert_eq!(resend.status, 202);
+        world.drain().await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("QUEUED"), &json!(2)), "{told}");
+        deliver(world, &[&event("Send", &id, 1, &world.now().to_string(), "ana@example.com")]).await;
+        world.advance(Duration::from_secs(600)).await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)), "{told}");
+    })
+    .await;
+}

@@ -455,3 +455,168 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_may_have_been_sent_does_not_end_as_unsent_by_a_later_attempt() {
+    play_with(sending(1), async |world| {
+        at_provider(world, "telegram", CallFault::first(Action::DropReply)).await;
+        let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        // Sent again by order, and this time it is known not to have been sent.
+        answer_with(world, "telegram", 403, blocked()).await;
+        assert_eq!(order(world, &id, "resend").await.status, 202);
+        world.drain().await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["reason_code"]), (&json!("UNKNOWN"), &json!("bot_blocked")), "{told}");
+        assert_eq!(
+            ask(world, "b", &with(telegram("Oi"), intent())).await.body["status"],
+            "DEDUPED",
+            "it keeps its intent"
+        );
+        // Queued once more and cancelled: what may have been sent was not cancelled.
+        let hold_back =
+            CallFault { function: Some("outbox-relay".to_owned()), times: 3, ..CallFault::first(Action::ErrorBefore) };
+        world.stack.add_fault(Fault::Call(hold_back)).await.expect("armed");
+        assert_eq!(order(world, &id, "resend").await.status, 202);
+        let canceled = order(world, &id, "cancel").await.body;
+        assert_eq!(canceled["status"], "UNKNOWN", "{canceled}");
+        let truth = json!([canceled["canceled"], canceled["in_flight"], canceled["already_sent"]]);
+        assert_eq!(truth, json!([false, true, false]));
+        world.drain().await;
+        assert_eq!(world.get("/outbound/unknown").await.body["messages"][0]["message_id"], id.as_str());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operator_who_knows_settles_what_nobody_else_knows() {
+    play_with(sending(2), async |world| {
+        let settle = |id: String, sent: bool| async move {
+            world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": sent})).await
+        };
+        let mut ids = Vec::new();
+        for (key, to) in [("a", "1001"), ("b", "1002")] {
+            at_provider(world, "telegram", CallFault::first(Action::DropReply)).await;
+            ids.push(accept(world, key, &with(telegram("Oi"), json!({"to": to}))).await);
+            world.drain().await;
+        }
+        let (first, second) = (ids[0].clone(), ids[1].clone());
+        assert_eq!(settle(first.clone(), true).await.body["status"], "SENT");
+        assert_eq!(settle(first.clone(), true).await.status, 200, "said again");
+        assert_eq!(settle(first, false).await.code(), "not_unknown");
+        assert_eq!(settle(second.clone(), false).await.body["status"], "FAILED");
+        assert!(world.get("/outbound/unknown").await.body["messages"].as_array().expect("a list").is_empty());
+        let path = format!("/outbound/messages/{second}/settle");
+        world.post(&path, &json!({"sent": "yes"})).await.assert_problem(422, "invalid_request", &["sent"]);
+        assert_eq!(settle(format!("msg_{}", "0".repeat(32)), true).await.status, 404);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_copy_in_the_queue_does_not_hurry_the_next_attempt() {
+    let setup = Setup::default().parameter("TelegramUrl", "http://127.0.0.1:9");
+    play_with(setup, async |world| {
+        let id = accept(world, "a", &telegram("Oi")).await;
+        world.drain().await;
+        assert_eq!(message(world, &id).await["attempts"], 1);
+        let copy = json!({"kind": "message", "v": 1, "id": id}).to_string();
+        for _ in 0..3 {
+            world.send_to_queue("umavez-dev-outbound-shot", &copy).await;
+        }
+        world.drain().await;
+        assert_eq!(message(world, &id).await["attempts"], 1, "its time has not come");
+        assert_eq!(order(world, &id, "cancel").await.body["canceled"], true);
+        world.advance(Duration::from_secs(30)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waits_for_its_bot_is_not_taken_for_lost() {
+    play_with(sending(4), async |world| {
+        answer_with(world, "telegram", 429, too_many(3_600)).await;
+        accept(world, "first", &telegram("a")).await;
+        world.drain().await;
+        let mut ids = Vec::new();
+        for n in 0..3 {
+            ids.push(
+                accept(world, &format!("k{n}"), &with(telegram("b"), json!({"to": format!("{}", 100 + n)}))).await,
+            );
+        }
+        world.drain().await;
+        for _ in 0..5 {
+            world.advance(Duration::from_secs(700)).await;
+            world.tick("Recovery").await;
+            world.tick("OutboundSweep").await;
+        }
+        world.advance(Duration::from_secs(200)).await;
+        for id in ids {
+            assert_eq!(codes(&message(world, &id).await), ["accepted", "claimed", "sent"]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_channel_that_nobody_configured_says_so_and_not_that_nobody_knows() {
+    let setup = Setup::default().parameter("EvolutionUrl", "");
+    play_with(setup, async |world| {
+        let body = json!({"channel": "whatsapp", "to": "5511912345678", "content": {"text": "Oi"}});
+        let id = accept(world, "a", &body).await;
+        world.drain().await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("channel_not_configured")));
+        assert_eq!(order(world, &id, "cancel").await.body["canceled"], true);
+        world.advance(Duration::from_secs(30)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deduped_message_with_much_to_say_can_be_looked_at() {
+    play_with(sending(1), async |world| {
+        accept(world, "a", &with(telegram("Oi"), intent())).await;
+        let long = with(with(telegram("x"), json!({"content": {"text": "a".repeat(4_000)}})), intent());
+        let id = ask(world, "b", &long).await.text("/message_id");
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["content"]), (&json!("DEDUPED"), &Value::Null));
+        world.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn messages_and_their_content_go_when_they_are_settled_and_old() {
+    play_with(sending(1), async |world| {
+        let long = with(telegram("x"), json!({"content": {"text": "a".repeat(4_000)}}));
+        accept(world, "a", &long).await;
+        world.drain().await;
+        world.advance(Duration::from_secs(91 * 86_400)).await;
+        let left = world.rows("OutboundTable").await;
+        assert!(left.iter().all(|row| row["sk"] == "CONTENT"), "{left:?}");
+        world.advance(Duration::from_secs(40 * 86_400)).await;
+        assert!(world.rows("OutboundTable").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_scheduled_message_that_is_cancelled_gives_back_what_stood_before_it() {
+    let options = json!({"reactivation_nudge": {"window": "rolling"}}).to_string();
+    play_with(sending(1).parameter("IntentTypeOptions", &options), async |world| {
+        accept(world, "a", &with(telegram("hoje"), intent())).await;
+        world.drain().await;
+        let in_days = |days: i64| json!({"send_at": world.now().plus_days(days).to_string()});
+        let later = accept(world, "b", &with(with(telegram("depois"), intent()), in_days(9))).await;
+        assert_eq!(order(world, &later, "cancel").await.body["canceled"], true);
+        world.advance(Duration::from_secs(3 * 86_400)).await;
+        let between = ask(world, "c", &with(telegram("no meio"), intent())).await;
+        assert_eq!(between.body["status"], "DEDUPED", "the first one's window still runs: {}", between.body);
+        let after = ask(world, "d", &with(with(telegram("depois"), intent()), in_days(5))).await;
+        assert_eq!(after.body["status"], "QUEUED", "{}", after.body);
+        let id = after.text("/message_id");
+        assert_eq!(order(world, &id, "cancel").await.body["canceled"], true);
+    })
+    .await;
+}

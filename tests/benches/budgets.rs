@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use umavez_local::calls::Call;
-use umavez_local::{Options, Stack, binaries};
+use umavez_local::local_parameters::with_local;
+use umavez_local::{Options, Stack, binaries, secrets};
 use umavez_tests::{KEY, World, template};
 
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
@@ -23,6 +24,7 @@ fn main() {
         binaries::build_profile(false, "bench").await.expect("the functions build");
         let world = start().await;
         requests(&world).await;
+        messages(&world).await;
         processor_time(&world).await;
         world.stack.stop().await.expect("stops");
     });
@@ -32,7 +34,9 @@ fn main() {
 async fn start() -> World {
     let parameters =
         [("IntentTypeOptions".to_owned(), json!({"discovery_first_touch": {"window": "rolling"}}).to_string())].into();
-    let options = Options { parameters, concurrency: 1, schedules: false, ..Options::in_memory(template()) };
+    let parameters = with_local(parameters).expect("the parameters of this machine");
+    let secrets = Some(secrets::local_file());
+    let options = Options { parameters, secrets, concurrency: 1, schedules: false, ..Options::in_memory(template()) };
     let world = World::of(Stack::start(options).await.expect("the stack starts"));
     world.create_key(KEY, &["*"]).await;
     world
@@ -66,6 +70,90 @@ async fn requests(world: &World) {
     let body = json!({"client_id": CLIENT, "holder": intent["holder"]});
     let (_, calls) = world.calls_of("outbound-api", world.post(&path, &body)).await;
     row("release", &calls, (1, 1.0));
+}
+
+/// One message from its acceptance to its outcome: what it takes, and what a million of them cost.
+async fn messages(world: &World) {
+    let client = |n: u32| format!("91b7584a-d8f1-4cd6-b0e1-{n:012}");
+    let body = |n: u32| {
+        json!({
+            "channel": "telegram", "to": (987_654_000 + n).to_string(), "content": {"text": "Sentimos sua falta"},
+            "intent": {"client_id": client(n), "intent_type": "reactivation_nudge"},
+        })
+    };
+    let ask = |key: &'static str, n: u32| world.post_with_key(key, "/outbound/messages", &body(n));
+    // A first one, so that what is counted is not the reading of secrets and the making of buckets.
+    ask_and_drain(world, "warm", &body(1)).await;
+    let position = world.stack.calls().position();
+    let invoked = world.stack.functions().invocations();
+    let (_, calls) = world.calls_of("outbound-api", ask("new", 2)).await;
+    row("message with intent, new", &calls, (1, 4.0));
+    world.drain().await;
+    let whole: Vec<_> = world.stack.calls().since(position);
+    let of = |function: &str| -> Vec<Call> { whole.iter().filter(|call| call.caller == function).cloned().collect() };
+    row("message, handed over by the relay", &of("outbox-relay"), (1, 0.0));
+    let sender = of("outbound-sender");
+    let outcome = sender.iter().rev().find(|call| call.operation == "UpdateItem").cloned();
+    row("message, read by its sender", &only(&sender, |call| call.operation == "GetItem"), (1, 0.0));
+    let grants: Vec<_> = sender.iter().filter(|call| call.operation == "UpdateItem").cloned().collect();
+    row("message, slots of its chat and its bot", &grants[..grants.len() - 1], (2, 2.0));
+    row("message, claim with its gate", &only(&sender, |call| call.operation == "TransactWriteItems"), (1, 4.0));
+    row("message, outcome", &outcome.into_iter().collect::<Vec<_>>(), (1, 1.0));
+    let (_, calls) = world.calls_of("outbound-api", ask("new", 2)).await;
+    row("message with intent, asked again", &calls, (1, 4.0));
+    let (_, calls) = world.calls_of("outbound-api", ask("other", 2)).await;
+    row("message with intent, deduped", &calls, (2, 5.0));
+    let (_, calls) = world.calls_of("outbound-sweep", world.tick("OutboundSweep")).await;
+    row("sweep, nothing due", &calls, (4, 0.0));
+    let (_, calls) = world.calls_of("recovery", world.tick("Recovery")).await;
+    row("recovery, nothing lost", &calls, (4, 0.0));
+    let invocations = world.stack.functions().invocations() - invoked;
+    cost(&whole, invocations);
+}
+
+async fn ask_and_drain(world: &World, key: &str, body: &Value) {
+    world.post_with_key(key, "/outbound/messages", body).await;
+    world.drain().await;
+}
+
+fn only(calls: &[Call], which: impl Fn(&Call) -> bool) -> Vec<Call> {
+    calls.iter().filter(|call| which(call)).cloned().collect()
+}
+
+/// List prices of us-east-1 per million, in dollars: on-demand write and read units, queue requests, HTTP API requests,
+/// Lambda requests on arm64, and its gigabyte-seconds.
+const WRITE_UNIT: f64 = 0.625;
+const READ_UNIT: f64 = 0.125;
+const QUEUE_REQUEST: f64 = 0.40;
+const API_REQUEST: f64 = 1.00;
+const LAMBDA_REQUEST: f64 = 0.20;
+const GIGABYTE_SECOND: f64 = 13.3334;
+/// What an invocation is billed for, of a quarter of a gigabyte.
+const BILLED_SECONDS: f64 = 0.03;
+
+fn cost(calls: &[Call], invocations: u64) {
+    let write: f64 = calls.iter().map(|call| call.write_units).sum();
+    let read: f64 = calls.iter().map(|call| call.read_units).sum();
+    // Sent by the relay; received and deleted by the mapping, a message at a time at worst.
+    let queue = calls.iter().filter(|call| call.service == "sqs").count() as f64 + 2.0;
+    let lambda = invocations as f64 * (LAMBDA_REQUEST + GIGABYTE_SECOND * 0.25 * BILLED_SECONDS);
+    let parts = [
+        ("DynamoDB", write * WRITE_UNIT + read * READ_UNIT),
+        ("SQS", queue * QUEUE_REQUEST),
+        ("Lambda", lambda),
+        ("HTTP API", API_REQUEST),
+    ];
+    println!(
+        "\na million messages with intents, at list prices (us-east-1, arm64, 256 MB, 30 ms an invocation, one at a time)"
+    );
+    for (name, dollars) in parts {
+        println!("{name:<44} {dollars:>8.2} $");
+    }
+    let whole: f64 = parts.iter().map(|(_, dollars)| dollars).sum();
+    println!(
+        "{:<44} {whole:>8.2} $   ({write} write units, {read} read units, {invocations} invocations each)",
+        "together"
+    );
 }
 
 fn row(name: &str, calls: &[Call], least: (usize, f64)) {
@@ -126,7 +214,7 @@ fn start_up() {
         "start-up, medians of 40", "ms", "× empty", "cpu ms", "× empty", "MB"
     );
     let mut empty = None;
-    for binary in ["probe-empty", "outbound-api", "authorizer", "intent-expiry"] {
+    for binary in ["probe-empty", "outbound-api", "outbound-sender", "outbox-relay", "authorizer", "intent-expiry"] {
         let program = binaries::directory().expect("a directory").join(binary);
         let mut runs: Vec<_> = (0..STARTS).map(|_| one_start(&program)).collect();
         let size = std::fs::metadata(&program).map(|file| file.len()).unwrap_or(0) as f64 / 1e6;
@@ -155,6 +243,13 @@ fn one_start(program: &Path) -> (f64, f64) {
         ("AWS_SECRET_ACCESS_KEY", "bench"),
         ("INTENTS_TABLE", "t"),
         ("CONFIG_TABLE", "t"),
+        ("OUTBOUND_TABLE", "t"),
+        ("OUTBOUND_START_QUEUE", "q"),
+        ("OUTBOUND_SHOT_QUEUE", "q"),
+        ("OUTBOUND_DOWNSELL_QUEUE", "q"),
+        ("OUTBOUND_DLQ", "q"),
+        ("SENDERS_SECRET", "s"),
+        ("TELEGRAM_URL", "http://127.0.0.1:9"),
         ("METRICS_NAMESPACE", "Umavez"),
     ];
     let begin = Instant::now();

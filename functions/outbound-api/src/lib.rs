@@ -24,6 +24,7 @@ const ACCEPT: &str = "POST /outbound/messages";
 const MESSAGE: &str = "GET /outbound/messages/{id}";
 const CANCEL: &str = "POST /outbound/messages/{id}/cancel";
 const RESEND: &str = "POST /outbound/messages/{id}/resend";
+const SETTLE: &str = "POST /outbound/messages/{id}/settle";
 const UNKNOWN: &str = "GET /outbound/unknown";
 const EXPLAIN: &str = "GET /explain";
 const SUPPRESSIONS: &str = "GET /suppressions";
@@ -41,6 +42,7 @@ pub const ROUTES: &[Route] = &[
     Route::scoped(MESSAGE, "outbound:read"),
     Route::scoped(CANCEL, "outbound"),
     Route::scoped(RESEND, "outbound"),
+    Route::scoped(SETTLE, "outbound"),
     Route::scoped(UNKNOWN, "outbound:read"),
     Route::scoped(EXPLAIN, "outbound:read"),
     Route::scoped(SUPPRESSIONS, "outbound:read"),
@@ -78,6 +80,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
         MESSAGE => outbound::message::get(deps, at, request).await,
         CANCEL => outbound::orders::cancel(deps, at, request).await,
         RESEND => outbound::orders::resend(deps, at, request).await,
+        SETTLE => outbound::orders::settle(deps, at, request).await,
         UNKNOWN => outbound::message::unknown(deps, at, request).await,
         EXPLAIN => outbound::explain::run(deps, at, request).await,
         SUPPRESSIONS => outbound::suppressions::list(deps, at, request).await,

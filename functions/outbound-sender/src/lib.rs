@@ -23,6 +23,8 @@ use crate::send::Step;
 
 /// All messages of a delivery at once: most of their time they wait for their slot or for the provider.
 const AT_ONCE: usize = 10;
+/// Seconds over which messages that have come back this often, or more, are spread.
+const LARGEST_SPREAD: u32 = 20;
 
 #[derive(Debug)]
 pub struct Deps {
@@ -72,8 +74,8 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Re
         Ok(Step::Later { why, at }) => (RecordError::Later(why), at.millis() - invocation.current().millis()),
         Err(_) => (RecordError::Retry("store"), i64::from(receptions(&message).min(60)) * 1_000),
     };
-    // Those who were refused together do not come back together.
-    let spread_ms = i64::from(fastrand::u32(0..=1_000) * receptions(&message).min(5));
+    // Those who were refused together do not come back together, and the longer the queue, the less often they do.
+    let spread_ms = i64::from(fastrand::u32(0..=1_000) * receptions(&message).min(LARGEST_SPREAD));
     deps.visibility.hide(invocation, &message, wait_ms.max(0) + spread_ms).await;
     Err(why)
 }

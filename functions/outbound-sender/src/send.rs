@@ -9,7 +9,7 @@ use std::time::Duration;
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::keys::{self, Key};
 use umavez_domain::outbound::ledger::Entry;
-use umavez_domain::outbound::limiter::{Limit, reach_ms};
+use umavez_domain::outbound::limiter::{ADDRESS_REACH_MS, Limit, reach_ms};
 use umavez_domain::outbound::message::MessageRow;
 use umavez_domain::outbound::{
     Channel, Content, Next, Outcome, Progress, State, ThrottleScope, Verdict, code, next, settle,
@@ -51,6 +51,14 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step,
     for _ in 0..ROUNDS {
         let Some(row) = met else { return Ok(Step::Done("no_such_message")) };
         match round(deps, invocation, &row).await? {
+            Round::Over(Step::Later { why, at }) => {
+                // Not told, recovery would take it for lost; that costs a second copy in the queue, and nothing else.
+                let told = deps.messages.still_waits(invocation, &row, at.max(invocation.current())).await;
+                if told.is_err() {
+                    tracing::warn!(event = "NOT_POSTPONED", request_id = invocation.request_id);
+                }
+                return Ok(Step::Later { why, at });
+            }
             Round::Over(step) => return Ok(step),
             Round::Again(row) => met = row,
         }
@@ -65,10 +73,14 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Next::Expire => return expire(deps, invocation, row).await,
         Next::Claim { attempt } => attempt,
     };
+    // What follows may take seconds: its last moment is looked at again before the claim and before the call.
     if invocation.time_left() < deps.providers.config.timeout + AROUND_CALL {
         return later("out_of_time", invocation.current());
     }
-    let content = deps.messages.content(invocation, row).await?;
+    let Some(content) = deps.messages.content(invocation, row).await? else {
+        let entry = Entry::new(invocation.current(), Decision::Failed).reason(code::CONTENT_GONE);
+        return end(deps, invocation, row, State::Failed, &entry).await;
+    };
     let credential = match credential(deps, invocation, row).await {
         Ok(credential) => credential,
         Err(wait) => return Ok(Round::Over(wait)),
@@ -77,6 +89,9 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Grant::At(slot) => slot,
         Grant::Later(at) => return later("rate_limited", at),
     };
+    if row.is_late(invocation.current()) {
+        return expire(deps, invocation, row).await;
+    }
     let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     let deadline = invocation.current().plus_ms(timeout_ms + MARGIN_MS);
     match deps.messages.claim(invocation, row, attempt, deadline).await? {
@@ -120,7 +135,7 @@ async fn tokens(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Resul
     let waited_ms = invocation.current().millis() - row.due_since().millis();
     let reach = reach_ms(row.priority, waited_ms);
     let mut last = Grant::At(invocation.current());
-    for (key, limit) in buckets(deps, row) {
+    for (key, limit, reach) in buckets(deps, row, reach) {
         last = deps.limiter.grant(invocation, &key, limit, reach).await?;
         let Grant::At(slot) = last else { break };
         if let Ok(wait) = u64::try_from(slot.millis() - invocation.current().millis()) {
@@ -130,10 +145,11 @@ async fn tokens(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Resul
     Ok(last)
 }
 
-fn buckets(deps: &Deps, row: &MessageRow) -> Vec<(Key, Limit)> {
+/// Each with its limit and how far ahead a slot of it may be.
+fn buckets(deps: &Deps, row: &MessageRow, reach: i64) -> Vec<(Key, Limit, i64)> {
     let rates = deps.rates.of(row.channel);
-    let of_address = rates.of_address(row.channel, &row.to).map(|limit| (chat_bucket(row), limit));
-    of_address.into_iter().chain([(sender_bucket(row), rates.sender)]).collect()
+    let of_address = rates.of_address(row.channel, &row.to).map(|limit| (chat_bucket(row), limit, ADDRESS_REACH_MS));
+    of_address.into_iter().chain([(sender_bucket(row), rates.sender, reach)]).collect()
 }
 
 /// An account has one limit for mail, whoever it is from.
@@ -159,7 +175,7 @@ async fn attempt_once(
     let Some(credential) = credential else { return Outcome::Transient { code: code::SENDER_UNKNOWN } };
     let left_ms = deadline.millis() - MARGIN_MS / 2 - invocation.current().millis();
     let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(invocation.time_left());
-    if left < Duration::from_secs(1) {
+    if left < Duration::from_secs(1) || row.is_late(invocation.current()) {
         return Outcome::Transient { code: code::NOT_CALLED };
     }
     deps.providers.send(row, content, credential, attempt, left).await
@@ -245,6 +261,7 @@ async fn end(
     }
     let (event, done) = match state {
         State::Suppressed => (Event::OutboundSuppressed, "suppressed"),
+        State::Failed => (Event::OutboundFailed, "failed"),
         _ => (Event::OutboundExpired, "expired"),
     };
     log(invocation, row, event, None, entry.reason.as_deref().unwrap_or_default());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_domain::keys::{WAKE_SHARDS, Wake};
@@ -34,30 +34,57 @@ impl Deps {
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
     let shards = (0..WAKE_SHARDS).map(|shard| sweep(&deps.messages, &invocation, shard));
-    let swept = futures::future::try_join_all(shards).await?;
-    let emitted: usize = swept.iter().map(|(emitted, _)| emitted).sum();
-    let finished = swept.iter().all(|(_, finished)| *finished);
-    tracing::info!(event = "SWEPT", emitted, finished, request_id = invocation.request_id);
-    metrics::counter!("OutboundDue").increment(emitted as u64);
-    Ok(json!({"emitted": emitted, "finished": finished}))
+    let swept = futures::future::join_all(shards).await;
+    let mut whole = Swept { finished: true, ..Swept::default() };
+    let mut unread = 0;
+    for shard in &swept {
+        match shard {
+            Ok(shard) => {
+                whole.emitted += shard.emitted;
+                whole.failed += shard.failed;
+                whole.finished &= shard.finished;
+            }
+            Err(_) => unread += 1,
+        }
+    }
+    let Swept { emitted, failed, finished } = whole;
+    tracing::info!(event = "SWEPT", emitted, failed, unread, finished, request_id = invocation.request_id);
+    metrics::counter!("OutboundDue").increment(emitted);
+    metrics::counter!("OutboundNotHandedOver").increment(failed);
+    // The others were done; the schedule and the alarm see that not all were.
+    if unread > 0 {
+        return Err("a shard could not be read".into());
+    }
+    Ok(json!({"emitted": emitted, "failed": failed, "finished": finished}))
 }
 
-/// How many were handed over, and whether that was all.
-async fn sweep(messages: &Messages, invocation: &Invocation, shard: u32) -> Result<(usize, bool), StoreError> {
+#[derive(Default)]
+struct Swept {
+    emitted: u64,
+    failed: u64,
+    /// That was all.
+    finished: bool,
+}
+
+/// One row that cannot be written does not keep those after it from being handed over.
+async fn sweep(messages: &Messages, invocation: &Invocation, shard: u32) -> Result<Swept, StoreError> {
     let until = invocation.now.plus_ms(LOOK_AHEAD_MS);
-    let (mut emitted, mut after) = (0, None);
+    let (mut swept, mut after) = (Swept::default(), None);
     while invocation.time_left() > LOW_TIME {
         let found = messages.waiting(invocation, Wake::Due, shard, Some(until), after, PAGE).await?;
         let last_page = found.len() < PAGE;
         after = found.last().map(|found| found.place.clone());
-        emitted += futures::stream::iter(&found)
-            .map(|found| messages.emit_due(invocation, found))
-            .buffer_unordered(AT_ONCE)
-            .try_fold(0, |emitted, mine| async move { Ok(emitted + usize::from(mine)) })
-            .await?;
+        let mut handed =
+            futures::stream::iter(&found).map(|found| messages.emit_due(invocation, found)).buffer_unordered(AT_ONCE);
+        while let Some(handed) = handed.next().await {
+            match handed {
+                Ok(mine) => swept.emitted += u64::from(mine),
+                Err(_) => swept.failed += 1,
+            }
+        }
         if last_page {
-            return Ok((emitted, true));
+            return Ok(Swept { finished: true, ..swept });
         }
     }
-    Ok((emitted, false))
+    Ok(swept)
 }

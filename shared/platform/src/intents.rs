@@ -3,6 +3,7 @@
 //! Invariant: at any time at most one holder has an intent, and whoever was told "yes" is the one in the row. A hold is
 //! one conditional update (one request, one write unit); a guarded type writes its guard in the same transaction.
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use umavez_domain::fields::parse_uuid;
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::intents::{GuardRow, Hold, IntentRow, Released, Standing, judge_release};
@@ -97,7 +98,15 @@ impl Intents {
                 Condition::at_most("window_until", hold.row.at.seconds()),
                 Condition::at_most("expires_at", now.seconds()),
             ]);
-            writes.push(Write::put(&self.table, key.clone(), guard)?.when(open));
+            // What it replaces may still be running: a hold for later stands before its own window, and is given back.
+            let mut write = Write::update(&self.table, key.clone()).set_row(guard, &[])?;
+            for (name, before) in GUARD_BEFORE {
+                write = write.set_from(before, name, nothing(name));
+            }
+            if guard.reference_id.is_none() {
+                write = write.remove("reference_id");
+            }
+            writes.push(write.when(open));
         }
         Ok(writes)
     }
@@ -130,18 +139,20 @@ impl Intents {
         ]);
         let mut writes = vec![self.release_write(&key, &release, now).when(mine)];
         if let Some(guard) = &held.guard {
-            writes.push(self.guard_delete(&key, guard, holder, &held.fingerprint));
+            writes.push(self.guard_give_back(&key, guard, holder, &held.fingerprint));
         }
         writes
     }
 
     /// The guard of this very hold: since its window ended another may have it, also another hold of the same holder.
-    fn guard_delete(&self, key: &Key, guard: &str, holder: &str, fingerprint: &str) -> Write {
-        let same_guard = Condition::any([
-            Condition::Absent,
-            Condition::all([Condition::is("holder", holder), Condition::is("fingerprint", fingerprint)]),
-        ]);
-        Write::delete(&self.table, keys::beside(key, guard)).when(same_guard)
+    fn guard_give_back(&self, key: &Key, guard: &str, holder: &str, fingerprint: &str) -> Write {
+        let same_guard = Condition::all([Condition::is("holder", holder), Condition::is("fingerprint", fingerprint)]);
+        // Whoever stood there before stands there again; nobody, where nobody did.
+        let mut write = Write::update(&self.table, keys::beside(key, guard));
+        for (name, before) in GUARD_BEFORE {
+            write = write.set_from(name, before, nothing(name)).remove(before);
+        }
+        write.when(same_guard)
     }
 
     /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by then.
@@ -185,7 +196,7 @@ impl Intents {
             write.when(still_held(release, &seen.holder, now))
         };
         let Some(guard) = &seen.guard else { return self.store.update_returning(invocation, row()).await };
-        let delete = self.guard_delete(key, guard, &seen.holder, &seen.fingerprint);
+        let delete = self.guard_give_back(key, guard, &seen.holder, &seen.fingerprint);
         match self.store.transact(invocation, vec![row(), delete]).await? {
             Transacted::Done => match self.store.get_item(invocation, &self.table, key).await? {
                 Some(item) => Ok(Returned::Row(item)),
@@ -240,6 +251,23 @@ impl Intents {
         let page = self.store.page::<IntentRow>(invocation, of).await?;
         let next = page.next.and_then(|sk| sk.strip_prefix(INTENT_PREFIX).map(str::to_owned));
         Ok(Page { rows: page.rows, next })
+    }
+}
+
+/// What a guard remembers of the hold that it replaced.
+const GUARD_BEFORE: [(&str, &str); 4] = [
+    ("holder", "before_holder"),
+    ("fingerprint", "before_fingerprint"),
+    ("window_until", "before_until"),
+    ("created_at", "before_created_at"),
+];
+
+/// The guard of nobody: its window is over.
+fn nothing(name: &str) -> AttributeValue {
+    match name {
+        "window_until" => AttributeValue::N("0".to_owned()),
+        "created_at" => AttributeValue::S("1970-01-01T00:00:00Z".to_owned()),
+        _ => AttributeValue::S("nobody".to_owned()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `GET /outbound/messages/{id}` and `GET /outbound/unknown`.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys;
@@ -14,12 +14,13 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let id = id(request)?;
     let Some(row) = deps.messages.get(invocation, id).await? else { return Err(no_such_message()) };
     let content = deps.messages.content(invocation, &row).await?;
-    let mut view = serde_json::to_value(MessageView::from(row)).map_err(|error| Problem::internal().because(&error))?;
-    let mut content = serde_json::to_value(content).map_err(|error| Problem::internal().because(&error))?;
-    if let (Some(view), Some(content)) = (view.as_object_mut(), content.as_object_mut()) {
+    let broken = |error: serde_json::Error| Problem::internal().because(&error);
+    let mut view = serde_json::to_value(MessageView::from(row)).map_err(broken)?;
+    let mut content = serde_json::to_value(content).map_err(broken)?;
+    if let Some(content) = content.as_object_mut() {
         content.remove("channel");
-        view.insert("content".to_owned(), Value::Object(std::mem::take(content)));
     }
+    view["content"] = content;
     Answer::json(200, &view)
 }
 

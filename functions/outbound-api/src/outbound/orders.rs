@@ -31,6 +31,29 @@ pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     )
 }
 
+/// An operator has found out what became of an UNKNOWN message, and says so.
+pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let id = id(request)?;
+    let body = request.object()?;
+    let mut errors: Vec<_> = unknown_fields(&body, "sent");
+    let sent = body.get("sent").and_then(serde_json::Value::as_bool);
+    if sent.is_none() {
+        errors.push(FieldError::new("sent", FieldProblem::WrongType, "must be true or false"));
+    }
+    let Some(sent) = sent.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
+    let Some(declared) = deps.messages.declare(invocation, id, sent).await? else { return Err(no_such_message()) };
+    let wanted = if sent { State::Sent } else { State::Failed };
+    if !declared.now && declared.state != wanted {
+        let state = json!(declared.state);
+        let detail = format!("only an UNKNOWN message is settled; this one is {}", state.as_str().unwrap_or_default());
+        return Err(Problem::new(409, Code::NotUnknown, detail));
+    }
+    if declared.now {
+        tell(invocation, id, Event::OutboundSettled);
+    }
+    Answer::json(200, &json!({"message_id": id, "status": declared.state}))
+}
+
 pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
     let attempt = wanted_attempt(request)?;
@@ -76,11 +99,7 @@ fn wanted_attempt(request: &Request) -> Result<Option<u32>, Problem> {
         return Ok(None);
     }
     let body = request.object()?;
-    let mut errors = Vec::new();
-    for name in body.keys().filter(|name| *name != "attempt").take(5) {
-        let name: String = name.chars().take(100).collect();
-        errors.push(FieldError::new(name, FieldProblem::Unknown, "is not a field of this request"));
-    }
+    let mut errors = unknown_fields(&body, "attempt");
     let attempt = match body.get("attempt") {
         None | Some(serde_json::Value::Null) => None,
         Some(value) => {
@@ -92,6 +111,16 @@ fn wanted_attempt(request: &Request) -> Result<Option<u32>, Problem> {
         }
     };
     if errors.is_empty() { Ok(attempt) } else { Err(Problem::invalid(errors)) }
+}
+
+fn unknown_fields(body: &serde_json::Map<String, serde_json::Value>, known: &str) -> Vec<FieldError> {
+    let names = body.keys().filter(|name| *name != known).take(5);
+    names
+        .map(|name| {
+            let name: String = name.chars().take(100).collect();
+            FieldError::new(name, FieldProblem::Unknown, "is not a field of this request")
+        })
+        .collect()
 }
 
 fn tell(invocation: &Invocation, message_id: &str, event: Event) {

@@ -36,6 +36,11 @@ impl State {
     pub fn releases_intent(self) -> bool {
         matches!(self, Self::Failed | Self::Canceled | Self::Expired | Self::Suppressed)
     }
+
+    /// What a message can end as, of which an earlier attempt may have been sent: that it was not, nobody can say.
+    pub fn in_doubt(self, doubt: Option<u32>) -> Self {
+        if doubt.is_some() && self.releases_intent() { Self::Unknown } else { self }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,7 +59,7 @@ pub struct Progress {
     pub attempt: u32,
     /// Attempts that do not count as tries: those that met a limit, and those before an order to send it again.
     pub tries_from: u32,
-    /// Not sent before.
+    /// Not sent before: its own time, or that of its next attempt.
     pub send_at: Option<Timestamp>,
     /// Not sent after.
     pub not_after: Option<Timestamp>,
@@ -275,6 +280,14 @@ mod tests {
         assert_eq!(settle(&last, unknown(), UnknownPolicy::Resend, now(), 0), held);
         let late = Progress { not_after: Some(now()), ..sending };
         assert_eq!(settle(&late, unknown(), UnknownPolicy::Resend, now(), 0), held, "it may have been sent");
+    }
+
+    #[test]
+    fn what_may_have_been_sent_does_not_end_as_unsent() {
+        for state in [State::Failed, State::Canceled, State::Expired, State::Suppressed] {
+            assert_eq!((state.in_doubt(Some(1)), state.in_doubt(None)), (State::Unknown, state));
+        }
+        assert_eq!(State::Sent.in_doubt(Some(1)), State::Sent);
     }
 
     #[test]

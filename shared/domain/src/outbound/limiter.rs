@@ -1,9 +1,10 @@
 //! How fast a bot, a chat or a group may be written to: slots in a row, one after the other.
 //!
 //! A bucket knows when its next slot is free (GCRA's theoretical arrival time). A grant is a slot, now or in the near future,
-//! and the sender calls no earlier; so there are never more sends in any second than there are slots in it. How far ahead a
-//! message may reserve depends on its class: the higher ones reach further than the lower ones, who so leave them room,
-//! and the lowest reaches further the longer it has waited, so that its wait is bounded.
+//! and the sender calls no earlier; so there are never more grants in any second than there are slots in it. (Calls follow
+//! their slots by as long as the writes before them take.) How far ahead a message may reserve depends on its class: the
+//! higher ones reach further than the lower ones, who so leave them room, and the lower ones reach further the longer they
+//! have waited, so that their wait is bounded.
 
 use crate::outbound::Priority;
 use crate::time::Timestamp;
@@ -25,22 +26,27 @@ impl Limit {
     pub const GROUP: Self = Self::per(20, 60_000);
 }
 
-/// How far ahead a message may reserve a slot.
+/// How far ahead a message may reserve a slot of its sender, when it is new.
 const START_REACH_MS: i64 = 1_500;
 const SHOT_REACH_MS: i64 = 400;
 const DOWNSELL_REACH_MS: i64 = 150;
-/// After waiting for this long, the lowest class reaches as far as the highest.
-const AGED_MS: i64 = 60_000;
+/// The lower classes reach as far as the highest after this long, and further than when they were new only after that.
+const SHOT_AGES_MS: (i64, i64) = (30_000, 90_000);
+const DOWNSELL_AGES_MS: (i64, i64) = (300_000, 600_000);
+
+/// How far ahead a message may reserve a slot of its address, whatever its class: classes compete for senders.
+pub const ADDRESS_REACH_MS: i64 = START_REACH_MS;
 
 /// `waited_ms`: since the message was due.
 pub fn reach_ms(priority: Priority, waited_ms: i64) -> i64 {
+    let aged = |fresh: i64, (from, to): (i64, i64)| {
+        let age = waited_ms.clamp(from, to) - from;
+        fresh + age * (START_REACH_MS - fresh) / (to - from)
+    };
     match priority {
         Priority::Start => START_REACH_MS,
-        Priority::Shot => SHOT_REACH_MS,
-        Priority::Downsell => {
-            let aged = waited_ms.clamp(0, AGED_MS) * (START_REACH_MS - DOWNSELL_REACH_MS) / AGED_MS;
-            DOWNSELL_REACH_MS + aged
-        }
+        Priority::Shot => aged(SHOT_REACH_MS, SHOT_AGES_MS),
+        Priority::Downsell => aged(DOWNSELL_REACH_MS, DOWNSELL_AGES_MS),
     }
 }
 
@@ -107,8 +113,11 @@ mod tests {
     fn higher_classes_reach_further_and_the_lowest_catches_up() {
         let fresh = [Priority::Start, Priority::Shot, Priority::Downsell].map(|priority| reach_ms(priority, 0));
         assert!(fresh[0] > fresh[1] && fresh[1] > fresh[2]);
-        assert!(reach_ms(Priority::Downsell, 30_000) >= reach_ms(Priority::Shot, 0));
-        assert_eq!(reach_ms(Priority::Downsell, i64::MAX), reach_ms(Priority::Start, 0));
+        // A new one of a higher class goes before one of a lower class that has waited for minutes.
+        assert!(reach_ms(Priority::Downsell, 300_000) < fresh[1]);
+        assert!(reach_ms(Priority::Shot, 30_000) < fresh[0]);
+        assert_eq!(reach_ms(Priority::Shot, 90_000), fresh[0]);
+        assert_eq!(reach_ms(Priority::Downsell, i64::MAX), fresh[0]);
         assert_eq!(reach_ms(Priority::Downsell, -5), fresh[2]);
     }
 

@@ -42,13 +42,26 @@ pub struct MessageRow {
     pub state: State,
     /// The last attempt that was begun.
     pub attempt: u32,
-    /// The attempt after which it was last sent again by order: tries are counted from there.
+    /// Attempts that do not count as tries: those that met a limit, and those before an order to send it again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tries_from: u32,
+    /// An earlier attempt that may have been sent, though there was another after it. While there is one, the message cannot
+    /// end as one that was not sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<u32>,
+    /// An earlier attempt that was sent, as its provider told while a later one was under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_attempt: Option<u32>,
+    /// The attempt that its provider took and then did not send: nothing proves it sent any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_attempt: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
+    /// The next attempt is not made before this, whoever asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<IntentRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,13 +109,9 @@ pub struct MessageRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     pub asked_at: String,
-    /// Of the last order to send it again: which request it was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resend_key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resend_body: Option<String>,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub resend_after: u32,
+    /// The orders to send it again: which requests they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resends: Vec<Resend>,
     pub ledger: Vec<Entry>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -128,6 +137,23 @@ pub struct IntentRef {
     /// The sort key of the guard row that was taken with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<String>,
+}
+
+/// An order to send a message again. Hashes, because callers choose the text of their keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resend {
+    pub key: String,
+    pub body: String,
+    /// The attempt that it came after.
+    pub after: u32,
+}
+
+/// Content in a row of its own. It outlasts its message, and is gone some day even if nobody settles that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentRow {
+    #[serde(flatten)]
+    pub content: Content,
+    pub expires_at: i64,
 }
 
 /// Why a message was not taken in.
@@ -203,8 +229,12 @@ impl MessageRow {
             state: State::Queued,
             attempt: 0,
             tries_from: 0,
+            doubt: None,
+            sent_attempt: None,
+            rejected_attempt: None,
             send_at: new.send_at,
             not_after: new.not_after,
+            not_before: None,
             intent: hold.map(|row| IntentRef {
                 client_id: row.client_id.clone(),
                 intent_type: row.intent_type.clone(),
@@ -231,9 +261,7 @@ impl MessageRow {
             recipient: keys::recipient(new.content.channel().as_str(), &new.to),
             client: hold.map(|row| row.client_id.clone()),
             asked_at: keys::at_time(now, &new.id),
-            resend_key: None,
-            resend_body: None,
-            resend_after: 0,
+            resends: Vec::new(),
             ledger: Vec::new(),
             created_at: now,
             updated_at: now,
@@ -255,9 +283,14 @@ impl MessageRow {
             state: self.state,
             attempt: self.attempt,
             tries_from: self.tries_from,
-            send_at: self.send_at,
+            send_at: self.send_at.max(self.not_before),
             not_after: self.not_after,
         }
+    }
+
+    /// Too late to be sent.
+    pub fn is_late(&self, now: Timestamp) -> bool {
+        self.not_after.is_some_and(|not_after| not_after < now)
     }
 
     /// Since when it could have been sent.

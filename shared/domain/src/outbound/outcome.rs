@@ -8,6 +8,8 @@ pub const MAX_ATTEMPTS: u32 = 8;
 /// How long to stay away after a 429 that does not say.
 pub const DEFAULT_RETRY_AFTER_MS: i64 = 1_000;
 
+const LONGEST_RETRY_AFTER_MS: i64 = 7 * 86_400 * 1_000;
+
 const FIRST_BACKOFF_MS: i64 = 2_000;
 const MAX_BACKOFF_MS: i64 = 300_000;
 
@@ -67,6 +69,10 @@ pub mod code {
     pub const SENDER_UNKNOWN: &str = "sender_unknown";
     /// The attempt was begun and given up before the provider was called.
     pub const NOT_CALLED: &str = "provider_not_called";
+    /// Nobody has said where the channel's provider is.
+    pub const NOT_CONFIGURED: &str = "channel_not_configured";
+    /// What the message says is gone: it was queued for longer than that is kept.
+    pub const CONTENT_GONE: &str = "content_gone";
     /// The sender was not heard of again.
     pub const SENDER_LOST: &str = "sender_lost";
 
@@ -82,6 +88,8 @@ pub mod code {
         THROTTLED,
         SENDER_UNKNOWN,
         NOT_CALLED,
+        NOT_CONFIGURED,
+        CONTENT_GONE,
         SENDER_LOST,
     ];
 }
@@ -110,9 +118,10 @@ pub fn backoff_ms(attempt: u32, jitter: u32) -> i64 {
     half + half * i64::from(jitter.min(1000)) / 1000
 }
 
-/// The wait that a 429 asks for. Kept to the letter, even when it is an hour.
+/// The wait that a 429 asks for. Kept to the letter, even when it is an hour; more than a week is nonsense.
 pub(super) fn retry_after_ms(seconds: Option<i64>) -> i64 {
-    seconds.filter(|seconds| *seconds > 0).map_or(DEFAULT_RETRY_AFTER_MS, |seconds| seconds.saturating_mul(1_000))
+    let seconds = seconds.filter(|seconds| *seconds > 0);
+    seconds.map_or(DEFAULT_RETRY_AFTER_MS, |seconds| seconds.saturating_mul(1_000).min(LONGEST_RETRY_AFTER_MS))
 }
 
 /// The outcome of a status that says nothing more by its body.
@@ -159,7 +168,7 @@ mod tests {
     #[test]
     fn a_wait_of_an_hour_is_an_hour_and_nonsense_is_the_default() {
         assert_eq!(retry_after_ms(Some(3_600)), 3_600_000);
-        assert_eq!(retry_after_ms(Some(i64::MAX)), i64::MAX);
+        assert_eq!(retry_after_ms(Some(i64::MAX)), 7 * 86_400_000);
         for nonsense in [None, Some(0), Some(-5)] {
             assert_eq!(retry_after_ms(nonsense), DEFAULT_RETRY_AFTER_MS);
         }

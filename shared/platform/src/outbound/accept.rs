@@ -7,11 +7,14 @@
 use umavez_domain::intents::{Decision, judge};
 use umavez_domain::keys;
 use umavez_domain::outbound::NewMessage;
-use umavez_domain::outbound::message::MessageRow;
+use umavez_domain::outbound::message::{ContentRow, MessageRow};
 
 use super::messages::Messages;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Item, Refusal, StoreError, Transacted, Write, Written, read_row};
+
+/// How much longer than its message content in a row of its own is kept.
+const CONTENT_DAYS: i64 = 31;
 
 /// What came of a new message.
 #[derive(Debug)]
@@ -54,7 +57,11 @@ impl Messages {
         // Nobody has used this identity.
         let mut writes = vec![Write::put(&self.table, keys::message(&new.id), row)?.when(Condition::Absent)];
         if new.content_is_apart() {
-            writes.push(Write::put(&self.table, keys::message_content(&new.id), &new.content)?);
+            // Long after the message itself can be waiting for anything.
+            let last_use = new.send_at.map_or(invocation.now, |at| at.max(invocation.now));
+            let expires_at = last_use.plus_days(self.retention_days + CONTENT_DAYS).seconds();
+            let row = ContentRow { content: new.content.clone(), expires_at };
+            writes.push(Write::put(&self.table, keys::message_content(&new.id), &row)?);
         }
         if let Some(hold) = &new.hold {
             writes.extend(self.intents.hold_writes(hold, invocation.now)?);

@@ -9,6 +9,7 @@ use umavez_domain::codes::Decision;
 use umavez_domain::keys::{self, Wake};
 use umavez_domain::outbound::ledger::Entry;
 use umavez_domain::outbound::message::{HandOver, MessageRow};
+use umavez_domain::outbound::ses_events::{self, Learned};
 use umavez_domain::outbound::suppression::{SuppressionRow, source};
 use umavez_domain::outbound::{Again, State, Verdict, due};
 use umavez_domain::time::Timestamp;
@@ -18,6 +19,9 @@ use super::messages::Messages;
 use super::suppressions;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write, attribute, read_row};
+
+/// Races with other writers are looked at again this often.
+const ROUNDS: usize = 5;
 
 /// What came of the claim of an attempt.
 #[derive(Debug)]
@@ -61,6 +65,7 @@ impl Messages {
             .set("wake_at", keys::at_time(deadline, &row.id))
             .remove("emit")
             .remove("later")
+            .remove("not_before")
             // The attempt before this one is over and was not sent.
             .when(Condition::all([stands(State::Queued, attempt - 1)?, as_read(row)]));
         let suppression = keys::suppression(row.channel.as_str(), &row.to);
@@ -111,13 +116,16 @@ impl Messages {
         verdict: &Verdict,
     ) -> Result<Settled, StoreError> {
         let now = invocation.current();
-        let under_way = stands(State::Sending, attempt)?;
+        // Nobody has told meanwhile that an earlier attempt was sent.
+        let under_way = Condition::all([stands(State::Sending, attempt)?, Condition::has_not("sent_attempt")]);
         let change = match verdict {
-            Verdict::Sent { provider_id } => self.sent(row, attempt, provider_id, Decision::Sent, now)?,
+            Verdict::Sent { provider_id } => {
+                let change = self.sent(row, attempt, provider_id, Decision::Sent, now)?;
+                change.when(Condition::all([is_open()?, Condition::is_number("attempt", attempt)]))
+            }
             Verdict::Failed { code, suppress } => {
                 let entry = entry(now, Decision::Failed).reason(code).attempt(attempt);
-                let mut change = self.ending(row, State::Failed, &entry, now)?;
-                change.message = change.message.when(under_way);
+                let mut change = self.ending(row, State::Failed, &entry, now)?.when(under_way);
                 if *suppress {
                     let found = SuppressionRow::by_message(row, code, source::PROVIDER, now);
                     change.beside.push(suppressions::adding(&self.table, &found)?);
@@ -126,24 +134,60 @@ impl Messages {
             }
             Verdict::Expired { code } => {
                 let entry = entry(now, Decision::Expired).reason(code).rule("not_after").attempt(attempt);
-                let mut change = self.ending(row, State::Expired, &entry, now)?;
-                change.message = change.message.when(under_way);
-                change
+                self.ending(row, State::Expired, &entry, now)?.when(under_way)
             }
-            Verdict::Unknown { code } => Change::of(self.unknown(row, attempt, code, now)?.when(under_way)),
+            Verdict::Unknown { code } => Change::of(self.unknown(row, attempt, code, now)?).when(under_way),
             Verdict::Again { why, code, not_before } => {
-                Change::of(self.again(row, attempt, *why, code, *not_before, now)?.when(under_way))
+                Change::of(self.again(row, attempt, *why, code, *not_before, now)?).when(under_way)
             }
         };
-        match self.make(invocation, change).await? {
-            Changed::Done => Ok(Settled::Now),
-            Changed::Lost(Some(met)) if met.attempt == attempt && says(met.state, verdict) => Ok(Settled::Already),
-            Changed::Lost(_) => Ok(Settled::TooLate),
+        match (self.make(invocation, change).await?, verdict) {
+            (Changed::Done, _) => Ok(Settled::Now),
+            (Changed::Lost(Some(met)), Verdict::Sent { provider_id }) => {
+                self.sent_late(invocation, *met, attempt, provider_id).await
+            }
+            (Changed::Lost(Some(met)), _) if met.state == State::Sending && met.attempt == attempt => {
+                // An earlier attempt was sent, and this one is over: the message was sent.
+                let before = met.sent_attempt.unwrap_or(attempt);
+                let provider_id = met.provider_id.clone().unwrap_or_default();
+                let change = self.sent(&met, before, &provider_id, Decision::Reconciled, now)?.when(as_read(&met));
+                match self.make(invocation, change).await? {
+                    Changed::Done => Ok(Settled::Now),
+                    Changed::Lost(_) => Err(StoreError::Conflict),
+                }
+            }
+            (Changed::Lost(Some(met)), _) if met.attempt == attempt && says(met.state, verdict) => Ok(Settled::Already),
+            (Changed::Lost(_), _) => Ok(Settled::TooLate),
         }
     }
 
-    /// The attempt is known to have been sent, from whoever knows first: also when it was given up as unknown, or queued for
-    /// another attempt, which is then not made.
+    /// A sender says "sent" of an attempt that others have gone on from.
+    async fn sent_late(
+        &self,
+        invocation: &Invocation,
+        mut row: MessageRow,
+        attempt: u32,
+        provider_id: &str,
+    ) -> Result<Settled, StoreError> {
+        for _ in 0..ROUNDS {
+            let now = invocation.current();
+            let change = match ses_events::sent(&row, attempt) {
+                Some(Learned::SentBefore) => self.sent_before(&row, attempt, provider_id, now)?,
+                Some(_) => self.sent(&row, attempt, provider_id, Decision::Sent, now)?,
+                None if row.state == State::Sent => return Ok(Settled::Already),
+                None => return Ok(Settled::TooLate),
+            };
+            match self.make(invocation, change.when(as_read(&row))).await? {
+                Changed::Done => return Ok(Settled::Now),
+                Changed::Lost(Some(met)) => row = *met,
+                Changed::Lost(None) => return Ok(Settled::TooLate),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// The attempt is known to have been sent: also when it was given up as unknown, or queued for another attempt, which
+    /// is then not made. The condition is the caller's.
     pub(super) fn sent(
         &self,
         row: &MessageRow,
@@ -154,31 +198,32 @@ impl Messages {
     ) -> Result<Change, StoreError> {
         let entry = entry(now, code).attempt(attempt).matched(format!("provider:{provider_id}"));
         let mut change = self.ending(row, State::Sent, &entry, now)?;
-        let open = Condition::any([is_state(State::Sending)?, is_state(State::Unknown)?, is_state(State::Queued)?]);
-        change.message = change
-            .message
-            .set("provider_id", provider_id)
-            .set("sent_at", now.to_string())
-            .when(Condition::all([open, Condition::is_number("attempt", attempt)]));
+        change.message = change.message.set("provider_id", provider_id).set("sent_at", now.to_string()).remove("doubt");
         Ok(change)
     }
 
-    /// Nobody knows how the attempt ended: it waits for an event or a person, and keeps its intent.
-    pub(super) fn unknown(
+    /// An earlier attempt is known to have been sent while another is under way: that one's end is the message's.
+    pub(super) fn sent_before(
         &self,
         row: &MessageRow,
         attempt: u32,
-        code: &str,
+        provider_id: &str,
         now: Timestamp,
-    ) -> Result<Write, StoreError> {
+    ) -> Result<Change, StoreError> {
+        let entry = entry(now, Decision::Reconciled).attempt(attempt).matched(format!("provider:{provider_id}"));
+        let write = self.change(row, &entry, now)?.set_number("sent_attempt", attempt).set("provider_id", provider_id);
+        Ok(Change::of(write))
+    }
+
+    /// Nobody knows how the attempt ended: it waits for an event or a person, and keeps its intent.
+    fn unknown(&self, row: &MessageRow, attempt: u32, code: &str, now: Timestamp) -> Result<Write, StoreError> {
         let entry = entry(now, Decision::Unknown).reason(code).attempt(attempt);
-        Ok(self
+        let write = self
             .change(row, &entry, now)?
             .set_value("state", attribute(&State::Unknown)?)
             .set("reason", code)
-            .set("wake", keys::wake(Wake::Unknown, keys::wake_shard(&row.id)))
-            .set("wake_at", keys::at_time(now, &row.id))
-            .remove("deadline"))
+            .remove("deadline");
+        Ok(self.unknown_since(write, row, now))
     }
 
     /// There will be another attempt.
@@ -205,7 +250,9 @@ impl Messages {
             .set_value("state", attribute(&State::Queued)?)
             .set("reason", code)
             .set_number("tries_from", tries_from)
+            .set("not_before", not_before.to_string())
             .remove("deadline");
+        let write = if why == Again::Policy { write.set_number("doubt", attempt) } else { write };
         Self::handing_over(write, &handed, seq)
     }
 
@@ -217,13 +264,18 @@ impl Messages {
         state: State,
         entry: &Entry,
     ) -> Result<Option<Box<MessageRow>>, StoreError> {
-        let mut change = self.ending(row, state, entry, invocation.current())?;
-        change.message = change.message.when(Condition::all([is_state(State::Queued)?, as_read(row)]));
+        let as_seen = Condition::all([is_state(State::Queued)?, as_read(row)]);
+        let change = self.ending(row, state, entry, invocation.current())?.when(as_seen);
         match self.make(invocation, change).await? {
             Changed::Done => Ok(None),
             Changed::Lost(met) => Ok(met),
         }
     }
+}
+
+/// It was not known yet whether the message was sent.
+fn is_open() -> Result<Condition, StoreError> {
+    Ok(Condition::any([is_state(State::Sending)?, is_state(State::Unknown)?, is_state(State::Queued)?]))
 }
 
 /// Whether a row in this state says what the verdict would have made it say.

@@ -1,7 +1,7 @@
 //! A change of a message's state together with what must change with it.
 
 use umavez_domain::codes::Decision;
-use umavez_domain::keys;
+use umavez_domain::keys::{self, Wake};
 use umavez_domain::outbound::State;
 use umavez_domain::outbound::ledger::{Entry, has_room};
 use umavez_domain::outbound::message::{HandOver, MessageRow};
@@ -30,6 +30,11 @@ impl Change {
     pub(super) fn of(message: Write) -> Self {
         Self { message, beside: Vec::new() }
     }
+
+    pub(super) fn when(mut self, condition: Condition) -> Self {
+        self.message = self.message.when(condition);
+        self
+    }
 }
 
 impl Messages {
@@ -44,7 +49,7 @@ impl Messages {
     }
 
     /// A change that ends the message, for good unless an operator says otherwise. Ended without being sent, it gives its
-    /// intent back.
+    /// intent back; if an earlier attempt may have been sent, it ends as unknown instead, and keeps it.
     pub(super) fn ending(
         &self,
         row: &MessageRow,
@@ -52,24 +57,37 @@ impl Messages {
         entry: &Entry,
         now: Timestamp,
     ) -> Result<Change, StoreError> {
-        let mut message = self
+        let state = state.in_doubt(row.doubt);
+        let message = self
             .change(row, entry, now)?
             .set_value("state", attribute(&state)?)
-            .set_number("expires_at", now.plus_days(self.retention_days).seconds())
             .remove("deadline")
             .remove("emit")
             .remove("later")
-            .remove("wake")
-            .remove("wake_at");
-        message = match &entry.reason {
+            .remove("not_before");
+        let message = match &entry.reason {
             Some(reason) => message.set("reason", reason),
             None => message.remove("reason"),
         };
+        if state == State::Unknown {
+            return Ok(Change::of(self.unknown_since(message, row, now)));
+        }
+        let message = message
+            .set_number("expires_at", now.plus_days(self.retention_days).seconds())
+            .remove("wake")
+            .remove("wake_at");
         let beside = match (&row.intent, state.releases_intent()) {
             (Some(intent), true) => self.intents.give_back_writes(intent, &holder_of(&row.id), now),
             _ => Vec::new(),
         };
         Ok(Change { message, beside })
+    }
+
+    /// It waits for an event or a person.
+    pub(super) fn unknown_since(&self, write: Write, row: &MessageRow, now: Timestamp) -> Write {
+        write
+            .set("wake", keys::wake(Wake::Unknown, keys::wake_shard(&row.id)))
+            .set("wake_at", keys::at_time(now, &row.id))
     }
 
     /// Hands the message to its queue, or to the sweep.

@@ -2,9 +2,9 @@
 
 use umavez_domain::codes::Decision;
 use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::ses_events::{SesEvent, effect};
+use umavez_domain::outbound::ses_events::{Effect, Kind, Learned, SesEvent, effect};
 use umavez_domain::outbound::suppression::{SuppressionRow, source};
-use umavez_domain::outbound::{Channel, State};
+use umavez_domain::outbound::{Channel, State, ses};
 use umavez_domain::time::Timestamp;
 
 use super::change::{Change, Changed, as_read, entry};
@@ -30,15 +30,24 @@ impl Messages {
     pub async fn apply(&self, invocation: &Invocation, event: &SesEvent) -> Result<Applied, StoreError> {
         let Some((id, attempt)) = &event.message else { return Ok(Applied::NoMessage) };
         let Some(mut row) = self.get(invocation, id).await? else {
-            self.suppress_alone(invocation, event, id).await?;
+            self.suppress(invocation, event, id).await?;
             return Ok(Applied::NoMessage);
         };
         for _ in 0..ROUNDS {
-            let Some(effect) = effect(&row, event.kind, *attempt) else { return Ok(Applied::Known) };
-            let now = invocation.current();
-            let change = self.of_event(&row, event, *attempt, effect.state, effect.mark, now)?;
-            match self.make(invocation, change).await? {
-                Changed::Done => return Ok(effect.state.map_or(Applied::Marked, Applied::Reconciled)),
+            let Some(effect) = effect(&row, event.kind, *attempt) else {
+                // A soft bounce may have set the mark before this one.
+                self.suppress(invocation, event, id).await?;
+                return Ok(Applied::Known);
+            };
+            let change = self.of_event(&row, event, *attempt, effect, invocation.current())?;
+            match self.make(invocation, change.when(as_read(&row))).await? {
+                Changed::Done => {
+                    return Ok(match effect.learned {
+                        Some(Learned::Sent) => Applied::Reconciled(State::Sent),
+                        Some(Learned::NotSent) => Applied::Reconciled(State::Failed),
+                        Some(Learned::SentBefore | Learned::NoDoubt) | None => Applied::Marked,
+                    });
+                }
                 Changed::Lost(Some(met)) => row = *met,
                 Changed::Lost(None) => return Ok(Applied::NoMessage),
             }
@@ -51,39 +60,43 @@ impl Messages {
         row: &MessageRow,
         event: &SesEvent,
         attempt: u32,
-        state: Option<State>,
-        mark: bool,
+        effect: Effect,
         now: Timestamp,
     ) -> Result<Change, StoreError> {
-        let mut change = match state {
-            Some(State::Sent) => self.sent(row, attempt, &event.provider_id, Decision::Reconciled, now)?,
-            Some(state) => {
-                let entry = entry(now, Decision::Rejected).attempt(attempt).rule("ses");
-                self.ending(row, state, &entry, now)?
+        let provider_id = &event.provider_id;
+        let told = |code: Decision| entry(now, code).attempt(attempt).rule("ses");
+        let mut change = match effect.learned {
+            Some(Learned::Sent) => self.sent(row, attempt, provider_id, Decision::Reconciled, now)?,
+            Some(Learned::SentBefore) => self.sent_before(row, attempt, provider_id, now)?,
+            Some(Learned::NotSent) => {
+                let certain = MessageRow { doubt: None, ..row.clone() };
+                let told = told(Decision::Rejected).reason(ses::code::MESSAGE_REJECTED);
+                self.ending(&certain, State::Failed, &told, now)?
             }
-            None => {
-                let code = event.kind.mark().map_or(Decision::Reconciled, |(_, code)| code);
-                Change::of(self.change(row, &entry(now, code).attempt(attempt).rule("ses"), now)?)
-            }
+            Some(Learned::NoDoubt) | None => Change::of(self.change(
+                row,
+                &told(event.kind.mark().map_or(Decision::Reconciled, |(_, code)| code)),
+                now,
+            )?),
         };
-        if let Some((name, _)) = event.kind.mark().filter(|_| mark) {
+        if event.kind == Kind::Reject {
+            change.message = change.message.set_number("rejected_attempt", attempt);
+            if row.doubt == Some(attempt) {
+                change.message = change.message.remove("doubt");
+            }
+        }
+        if let Some((name, _)) = event.kind.mark().filter(|_| effect.mark) {
             change.message = change.message.set_value(name, attribute(&event.at)?);
         }
-        change.message = change.message.when(as_read(row));
-        if let (Some(reason), true) = (event.kind.suppresses(), mark) {
+        if let Some(reason) = event.kind.suppresses() {
             let found = SuppressionRow::by_message(row, reason, source::SES, event.at);
             change.beside.push(suppressions::adding(&self.table, &found)?);
         }
         Ok(change)
     }
 
-    /// A bounce of a message that is gone is a bounce all the same.
-    async fn suppress_alone(
-        &self,
-        invocation: &Invocation,
-        event: &SesEvent,
-        message_id: &str,
-    ) -> Result<(), StoreError> {
+    /// Puts the addresses of a bounce or a complaint on the list, whatever else is known of its message.
+    async fn suppress(&self, invocation: &Invocation, event: &SesEvent, message_id: &str) -> Result<(), StoreError> {
         let Some(reason) = event.kind.suppresses() else { return Ok(()) };
         let list = Suppressions { store: self.store.clone(), table: self.table.clone() };
         for to in &event.recipients {

@@ -2,7 +2,7 @@
 
 use umavez_domain::keys;
 use umavez_domain::outbound::Content;
-use umavez_domain::outbound::message::MessageRow;
+use umavez_domain::outbound::message::{ContentRow, MessageRow};
 
 use crate::config::{self, ConfigError};
 use crate::intents::Intents;
@@ -43,13 +43,13 @@ impl Messages {
         self.store.get(invocation, &self.table, &keys::message(id)).await
     }
 
-    /// What the message says: from its row, or from the row beside it.
-    pub async fn content(&self, invocation: &Invocation, row: &MessageRow) -> Result<Content, StoreError> {
-        if let Some(content) = &row.content {
-            return Ok(content.clone());
+    /// What the message says: from its row, or from the row beside it. Of a deduped message only what is small is kept.
+    pub async fn content(&self, invocation: &Invocation, row: &MessageRow) -> Result<Option<Content>, StoreError> {
+        if row.content.is_some() {
+            return Ok(row.content.clone());
         }
-        let apart = self.store.get(invocation, &self.table, &keys::message_content(&row.id)).await?;
-        apart.ok_or(StoreError::Corrupt("a message without its content"))
+        let apart = self.store.get::<ContentRow>(invocation, &self.table, &keys::message_content(&row.id)).await?;
+        Ok(apart.map(|row| row.content))
     }
 
     /// Messages of one partition of an index, the newest first, from the place after `after` on.

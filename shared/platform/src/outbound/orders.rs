@@ -3,7 +3,7 @@
 use umavez_domain::codes::Decision;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::{Check, Hold, Holder, IntentTypes};
-use umavez_domain::outbound::message::{HandOver, MessageRow};
+use umavez_domain::outbound::message::{HandOver, MessageRow, Resend};
 use umavez_domain::outbound::{Cancel, Due, State, cancel};
 use umavez_domain::time::Timestamp;
 
@@ -16,6 +16,14 @@ use crate::store::{Condition, StoreError, Transacted, Write, attribute, read_row
 #[derive(Debug)]
 pub struct Canceled {
     pub cancel: Cancel,
+    pub state: State,
+}
+
+/// What came of an operator's word about an unknown message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declared {
+    /// It was unknown, and is not any more.
+    pub now: bool,
     pub state: State,
 }
 
@@ -60,8 +68,42 @@ impl Messages {
             }
             let entry = entry(invocation.now, Decision::Canceled).rule("operator");
             match self.end_unsent(invocation, &row, State::Canceled, &entry).await? {
+                None if row.doubt.is_some() => {
+                    return Ok(Some(Canceled { cancel: Cancel::InFlight, state: State::Unknown }));
+                }
                 None => return Ok(Some(Canceled { cancel: Cancel::Now, state: State::Canceled })),
                 Some(met) => row = *met,
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// An operator knows what nobody else does: whether an unknown message was sent. `None`: there is no such message.
+    pub async fn declare(
+        &self,
+        invocation: &Invocation,
+        id: &str,
+        was_sent: bool,
+    ) -> Result<Option<Declared>, StoreError> {
+        let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
+        for _ in 0..ROUNDS {
+            let state = if was_sent { State::Sent } else { State::Failed };
+            if row.state != State::Unknown {
+                return Ok(Some(Declared { now: false, state: row.state }));
+            }
+            let now = invocation.now;
+            let code = if was_sent { Decision::Sent } else { Decision::Failed };
+            let entry = entry(now, code).rule("operator").attempt(row.attempt);
+            let certain = MessageRow { doubt: None, ..row.clone() };
+            let mut change = self.ending(&certain, state, &entry, now)?.when(as_read(&row));
+            change.message = change.message.remove("doubt");
+            if was_sent {
+                change.message = change.message.set("sent_at", now.to_string());
+            }
+            match self.make(invocation, change).await? {
+                Changed::Done => return Ok(Some(Declared { now: true, state })),
+                Changed::Lost(Some(met)) => row = *met,
+                Changed::Lost(None) => return Ok(None),
             }
         }
         Err(StoreError::Conflict)
@@ -77,9 +119,9 @@ impl Messages {
     ) -> Result<Resent, StoreError> {
         let Some(mut row) = self.get(invocation, id).await? else { return Ok(Resent::NotFound) };
         for _ in 0..ROUNDS {
-            if row.resend_key.as_deref() == Some(order.key) {
-                return Ok(match judge(row.resend_body.as_deref().unwrap_or_default(), order.body_hash) {
-                    Replay::Same => Resent::Replayed(row.resend_after),
+            if let Some(before) = row.resends.iter().find(|before| before.key == order.key) {
+                return Ok(match judge(&before.body, order.body_hash) {
+                    Replay::Same => Resent::Replayed(before.after),
                     Replay::OtherBody => Resent::KeyReused,
                 });
             }
@@ -111,14 +153,19 @@ impl Messages {
         let seq = row.emits + 1;
         let handed = HandOver::of(&row.id, row.priority, Due::Emitted { not_before: None }, now, seq);
         let entry = entry(now, Decision::Resent).rule("operator").attempt(row.attempt);
+        let told = Resend { key: order.key.to_owned(), body: order.body_hash.to_owned(), after: row.attempt };
         let write = self
             .change(row, &entry, now)?
             .set_value("state", attribute(&State::Queued)?)
             .set_number("tries_from", row.attempt)
-            .set("resend_key", order.key)
-            .set("resend_body", order.body_hash)
-            .set_number("resend_after", row.attempt)
+            .append_value("resends", attribute(&told)?)
+            .remove("not_before")
             .remove("expires_at");
+        // An attempt that nobody knows stays in doubt, whatever comes of the next one.
+        let write = match (row.state, row.doubt) {
+            (State::Unknown, None) => write.set_number("doubt", row.attempt),
+            _ => write,
+        };
         let mut write = Self::handing_over(write, &handed, seq)?;
         // Nobody has sent it again, and no event has told what became of it.
         let as_seen = Condition::all([is_state(row.state)?, as_read(row)]);

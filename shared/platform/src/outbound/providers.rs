@@ -17,7 +17,7 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_types::body::SdkBody;
 use umavez_domain::outbound::content::Email;
 use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{CallFailure, Content, HttpCall, Outcome, evolution, of_failure, ses, wire};
+use umavez_domain::outbound::{CallFailure, Content, HttpCall, Outcome, code, evolution, of_failure, ses, wire};
 
 use crate::aws::Aws;
 use crate::config::{self, ConfigError};
@@ -90,6 +90,9 @@ impl Providers {
         match content {
             Content::Email(email) => self.send_email(row, email, attempt, limit).await,
             Content::Telegram(content) => {
+                if let Some(outcome) = Self::unconfigured(&self.config.telegram_url) {
+                    return outcome;
+                }
                 let call = wire::to_telegram(credential, &row.to, content);
                 match self.call(&self.config.telegram_url, &call, limit).await {
                     Ok(answer) => wire::of_telegram(&row.to, answer.status, &answer.body),
@@ -97,6 +100,9 @@ impl Providers {
                 }
             }
             Content::Whatsapp(content) => {
+                if let Some(outcome) = Self::unconfigured(&self.config.evolution_url) {
+                    return outcome;
+                }
                 let call = wire::to_evolution(&row.sender, credential, &row.to, content);
                 match self.call(&self.config.evolution_url, &call, limit).await {
                     Ok(answer) => evolution::classify(answer.status, answer.retry_after.as_deref(), &answer.body),
@@ -104,6 +110,12 @@ impl Providers {
                 }
             }
         }
+    }
+
+    /// The outcome of a channel that nobody has configured; no byte leaves.
+    fn unconfigured(base: &str) -> Option<Outcome> {
+        let is_absolute = base.starts_with("http://") || base.starts_with("https://");
+        (!is_absolute).then_some(Outcome::Transient { code: code::NOT_CONFIGURED })
     }
 
     async fn call(&self, base: &str, call: &HttpCall, limit: Duration) -> Result<Answer, CallFailure> {
@@ -120,7 +132,7 @@ impl Providers {
 
     async fn send_email(&self, row: &MessageRow, email: &Email, attempt: u32, limit: Duration) -> Outcome {
         let Some(content) = email_content(email) else {
-            return Outcome::Permanent { code: umavez_domain::outbound::code::REJECTED, suppress: false };
+            return Outcome::Permanent { code: code::REJECTED, suppress: false };
         };
         let call = self
             .ses

@@ -3,7 +3,7 @@
 
 use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
 use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::suppression::{Status, SuppressionRow};
+use umavez_domain::outbound::suppression::{Status, SuppressionRow, source};
 
 use crate::invocation::Invocation;
 use crate::store::{Condition, Page, PageOf, Store, StoreError, Write, Written, attribute, read_row};
@@ -24,7 +24,13 @@ pub(super) fn inactive() -> Result<Condition, StoreError> {
 pub(super) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
     let key = keys::suppression(row.channel.as_str(), &row.to);
     let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
-    let free = Condition::any([Condition::Absent, Condition::all([removed, Condition::at_most("as_of", row.as_of)])]);
+    // An operator means now, whatever the clocks say.
+    let since = if row.source == source::OPERATOR {
+        removed
+    } else {
+        Condition::all([removed, Condition::at_most("as_of", row.as_of)])
+    };
+    let free = Condition::any([Condition::Absent, since]);
     Ok(Write::put(table, key, row)?.when(free))
 }
 

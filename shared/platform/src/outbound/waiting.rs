@@ -3,6 +3,7 @@
 use umavez_domain::codes::Decision;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
 use umavez_domain::outbound::job;
+use umavez_domain::outbound::ledger::LONGEST;
 use umavez_domain::outbound::message::{CHECK_AFTER_MS, MessageRow, check_after_ms};
 use umavez_domain::outbound::{Outcome, State, UnknownPolicy, Verdict, code, settle};
 use umavez_domain::time::Timestamp;
@@ -11,7 +12,11 @@ use super::attempts::Settled;
 use super::change::{Change, Changed, as_read, entry, is_state};
 use super::messages::{BY_TIME, Messages};
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, IndexOf, StoreError, Write, Written, attribute};
+use crate::store::{Condition, Found, IndexOf, Item, StoreError, Write, Written, attribute};
+
+fn ledger_is_long(item: &Item) -> bool {
+    item.get("ledger").and_then(|ledger| ledger.as_l().ok()).is_some_and(|ledger| ledger.len() >= LONGEST)
+}
 
 /// What became of a message that had waited too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +76,6 @@ impl Messages {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
         let now = invocation.current();
         let due_at = keys::time_of(&found.place).unwrap_or(now).max(now);
-        let entry = attribute(&entry(now, Decision::Due).rule("send_at"))?;
         // It still waits for this very time.
         let as_found =
             Condition::all([is_state(State::Queued)?, Condition::is("wake_at", &found.place), Condition::has("later")]);
@@ -81,10 +85,38 @@ impl Messages {
             .set("wake", keys::wake(Wake::Check, keys::wake_shard(id)))
             .set("wake_at", keys::at_time(due_at.plus_ms(CHECK_AFTER_MS), id))
             .set("updated_at", now.to_string())
+            .increment("version");
+        // Who is limited again and again is due again and again: a long ledger does without.
+        let entry = attribute(&entry(now, Decision::Due).rule("send_at"))?;
+        let told = write.clone().append_value("ledger", entry);
+        let short = Condition::all([as_found.clone(), Condition::shorter("ledger", LONGEST)]);
+        match self.store.write(invocation, told.when(short)).await? {
+            Written::New | Written::Mine => Ok(true),
+            Written::Refused(Some(item)) if ledger_is_long(&item) => {
+                Ok(!matches!(self.store.write(invocation, write.when(as_found)).await?, Written::Refused(_)))
+            }
+            Written::Refused(_) => Ok(false),
+        }
+    }
+
+    /// A message goes back to its queue to wait: it is not to be looked for before that is over.
+    pub async fn still_waits(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        until: Timestamp,
+    ) -> Result<(), StoreError> {
+        let Some(seen) = row.wake_at.as_deref() else { return Ok(()) };
+        let looked_for = keys::time_of(seen).unwrap_or(until);
+        if looked_for.millis() > until.millis() + CHECK_AFTER_MS / 2 {
+            return Ok(());
+        }
+        let as_seen = Condition::all([is_state(State::Queued)?, Condition::is("wake_at", seen), as_read(row)]);
+        let write = Write::update(&self.table, keys::message(&row.id))
+            .set("wake_at", keys::at_time(until.plus_ms(CHECK_AFTER_MS), &row.id))
             .increment("version")
-            .append_value("ledger", entry)
-            .when(as_found);
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+            .when(as_seen);
+        self.store.write(invocation, write).await.map(drop)
     }
 
     /// A message was not heard of for too long: hands it to its queue again, or gives its attempt up.
@@ -115,7 +147,7 @@ impl Messages {
 
     async fn emit_again(&self, invocation: &Invocation, row: &MessageRow, now: Timestamp) -> Result<Woken, StoreError> {
         let seq = row.emits + 1;
-        let emit = job::emit(&row.id, row.priority, seq, row.send_at.map(Timestamp::millis));
+        let emit = job::emit(&row.id, row.priority, seq, row.send_at.max(row.not_before).map(Timestamp::millis));
         let next = now.plus_ms(check_after_ms(row.recoveries + 1));
         let entry = entry(now, Decision::Recovered).rule("check_at");
         let write = self

@@ -19,6 +19,8 @@ pub enum Condition {
     AtMost(String, i64),
     /// The attribute is there and greater.
     MoreThan(String, i64),
+    /// The attribute is a list, text or map with fewer than so many parts.
+    Shorter(String, usize),
     /// The attribute was not stamped by this very write: see [`super::Write::stamp`].
     NotStamped(String),
     All(Vec<Condition>),
@@ -62,6 +64,10 @@ impl Condition {
         Self::Any(parts.into_iter().collect())
     }
 
+    pub fn shorter(name: &str, than: usize) -> Self {
+        Self::Shorter(name.to_owned(), than)
+    }
+
     pub fn not_stamped(name: &str) -> Self {
         Self::NotStamped(name.to_owned())
     }
@@ -75,6 +81,10 @@ impl Condition {
             Self::IsNot(name, value) => format!("{} <> {}", into.name(name), into.value(value.clone())),
             Self::AtMost(name, number) => format!("{} <= {}", into.name(name), into.number(*number)),
             Self::MoreThan(name, number) => format!("{} > {}", into.name(name), into.number(*number)),
+            Self::Shorter(name, than) => {
+                let than = i64::try_from(*than).unwrap_or(i64::MAX);
+                format!("size({}) < {}", into.name(name), into.number(than))
+            }
             Self::NotStamped(name) => {
                 let token = AttributeValue::S(into.token.clone());
                 format!("{} <> {}", into.name(name), into.value(token))

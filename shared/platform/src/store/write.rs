@@ -53,6 +53,7 @@ pub(super) struct Update {
     add: Vec<(String, i64)>,
     append: Vec<(String, AttributeValue)>,
     copy: Vec<(String, String)>,
+    from: Vec<(String, String, AttributeValue)>,
     stamp: Vec<String>,
 }
 
@@ -135,6 +136,11 @@ impl Write {
         self.change(|update| update.append.push((name.to_owned(), value)))
     }
 
+    /// Sets an attribute to what another one is, or to this where there is no other.
+    pub fn set_from(self, name: &str, other: &str, or: AttributeValue) -> Self {
+        self.change(|update| update.from.push((name.to_owned(), other.to_owned(), or)))
+    }
+
     /// Sets an attribute to what another one is.
     pub fn copy(self, name: &str, from: &str) -> Self {
         self.change(|update| update.copy.push((name.to_owned(), from.to_owned())))
@@ -187,6 +193,10 @@ impl Update {
         }
         for (name, from) in &self.copy {
             set.push(format!("{} = {}", into.name(name), into.name(from)));
+        }
+        for (name, other, or) in &self.from {
+            let (name, other, or) = (into.name(name), into.name(other), into.value(or.clone()));
+            set.push(format!("{name} = if_not_exists({other}, {or})"));
         }
         for (name, value) in &self.append {
             let (name, none) = (into.name(name), into.value(AttributeValue::L(Vec::new())));
