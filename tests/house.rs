@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use umavez_domain::codes::{Decision, Problem};
+use umavez_domain::outbound::reason_codes;
 use umavez_local::binaries::workspace_root;
 use umavez_local::model::Model;
 use umavez_local::template::load;
@@ -111,6 +113,22 @@ fn the_api_description_has_the_routes_of_the_template() {
     let deployed: BTreeSet<_> =
         api.routes.iter().map(|route| (format!("{} {}", route.method, route.path), route.authorized)).collect();
     assert_eq!(operations, deployed);
+}
+
+#[test]
+fn the_closed_lists_of_codes_are_the_documented_ones() {
+    let described = umavez_tests::contract::description();
+    let listed = |name: &str, pointer: &str| -> BTreeSet<String> {
+        let codes =
+            described.pointer(pointer).and_then(|codes| codes.as_array()).unwrap_or_else(|| panic!("no {name}"));
+        codes.iter().filter_map(|code| code.as_str().map(str::to_owned)).collect()
+    };
+    let reasons: BTreeSet<_> = reason_codes().into_iter().map(str::to_owned).collect();
+    assert_eq!(listed("reasons", "/components/schemas/ReasonCode/enum"), reasons);
+    let decisions: BTreeSet<_> = Decision::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    assert_eq!(listed("decisions", "/components/schemas/Decision/properties/code/enum"), decisions);
+    let problems: BTreeSet<_> = Problem::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    assert_eq!(listed("problems", "/components/schemas/Problem/properties/code/enum"), problems);
 }
 
 #[test]

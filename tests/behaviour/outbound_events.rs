@@ -237,7 +237,7 @@ async fn questions_that_cannot_be_answered_are_refused_by_name() {
 async fn a_long_list_comes_in_pages() {
     play(async |world| {
         for n in 0..7 {
-            let body = json!({"channel": "whatsapp", "to": format!("551191234567{n}"), "reason": "asked to"});
+            let body = json!({"channel": "whatsapp", "to": format!("551191234567{n}"), "note": "asked to"});
             assert_eq!(world.post("/suppressions", &body).await.status, 201);
             assert_eq!(world.post("/suppressions", &body).await.status, 200, "twice is as good as once");
         }

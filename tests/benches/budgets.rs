@@ -81,7 +81,10 @@ async fn messages(world: &World) {
             "intent": {"client_id": client(n), "intent_type": "reactivation_nudge"},
         })
     };
-    let ask = |key: &'static str, n: u32| world.post_with_key(key, "/outbound/messages", &body(n));
+    let ask = |key: &'static str, n: u32| {
+        let body = body(n);
+        async move { world.post_with_key(key, "/outbound/messages", &body).await }
+    };
     // A first one, so that what is counted is not the reading of secrets and the making of buckets.
     ask_and_drain(world, "warm", &body(1)).await;
     let position = world.stack.calls().position();
@@ -89,6 +92,7 @@ async fn messages(world: &World) {
     let (_, calls) = world.calls_of("outbound-api", ask("new", 2)).await;
     row("message with intent, new", &calls, (1, 4.0));
     world.drain().await;
+    let invocations = world.stack.functions().invocations() - invoked;
     let whole: Vec<_> = world.stack.calls().since(position);
     let of = |function: &str| -> Vec<Call> { whole.iter().filter(|call| call.caller == function).cloned().collect() };
     row("message, handed over by the relay", &of("outbox-relay"), (1, 0.0));
@@ -107,7 +111,6 @@ async fn messages(world: &World) {
     row("sweep, nothing due", &calls, (4, 0.0));
     let (_, calls) = world.calls_of("recovery", world.tick("Recovery")).await;
     row("recovery, nothing lost", &calls, (4, 0.0));
-    let invocations = world.stack.functions().invocations() - invoked;
     cost(&whole, invocations);
 }
 

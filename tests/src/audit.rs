@@ -24,6 +24,9 @@ pub async fn audit(world: &World, expected: Expected) {
     if world.stack.output("IntentsTable").is_some() {
         intents_have_one_holder(world).await;
     }
+    if world.stack.output("OutboundTable").is_some() {
+        messages_add_up(world).await;
+    }
 }
 
 /// Visible and waiting messages, of the queues that functions read or of those that they do not: dead letters.
@@ -117,4 +120,36 @@ async fn intents_have_one_holder(world: &World) {
             assert!(owner, "a guard has its intent: {sk}");
         }
     }
+}
+
+/// I4 and I5 for messages: whatever is not settled waits for somebody who can find it, and no attempt was called twice.
+async fn messages_add_up(world: &World) {
+    let rows = world.rows("OutboundTable").await;
+    let intents = world.rows("IntentsTable").await;
+    let mut attempts = 0;
+    for row in rows.iter().filter(|row| row["sk"] == "MESSAGE") {
+        attempts += row["attempt"].as_u64().expect("a number");
+        let waits_for = row["wake"].as_str().and_then(|wake| wake.split('#').next());
+        let state = row["state"].as_str().expect("a state");
+        match state {
+            "QUEUED" => assert!(matches!(waits_for, Some("DUE" | "CHECK")), "nobody looks for it: {row}"),
+            "SENDING" => assert!(waits_for == Some("CHECK") && row["deadline"].is_number(), "nobody looks for it: {row}"),
+            "UNKNOWN" => assert_eq!(waits_for, Some("UNKNOWN"), "nobody sees it: {row}"),
+            _ => assert!(waits_for.is_none(), "settled, and still looked for: {row}"),
+        }
+        let settled = !matches!(state, "QUEUED" | "SENDING" | "UNKNOWN");
+        assert_eq!(row["expires_at"].is_number(), settled, "only what is settled goes: {row}");
+        // A message that ended unsent holds nothing.
+        let holder = format!("message:{}", row["id"].as_str().unwrap_or_default());
+        let holds = intents.iter().any(|intent| intent["status"] == "HELD" && intent["holder"] == holder.as_str());
+        let unsent = matches!(state, "FAILED" | "CANCELED" | "EXPIRED" | "SUPPRESSED" | "DEDUPED");
+        assert!(!(holds && unsent), "{state}, and it holds its intent: {row}");
+    }
+    let providers = ["telegram", "evolution", "ses"];
+    let by_sender = |call: &&umavez_local::calls::Call| {
+        call.caller == "outbound-sender" && providers.contains(&call.service.as_str())
+    };
+    let calls = world.stack.calls().since(0).iter().filter(by_sender).count() as u64;
+    // Rows go when they are old; what was sent for them is not counted any more.
+    assert!(rows.is_empty() || calls <= attempts, "{calls} calls for {attempts} attempts");
 }

@@ -25,7 +25,10 @@ use std::{
     collections::BTreeMap,
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -92,6 +95,7 @@ pub struct Functions(Arc<Shared>);
 struct Shared {
     pools: BTreeMap<String, Arc<Pool>>,
     busy: watch::Sender<usize>,
+    invocations: AtomicU64,
     api: JoinHandle<()>,
 }
 
@@ -109,7 +113,7 @@ impl Functions {
             })
             .collect();
         let busy = watch::Sender::new(0);
-        Ok(Functions(Arc::new(Shared { pools, busy, api })))
+        Ok(Functions(Arc::new(Shared { pools, busy, invocations: AtomicU64::new(0), api })))
     }
 
     /// Hands the event to an idle process, to a new one, or waits its turn, and returns what the function answered.
@@ -120,7 +124,13 @@ impl Functions {
         if event.len() > PAYLOAD_LIMIT {
             return Err(InvokeError::EventTooLarge(event.len()));
         }
+        self.0.invocations.fetch_add(1, Ordering::Relaxed);
         pool.invoke(event, Busy::new(&self.0.busy)).await
+    }
+
+    /// Invocations so far, over all functions.
+    pub fn invocations(&self) -> u64 {
+        self.0.invocations.load(Ordering::Relaxed)
     }
 
     /// Invocations that wait or run, over all functions.

@@ -26,7 +26,7 @@ struct Step {
     #[serde(default)]
     parameters: BTreeMap<String, String>,
     request: Option<Request>,
-    /// Send the request this often, all at once.
+    /// Send the request this often, all at once; `{n}` in its headers and body is the number of each.
     #[serde(default = "once")]
     times: usize,
     /// Kill this function's processes while the requests are under way, and try again what failed.
@@ -54,7 +54,10 @@ struct Request {
 #[serde(deny_unknown_fields)]
 struct Expect {
     at: String,
+    /// The value there, or how long the list there is.
+    #[serde(default)]
     is: Value,
+    length: Option<usize>,
     count: Option<usize>,
     what: String,
 }
@@ -133,7 +136,11 @@ impl Player {
         let answers = self.send(&request, step.times, step.kill_meanwhile.as_deref()).await?;
         for expect in step.expect {
             let wanted = filled_value(expect.is, kept);
-            let found = answers.iter().filter(|answer| answer.pointer(&expect.at) == Some(&wanted)).count();
+            let fits = |found: &Value| match expect.length {
+                Some(length) => found.as_array().is_some_and(|list| list.len() == length),
+                None => *found == wanted,
+            };
+            let found = answers.iter().filter(|answer| answer.pointer(&expect.at).is_some_and(&fits)).count();
             ledger.push((expect.what, expect.count.unwrap_or(answers.len()), found));
         }
         if let Some(answer) = answers.last() {
@@ -148,8 +155,12 @@ impl Player {
     /// All answers, as `{status, body}`. A request whose function died is sent again, as any client would.
     async fn send(&self, request: &Arc<Request>, times: usize, kill: Option<&str>) -> Result<Vec<Value>, CliError> {
         let mut sending = JoinSet::new();
-        for _ in 0..times {
-            let (http, url, request) = (self.http.clone(), self.stack.url().to_owned(), request.clone());
+        for number in 0..times {
+            let (http, url) = (self.http.clone(), self.stack.url().to_owned());
+            let number = BTreeMap::from([("n".to_owned(), number.to_string())]);
+            let headers = request.headers.iter().map(|(name, value)| (name.clone(), filled(value, &number))).collect();
+            let body = request.body.clone().map(|body| filled_value(body, &number));
+            let request = Request { headers, body, ..(**request).clone() };
             sending.spawn(async move {
                 let mut answer = Value::Null;
                 for _ in 0..TRIES {

@@ -2,6 +2,8 @@
 //! refused before a byte left, on 429, and on a 4xx that the provider documents. Everything else that is not a success is
 //! `Unknown`, and nobody repeats it blindly.
 
+use crate::codes::Reason;
+
 /// Attempts of one message, the first included; a `Transient` after the last of them ends it as failed.
 pub const MAX_ATTEMPTS: u32 = 8;
 
@@ -94,9 +96,10 @@ pub mod code {
     ];
 }
 
-/// The codes of all providers' outcomes.
-pub fn all_codes() -> Vec<&'static str> {
-    [code::ALL, super::telegram::code::ALL, super::evolution::code::ALL, super::ses::code::ALL].concat()
+/// Every reason that a message can have for how it stands: the closed list.
+pub fn reason_codes() -> Vec<&'static str> {
+    let providers = [super::telegram::code::ALL, super::evolution::code::ALL, super::ses::code::ALL].concat();
+    [&[Reason::IntentDuplicate.as_str()], code::ALL, &providers, super::suppression::reason::ALL].concat()
 }
 
 /// The outcome of a call without a readable answer.
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_code_has_a_text_of_its_own() {
-        let all = all_codes();
+        let all = reason_codes();
         let mut distinct = all.clone();
         distinct.sort_unstable();
         distinct.dedup();

@@ -13,11 +13,9 @@ pub mod code {
     pub const MESSAGE_REJECTED: &str = "message_rejected";
     pub const IDENTITY_NOT_VERIFIED: &str = "identity_not_verified";
     pub const SENDING_PAUSED: &str = "sending_paused";
-    pub const QUOTA_EXCEEDED: &str = "quota_exceeded";
     pub const CONFIGURATION_MISSING: &str = "configuration_missing";
 
-    pub const ALL: &[&str] =
-        &[MESSAGE_REJECTED, IDENTITY_NOT_VERIFIED, SENDING_PAUSED, QUOTA_EXCEEDED, CONFIGURATION_MISSING];
+    pub const ALL: &[&str] = &[MESSAGE_REJECTED, IDENTITY_NOT_VERIFIED, SENDING_PAUSED, CONFIGURATION_MISSING];
 }
 
 /// A day's quota comes back by and by; asking more often helps nobody.

@@ -9,7 +9,7 @@ use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::time::Timestamp;
 
-const LONGEST_REASON: usize = 100;
+const LONGEST_NOTE: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -24,8 +24,11 @@ pub struct SuppressionRow {
     pub channel: Channel,
     pub to: String,
     pub status: Status,
-    /// A code: `bot_blocked`, `hard_bounce`, `complaint`, or what an operator gave.
+    /// A code: `bot_blocked`, `hard_bounce`, `complaint`, `operator`, …
     pub reason: String,
+    /// What an operator wrote to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// `provider`, `ses` or `operator`.
     pub source: String,
     /// The message that brought it about.
@@ -50,6 +53,7 @@ impl SuppressionRow {
             to: to.to_owned(),
             status: Status::Active,
             reason: reason.to_owned(),
+            note: None,
             source: source.to_owned(),
             message_id: message_id.map(str::to_owned),
             created_at: at,
@@ -67,6 +71,8 @@ pub mod reason {
     pub const HARD_BOUNCE: &str = "hard_bounce";
     pub const COMPLAINT: &str = "complaint";
     pub const OPERATOR: &str = "operator";
+
+    pub const ALL: &[&str] = &[HARD_BOUNCE, COMPLAINT, OPERATOR];
 }
 
 pub mod source {
@@ -81,6 +87,7 @@ pub struct SuppressionView {
     pub channel: Channel,
     pub to: String,
     pub reason: String,
+    pub note: Option<String>,
     pub source: String,
     pub message_id: Option<String>,
     pub created_at: Timestamp,
@@ -88,27 +95,29 @@ pub struct SuppressionView {
 
 impl From<SuppressionRow> for SuppressionView {
     fn from(row: SuppressionRow) -> Self {
-        let SuppressionRow { channel, to, reason, source, message_id, created_at, .. } = row;
-        Self { channel, to, reason, source, message_id, created_at }
+        let SuppressionRow { channel, to, reason, note, source, message_id, created_at, .. } = row;
+        Self { channel, to, reason, note, source, message_id, created_at }
     }
 }
 
-/// Reads `{channel, to, reason?}`.
+/// Reads `{channel, to, note?}`.
 pub fn read(body: &Map<String, Value>, now: Timestamp) -> Result<SuppressionRow, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let channel = fields.text("channel").map(str::to_owned);
     let to = fields.text("to").map(str::to_owned);
-    let given = fields.optional_text("reason").map(str::to_owned);
-    if let Some(reason) = &given
-        && (reason.len() > LONGEST_REASON || reason.chars().any(char::is_control))
+    let note = fields.optional_text("note").map(str::to_owned);
+    if let Some(note) = &note
+        && (note.len() > LONGEST_NOTE || note.chars().any(char::is_control))
     {
-        fields.refuse("reason", FieldProblem::OutOfRange, "must be a line of at most 100 bytes");
+        fields.refuse("note", FieldProblem::OutOfRange, "must be a line of at most 200 bytes");
     }
     let mut errors = Vec::new();
     let address = channel.zip(to).and_then(|(channel, to)| read_address(&channel, &to, &mut errors));
     errors.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
-    let reason = given.as_deref().unwrap_or(reason::OPERATOR);
-    let row = address.map(|(channel, to)| SuppressionRow::new(channel, &to, reason, source::OPERATOR, None, now));
+    let row = address.map(|(channel, to)| SuppressionRow {
+        note,
+        ..SuppressionRow::new(channel, &to, reason::OPERATOR, source::OPERATOR, None, now)
+    });
     fields.finish(row)
 }
 
@@ -147,9 +156,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let body = json!({"channel": "sms", "to": "1", "reason": "a\nb", "x": 1});
+        let body = json!({"channel": "sms", "to": "1", "note": "a\nb", "x": 1});
         let errors = read(body.as_object().expect("an object"), Timestamp::from_seconds(0)).expect_err("unfit");
         let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(fields, ["reason", "channel", "x"]);
+        assert_eq!(fields, ["note", "channel", "x"]);
     }
 }
