@@ -13,6 +13,10 @@ macro_rules! codes {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
+
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.as_str() == text)
+            }
         }
 
         impl std::fmt::Display for $name {
@@ -26,13 +30,39 @@ macro_rules! codes {
                 serializer.serialize_str(self.as_str())
             }
         }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                Self::parse(&text).ok_or_else(|| serde::de::Error::custom(concat!("not a ", stringify!($name))))
+            }
+        }
     };
 }
+pub(crate) use codes;
 
 codes! {
     /// Why something was not done.
     Reason {
         IntentDuplicate = "intent_duplicate",
+        Stale = "stale",
+    }
+}
+
+codes! {
+    /// What became of an entry. Clients branch on these three, so there is no fourth.
+    Action {
+        Inserted = "inserted",
+        Skipped = "skipped",
+        Updated = "updated",
+    }
+}
+
+codes! {
+    /// Which of its keys an entry was known by.
+    MatchedBy {
+        Primary = "primary",
+        Secondary = "secondary",
     }
 }
 
@@ -81,6 +111,17 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_code_is_read_back_from_its_text_and_no_other_text_is_one() {
+        for action in Action::ALL {
+            assert_eq!(Action::parse(action.as_str()), Some(*action));
+            let json = serde_json::to_string(action).expect("json");
+            assert_eq!(serde_json::from_str::<Action>(&json).expect("read back"), *action);
+        }
+        assert_eq!(Action::parse("Inserted"), None);
+        assert!(serde_json::from_str::<Action>("\"deleted\"").is_err());
+    }
 
     #[test]
     fn every_code_has_a_text_of_its_own() {
