@@ -126,7 +126,8 @@ impl<'a> Fields<'a> {
         self.known.push(name);
     }
 
-    /// Reads an inner object; what is wrong in it is told under its own path.
+    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of it comes back in any
+    /// case, so that the rest can be judged too; [`Fields::finish`] refuses the whole.
     pub fn nested<T>(
         &mut self,
         name: &str,
@@ -135,15 +136,12 @@ impl<'a> Fields<'a> {
     ) -> Option<T> {
         let mut inner = Fields::of(object);
         let value = read(&mut inner);
-        match inner.finish(value) {
-            Ok(value) => Some(value),
-            Err(found) => {
-                for error in found {
-                    self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
-                }
-                None
+        if let Err(found) = inner.finish(Some(())) {
+            for error in found {
+                self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
             }
         }
+        value
     }
 
     pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {

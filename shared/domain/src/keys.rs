@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use crate::access::KeyId;
+use crate::ingest::{PolicyKey, Schema};
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,6 +46,23 @@ pub fn api_key(id: &KeyId) -> Key {
     Key { pk: format!("{API_KEY_PREFIX}{id}"), sk: "KEY".to_owned() }
 }
 
+/// The partition of the Config table that holds what every insert must know, the test mode and all policies: one
+/// consistent query reads it.
+pub const INGEST_CONFIG: &str = "INGEST";
+
+/// The row that says which schema is in use.
+pub fn test_mode() -> Key {
+    Key { pk: INGEST_CONFIG.to_owned(), sk: "IS_TEST_MODE".to_owned() }
+}
+
+/// The prefix of policy rows within their partition.
+pub const POLICY_PREFIX: &str = "POLICY#";
+
+/// The row of one policy in one schema.
+pub fn policy(schema: Schema, policy: PolicyKey) -> Key {
+    Key { pk: INGEST_CONFIG.to_owned(), sk: format!("{POLICY_PREFIX}{schema}#{policy}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +86,10 @@ mod tests {
             "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#discovery_first_touch#contact#105608"
         );
         assert_eq!(shown(api_key(&PresentedKey::of("local").id)), "APIKEY#25bf8e1a2393f110 | KEY");
+        assert_eq!(shown(test_mode()), "INGEST | IS_TEST_MODE");
+        assert_eq!(
+            shown(policy(Schema::PkmTest, PolicyKey::EmailNewsletterV1)),
+            "INGEST | POLICY#pkm_test#email_newsletter_v1"
+        );
     }
 }

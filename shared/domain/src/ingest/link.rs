@@ -78,6 +78,11 @@ pub fn sole_link(text: &str) -> Option<Link> {
     Link::parse(found).ok()
 }
 
+/// The first URL in a text that is one, for a text that is said to be a link.
+pub fn first_link(text: &str) -> Option<Link> {
+    text.split_whitespace().filter_map(url_in).find_map(|url| Link::parse(url).ok())
+}
+
 /// The URL in a word, without what punctuation stands around it.
 fn url_in(word: &str) -> Option<&str> {
     let lower = word.to_ascii_lowercase();
