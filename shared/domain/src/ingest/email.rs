@@ -30,6 +30,7 @@ pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<Fiel
     let text = clean(&mut fields, "raw_text", LONGEST_EMAIL_TEXT);
     let from = read_from(&mut fields);
     let subject = fields.text("subject").filter(|subject| within(&mut fields, "subject", subject, LONGEST_SUBJECT));
+    let subject = subject.map(one_line);
     let asked = word(&mut fields, "content_type", &CONTENT_TYPES, ContentType::as_str);
     let metadata = metadata(&mut fields);
     let source = fields.optional_object("source");
@@ -44,8 +45,8 @@ pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<Fiel
     };
     let content_type = asked.unwrap_or_else(|| decide(&mail, &text));
     let keys = match content_type {
-        ContentType::Newsletter => newsletter_keys(&mut fields, &mail, &from_addr, subject),
-        _ => thread_keys(&mut fields, subject),
+        ContentType::Newsletter => newsletter_keys(&mut fields, &mail, &from_addr, &subject),
+        _ => thread_keys(&mut fields, &subject),
     };
     let entry = Entry {
         source: Source::Email { message_id: mail.message_id, date: mail.date },
@@ -55,8 +56,8 @@ pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<Fiel
         canonical_url: None,
         from: Some(from),
         from_addr: Some(from_addr),
-        subject: Some(one_line(subject)),
-        subject_base: Some(subject_base(subject)).filter(|base| !base.is_empty()),
+        subject_base: Some(subject_base(&subject)).filter(|base| !base.is_empty()),
+        subject: Some(subject).filter(|subject| !subject.is_empty()),
     };
     fields.finish(keys.map(|keys| Normalized { entry, metadata, keys }))
 }
