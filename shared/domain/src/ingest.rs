@@ -1,24 +1,41 @@
 //! Ingest.
+mod answer;
+mod backfill;
+mod change;
+mod decision;
 mod email;
 mod entry;
+mod identity;
 mod insert;
 pub mod link;
 pub mod mail;
+mod merge;
 mod policy;
 mod reading;
+mod rows;
 mod shape;
 pub mod subject;
+#[cfg(test)]
+mod table;
 mod telegram;
 pub mod text;
 pub mod tracking;
+mod update;
 mod words;
 
+pub use answer::*;
+pub use backfill::*;
+pub use change::{Change, When};
+pub use decision::{Decision, Met, Outcome, decide};
 pub use email::normalize_email;
 pub use entry::*;
+pub use identity::EntryId;
 pub use insert::read_insert;
 pub use link::{Link, canonical_url, url_hash};
 pub use mail::{date_bucket, from_addr, message_id};
+pub use merge::merge;
 pub use policy::*;
+pub use rows::*;
 pub use subject::subject_base;
 pub use telegram::normalize_telegram;
 pub use words::*;

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::access::KeyId;
-use crate::ingest::{PolicyKey, Schema};
+use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,10 +63,27 @@ pub fn policy(schema: Schema, policy: PolicyKey) -> Key {
     Key { pk: INGEST_CONFIG.to_owned(), sk: format!("{POLICY_PREFIX}{schema}#{policy}") }
 }
 
+/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a marker stands in each
+/// of the others, in the very place where an entry of that key would be.
+pub fn entry(slot: &EntryId) -> Key {
+    Key { pk: format!("ENTRY#{slot}"), sk: "ENTRY".to_owned() }
+}
+
+/// The row of a backfill.
+pub fn backfill(id: &BackfillId) -> Key {
+    Key { pk: format!("BACKFILL#{id}"), sk: "JOB".to_owned() }
+}
+
+/// The lines of a backfill that came with its request.
+pub fn backfill_input(id: &BackfillId) -> Key {
+    Key { pk: format!("BACKFILL#{id}"), sk: "INPUT".to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access::PresentedKey;
+    use crate::codes::MatchedBy;
 
     #[test]
     fn golden_keys() {
@@ -91,5 +108,18 @@ mod tests {
             shown(policy(Schema::PkmTest, PolicyKey::EmailNewsletterV1)),
             "INGEST | POLICY#pkm_test#email_newsletter_v1"
         );
+        let entry_of = |which, key: &str| entry(&EntryId::of(Schema::Pkm, PolicyKey::EmailNewsletterV1, which, key));
+        assert_eq!(
+            shown(entry_of(MatchedBy::Primary, "<abc@example.com>")),
+            "ENTRY#ent_ffedb4ca30970e8e5166183121c5c818 | ENTRY"
+        );
+        let secondary = "458c43fa58f355b77307aabafcbb58b5d461fe0b31be519f0f4255037b364ae3";
+        assert_eq!(
+            shown(entry_of(MatchedBy::Secondary, secondary)),
+            "ENTRY#ent_95f2aa1c0fa9a7e377c3eee2410f0444 | ENTRY"
+        );
+        let job = BackfillId::of(&PresentedKey::of("local").id, "import-7");
+        assert_eq!(shown(backfill(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | JOB");
+        assert_eq!(shown(backfill_input(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | INPUT");
     }
 }

@@ -1,0 +1,3 @@
+//! Backfills.
+mod identity;
+pub use identity::{BackfillId, LineRef};
