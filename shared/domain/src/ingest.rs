@@ -18,6 +18,7 @@ pub mod subject;
 #[cfg(test)]
 mod table;
 mod telegram;
+mod test_mode;
 pub mod text;
 pub mod tracking;
 mod update;
@@ -38,4 +39,5 @@ pub use policy::*;
 pub use rows::*;
 pub use subject::subject_base;
 pub use telegram::normalize_telegram;
+pub use test_mode::*;
 pub use words::*;
