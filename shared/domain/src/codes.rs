@@ -46,6 +46,8 @@ codes! {
     Reason {
         IntentDuplicate = "intent_duplicate",
         Stale = "stale",
+        InputMissing = "input_missing",
+        InputTooLarge = "input_too_large",
     }
 }
 

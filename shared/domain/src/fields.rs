@@ -126,8 +126,8 @@ impl<'a> Fields<'a> {
         self.known.push(name);
     }
 
-    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of it comes back in any
-    /// case, so that the rest can be judged too; [`Fields::finish`] refuses the whole.
+    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of it comes back in
+    /// any case, so that the rest can be judged too; [`Fields::finish`] refuses the whole.
     pub fn nested<T>(
         &mut self,
         name: &str,

@@ -63,8 +63,8 @@ pub fn policy(schema: Schema, policy: PolicyKey) -> Key {
     Key { pk: INGEST_CONFIG.to_owned(), sk: format!("{POLICY_PREFIX}{schema}#{policy}") }
 }
 
-/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a marker stands in each
-/// of the others, in the very place where an entry of that key would be.
+/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a marker stands in
+/// each of the others, in the very place where an entry of that key would be.
 pub fn entry(slot: &EntryId) -> Key {
     Key { pk: format!("ENTRY#{slot}"), sk: "ENTRY".to_owned() }
 }

@@ -69,3 +69,25 @@ impl From<Outcome> for InsertAnswer {
         Self { action: outcome.action, matched_by: outcome.matched_by, reason: outcome.reason, entry }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingest::table::{Table, asked, policy};
+    use crate::ingest::words::ConflictAction;
+
+    #[test]
+    fn an_answer_is_the_row_with_what_became_of_it() {
+        let (mut table, skip) = (Table::default(), policy(ConflictAction::Skip));
+        let answer = |outcome: Outcome| serde_json::to_value(InsertAnswer::from(outcome)).expect("json");
+        let first = answer(table.insert(&asked("<a@b>", "s", "x", None), &skip));
+        assert_eq!((&first["action"], &first["matched_by"]), (&"inserted".into(), &serde_json::Value::Null));
+        assert_eq!((&first["clean_text"], &first["schema"]), (&"x".into(), &"pkm".into()));
+        let other = answer(table.insert(&asked("<c@d>", "t", "y", None), &skip));
+        let skipped = answer(table.insert(&asked("<a@b>", "t", "z", None), &skip));
+        assert_eq!((&skipped["action"], &skipped["matched_by"]), (&"skipped".into(), &"primary".into()));
+        assert_eq!(skipped["entry_id"], first["entry_id"]);
+        assert_eq!(skipped["secondary_conflict"]["entry_id"], other["entry_id"]);
+        assert!(skipped.get("inserted_by").is_none() && skipped.get("kind").is_none());
+    }
+}

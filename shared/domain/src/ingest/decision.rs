@@ -9,9 +9,9 @@
 //! | not said | free      | inserted                  | inserted                                            |
 //! | not said | owned     | skipped                   | updated                                             |
 //!
-//! The shell's part is a loop: [`decide`] on an empty [`Met`], make its changes, and when they are refused decide again on
-//! what stands in the two slots. A refused insert tells both, in the order of its changes; after any other refusal they
-//! are read, consistently.
+//! The shell's part is a loop: [`decide`] on an empty [`Met`], make its changes, and when they are refused decide
+//! again on what stands in the two slots. The first attempt, when it is refused, tells both; after any other refusal
+//! they are read, consistently.
 
 use super::change::{Change, marker};
 use super::identity::EntryId;
@@ -21,6 +21,7 @@ use super::update::update;
 use super::words::ConflictAction;
 use crate::codes::{Action, MatchedBy, Reason};
 use crate::fields::FieldError;
+use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
 /// What stands in the slots of an insertion, as far as it is known: nothing before the first attempt.
@@ -79,6 +80,21 @@ enum Owner<'a> {
 }
 
 impl Met {
+    /// Of the rows that refused a write, or that were read, each with its key.
+    pub fn of(asked: &Insertion, rows: impl IntoIterator<Item = (Key, Row)>) -> Self {
+        let slot = |slot: Option<EntryId>| slot.as_ref().map(keys::entry);
+        let (primary, secondary) = (slot(asked.primary_slot()), slot(asked.secondary_slot()));
+        let mut met = Self::default();
+        for (key, row) in rows {
+            if Some(&key) == primary.as_ref() {
+                met.primary = Some(row);
+            } else if Some(&key) == secondary.as_ref() {
+                met.secondary = Some(row);
+            }
+        }
+        met
+    }
+
     fn owner_of<'a>(&'a self, slot: Option<&'a Row>) -> Owner<'a> {
         let marker = match slot {
             None => return Owner::Nobody,
@@ -105,7 +121,8 @@ impl Met {
     }
 
     fn is_key_of(&self, row: &EntryRow) -> bool {
-        matches!(&self.secondary, Some(Row::Marker(marker)) if row.keys.secondary.as_ref() == Some(&marker.idempotency_key))
+        let own = row.keys.secondary.as_ref();
+        matches!(&self.secondary, Some(Row::Marker(marker)) if own == Some(&marker.idempotency_key))
     }
 }
 
@@ -343,6 +360,22 @@ mod tests {
         assert_eq!((told(&by_primary), &by_primary.row.entry_id), ((Action::Updated, BY_PRIMARY, None), &x.entry_id));
         let other = table.insert(&asked("q", "s", "other", None), &policy(Update));
         assert_eq!(told(&other), (Action::Inserted, None, Some(&x.entry_id)));
+        table.check();
+    }
+
+    #[test]
+    fn a_marker_whose_entry_has_moved_on_is_looked_at_again() {
+        let mut table = Table::default();
+        table.insert(&asked("p", "s", "x", None), &policy(Update));
+        let asked = asked("", "s", "y", None);
+        let mut met = table.met(&asked);
+        let edit = crate::ingest::table::asked("p", "t", "x", None);
+        let moved = table.insert(&edit, &policy(Update)).row;
+        let now = Timestamp::from_seconds(0);
+        assert_eq!(decide(&asked, &met, &policy(Update), now), Decision::Read(moved.entry_id.clone()));
+        met.read = Some(moved);
+        assert_eq!(decide(&asked, &met, &policy(Update), now), Decision::Look);
+        assert_eq!(table.insert(&asked, &policy(Update)).action, Action::Inserted);
         table.check();
     }
 

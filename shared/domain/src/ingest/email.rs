@@ -101,7 +101,8 @@ fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
     Some(Mail { message_id: id, date: sent, has_list_headers: headers.is_some_and(are_of_a_list) })
 }
 
-/// Whether somebody sent it to many: RFC 2369 and 2919 headers, or the older `Precedence`. Other headers are not looked at.
+/// Whether somebody sent it to many: RFC 2369 and 2919 headers, or the older `Precedence`. Other headers are not
+/// looked at.
 fn are_of_a_list(headers: &Map<String, Value>) -> bool {
     headers.iter().any(|(name, value)| match name.to_ascii_lowercase().as_str() {
         "list-id" | "list-unsubscribe" => texts(value).any(|text| !text.trim().is_empty()),
@@ -160,7 +161,8 @@ mod tests {
     }
 
     fn mail(text: &str, source: Value) -> Value {
-        json!({"raw_text": text, "from": "News <News@Example.com>", "subject": "Re: [Weekly] The  Digest", "source": source})
+        let subject = "Re: [Weekly] The  Digest";
+        json!({"raw_text": text, "from": "News <News@Example.com>", "subject": subject, "source": source})
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::codes::MatchedBy;
 
 const PREFIX: &str = "ent_";
 
-/// The id of an entry, and of the slot that one of its keys owns: derived, so that one conditional write decides who has
-/// it. Which key, in which schema, under which policy, is part of it.
+/// The id of an entry, and of the slot that one of its keys owns: derived, so that one conditional write decides who
+/// has it. Which key, in which schema, under which policy, is part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EntryId(String);

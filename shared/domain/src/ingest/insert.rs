@@ -132,7 +132,8 @@ mod tests {
         ];
         let mail = |kind: &str| {
             let source = json!({"message_id": "a@b", "date": "2025-07-01T04:00:00Z"});
-            json!({"raw_text": "x", "from": "É <É@b.co>", "subject": "Re: [x] Olá", "content_type": kind, "source": source})
+            let from = "É <É@b.co>";
+            json!({"raw_text": "x", "from": from, "subject": "Re: [x] Olá", "content_type": kind, "source": source})
         };
         let telegrams = telegrams.iter().map(|body| normalize_telegram(object(body)));
         let mails = [mail("newsletter"), mail("correspondence_thread")];
@@ -193,7 +194,8 @@ mod tests {
             let mut text = || -> String { (0..dice.usize(1..7)).map(|_| parts[dice.usize(0..parts.len())]).collect() };
             let telegram = json!({"text": text(), "source": {"chat_id": 1, "message_id": 2}});
             let source = json!({"message_id": text(), "date": "2025-07-01T04:00:00Z"});
-            let mail = json!({"raw_text": text(), "from": format!("{} <a@b.co>", text()), "subject": text(), "source": source});
+            let from = format!("{} <a@b.co>", text());
+            let mail = json!({"raw_text": text(), "from": from, "subject": text(), "source": source});
             for normalized in
                 [normalize_telegram(object(&telegram)), normalize_email(object(&mail))].into_iter().flatten()
             {
@@ -210,7 +212,7 @@ mod tests {
         use FieldProblem::{Missing, Unknown, WrongType};
         let (policy, primary) = ("idempotency_policy_key", "idempotency_key_primary");
         for index in 0..4 {
-            let none = json!({"idempotency_policy_key": null, "idempotency_key_primary": " ", "idempotency_key_secondary": ""});
+            let none = json!({policy: null, primary: " ", "idempotency_key_secondary": ""});
             assert_eq!(refusals(&with(index, &none)), [(policy.to_owned(), Missing), (primary.to_owned(), Missing)]);
             assert_eq!(refusals(&with(index, &json!({policy: "telegram_v9"}))), [(policy.to_owned(), Unknown)]);
             assert_eq!(refusals(&with(index, &json!({primary: 7})))[0], (primary.to_owned(), WrongType));

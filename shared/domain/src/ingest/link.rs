@@ -8,7 +8,8 @@ use super::tracking::TRACKING;
 /// Longest URL that is taken, in bytes, as given and in its one form.
 pub const LONGEST_URL: usize = 2048;
 
-/// A text is a link if besides its URL it has no more than this, in characters: a title that a browser adds, or a remark.
+/// A text is a link if besides its URL it has no more than this, in characters: a title that a browser adds, or a
+/// remark.
 pub const LONGEST_COMMENT: usize = 140;
 
 /// A URL by the WHATWG rules, reduced to what names the page.
@@ -240,7 +241,7 @@ mod tests {
         ];
         let mut dice = fastrand::Rng::with_seed(3);
         let mut taken = 0;
-        for _ in 0..50_000 {
+        for _ in 0..20_000 {
             let rest: String = (0..dice.usize(0..10)).map(|_| parts[dice.usize(0..parts.len())]).collect();
             let Ok(form) = canonical_url(&format!("https://example.com{rest}")).or_else(|_| canonical_url(&rest))
             else {
@@ -253,6 +254,6 @@ mod tests {
             assert_eq!(canonical_url(&page), Ok(page.clone()), "{rest:?}");
             sole_link(&rest);
         }
-        assert!(taken > 10_000);
+        assert!(taken > 5_000);
     }
 }

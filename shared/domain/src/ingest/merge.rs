@@ -80,7 +80,10 @@ mod tests {
     use crate::ingest::{normalize_email, normalize_telegram};
 
     fn mail(subject: &str, text: &str, source: Value, metadata: Value) -> Normalized {
-        let body = json!({"raw_text": text, "from": "a@b.co", "subject": subject, "content_type": "correspondence_thread", "source": source, "metadata": metadata});
+        let body = json!({
+            "raw_text": text, "from": "a@b.co", "subject": subject, "content_type": "correspondence_thread",
+            "source": source, "metadata": metadata,
+        });
         normalize_email(body.as_object().expect("an object")).expect("normalized")
     }
 

@@ -1,14 +1,15 @@
 //! The rows of Entries and EntriesTest.
 //!
-//! Every key of an entry owns a slot. An entry lives in the slot of its primary key (or of its secondary, if it has no
-//! primary); a marker stands in the slot of each other key and says who owns it. Whatever is to be inserted meets one of
-//! them at the place where it would have to be.
+//! Every key of an entry owns a slot. An entry lives in the slot of its primary key (or of its secondary, if it has
+//! no primary); a marker stands in the slot of each other key and says who owns it. Whatever is to be inserted meets
+//! one of them at the place where it would have to be.
 
 use serde::{Deserialize, Serialize};
 
 use super::backfill::LineRef;
 use super::entry::{Entry, Keys, Metadata, Normalized};
 use super::identity::EntryId;
+use super::json_text;
 use super::words::{PolicyKey, Schema};
 use crate::codes::MatchedBy;
 use crate::time::Timestamp;
@@ -39,7 +40,6 @@ pub struct EntryRow {
     pub keys: Keys,
     #[serde(flatten)]
     pub entry: Entry,
-    /// As JSON text: what a caller may put into it is more than a store's numbers, names and depths can hold.
     #[serde(with = "json_text")]
     pub metadata: Metadata,
     /// The latest time of the source that went into the row, whatever an update was allowed to change.
@@ -48,8 +48,8 @@ pub struct EntryRow {
     /// Who has the secondary key that this entry would have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secondary_conflict: Option<EntryId>,
-    /// The line of a backfill that inserted it, and the one that last updated it: a line that is done again after a crash
-    /// knows its own work from another's.
+    /// The line of a backfill that inserted it, and the one that last updated it: a line that is done again after a
+    /// crash knows its own work from another's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inserted_by: Option<LineRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,24 +100,6 @@ impl Insertion {
 
     pub(super) fn slot(&self, which: MatchedBy, key: &str) -> EntryId {
         EntryId::of(self.schema, self.keys().policy, which, key)
-    }
-}
-
-mod json_text {
-    use serde::de::Error as _;
-    use serde::ser::Error as _;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use super::Metadata;
-
-    pub fn serialize<S: Serializer>(metadata: &Metadata, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = serde_json::to_string(metadata).map_err(S::Error::custom)?;
-        serializer.serialize_str(&text)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        serde_json::from_str(&text).map_err(|_| D::Error::custom("metadata is not a JSON object"))
     }
 }
 

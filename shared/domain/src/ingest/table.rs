@@ -68,16 +68,22 @@ impl Table {
             Decision::Read(id) => met.read = Some(self.entry(&id)),
             Decision::Look => *met = self.met(asked),
             Decision::Done(outcome) => return Some(*outcome),
-            Decision::Write { changes, outcome } if self.make(&changes) => return Some(*outcome),
-            Decision::Write { .. } => *met = self.met(asked),
+            Decision::Write { changes, outcome } => match self.make(&changes) {
+                Ok(()) => return Some(*outcome),
+                // The first attempt asks for both slots to be free: what refused it is all that is there.
+                Err(refused) if met.primary.is_none() && met.secondary.is_none() => *met = Met::of(asked, refused),
+                Err(_) => *met = self.met(asked),
+            },
             Decision::Refused(errors) => panic!("{errors:?}"),
         }
         None
     }
 
     pub fn met(&self, asked: &Insertion) -> Met {
-        let look = |slot: Option<EntryId>| self.rows.get(&keys::entry(&slot?)).cloned();
-        Met { primary: look(asked.primary_slot()), secondary: look(asked.secondary_slot()), read: None }
+        let slots = [asked.primary_slot(), asked.secondary_slot()];
+        let look =
+            |slot: &EntryId| self.rows.get_key_value(&keys::entry(slot)).map(|(key, row)| (key.clone(), row.clone()));
+        Met::of(asked, slots.iter().flatten().filter_map(look))
     }
 
     pub fn entry(&self, id: &EntryId) -> EntryRow {
@@ -87,7 +93,8 @@ impl Table {
         }
     }
 
-    pub fn make(&mut self, changes: &[Change]) -> bool {
+    /// Makes all changes, or tells the rows that refused them.
+    pub fn make(&mut self, changes: &[Change]) -> Result<(), Vec<(Key, Row)>> {
         let touched: HashSet<_> = changes.iter().map(|change| &change.key).collect();
         assert_eq!(touched.len(), changes.len(), "a transaction touches no row twice");
         let holds = |change: &Change| match (&change.when, self.rows.get(&change.key)) {
@@ -96,8 +103,10 @@ impl Table {
             (When::AbsentOrOwnedBy(owner), Some(Row::Marker(marker))) => marker.entry_id == *owner,
             _ => false,
         };
-        if !changes.iter().all(holds) {
-            return false;
+        let refused: Vec<_> = changes.iter().filter(|change| !holds(change)).collect();
+        if !refused.is_empty() {
+            let row = |change: &Change| Some((change.key.clone(), self.rows.get(&change.key)?.clone()));
+            return Err(refused.into_iter().filter_map(row).collect());
         }
         for change in changes {
             match &change.row {
@@ -106,7 +115,7 @@ impl Table {
             };
         }
         self.writes += 1;
-        true
+        Ok(())
     }
 
     pub fn entries(&self) -> impl Iterator<Item = &EntryRow> {

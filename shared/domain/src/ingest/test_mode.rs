@@ -14,7 +14,8 @@ pub const CACHE_MS: i64 = 10_000;
 /// How many flips the row remembers at least. It is read with every insert, so it is kept short.
 const REMEMBERED: usize = 64;
 
-/// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else toggles at the same time.
+/// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else toggles at the same
+/// time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestModeRow {
     pub flips: u64,

@@ -1,7 +1,7 @@
 //! Texts as they are kept, and whether a mail's text is a newsletter's.
 
-/// A text in its one form: lines end with `\n` and not with spaces, nothing stands before or after it, and what cannot be
-/// seen and breaks readers (control characters, byte order marks) is gone.
+/// A text in its one form: lines end with `\n` and not with spaces, nothing stands before or after it, and what
+/// cannot be seen and breaks readers (control characters, byte order marks) is gone.
 pub fn clean_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let seen: String =

@@ -14,7 +14,8 @@ const PREFIX: &str = "bf_";
 pub struct BackfillId(String);
 
 impl BackfillId {
-    /// By whoever asks and the request's `Idempotency-Key` (or its own id, without one): the same request is the same job.
+    /// By whoever asks and the request's `Idempotency-Key` (or its own id, without one): the same request is the same
+    /// job.
     pub fn of(caller: &KeyId, key: &str) -> Self {
         let hash = Sha256::digest(format!("{caller}:{key}").as_bytes());
         Self(format!("{PREFIX}{}", hex::encode(&hash[..16])))

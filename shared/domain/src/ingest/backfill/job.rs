@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::identity::BackfillId;
 use super::progress::{Counts, LineError, Progress};
 use super::request::{BackfillInput, BackfillOptions, BackfillRequest};
-use crate::codes::codes;
+use crate::codes::{Reason, codes};
+use crate::ingest::json_text;
 use crate::ingest::words::{Schema, System};
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
@@ -33,6 +34,7 @@ pub struct BackfillRow {
     /// Fixed when the job was made, whatever the test mode says later.
     pub schema: Schema,
     pub source: System,
+    #[serde(with = "json_text")]
     pub options: BackfillOptions,
     pub dry_run: bool,
     /// The lines are uploaded, not in the row of the job's input.
@@ -47,6 +49,9 @@ pub struct BackfillRow {
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
 }
 
 impl BackfillRow {
@@ -72,6 +77,7 @@ impl BackfillRow {
             created_at: now,
             updated_at: now,
             completed_at: None,
+            reason: None,
         }
     }
 
@@ -89,6 +95,12 @@ impl BackfillRow {
     pub fn at(&self, progress: Progress, state: BackfillState, now: Timestamp) -> Self {
         let completed_at = state.is_settled().then_some(now);
         Self { progress, state, version: self.version + 1, updated_at: now, completed_at, ..self.clone() }
+    }
+
+    /// The row of a job whose input cannot be read.
+    #[must_use]
+    pub fn failed(&self, reason: Reason, now: Timestamp) -> Self {
+        Self { reason: Some(reason), ..self.at(self.progress.clone(), BackfillState::Failed, now) }
     }
 }
 
@@ -109,6 +121,7 @@ pub struct BackfillView {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub completed_at: Option<Timestamp>,
+    pub reason: Option<Reason>,
 }
 
 impl From<BackfillRow> for BackfillView {
@@ -127,6 +140,7 @@ impl From<BackfillRow> for BackfillView {
             created_at: row.created_at,
             updated_at: row.updated_at,
             completed_at: row.completed_at,
+            reason: row.reason,
         }
     }
 }
@@ -174,7 +188,7 @@ mod tests {
                     Decision::Look => met = table.met(&asked),
                     Decision::Done(outcome) => break outcome,
                     Decision::Write { changes, outcome } => {
-                        if table.make(&changes) {
+                        if table.make(&changes).is_ok() {
                             if writes == 0 {
                                 return;
                             }
@@ -242,7 +256,7 @@ mod tests {
     #[test]
     fn a_job_that_dies_at_any_write_ends_as_one_that_does_not() {
         let mut dice = fastrand::Rng::with_seed(37);
-        for round in 0..1_000 {
+        for round in 0..500 {
             let action = ConflictAction::ALL[dice.usize(0..2)];
             let mut before = Table::default();
             for line in random_lines(&mut dice).iter().take(3) {
@@ -290,5 +304,7 @@ mod tests {
         let view = serde_json::to_value(BackfillView::from(row)).expect("json");
         assert!(view.get("body_hash").is_none() && view.get("version").is_none());
         assert_eq!(view["counts"]["inserted"], 0);
+        let failed = BackfillView::from(job(false).failed(Reason::InputMissing, now()));
+        assert_eq!((failed.state, failed.reason), (BackfillState::Failed, Some(Reason::InputMissing)));
     }
 }
