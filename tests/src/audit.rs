@@ -133,7 +133,9 @@ async fn messages_add_up(world: &World) {
         let state = row["state"].as_str().expect("a state");
         match state {
             "QUEUED" => assert!(matches!(waits_for, Some("DUE" | "CHECK")), "nobody looks for it: {row}"),
-            "SENDING" => assert!(waits_for == Some("CHECK") && row["deadline"].is_number(), "nobody looks for it: {row}"),
+            "SENDING" => {
+                assert!(waits_for == Some("CHECK") && row["deadline"].is_number(), "nobody looks for it: {row}")
+            }
             "UNKNOWN" => assert_eq!(waits_for, Some("UNKNOWN"), "nobody sees it: {row}"),
             _ => assert!(waits_for.is_none(), "settled, and still looked for: {row}"),
         }

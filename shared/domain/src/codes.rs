@@ -13,6 +13,10 @@ macro_rules! codes {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
+
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.as_str() == text)
+            }
         }
 
         impl std::fmt::Display for $name {
@@ -29,18 +33,38 @@ macro_rules! codes {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-                let known = Self::ALL.iter().copied().find(|code| code.as_str() == text);
-                known.ok_or_else(|| serde::de::Error::custom(concat!("not a code of ", stringify!($name))))
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                Self::parse(&text).ok_or_else(|| serde::de::Error::custom(concat!("not a ", stringify!($name))))
             }
         }
     };
 }
+pub(crate) use codes;
 
 codes! {
     /// Why something was not done.
     Reason {
         IntentDuplicate = "intent_duplicate",
+        Stale = "stale",
+        InputMissing = "input_missing",
+        InputTooLarge = "input_too_large",
+    }
+}
+
+codes! {
+    /// What became of an entry. Clients branch on these three, so there is no fourth.
+    Action {
+        Inserted = "inserted",
+        Skipped = "skipped",
+        Updated = "updated",
+    }
+}
+
+codes! {
+    /// Which of its keys an entry was known by.
+    MatchedBy {
+        Primary = "primary",
+        Secondary = "secondary",
     }
 }
 
@@ -150,6 +174,17 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_code_is_read_back_from_its_text_and_no_other_text_is_one() {
+        for action in Action::ALL {
+            assert_eq!(Action::parse(action.as_str()), Some(*action));
+            let json = serde_json::to_string(action).expect("json");
+            assert_eq!(serde_json::from_str::<Action>(&json).expect("read back"), *action);
+        }
+        assert_eq!(Action::parse("Inserted"), None);
+        assert!(serde_json::from_str::<Action>("\"deleted\"").is_err());
+    }
 
     #[test]
     fn every_code_has_a_text_of_its_own() {

@@ -1,6 +1,6 @@
 //! Reading a JSON request field by field, so that every refusal names its field and all of them are told at once.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -12,7 +12,7 @@ const MOST_UNKNOWN: usize = 20;
 const LONGEST_NAME: usize = 100;
 
 /// One field that cannot be taken as it is. `detail` is written for the caller and never repeats the value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldError {
     pub field: String,
     pub code: FieldProblem,
@@ -38,8 +38,8 @@ impl<'a> Fields<'a> {
         Self { object, known: Vec::new(), errors: Vec::new() }
     }
 
-    /// A JSON null is an absent field.
-    fn get(&mut self, name: &'static str) -> Option<&'a Value> {
+    /// The field as it is, for what no other getter reads. A JSON null is an absent field.
+    pub fn get(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         self.object.get(name).filter(|value| !value.is_null())
     }
@@ -104,6 +104,44 @@ impl<'a> Fields<'a> {
                 None
             }
         }
+    }
+
+    pub fn optional_bool(&mut self, name: &'static str) -> Option<bool> {
+        match self.get(name)? {
+            Value::Bool(value) => Some(*value),
+            _ => {
+                self.refuse(name, FieldProblem::WrongType, "must be true or false");
+                None
+            }
+        }
+    }
+
+    /// Whether the field is there and null, where that says something else than its absence.
+    pub fn is_null(&self, name: &str) -> bool {
+        self.object.get(name).is_some_and(Value::is_null)
+    }
+
+    /// A field that may be there and says nothing.
+    pub fn ignore(&mut self, name: &'static str) {
+        self.known.push(name);
+    }
+
+    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of it comes back in
+    /// any case, so that the rest can be judged too; [`Fields::finish`] refuses the whole.
+    pub fn nested<T>(
+        &mut self,
+        name: &str,
+        object: &'a Map<String, Value>,
+        read: impl FnOnce(&mut Fields<'a>) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = Fields::of(object);
+        let value = read(&mut inner);
+        if let Err(found) = inner.finish(Some(())) {
+            for error in found {
+                self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
+            }
+        }
+        value
     }
 
     pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
@@ -179,6 +217,22 @@ mod tests {
         let mut fields = Fields::of(object(&body));
         assert_eq!(fields.optional_timestamp("when"), None);
         assert_eq!(fields.finish(Some(1)), Ok(1));
+    }
+
+    #[test]
+    fn what_is_wrong_inside_is_told_by_its_path() {
+        let body = json!({"source": {"flag": 1, "note": "x", "more": 2}, "none": null});
+        let mut fields = Fields::of(object(&body));
+        assert!(fields.is_null("none") && !fields.is_null("source"));
+        fields.ignore("none");
+        let inner = fields.optional_object("source").expect("an object");
+        let read = fields.nested("source", inner, |source| {
+            source.ignore("note");
+            source.optional_bool("flag")
+        });
+        let errors = fields.finish(read).expect_err("refused");
+        let told: Vec<_> = errors.iter().map(|e| (e.field.as_str(), e.code)).collect();
+        assert_eq!(told, [("source.flag", FieldProblem::WrongType), ("source.more", FieldProblem::Unknown)]);
     }
 
     #[test]

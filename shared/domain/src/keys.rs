@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::access::KeyId;
+use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 use crate::time::Timestamp;
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
@@ -139,10 +140,44 @@ fn short_hash(text: &str) -> String {
     hex::encode(&Sha256::digest(text.as_bytes())[..16])
 }
 
+/// The partition of the Config table that holds what every insert must know, the test mode and all policies: one
+/// consistent query reads it.
+pub const INGEST_CONFIG: &str = "INGEST";
+
+/// The row that says which schema is in use.
+pub fn test_mode() -> Key {
+    Key { pk: INGEST_CONFIG.to_owned(), sk: "IS_TEST_MODE".to_owned() }
+}
+
+/// The prefix of policy rows within their partition.
+pub const POLICY_PREFIX: &str = "POLICY#";
+
+/// The row of one policy in one schema.
+pub fn policy(schema: Schema, policy: PolicyKey) -> Key {
+    Key { pk: INGEST_CONFIG.to_owned(), sk: format!("{POLICY_PREFIX}{schema}#{policy}") }
+}
+
+/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a marker stands in
+/// each of the others, in the very place where an entry of that key would be.
+pub fn entry(slot: &EntryId) -> Key {
+    Key { pk: format!("ENTRY#{slot}"), sk: "ENTRY".to_owned() }
+}
+
+/// The row of a backfill.
+pub fn backfill(id: &BackfillId) -> Key {
+    Key { pk: format!("BACKFILL#{id}"), sk: "JOB".to_owned() }
+}
+
+/// The lines of a backfill that came with its request.
+pub fn backfill_input(id: &BackfillId) -> Key {
+    Key { pk: format!("BACKFILL#{id}"), sk: "INPUT".to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access::PresentedKey;
+    use crate::codes::MatchedBy;
 
     #[test]
     fn golden_keys() {
@@ -162,6 +197,24 @@ mod tests {
             "CLIENT#91b7584a-d8f1-4cd6-b0e1-414c1027c4d1 | GUARD#discovery_first_touch#contact#105608"
         );
         assert_eq!(shown(api_key(&PresentedKey::of("local").id)), "APIKEY#25bf8e1a2393f110 | KEY");
+        assert_eq!(shown(test_mode()), "INGEST | IS_TEST_MODE");
+        assert_eq!(
+            shown(policy(Schema::PkmTest, PolicyKey::EmailNewsletterV1)),
+            "INGEST | POLICY#pkm_test#email_newsletter_v1"
+        );
+        let entry_of = |which, key: &str| entry(&EntryId::of(Schema::Pkm, PolicyKey::EmailNewsletterV1, which, key));
+        assert_eq!(
+            shown(entry_of(MatchedBy::Primary, "<abc@example.com>")),
+            "ENTRY#ent_ffedb4ca30970e8e5166183121c5c818 | ENTRY"
+        );
+        let secondary = "458c43fa58f355b77307aabafcbb58b5d461fe0b31be519f0f4255037b364ae3";
+        assert_eq!(
+            shown(entry_of(MatchedBy::Secondary, secondary)),
+            "ENTRY#ent_95f2aa1c0fa9a7e377c3eee2410f0444 | ENTRY"
+        );
+        let job = BackfillId::of(&PresentedKey::of("local").id, "import-7");
+        assert_eq!(shown(backfill(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | JOB");
+        assert_eq!(shown(backfill_input(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | INPUT");
     }
 
     #[test]

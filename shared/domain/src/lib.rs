@@ -5,6 +5,7 @@ pub mod access;
 pub mod codes;
 pub mod fields;
 pub mod idempotency;
+pub mod ingest;
 pub mod intents;
 pub mod keys;
 pub mod lease;

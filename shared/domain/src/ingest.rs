@@ -1,0 +1,50 @@
+//! Ingest: Telegram and email items are normalized, keyed by policy, inserted once or merged.
+//!
+//! [`normalize_telegram`] and [`normalize_email`] make of an item a [`Normalized`] entry with its keys;
+//! [`read_insert`] takes exactly that. [`decide`] says what becomes of it, given what stands in the slots of its
+//! keys.
+
+mod answer;
+mod backfill;
+mod change;
+mod decision;
+mod email;
+mod entry;
+mod identity;
+mod insert;
+mod json_text;
+mod link;
+mod mail;
+mod merge;
+mod policy;
+mod reading;
+mod rows;
+mod shape;
+mod subject;
+#[cfg(test)]
+mod table;
+mod telegram;
+mod test_mode;
+mod text;
+mod tracking;
+mod update;
+mod words;
+
+pub use answer::{EntryView, InsertAnswer, SecondaryConflict};
+pub use backfill::*;
+pub use change::{Change, When};
+pub use decision::{Decision, Met, Outcome, decide};
+pub use email::normalize_email;
+pub use entry::{Entry, Keys, Metadata, Normalized, Source};
+pub use identity::EntryId;
+pub use insert::read_insert;
+pub use link::{Link, canonical_url, url_hash, without_tracking};
+pub use mail::{date_bucket, from_addr, message_id};
+pub use merge::merge;
+pub use policy::{Definition, POLICIES, PolicyPatch, PolicyRow, resolve};
+pub use rows::{EntryRow, Insertion, MarkerRow, Row};
+pub use subject::subject_base;
+pub use telegram::normalize_telegram;
+pub use test_mode::{CACHE_MS, CachedTestMode, TestModeRow, TestModeView, read_test_mode};
+pub use tracking::{TRACKING, TrackingList};
+pub use words::{Column, ConflictAction, ContentType, PolicyKey, Schema, System};

@@ -1,0 +1,142 @@
+//! `POST /backfills`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::lines::LONGEST_LINE;
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields};
+use crate::ingest::entry::Metadata;
+use crate::ingest::policy::POLICIES;
+use crate::ingest::reading;
+use crate::ingest::words::{ContentType, System};
+
+/// Lines that come with the request are kept in one row. More than this is uploaded.
+const LONGEST_INLINE: usize = LONGEST_LINE;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackfillRequest {
+    pub source: System,
+    pub input: BackfillInput,
+    pub options: BackfillOptions,
+    /// Write nothing, and count what would be written.
+    pub dry_run: bool,
+}
+
+/// Where the lines come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackfillInput {
+    Inline(String),
+    /// The caller asks where to upload them.
+    Upload,
+}
+
+/// What holds for every line that does not say otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackfillOptions {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<ContentType>,
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
+}
+
+impl BackfillRequest {
+    /// Reads `{source, lines | upload: true, options?: {content_type?, metadata?}, dry_run?}`. A line is what
+    /// `/normalize/{source}` takes.
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let source = reading::word(&mut fields, "source", System::ALL, System::as_str);
+        if source.is_none() && !fields.refused("source") {
+            fields.refuse("source", FieldProblem::Missing, "is required");
+        }
+        let input = read_input(&mut fields);
+        let options = fields.optional_object("options");
+        let options = match options {
+            Some(options) => fields.nested("options", options, |options| Some(read_options(options, source))),
+            None => Some(BackfillOptions::default()),
+        };
+        let dry_run = fields.optional_bool("dry_run").unwrap_or_default();
+        let request = source.zip(input).zip(options);
+        fields.finish(request.map(|((source, input), options)| Self { source, input, options, dry_run }))
+    }
+}
+
+fn read_input(fields: &mut Fields<'_>) -> Option<BackfillInput> {
+    let lines = fields.optional_text("lines");
+    let upload = fields.optional_bool("upload").unwrap_or_default();
+    if fields.refused("lines") || fields.refused("upload") {
+        return None;
+    }
+    match (lines, upload) {
+        (Some(lines), false) => {
+            reading::within(fields, "lines", lines, LONGEST_INLINE).then(|| BackfillInput::Inline(lines.to_owned()))
+        }
+        (None, true) => Some(BackfillInput::Upload),
+        (Some(_), true) => {
+            fields.refuse("upload", FieldProblem::Conflicting, "the lines are here already");
+            None
+        }
+        (None, false) => {
+            fields.refuse("lines", FieldProblem::Missing, "send JSON lines, or upload: true");
+            None
+        }
+    }
+}
+
+fn read_options(options: &mut Fields<'_>, source: Option<System>) -> BackfillOptions {
+    let of_source = |content_type: &ContentType| {
+        let of = |system| {
+            POLICIES.iter().any(|policy| policy.source == system && policy.policy_key == content_type.policy())
+        };
+        source.is_none_or(of)
+    };
+    let allowed: Vec<_> = ContentType::ALL.iter().copied().filter(of_source).collect();
+    let content_type = reading::word(options, "content_type", &allowed, ContentType::as_str);
+    BackfillOptions { content_type, metadata: reading::metadata(options) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: &Value) -> Result<BackfillRequest, Vec<(String, FieldProblem)>> {
+        let read = BackfillRequest::read(body.as_object().expect("an object"));
+        read.map_err(|errors| errors.into_iter().map(|error| (error.field, error.code)).collect())
+    }
+
+    #[test]
+    fn a_job_is_asked_for_with_its_lines_or_with_an_upload() {
+        let inline = read(&json!({"source": "telegram", "lines": "{}\n{}"})).expect("read");
+        assert_eq!(inline.input, BackfillInput::Inline("{}\n{}".into()));
+        assert!(!inline.dry_run && inline.options == BackfillOptions::default());
+        let options = json!({"content_type": "newsletter", "metadata": {"from": "archive"}});
+        let upload = json!({"source": "email", "upload": true, "options": options, "dry_run": true});
+        let upload = read(&upload).expect("read");
+        assert_eq!((upload.input, upload.dry_run), (BackfillInput::Upload, true));
+        assert_eq!(upload.options.content_type, Some(ContentType::Newsletter));
+    }
+
+    #[test]
+    fn bad_input_is_told_by_field() {
+        use FieldProblem::{Conflicting, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
+        let cases = [
+            (json!({}), vec![("source", Missing), ("lines", Missing)]),
+            (json!({"source": "sms", "lines": "{}"}), vec![("source", NotAllowed)]),
+            (json!({"source": "email", "lines": " "}), vec![("lines", Missing)]),
+            (json!({"source": "email", "lines": [{}]}), vec![("lines", WrongType)]),
+            (json!({"source": "email", "lines": "x".repeat(LONGEST_INLINE + 1)}), vec![("lines", OutOfRange)]),
+            (json!({"source": "email", "lines": "{}", "upload": true}), vec![("upload", Conflicting)]),
+            (
+                json!({"source": "email", "lines": "{}", "options": {"content_type": "thought", "x": 1}, "dry_run": 1}),
+                vec![("options.content_type", NotAllowed), ("options.x", Unknown), ("dry_run", WrongType)],
+            ),
+            (json!({"source": "email", "lines": "{}", "schema": "pkm"}), vec![("schema", Unknown)]),
+        ];
+        for (body, told) in cases {
+            let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
+            assert_eq!(read(&body), Err(told));
+        }
+    }
+}

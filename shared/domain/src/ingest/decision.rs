@@ -1,0 +1,406 @@
+//! Two keys, one algebra: the primary key decides, then the secondary.
+//!
+//! | primary  | secondary | `skip`                    | `update`                                            |
+//! |----------|-----------|---------------------------|-----------------------------------------------------|
+//! | free     | free      | inserted                  | inserted                                            |
+//! | owned    | any       | skipped                   | updated; another owner of the secondary is reported |
+//! | free     | owned     | skipped, primary an alias | inserted without the secondary, which is reported;  |
+//! |          |           |                           | updated if its owner has no primary yet             |
+//! | not said | free      | inserted                  | inserted                                            |
+//! | not said | owned     | skipped                   | updated                                             |
+//!
+//! The shell's part is a loop: [`decide`] on an empty [`Met`], make its changes, and when they are refused decide
+//! again on what stands in the two slots. The first attempt, when it is refused, tells both; after any other refusal
+//! they are read, consistently.
+
+use super::change::{Change, marker};
+use super::identity::EntryId;
+use super::policy::PolicyRow;
+use super::rows::{EntryRow, Insertion, Row};
+use super::update::update;
+use super::words::ConflictAction;
+use crate::codes::{Action, MatchedBy, Reason};
+use crate::fields::FieldError;
+use crate::keys::{self, Key};
+use crate::time::Timestamp;
+
+/// What stands in the slots of an insertion, as far as it is known: nothing before the first attempt.
+#[derive(Debug, Clone, Default)]
+pub struct Met {
+    pub primary: Option<Row>,
+    pub secondary: Option<Row>,
+    /// The entry that [`Decision::Read`] asked for.
+    pub read: Option<EntryRow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// A marker was met: read the entry that it names (consistently), and decide again.
+    Read(EntryId),
+    /// What was met has changed in the meantime: read the two slots and decide again.
+    Look,
+    /// Make all changes or none. If they are made it ends so; if not, decide again on what is in the slots now.
+    Write { changes: Vec<Change>, outcome: Box<Outcome> },
+    /// There is nothing to write.
+    Done(Box<Outcome>),
+    /// The entry cannot become what this would make of it.
+    Refused(Vec<FieldError>),
+}
+
+/// How an insertion ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub action: Action,
+    /// The entry as it is after it.
+    pub row: EntryRow,
+    pub matched_by: Option<MatchedBy>,
+    pub reason: Option<Reason>,
+    /// Another entry that has the secondary key.
+    pub secondary_conflict: Option<EntryId>,
+}
+
+/// Decides what to do with an insertion that met this.
+pub fn decide(asked: &Insertion, met: &Met, policy: &PolicyRow, now: Timestamp) -> Decision {
+    match met.owner_of(met.primary.as_ref()) {
+        Owner::Unread(id) => Decision::Read(id.clone()),
+        Owner::Entry(row) => known_by_primary(asked, row, met.other_than(row), policy, now),
+        Owner::Nobody => match met.owner_of(met.secondary.as_ref()) {
+            Owner::Unread(id) => Decision::Read(id.clone()),
+            Owner::Entry(row) if !met.still_leads_to(row) => Decision::Look,
+            Owner::Entry(row) => known_by_secondary(asked, row, policy, now),
+            Owner::Nobody => insert(asked, None, policy, now),
+        },
+    }
+}
+
+enum Owner<'a> {
+    Nobody,
+    Entry(&'a EntryRow),
+    Unread(&'a EntryId),
+}
+
+impl Met {
+    /// Of the rows that refused a write, or that were read, each with its key.
+    pub fn of(asked: &Insertion, rows: impl IntoIterator<Item = (Key, Row)>) -> Self {
+        let slot = |slot: Option<EntryId>| slot.as_ref().map(keys::entry);
+        let (primary, secondary) = (slot(asked.primary_slot()), slot(asked.secondary_slot()));
+        let mut met = Self::default();
+        for (key, row) in rows {
+            if Some(&key) == primary.as_ref() {
+                met.primary = Some(row);
+            } else if Some(&key) == secondary.as_ref() {
+                met.secondary = Some(row);
+            }
+        }
+        met
+    }
+
+    fn owner_of<'a>(&'a self, slot: Option<&'a Row>) -> Owner<'a> {
+        let marker = match slot {
+            None => return Owner::Nobody,
+            Some(Row::Entry(row)) => return Owner::Entry(row),
+            Some(Row::Marker(marker)) => marker,
+        };
+        let beside = [&self.primary, &self.secondary].into_iter().flatten().find_map(|row| match row {
+            Row::Entry(row) if row.entry_id == marker.entry_id => Some(row.as_ref()),
+            _ => None,
+        });
+        let read = self.read.as_ref().filter(|row| row.entry_id == marker.entry_id);
+        beside.or(read).map_or(Owner::Unread(&marker.entry_id), Owner::Entry)
+    }
+
+    /// Another entry that has the secondary key. What stood in the slot may be older than the row, which knows its own.
+    fn other_than(&self, row: &EntryRow) -> Option<EntryId> {
+        let owner = self.secondary.as_ref()?.owner();
+        (*owner != row.entry_id && !self.is_key_of(row)).then(|| owner.clone())
+    }
+
+    /// Whether the row, read after its marker, still has the key.
+    fn still_leads_to(&self, row: &EntryRow) -> bool {
+        matches!(self.secondary, Some(Row::Entry(_))) || self.is_key_of(row)
+    }
+
+    fn is_key_of(&self, row: &EntryRow) -> bool {
+        let own = row.keys.secondary.as_ref();
+        matches!(&self.secondary, Some(Row::Marker(marker)) if own == Some(&marker.idempotency_key))
+    }
+}
+
+fn known_by_primary(
+    asked: &Insertion,
+    row: &EntryRow,
+    other: Option<EntryId>,
+    policy: &PolicyRow,
+    now: Timestamp,
+) -> Decision {
+    if let Some(done) = done_before(asked, row, MatchedBy::Primary, other.clone()) {
+        return done;
+    }
+    // An alias was decided when the policy said skip, and stands: to update would merge two items.
+    let aliased = differ(&row.keys.primary, &asked.keys().primary);
+    match policy.conflict_action {
+        ConflictAction::Update if !aliased => update(asked, row, MatchedBy::Primary, other, policy, now),
+        _ => Decision::Done(Box::new(skipped(row, MatchedBy::Primary, other))),
+    }
+}
+
+fn known_by_secondary(asked: &Insertion, row: &EntryRow, policy: &PolicyRow, now: Timestamp) -> Decision {
+    if let Some(done) = done_before(asked, row, MatchedBy::Secondary, None) {
+        return done;
+    }
+    match policy.conflict_action {
+        ConflictAction::Skip => with_alias(asked, skipped(row, MatchedBy::Secondary, None), now),
+        // Two items that only look alike: each keeps its own row.
+        ConflictAction::Update if differ(&row.keys.primary, &asked.keys().primary) => {
+            insert(asked, Some(row.entry_id.clone()), policy, now)
+        }
+        ConflictAction::Update => update(asked, row, MatchedBy::Secondary, None, policy, now),
+    }
+}
+
+/// Both have a primary key, and not the same.
+fn differ(one: &Option<String>, other: &Option<String>) -> bool {
+    one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one != other)
+}
+
+/// A line of a backfill that is done again after a crash, and was done before: it ends as it did then.
+fn done_before(
+    asked: &Insertion,
+    row: &EntryRow,
+    matched_by: MatchedBy,
+    secondary_conflict: Option<EntryId>,
+) -> Option<Decision> {
+    let line = asked.line.as_ref()?;
+    let (action, matched_by) = if row.inserted_by.as_ref() == Some(line) {
+        (Action::Inserted, None)
+    } else if row.updated_by.as_ref() == Some(line) {
+        (Action::Updated, Some(matched_by))
+    } else {
+        return None;
+    };
+    let outcome = Outcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict };
+    Some(Decision::Done(Box::new(outcome)))
+}
+
+pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict: Option<EntryId>) -> Outcome {
+    let (action, matched_by) = (Action::Skipped, Some(matched_by));
+    Outcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict }
+}
+
+/// An input that was known by its secondary key alone leaves its primary as another name of the entry, so that it is
+/// known by that too when it comes again.
+pub(super) fn with_alias(asked: &Insertion, outcome: Outcome, now: Timestamp) -> Decision {
+    match alias(asked, &outcome.row, now) {
+        Some(change) => Decision::Write { changes: vec![change], outcome: Box::new(outcome) },
+        None => Decision::Done(Box::new(outcome)),
+    }
+}
+
+/// The primary key of an input as another name of an entry that has none, or another one.
+pub(super) fn alias(asked: &Insertion, row: &EntryRow, now: Timestamp) -> Option<Change> {
+    let key = asked.keys().primary.as_ref().filter(|key| row.keys.primary.as_ref() != Some(key))?;
+    let marker = marker(&row.entry_id, MatchedBy::Primary, row.keys.policy, key, now);
+    Some(Change::mark(&asked.slot(MatchedBy::Primary, key), marker))
+}
+
+/// A new entry. `taken_by` has its secondary key, which it then does without.
+fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now: Timestamp) -> Decision {
+    let normalized = &asked.normalized;
+    let mut keys = normalized.keys.clone();
+    if taken_by.is_some() {
+        keys.secondary = None;
+    }
+    let row = EntryRow {
+        entry_id: asked.home(),
+        schema: asked.schema,
+        idempotency_policy_id: policy.policy_id,
+        keys,
+        entry: normalized.entry.clone(),
+        metadata: normalized.metadata.clone(),
+        source_time: normalized.entry.source.time(),
+        secondary_conflict: taken_by.clone(),
+        inserted_by: asked.line.clone(),
+        updated_by: None,
+        version: 1,
+        created_at: now,
+        updated_at: now,
+    };
+    let mut changes = vec![Change::insert(row.clone())];
+    // Without a primary the entry lives in the slot of its secondary, which needs no marker then.
+    if let (Some(_), Some(key)) = (&row.keys.primary, &row.keys.secondary) {
+        let marker = marker(&row.entry_id, MatchedBy::Secondary, row.keys.policy, key, now);
+        changes.push(Change::claim(&asked.slot(MatchedBy::Secondary, key), marker));
+    }
+    let (action, secondary_conflict) = (Action::Inserted, taken_by);
+    let outcome = Outcome { action, row, matched_by: None, reason: None, secondary_conflict };
+    Decision::Write { changes, outcome: Box::new(outcome) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingest::table::{Table, asked, at, policy};
+
+    use ConflictAction::{Skip, Update};
+
+    fn told(outcome: &Outcome) -> (Action, Option<MatchedBy>, Option<&EntryId>) {
+        (outcome.action, outcome.matched_by, outcome.secondary_conflict.as_ref())
+    }
+
+    const BY_PRIMARY: Option<MatchedBy> = Some(MatchedBy::Primary);
+    const BY_SECONDARY: Option<MatchedBy> = Some(MatchedBy::Secondary);
+
+    #[test]
+    fn an_entry_with_free_keys_is_inserted() {
+        for action in [Skip, Update] {
+            for (primary, secondary, rows) in [("p", "s", 2), ("p", "", 1), ("", "s", 1)] {
+                let mut table = Table::default();
+                let asked = asked(primary, secondary, "x", None);
+                let outcome = table.insert(&asked, &policy(action));
+                assert_eq!(told(&outcome), (Action::Inserted, None, None));
+                assert_eq!((outcome.row.entry_id, table.rows.len(), table.writes), (asked.home(), rows, 1));
+                table.check();
+            }
+        }
+    }
+
+    #[test]
+    fn a_known_primary_acts_on_its_entry() {
+        // Its secondary is not said, free, its own.
+        for secondary in ["", "t", "s"] {
+            for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
+                let mut table = Table::default();
+                let first = table.insert(&asked("p", "s", "old", None), &policy(action)).row;
+                let outcome = table.insert(&asked("p", secondary, "new", None), &policy(action));
+                assert_eq!(told(&outcome), (expected, BY_PRIMARY, None), "{secondary}");
+                assert_eq!(outcome.row.entry_id, first.entry_id);
+                let text = if action == Skip { "old" } else { "new" };
+                assert_eq!(table.entry(&first.entry_id).entry.clean_text, text);
+                table.check();
+            }
+        }
+    }
+
+    #[test]
+    fn a_primary_and_a_secondary_of_two_entries_act_on_the_primarys_and_report_the_other() {
+        for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
+            let mut table = Table::default();
+            let x = table.insert(&asked("p", "s", "x", None), &policy(action)).row;
+            let y = table.insert(&asked("q", "t", "y", None), &policy(action)).row;
+            let outcome = table.insert(&asked("p", "t", "new", None), &policy(action));
+            assert_eq!(told(&outcome), (expected, BY_PRIMARY, Some(&y.entry_id)));
+            assert_eq!(outcome.row.entry_id, x.entry_id);
+            assert_eq!(table.entry(&y.entry_id), y, "the other stays as it is");
+            table.check();
+        }
+    }
+
+    #[test]
+    fn a_known_secondary_alone_skips_and_leaves_the_primary_as_an_alias() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("p", "s", "x", None), &policy(Skip)).row;
+        let outcome = table.insert(&asked("q", "s", "y", None), &policy(Skip));
+        assert_eq!(told(&outcome), (Action::Skipped, BY_SECONDARY, None));
+        assert_eq!((outcome.row, table.rows.len()), (x.clone(), 3));
+        // Known by that primary now, even with another secondary, and without another write.
+        let writes = table.writes;
+        let outcome = table.insert(&asked("q", "t", "y", None), &policy(Skip));
+        assert_eq!(told(&outcome), (Action::Skipped, BY_PRIMARY, None));
+        assert_eq!((outcome.row, table.writes), (x, writes));
+        table.check();
+    }
+
+    #[test]
+    fn an_update_never_merges_items_of_different_primaries() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("p", "s", "ok", None), &policy(Update)).row;
+        let outcome = table.insert(&asked("q", "s", "ok", None), &policy(Update));
+        assert_eq!(told(&outcome), (Action::Inserted, None, Some(&x.entry_id)));
+        assert_eq!(outcome.row.keys.secondary, None);
+        assert_eq!(table.entry(&x.entry_id), x);
+        let again = table.insert(&asked("q", "s", "ok", None), &policy(Update));
+        assert_eq!(told(&again), (Action::Updated, BY_PRIMARY, Some(&x.entry_id)));
+        assert_eq!(again.row, outcome.row, "the same input again changes nothing");
+        table.check();
+    }
+
+    #[test]
+    fn an_alias_that_a_skip_made_is_not_merged_when_the_policy_becomes_update() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("p", "s", "x", None), &policy(Skip)).row;
+        table.insert(&asked("q", "s", "y", None), &policy(Skip));
+        let outcome = table.insert(&asked("q", "s", "new", None), &policy(Update));
+        assert_eq!(told(&outcome), (Action::Skipped, BY_PRIMARY, None));
+        assert_eq!(table.entry(&x.entry_id), x);
+        table.check();
+    }
+
+    #[test]
+    fn without_a_primary_the_secondary_acts_on_its_entry() {
+        for owner in ["p", ""] {
+            for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
+                let mut table = Table::default();
+                let x = table.insert(&asked(owner, "s", "old", None), &policy(action)).row;
+                let outcome = table.insert(&asked("", "s", "new", None), &policy(action));
+                assert_eq!(told(&outcome), (expected, BY_SECONDARY, None), "{owner}");
+                assert_eq!(outcome.row.entry_id, x.entry_id);
+                table.check();
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_without_a_primary_takes_the_first_that_comes() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("", "s", "old", None), &policy(Update)).row;
+        let outcome = table.insert(&asked("p", "s", "new", None), &policy(Update));
+        assert_eq!(told(&outcome), (Action::Updated, BY_SECONDARY, None));
+        assert_eq!(outcome.row.keys.primary.as_deref(), Some("p"));
+        let by_primary = table.insert(&asked("p", "", "newer", None), &policy(Update));
+        assert_eq!((told(&by_primary), &by_primary.row.entry_id), ((Action::Updated, BY_PRIMARY, None), &x.entry_id));
+        let other = table.insert(&asked("q", "s", "other", None), &policy(Update));
+        assert_eq!(told(&other), (Action::Inserted, None, Some(&x.entry_id)));
+        table.check();
+    }
+
+    #[test]
+    fn a_marker_whose_entry_has_moved_on_is_looked_at_again() {
+        let mut table = Table::default();
+        table.insert(&asked("p", "s", "x", None), &policy(Update));
+        let asked = asked("", "s", "y", None);
+        let mut met = table.met(&asked);
+        let edit = crate::ingest::table::asked("p", "t", "x", None);
+        let moved = table.insert(&edit, &policy(Update)).row;
+        let now = Timestamp::from_seconds(0);
+        assert_eq!(decide(&asked, &met, &policy(Update), now), Decision::Read(moved.entry_id.clone()));
+        met.read = Some(moved);
+        assert_eq!(decide(&asked, &met, &policy(Update), now), Decision::Look);
+        assert_eq!(table.insert(&asked, &policy(Update)).action, Action::Inserted);
+        table.check();
+    }
+
+    #[test]
+    fn a_line_that_is_done_again_ends_as_it_did() {
+        let line = |mut insertion: Insertion, number: u64| {
+            insertion.line = Some(crate::ingest::table::line(number));
+            insertion
+        };
+        for action in [Skip, Update] {
+            let mut table = Table::default();
+            let lines = [
+                line(asked("p", "s", "one", at(1)), 1),
+                line(asked("q", "t", "two", None), 2),
+                line(asked("q", "u", "three", None), 3),
+                line(asked("r", "s", "four", None), 4),
+            ];
+            for asked in &lines {
+                let first = table.insert(asked, &policy(action));
+                let rows = table.rows.clone();
+                let again = table.insert(asked, &policy(action));
+                assert_eq!((again.action, again.row), (first.action, first.row));
+                assert_eq!(table.rows, rows);
+            }
+            table.check();
+        }
+    }
+}

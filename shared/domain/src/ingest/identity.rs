@@ -1,0 +1,67 @@
+//! What an entry is known by in the store.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::words::{PolicyKey, Schema};
+use crate::codes::MatchedBy;
+
+const PREFIX: &str = "ent_";
+
+/// The id of an entry, and of the slot that one of its keys owns: derived, so that one conditional write decides who
+/// has it. Which key, in which schema, under which policy, is part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EntryId(String);
+
+impl EntryId {
+    /// Schema and policy are words without line ends and the key comes last, so no two of them run into each other.
+    pub fn of(schema: Schema, policy: PolicyKey, which: MatchedBy, key: &str) -> Self {
+        let hash = Sha256::digest(format!("{schema}\n{policy}\n{which}\n{key}").as_bytes());
+        Self(format!("{PREFIX}{}", hex::encode(&hash[..16])))
+    }
+
+    /// An id that came from a caller.
+    pub fn parse(text: &str) -> Option<Self> {
+        let hash = text.strip_prefix(PREFIX)?;
+        let shaped = hash.len() == 32 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        shaped.then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_depends_on_schema_policy_and_key_and_on_nothing_else() {
+        let of = |schema, which, key: &str| EntryId::of(schema, PolicyKey::EmailNewsletterV1, which, key);
+        let id = of(Schema::Pkm, MatchedBy::Primary, "<a@b>");
+        assert_eq!(id.as_str(), "ent_6f1fea2ee3a7464cf6fa491333483a63");
+        assert_eq!(of(Schema::Pkm, MatchedBy::Primary, "<a@b>"), id);
+        assert_ne!(of(Schema::PkmTest, MatchedBy::Primary, "<a@b>"), id);
+        assert_ne!(of(Schema::Pkm, MatchedBy::Secondary, "<a@b>"), id);
+        assert_ne!(EntryId::of(Schema::Pkm, PolicyKey::TelegramLinkV1, MatchedBy::Primary, "<a@b>"), id);
+    }
+
+    #[test]
+    fn an_id_is_read_in_its_one_form() {
+        let id = EntryId::of(Schema::Pkm, PolicyKey::TelegramThoughtV1, MatchedBy::Primary, "tg:1:2");
+        assert_eq!(EntryId::parse(id.as_str()), Some(id.clone()));
+        for text in ["", "ent_", "ent_XYZ", &id.as_str()[4..], &id.as_str().to_uppercase()] {
+            assert_eq!(EntryId::parse(text), None, "{text}");
+        }
+    }
+}

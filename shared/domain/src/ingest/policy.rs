@@ -1,0 +1,259 @@
+//! Policies: how an entry is keyed and what happens to one that is known already. The same four in both schemas; an
+//! operator may switch one off, or change what a conflict does.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::words::{Column, ConflictAction, ContentType, PolicyKey, Schema, System};
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields};
+use crate::keys::{self, Key};
+use crate::time::Timestamp;
+
+/// What a policy is by itself, in any schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    pub policy_id: u32,
+    pub policy_key: PolicyKey,
+    pub source: System,
+    pub content_type: ContentType,
+    /// Until an operator says otherwise.
+    pub conflict_action: ConflictAction,
+}
+
+pub const POLICIES: [Definition; 4] = [
+    Definition {
+        policy_id: 1,
+        policy_key: PolicyKey::TelegramThoughtV1,
+        source: System::Telegram,
+        content_type: ContentType::Thought,
+        conflict_action: ConflictAction::Update,
+    },
+    Definition {
+        policy_id: 2,
+        policy_key: PolicyKey::TelegramLinkV1,
+        source: System::Telegram,
+        content_type: ContentType::Link,
+        conflict_action: ConflictAction::Skip,
+    },
+    Definition {
+        policy_id: 3,
+        policy_key: PolicyKey::EmailNewsletterV1,
+        source: System::Email,
+        content_type: ContentType::Newsletter,
+        conflict_action: ConflictAction::Skip,
+    },
+    Definition {
+        policy_id: 4,
+        policy_key: PolicyKey::EmailCorrespondenceThreadV1,
+        source: System::Email,
+        content_type: ContentType::CorrespondenceThread,
+        conflict_action: ConflictAction::Update,
+    },
+];
+
+/// A policy of one schema, as its row and as `GET /policies` has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRow {
+    pub policy_id: u32,
+    pub policy_key: PolicyKey,
+    pub schema: Schema,
+    pub source: System,
+    pub content_type: ContentType,
+    pub conflict_action: ConflictAction,
+    /// What an update changes; none: all that it brings.
+    pub update_fields: Option<Vec<Column>>,
+    pub enabled: bool,
+    pub version: u64,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl PolicyRow {
+    pub fn of(definition: &Definition, schema: Schema, now: Timestamp) -> Self {
+        Self {
+            policy_id: definition.policy_id,
+            policy_key: definition.policy_key,
+            schema,
+            source: definition.source,
+            content_type: definition.content_type,
+            conflict_action: definition.conflict_action,
+            update_fields: None,
+            enabled: true,
+            version: 1,
+            created_at: now,
+            updated_at: now,
+        }
+    }
+
+    /// The rows that a deployment begins with; each is written only if it is not there.
+    pub fn seeds(now: Timestamp) -> Vec<Self> {
+        let of_schema = |schema: &Schema| POLICIES.map(|definition| Self::of(&definition, *schema, now));
+        Schema::ALL.iter().flat_map(of_schema).collect()
+    }
+
+    pub fn key(&self) -> Key {
+        keys::policy(self.schema, self.policy_key)
+    }
+}
+
+/// The policy of a schema that an entry is to be inserted by. Without one, or with one that is switched off, nothing
+/// is.
+pub fn resolve(rows: &[PolicyRow], schema: Schema, key: PolicyKey) -> Result<&PolicyRow, FieldError> {
+    let refusal = |code, detail| FieldError::new("idempotency_policy_key", code, detail);
+    match rows.iter().find(|row| row.schema == schema && row.policy_key == key) {
+        None => Err(refusal(FieldProblem::Unknown, format!("there is no such policy in {schema}"))),
+        Some(row) if !row.enabled => Err(refusal(FieldProblem::NotAllowed, format!("is disabled in {schema}"))),
+        Some(row) => Ok(row),
+    }
+}
+
+/// A change to a policy: `PATCH /policies/{key}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyPatch {
+    pub enabled: Option<bool>,
+    pub conflict_action: Option<ConflictAction>,
+    /// `Some(None)`: from now on all.
+    pub update_fields: Option<Option<Vec<Column>>>,
+}
+
+impl PolicyPatch {
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let enabled = fields.optional_bool("enabled");
+        let action = fields.optional_text("conflict_action");
+        let conflict_action = action.and_then(ConflictAction::parse);
+        if action.is_some() && conflict_action.is_none() {
+            fields.refuse("conflict_action", FieldProblem::NotAllowed, "must be skip or update");
+        }
+        let null = fields.is_null("update_fields");
+        let columns = fields.optional_array("update_fields").map(|names| read_columns(&mut fields, names));
+        let update_fields = if null { Some(None) } else { columns.map(Some) };
+        fields.finish(Some(Self { enabled, conflict_action, update_fields }))
+    }
+
+    /// The row after it, or nothing if it is so already.
+    pub fn apply(&self, row: &PolicyRow, now: Timestamp) -> Option<PolicyRow> {
+        let mut next = row.clone();
+        next.enabled = self.enabled.unwrap_or(next.enabled);
+        next.conflict_action = self.conflict_action.unwrap_or(next.conflict_action);
+        if let Some(update_fields) = &self.update_fields {
+            next.update_fields.clone_from(update_fields);
+        }
+        (next != *row).then(|| PolicyRow { version: row.version + 1, updated_at: now, ..next })
+    }
+}
+
+fn read_columns(fields: &mut Fields<'_>, names: &[Value]) -> Vec<Column> {
+    if names.is_empty() || names.len() > Column::ALL.len() {
+        fields.refuse("update_fields", FieldProblem::OutOfRange, "must name columns, or be null for all of them");
+        return Vec::new();
+    }
+    let mut columns = Vec::new();
+    for (place, name) in names.iter().enumerate() {
+        match name.as_str().and_then(Column::parse) {
+            Some(column) => columns.push(column),
+            None => {
+                let known: Vec<_> = Column::ALL.iter().map(|column| column.as_str()).collect();
+                let detail = format!("must be one of {}", known.join(", "));
+                fields.refuse(format!("update_fields[{place}]"), FieldProblem::NotAllowed, detail);
+            }
+        }
+    }
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        Timestamp::from_seconds(1_751_342_400)
+    }
+
+    fn patch(body: &Value) -> Result<PolicyPatch, Vec<(String, FieldProblem)>> {
+        let read = PolicyPatch::read(body.as_object().expect("an object"));
+        read.map_err(|errors| errors.into_iter().map(|error| (error.field, error.code)).collect())
+    }
+
+    #[test]
+    fn the_same_four_policies_are_in_both_schemas() {
+        let rows = PolicyRow::seeds(now());
+        let told: Vec<_> =
+            rows.iter().map(|row| format!("{} {} {}", row.schema, row.policy_key, row.conflict_action)).collect();
+        assert_eq!(
+            told,
+            [
+                "pkm telegram_thought_v1 update",
+                "pkm telegram_link_v1 skip",
+                "pkm email_newsletter_v1 skip",
+                "pkm email_correspondence_thread_v1 update",
+                "pkm_test telegram_thought_v1 update",
+                "pkm_test telegram_link_v1 skip",
+                "pkm_test email_newsletter_v1 skip",
+                "pkm_test email_correspondence_thread_v1 update",
+            ]
+        );
+        assert!(rows.iter().all(|row| row.enabled && row.update_fields.is_none()));
+        assert!(POLICIES.iter().all(|policy| policy.content_type.policy() == policy.policy_key));
+    }
+
+    #[test]
+    fn a_policy_row_is_read_back_as_it_was() {
+        let mut row = PolicyRow::seeds(now()).remove(0);
+        row.update_fields = Some(vec![Column::CleanText, Column::Metadata]);
+        let json = serde_json::to_value(&row).expect("json");
+        assert_eq!(json["update_fields"], json!(["clean_text", "metadata"]));
+        assert_eq!(serde_json::from_value::<PolicyRow>(json).expect("a row"), row);
+    }
+
+    #[test]
+    fn an_unknown_or_disabled_policy_refuses_in_its_own_schema_only() {
+        let mut rows = PolicyRow::seeds(now());
+        rows[0].enabled = false;
+        rows.remove(1);
+        let code = |schema, key| resolve(&rows, schema, key).map_err(|error| error.code).err();
+        assert_eq!(code(Schema::Pkm, PolicyKey::TelegramThoughtV1), Some(FieldProblem::NotAllowed));
+        assert_eq!(code(Schema::Pkm, PolicyKey::TelegramLinkV1), Some(FieldProblem::Unknown));
+        assert_eq!(code(Schema::PkmTest, PolicyKey::TelegramThoughtV1), None);
+        assert_eq!(code(Schema::PkmTest, PolicyKey::TelegramLinkV1), None);
+    }
+
+    #[test]
+    fn a_patch_changes_what_it_names_and_twice_is_once() {
+        let row = PolicyRow::seeds(now()).remove(0);
+        let later = now().plus_ms(1);
+        let change = patch(&json!({"enabled": false, "update_fields": ["metadata", "clean_text", "metadata"]}));
+        let change = change.expect("a patch");
+        let changed = change.apply(&row, later).expect("changed");
+        assert_eq!(changed.update_fields, Some(vec![Column::CleanText, Column::Metadata]));
+        assert_eq!((changed.enabled, changed.version, changed.updated_at), (false, 2, later));
+        assert_eq!(changed.conflict_action, row.conflict_action);
+        assert_eq!(change.apply(&changed, later), None);
+        let all = patch(&json!({"update_fields": null})).expect("a patch");
+        assert_eq!(all.apply(&changed, later).expect("changed").update_fields, None);
+        assert_eq!(patch(&json!({})).expect("a patch").apply(&row, later), None);
+    }
+
+    #[test]
+    fn a_patch_cannot_name_what_never_changes() {
+        let columns = json!(["entry_id", "created_at", "idempotency_key_primary", "clean_text", 5]);
+        let told = patch(&json!({"update_fields": columns, "conflict_action": "merge", "enabled": "no", "source": 1}));
+        let told = told.expect_err("refused");
+        let expected = [
+            ("enabled", FieldProblem::WrongType),
+            ("conflict_action", FieldProblem::NotAllowed),
+            ("update_fields[0]", FieldProblem::NotAllowed),
+            ("update_fields[1]", FieldProblem::NotAllowed),
+            ("update_fields[2]", FieldProblem::NotAllowed),
+            ("update_fields[4]", FieldProblem::NotAllowed),
+            ("source", FieldProblem::Unknown),
+        ];
+        assert_eq!(told, expected.map(|(field, code)| (field.to_owned(), code)));
+        assert!(patch(&json!({"update_fields": []})).is_err());
+    }
+}

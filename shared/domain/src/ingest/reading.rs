@@ -1,0 +1,132 @@
+//! What the requests of ingest have in common: limits, and the few kinds of fields that only they have.
+
+use serde_json::Value;
+
+use super::entry::Metadata;
+use super::text::{clean_text, one_line};
+use crate::codes::FieldProblem;
+use crate::fields::Fields;
+use crate::time::Timestamp;
+
+/// Bytes. An entry with its metadata stays well below what one row can hold (400 KB), and what is normalized fits into
+/// the body of an insert.
+pub const LONGEST_TELEGRAM_TEXT: usize = 32 * 1024;
+pub const LONGEST_EMAIL_TEXT: usize = 128 * 1024;
+pub const LARGEST_METADATA: usize = 32 * 1024;
+pub const LONGEST_SUBJECT: usize = 2048;
+pub const LONGEST_FROM: usize = 1024;
+pub const LONGEST_MESSAGE_ID: usize = 998;
+
+/// Text whose blank form is an absent one: parts of keys, and what mail programs leave empty.
+pub fn blank_is_absent<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
+    match fields.get(name)? {
+        Value::String(text) => Some(text.trim()).filter(|text| !text.is_empty()),
+        _ => {
+            fields.refuse(name, FieldProblem::WrongType, "must be a string");
+            None
+        }
+    }
+}
+
+pub fn within(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: usize) -> bool {
+    let fits = text.len() <= longest;
+    if !fits {
+        fields.refuse(name, FieldProblem::OutOfRange, format!("must not be longer than {longest} bytes"));
+    }
+    fits
+}
+
+/// A required text in its clean form.
+pub fn clean(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Option<String> {
+    let text = fields.text(name)?;
+    if !within(fields, name, text, longest) {
+        return None;
+    }
+    let text = clean_text(text);
+    if text.is_empty() {
+        fields.refuse(name, FieldProblem::Missing, "has nothing that can be seen");
+        return None;
+    }
+    Some(text)
+}
+
+/// An optional text of one line.
+pub fn line(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Option<String> {
+    let text = blank_is_absent(fields, name)?;
+    within(fields, name, text, longest).then(|| one_line(text)).filter(|text| !text.is_empty())
+}
+
+/// One of a few words.
+pub fn word<T: Copy>(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    allowed: &[T],
+    as_str: impl Fn(T) -> &'static str,
+) -> Option<T> {
+    let text = fields.optional_text(name)?;
+    let found = allowed.iter().copied().find(|value| as_str(*value) == text);
+    if found.is_none() {
+        let words: Vec<_> = allowed.iter().map(|value| as_str(*value)).collect();
+        fields.refuse(name, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")));
+    }
+    found
+}
+
+/// A whole number, also as its text: templates of other systems turn numbers into texts.
+pub fn integer(fields: &mut Fields<'_>, name: &'static str) -> Option<i64> {
+    let number = match fields.get(name)? {
+        Value::Number(number) => number.as_i64(),
+        Value::String(text) if text.trim().is_empty() => return None,
+        Value::String(text) => text.trim().parse().ok(),
+        _ => {
+            fields.refuse(name, FieldProblem::WrongType, "must be a whole number");
+            return None;
+        }
+    };
+    if number.is_none() {
+        fields.refuse(name, FieldProblem::Malformed, "must be a whole number of at most 64 bits");
+    }
+    number
+}
+
+/// A time as the Bot API has it, in seconds since 1970, or as RFC 3339.
+pub fn telegram_time(fields: &mut Fields<'_>, name: &'static str) -> Option<Timestamp> {
+    let at = match fields.get(name)? {
+        Value::Number(seconds) => seconds.as_i64().filter(|seconds| (0..=LAST_SECOND).contains(seconds)),
+        Value::String(text) if text.trim().is_empty() => return None,
+        Value::String(text) => return rfc3339(fields, name, text),
+        _ => {
+            fields.refuse(name, FieldProblem::WrongType, "must be seconds since 1970, or an RFC 3339 time");
+            return None;
+        }
+    };
+    if at.is_none() {
+        fields.refuse(name, FieldProblem::OutOfRange, "must be whole seconds since 1970");
+    }
+    at.map(Timestamp::from_seconds)
+}
+
+/// 9999-12-30T00:00:00Z: what comes later has no text form.
+const LAST_SECOND: i64 = 253_402_128_000;
+
+fn rfc3339(fields: &mut Fields<'_>, name: &'static str, text: &str) -> Option<Timestamp> {
+    let at = Timestamp::parse(text.trim());
+    if at.is_none() {
+        fields.refuse(name, FieldProblem::Malformed, "must be seconds since 1970, or an RFC 3339 time");
+    }
+    at
+}
+
+pub fn metadata(fields: &mut Fields<'_>) -> Metadata {
+    let Some(object) = fields.optional_object("metadata") else { return Metadata::new() };
+    if metadata_size(object) > LARGEST_METADATA {
+        fields.refuse("metadata", FieldProblem::OutOfRange, "must not be larger than 32 KB");
+        return Metadata::new();
+    }
+    object.clone()
+}
+
+/// Bytes of its JSON text: how it is stored.
+pub fn metadata_size(metadata: &Metadata) -> usize {
+    serde_json::to_string(metadata).map_or(usize::MAX, |text| text.len())
+}

@@ -1,0 +1,158 @@
+//! The rows of Entries and EntriesTest.
+//!
+//! Every key of an entry owns a slot. An entry lives in the slot of its primary key (or of its secondary, if it has
+//! no primary); a marker stands in the slot of each other key and says who owns it. Whatever is to be inserted meets
+//! one of them at the place where it would have to be.
+
+use serde::{Deserialize, Serialize};
+
+use super::backfill::LineRef;
+use super::entry::{Entry, Keys, Metadata, Normalized};
+use super::identity::EntryId;
+use super::json_text;
+use super::words::{PolicyKey, Schema};
+use crate::codes::MatchedBy;
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Row {
+    Entry(Box<EntryRow>),
+    Marker(MarkerRow),
+}
+
+impl Row {
+    /// The entry that the slot belongs to.
+    pub fn owner(&self) -> &EntryId {
+        match self {
+            Self::Entry(row) => &row.entry_id,
+            Self::Marker(marker) => &marker.entry_id,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryRow {
+    pub entry_id: EntryId,
+    pub schema: Schema,
+    pub idempotency_policy_id: u32,
+    #[serde(flatten)]
+    pub keys: Keys,
+    #[serde(flatten)]
+    pub entry: Entry,
+    #[serde(with = "json_text")]
+    pub metadata: Metadata,
+    /// The latest time of the source that went into the row, whatever an update was allowed to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_time: Option<Timestamp>,
+    /// Who has the secondary key that this entry would have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secondary_conflict: Option<EntryId>,
+    /// The line of a backfill that inserted it, and the one that last updated it: a line that is done again after a
+    /// crash knows its own work from another's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inserted_by: Option<LineRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_by: Option<LineRef>,
+    pub version: u64,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// Says who owns a key that is not where its entry lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkerRow {
+    pub entry_id: EntryId,
+    pub which: MatchedBy,
+    pub idempotency_policy_key: PolicyKey,
+    /// The key itself; the slot has only its hash.
+    pub idempotency_key: String,
+    pub created_at: Timestamp,
+}
+
+/// An entry to be inserted, and who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Insertion {
+    pub schema: Schema,
+    pub normalized: Normalized,
+    /// The line of a backfill that it is.
+    pub line: Option<LineRef>,
+}
+
+impl Insertion {
+    pub fn keys(&self) -> &Keys {
+        &self.normalized.keys
+    }
+
+    pub fn primary_slot(&self) -> Option<EntryId> {
+        self.keys().primary.as_deref().map(|key| self.slot(MatchedBy::Primary, key))
+    }
+
+    pub fn secondary_slot(&self) -> Option<EntryId> {
+        self.keys().secondary.as_deref().map(|key| self.slot(MatchedBy::Secondary, key))
+    }
+
+    /// Where it will live if it is new. [`Keys`] has at least one of its two.
+    pub fn home(&self) -> EntryId {
+        let by_secondary = || self.slot(MatchedBy::Secondary, self.keys().secondary.as_deref().unwrap_or_default());
+        self.primary_slot().unwrap_or_else(by_secondary)
+    }
+
+    pub(super) fn slot(&self, which: MatchedBy, key: &str) -> EntryId {
+        EntryId::of(self.schema, self.keys().policy, which, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ingest::Source;
+    use crate::ingest::words::ContentType;
+
+    #[test]
+    fn a_row_is_read_back_as_it_was() {
+        let now = Timestamp::from_seconds(1_751_342_400);
+        let id = EntryId::of(Schema::Pkm, PolicyKey::TelegramThoughtV1, MatchedBy::Primary, "tg:1:2");
+        let row = Row::Entry(Box::new(EntryRow {
+            entry_id: id.clone(),
+            schema: Schema::Pkm,
+            idempotency_policy_id: 1,
+            keys: Keys { policy: PolicyKey::TelegramThoughtV1, primary: Some("tg:1:2".into()), secondary: None },
+            entry: Entry {
+                source: Source::Telegram { chat_id: Some(1), message_id: Some(2), date: Some(now), edit_date: None },
+                content_type: ContentType::Thought,
+                clean_text: "x".into(),
+                url: None,
+                canonical_url: None,
+                from: None,
+                from_addr: None,
+                subject: None,
+                subject_base: None,
+            },
+            metadata: json!({"": [1e300, null, {"deep": u64::MAX}]}).as_object().expect("an object").clone(),
+            source_time: Some(now),
+            secondary_conflict: None,
+            inserted_by: None,
+            updated_by: None,
+            version: 1,
+            created_at: now,
+            updated_at: now,
+        }));
+        let json = serde_json::to_value(&row).expect("json");
+        assert_eq!(json["kind"], "entry");
+        assert_eq!(json["metadata"], r#"{"":[1e+300,null,{"deep":18446744073709551615}]}"#);
+        assert_eq!(serde_json::from_value::<Row>(json).expect("a row"), row);
+        let marker = Row::Marker(MarkerRow {
+            entry_id: id,
+            which: MatchedBy::Secondary,
+            idempotency_policy_key: PolicyKey::TelegramThoughtV1,
+            idempotency_key: "k".into(),
+            created_at: now,
+        });
+        let json = serde_json::to_value(&marker).expect("json");
+        assert_eq!(json["kind"], "marker");
+        assert_eq!(serde_json::from_value::<Row>(json).expect("a row"), marker);
+    }
+}

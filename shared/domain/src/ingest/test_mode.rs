@@ -1,0 +1,171 @@
+//! Test mode: which of the two schemas requests use. One row says it, for every instance.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::words::Schema;
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields};
+use crate::time::Timestamp;
+
+/// How long a read may be served from memory, where being late does no harm. Never for a write.
+pub const CACHE_MS: i64 = 10_000;
+
+/// How many flips the row remembers at least. It is read with every insert, so it is kept short.
+const REMEMBERED: usize = 64;
+
+/// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else toggles at the same
+/// time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestModeRow {
+    pub flips: u64,
+    /// Who flipped last, oldest first: a flip whose reply was lost is known again, and is not made twice.
+    #[serde(default)]
+    pub recent: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Timestamp>,
+}
+
+impl TestModeRow {
+    pub fn is_test_mode(&self) -> bool {
+        is_test_mode(self.flips)
+    }
+
+    pub fn schema(&self) -> Schema {
+        if self.is_test_mode() { Schema::PkmTest } else { Schema::Pkm }
+    }
+
+    /// The row after one more flip. `token` is the request's own.
+    pub fn flipped(&self, token: &str, now: Timestamp) -> Self {
+        let mut recent = self.recent.clone();
+        recent.push(token.to_owned());
+        Self { flips: self.flips + 1, recent, updated_at: Some(now) }.trimmed()
+    }
+
+    /// The row after it was set, or nothing if it is so already.
+    pub fn set(&self, is_test_mode: bool, token: &str, now: Timestamp) -> Option<Self> {
+        (self.is_test_mode() != is_test_mode).then(|| self.flipped(token, now))
+    }
+
+    /// What the mode was right after the flip of `token`, if the row remembers it.
+    pub fn mode_after(&self, token: &str) -> Option<bool> {
+        let later = self.recent.iter().rev().position(|flip| flip == token)?;
+        Some(is_test_mode(self.flips.saturating_sub(u64::try_from(later).ok()?)))
+    }
+
+    /// Without the oldest flips, once there are twice as many as are to be remembered.
+    pub fn trimmed(mut self) -> Self {
+        if self.recent.len() > 2 * REMEMBERED {
+            self.recent.drain(..self.recent.len() - REMEMBERED);
+        }
+        self
+    }
+}
+
+fn is_test_mode(flips: u64) -> bool {
+    flips % 2 == 1
+}
+
+/// `GET /test-mode`, and the answer to a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TestModeView {
+    pub is_test_mode: bool,
+    pub schema: Schema,
+    pub updated_at: Option<Timestamp>,
+}
+
+impl From<&TestModeRow> for TestModeView {
+    fn from(row: &TestModeRow) -> Self {
+        Self { is_test_mode: row.is_test_mode(), schema: row.schema(), updated_at: row.updated_at }
+    }
+}
+
+/// Reads the body of `PUT /test-mode`: `{is_test_mode}`.
+pub fn read_test_mode(body: &Map<String, Value>) -> Result<bool, Vec<FieldError>> {
+    let mut fields = Fields::of(body);
+    let wanted = fields.optional_bool("is_test_mode");
+    if wanted.is_none() && !fields.refused("is_test_mode") {
+        fields.refuse("is_test_mode", FieldProblem::Missing, "is required");
+    }
+    fields.finish(wanted)
+}
+
+/// The row as an instance remembers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedTestMode {
+    pub row: TestModeRow,
+    pub read_at: Timestamp,
+}
+
+impl CachedTestMode {
+    /// A clock that was set back makes it old too: nobody knows how old it is.
+    pub fn is_fresh(&self, now: Timestamp) -> bool {
+        (0..CACHE_MS).contains(&(now.millis() - self.read_at.millis()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        Timestamp::from_seconds(1_751_342_400)
+    }
+
+    #[test]
+    fn a_deployment_begins_outside_of_test_mode() {
+        let row: TestModeRow = serde_json::from_value(json!({"flips": 0})).expect("a row");
+        assert_eq!(row, TestModeRow::default());
+        assert_eq!((row.is_test_mode(), row.schema()), (false, Schema::Pkm));
+    }
+
+    #[test]
+    fn toggles_end_where_arithmetic_says() {
+        let mut row = TestModeRow::default();
+        for count in 1..=1_001_u64 {
+            row = row.flipped(&format!("r{count}"), now());
+            assert_eq!(row.is_test_mode(), count % 2 == 1);
+            assert!(row.recent.len() <= 2 * REMEMBERED);
+        }
+        assert_eq!((row.flips, row.schema()), (1_001, Schema::PkmTest));
+    }
+
+    #[test]
+    fn setting_what_is_so_already_changes_nothing() {
+        let row = TestModeRow::default();
+        assert_eq!(row.set(false, "a", now()), None);
+        let on = row.set(true, "a", now()).expect("changed");
+        assert!(on.is_test_mode());
+        assert_eq!(on.set(true, "b", now()), None);
+        assert!(!on.set(false, "b", now()).expect("changed").is_test_mode());
+    }
+
+    #[test]
+    fn a_flip_whose_reply_was_lost_is_known_with_what_it_did() {
+        let row = TestModeRow::default().flipped("a", now()).flipped("b", now()).flipped("c", now());
+        let told = ["a", "b", "c", "d"].map(|token| row.mode_after(token));
+        assert_eq!(told, [Some(true), Some(false), Some(true), None]);
+    }
+
+    #[test]
+    fn a_cached_mode_is_good_for_ten_seconds() {
+        let cached = CachedTestMode { row: TestModeRow::default(), read_at: now() };
+        assert!(cached.is_fresh(now()) && cached.is_fresh(now().plus_ms(9_999)));
+        assert!(!cached.is_fresh(now().plus_ms(10_000)) && !cached.is_fresh(now().plus_ms(-1)));
+    }
+
+    #[test]
+    fn the_mode_is_set_by_its_name() {
+        let read = |body: Value| {
+            let read = read_test_mode(body.as_object().expect("an object"));
+            read.map_err(|errors| errors.into_iter().map(|error| (error.field, error.code)).collect::<Vec<_>>())
+        };
+        assert_eq!(read(json!({"is_test_mode": true})), Ok(true));
+        let refused = |code| Err(vec![("is_test_mode".to_owned(), code)]);
+        assert_eq!(read(json!({})), refused(FieldProblem::Missing));
+        assert_eq!(read(json!({"is_test_mode": "yes"})), refused(FieldProblem::WrongType));
+        assert!(read(json!({"is_test_mode": true, "schema": "pkm"})).is_err());
+    }
+}

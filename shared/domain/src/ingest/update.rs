@@ -1,0 +1,222 @@
+//! An update of an entry that is known: what it becomes, and which keys move with it.
+
+use super::change::{Change, marker};
+use super::decision::{Decision, Outcome, alias, skipped, with_alias};
+use super::identity::EntryId;
+use super::merge::merge;
+use super::policy::PolicyRow;
+use super::reading::{LARGEST_METADATA, metadata_size};
+use super::rows::{EntryRow, Insertion};
+use crate::codes::{Action, FieldProblem, MatchedBy, Reason};
+use crate::fields::FieldError;
+use crate::time::Timestamp;
+
+/// Merges `asked` into `row`, which it is known by. `other` is whoever else has the secondary key.
+///
+/// The row may be newer than what was met in the slots, and the write is conditional on the row alone: a key that the
+/// row does not have yet is therefore always claimed, and one that it has is its own.
+pub(super) fn update(
+    asked: &Insertion,
+    row: &EntryRow,
+    matched_by: MatchedBy,
+    other: Option<EntryId>,
+    policy: &PolicyRow,
+    now: Timestamp,
+) -> Decision {
+    if is_stale(asked, row) {
+        let outcome = Outcome { reason: Some(Reason::Stale), ..skipped(row, matched_by, other) };
+        return match matched_by {
+            MatchedBy::Primary => Decision::Done(Box::new(outcome)),
+            MatchedBy::Secondary => with_alias(asked, outcome, now),
+        };
+    }
+    let mut next = row.clone();
+    (next.entry, next.metadata) = merge(&row.entry, &row.metadata, &asked.normalized, policy.update_fields.as_deref());
+    if metadata_size(&next.metadata) > LARGEST_METADATA {
+        let detail = "would be larger than 32 KB together with what is stored";
+        return Decision::Refused(vec![FieldError::new("metadata", FieldProblem::OutOfRange, detail)]);
+    }
+    next.source_time = asked.normalized.entry.source.time().or(row.source_time);
+    let mut moves: Vec<_> = adopt_primary(asked, &mut next, now).into_iter().collect();
+    moves.append(&mut move_secondary(asked, &mut next, other.clone(), now));
+    let unchanged = next == *row && moves.is_empty();
+    let outcome = |row| {
+        let (action, matched_by) = (Action::Updated, Some(matched_by));
+        Box::new(Outcome { action, row, matched_by, reason: None, secondary_conflict: other })
+    };
+    if unchanged {
+        // The same input again leaves the same state, version and all.
+        return Decision::Done(outcome(next));
+    }
+    next.updated_by.clone_from(&asked.line);
+    next.updated_at = now;
+    next.version += 1;
+    let mut changes = vec![Change::update(next.clone())];
+    changes.append(&mut moves);
+    Decision::Write { changes, outcome: outcome(next) }
+}
+
+/// Older than what is stored, by the source's own time. Without one nothing is.
+fn is_stale(asked: &Insertion, row: &EntryRow) -> bool {
+    asked.normalized.entry.source.time().zip(row.source_time).is_some_and(|(asked, stored)| asked < stored)
+}
+
+/// An entry that was known by its secondary alone takes the primary that comes with it.
+fn adopt_primary(asked: &Insertion, next: &mut EntryRow, now: Timestamp) -> Option<Change> {
+    let change = alias(asked, next, now)?;
+    next.keys.primary.clone_from(&asked.keys().primary);
+    Some(change)
+}
+
+/// An edit that changes the secondary key: the old slot becomes free and the new one the entry's. If another has it,
+/// the entry does without and says whose it is.
+fn move_secondary(asked: &Insertion, next: &mut EntryRow, other: Option<EntryId>, now: Timestamp) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let (Some(key), old) = (&asked.keys().secondary, &next.keys.secondary) else { return changes };
+    if old.as_ref() == Some(key) {
+        return changes;
+    }
+    // The slot that the entry lives in is its own for good.
+    let is_home = |slot: &EntryId| *slot == next.entry_id;
+    let old = old.as_deref().map(|old| asked.slot(MatchedBy::Secondary, old)).filter(|slot| !is_home(slot));
+    changes.extend(old.map(|slot| Change::unmark(&slot, &next.entry_id)));
+    let slot = asked.slot(MatchedBy::Secondary, key);
+    if other.is_none() && !is_home(&slot) {
+        let marker = marker(&next.entry_id, MatchedBy::Secondary, next.keys.policy, key, now);
+        changes.push(Change::mark(&slot, marker));
+    }
+    next.keys.secondary = other.is_none().then(|| key.clone());
+    next.secondary_conflict = other;
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ingest::table::{Table, asked, at, policy};
+    use crate::ingest::words::{Column, ConflictAction};
+
+    fn updating() -> PolicyRow {
+        policy(ConflictAction::Update)
+    }
+
+    #[test]
+    fn an_older_input_is_stale_and_changes_nothing() {
+        let mut table = Table::default();
+        let first = table.insert(&asked("p", "", "new", at(10)), &updating()).row;
+        let outcome = table.insert(&asked("p", "", "old", at(9)), &updating());
+        assert_eq!((outcome.action, outcome.reason), (Action::Skipped, Some(Reason::Stale)));
+        assert_eq!((outcome.matched_by, table.entry(&first.entry_id)), (Some(MatchedBy::Primary), first));
+    }
+
+    #[test]
+    fn without_a_source_time_or_with_the_same_nothing_is_stale() {
+        for (stored, comes) in [(at(10), at(10)), (at(10), None), (None, at(1)), (None, None)] {
+            let mut table = Table::default();
+            table.insert(&asked("p", "", "old", stored), &updating());
+            let outcome = table.insert(&asked("p", "", "new", comes), &updating());
+            assert_eq!((outcome.action, outcome.row.entry.clean_text.as_str()), (Action::Updated, "new"));
+            assert_eq!(outcome.row.source_time, comes.or(stored));
+        }
+    }
+
+    #[test]
+    fn the_source_time_counts_even_if_the_policy_does_not_let_the_source_change() {
+        let texts = PolicyRow { update_fields: Some(vec![Column::CleanText]), ..updating() };
+        let mut table = Table::default();
+        table.insert(&asked("p", "", "first", at(10)), &texts);
+        let second = table.insert(&asked("p", "", "second", at(20)), &texts).row;
+        assert_eq!(second.entry.source.time(), at(10));
+        let late = table.insert(&asked("p", "", "late", at(15)), &texts);
+        assert_eq!((late.reason, late.row.entry.clean_text.as_str()), (Some(Reason::Stale), "second"));
+    }
+
+    #[test]
+    fn what_never_changes_does_not() {
+        let mut table = Table::default();
+        let before = table.insert(&asked("p", "s", "old", None), &updating()).row;
+        let after = table.insert(&asked("p", "s", "new", at(5)), &updating()).row;
+        assert_eq!(
+            (&after.entry_id, after.created_at, &after.keys),
+            (&before.entry_id, before.created_at, &before.keys)
+        );
+        assert_eq!(after.idempotency_policy_id, before.idempotency_policy_id);
+        assert_eq!(after.version, before.version + 1);
+    }
+
+    #[test]
+    fn the_same_input_again_changes_neither_version_nor_time() {
+        let mut table = Table::default();
+        let before = table.insert(&asked("p", "s", "x", at(5)), &updating()).row;
+        let writes = table.writes;
+        let again = table.insert(&asked("p", "s", "x", at(5)), &updating());
+        assert_eq!((again.action, again.row, table.writes), (Action::Updated, before, writes));
+    }
+
+    #[test]
+    fn an_edit_moves_its_secondary_key() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("p", "s", "x", None), &updating()).row;
+        let moved = table.insert(&asked("p", "t", "x", None), &updating());
+        assert_eq!(moved.row.keys.secondary.as_deref(), Some("t"));
+        table.check();
+        let free = table.insert(&asked("q", "s", "y", None), &updating());
+        assert_eq!((free.action, free.secondary_conflict), (Action::Inserted, None), "the old slot is free");
+        let taken = table.insert(&asked("", "t", "z", None), &updating());
+        assert_eq!((taken.matched_by, taken.row.entry_id), (Some(MatchedBy::Secondary), x.entry_id));
+        table.check();
+    }
+
+    #[test]
+    fn an_edit_to_a_secondary_that_another_has_leaves_it_without_one_until_that_is_free() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("p", "s", "x", None), &updating()).row;
+        let y = table.insert(&asked("q", "t", "y", None), &updating()).row;
+        let flagged = table.insert(&asked("p", "t", "x", None), &updating()).row;
+        assert_eq!((flagged.keys.secondary, flagged.secondary_conflict), (None, Some(y.entry_id)));
+        table.check();
+        table.insert(&asked("q", "u", "y", None), &updating());
+        let healed = table.insert(&asked("p", "t", "x", None), &updating()).row;
+        assert_eq!((healed.entry_id, healed.secondary_conflict), (x.entry_id, None));
+        assert_eq!(healed.keys.secondary.as_deref(), Some("t"));
+        table.check();
+    }
+
+    #[test]
+    fn a_secondary_that_the_input_does_not_say_stays() {
+        let mut table = Table::default();
+        table.insert(&asked("p", "s", "x", None), &updating());
+        let after = table.insert(&asked("p", "", "y", None), &updating()).row;
+        assert_eq!(after.keys.secondary.as_deref(), Some("s"));
+        table.check();
+    }
+
+    #[test]
+    fn an_entry_that_lives_in_its_secondarys_slot_stays_there_when_the_key_moves() {
+        let mut table = Table::default();
+        let x = table.insert(&asked("", "s", "x", None), &updating()).row;
+        table.insert(&asked("p", "s", "x", None), &updating());
+        let moved = table.insert(&asked("p", "t", "x", None), &updating()).row;
+        assert_eq!((&moved.entry_id, moved.keys.secondary.as_deref()), (&x.entry_id, Some("t")));
+        table.check();
+    }
+
+    #[test]
+    fn metadata_cannot_grow_without_end() {
+        let mut table = Table::default();
+        let with = |name: &str| {
+            let mut insertion = asked("p", "", "x", None);
+            insertion.normalized.metadata.insert(name.to_owned(), json!("x".repeat(20_000)));
+            insertion
+        };
+        table.insert(&with("a"), &updating());
+        let met = table.met(&with("b"));
+        let Decision::Refused(errors) = super::super::decide(&with("b"), &met, &updating(), Timestamp::from_seconds(0))
+        else {
+            panic!("not refused")
+        };
+        assert_eq!((errors[0].field.as_str(), errors[0].code), ("metadata", FieldProblem::OutOfRange));
+    }
+}
