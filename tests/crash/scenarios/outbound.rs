@@ -181,7 +181,7 @@ async fn rivals(run: &Run) {
 async fn rows(run: &Run) -> Vec<Value> {
     let rows = run.world.rows("OutboundTable").await;
     let mut messages: Vec<_> = rows.into_iter().filter(|row| row["sk"] == "MESSAGE").collect();
-    messages.sort_by_key(|row| row["created_at"].to_string());
+    messages.sort_by_key(|row| row["asked_at"].to_string());
     for row in &messages {
         // I5: no attempt was called twice. I4: nothing is left on its way.
         let attempts = row["attempt"].as_u64().expect("a number") as usize;
