@@ -22,7 +22,7 @@ fn model() -> Model {
 
 /// The routes of every HTTP function, by its binary.
 fn routes() -> Vec<(&'static str, &'static [Route])> {
-    vec![("outbound-api", outbound_api::ROUTES)]
+    vec![("outbound-api", outbound_api::ROUTES), ("ingest", ingest::ROUTES)]
 }
 
 fn sources(below: &str) -> Vec<(PathBuf, String)> {

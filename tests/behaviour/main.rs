@@ -3,6 +3,7 @@
 mod access;
 mod faults;
 mod http;
+mod ingest;
 mod intents;
 mod intents_expiry;
 mod intents_options;

@@ -55,7 +55,7 @@ impl Deps {
             senders: Senders::new(aws.secretsmanager(), config::required("SENDERS_SECRET")?),
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
             policies,
-            visibility: Visibility::from_env(aws.sqs(), &queues, "OUTBOUND_DLQ")?,
+            visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,
         })
     }
 }

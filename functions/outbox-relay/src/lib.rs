@@ -5,6 +5,7 @@ use std::sync::Arc;
 use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
+use umavez_domain::ingest::BACKFILL_QUEUE;
 use umavez_domain::outbound::Priority;
 use umavez_domain::outbound::job::queue;
 use umavez_platform::aws::Aws;
@@ -22,6 +23,7 @@ const QUEUES: &[(&str, &str)] = &[
     (queue(Priority::Start), "OUTBOUND_START_QUEUE"),
     (queue(Priority::Shot), "OUTBOUND_SHOT_QUEUE"),
     (queue(Priority::Downsell), "OUTBOUND_DOWNSELL_QUEUE"),
+    (BACKFILL_QUEUE, "BACKFILL_QUEUE"),
 ];
 
 impl Deps {

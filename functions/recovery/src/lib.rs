@@ -1,5 +1,5 @@
-//! Finds what was lost sight of: messages that were handed to their queue and not taken on, and attempts whose sender was
-//! not heard of again. Each is conditional on the row as it was read, so that it runs as often as it likes.
+//! Finds what was lost sight of: messages that were handed to their queue and not taken on, attempts whose sender was not
+//! heard of again, backfills that nobody works on. Each is conditional on the row as it was read, so that it runs as often as it likes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use umavez_domain::keys::{WAKE_SHARDS, Wake, message_id_of};
 use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
+use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::{Messages, Woken};
 use umavez_platform::store::{Found, Store, StoreError};
@@ -24,6 +25,7 @@ const LOW_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
+    pub backfills: Backfills,
     pub policies: BTreeMap<Channel, UnknownPolicy>,
 }
 
@@ -32,7 +34,9 @@ impl Deps {
         let policies = config::text("UNKNOWN_POLICIES").unwrap_or_else(|| "{}".to_owned());
         let policies = read_policies(&policies)
             .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
-        Ok(Self { messages: Messages::from_env(&Store::new(Aws::from_env()?.dynamodb()))?, policies })
+        let store = Store::new(Aws::from_env()?.dynamodb());
+        let backfills = Backfills { store: store.clone(), table: config::required("ENTRIES_TABLE")? };
+        Ok(Self { messages: Messages::from_env(&store)?, backfills, policies })
     }
 }
 
@@ -51,11 +55,26 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         counts.unknown += found.unknown;
         counts.failed += found.failed;
     }
+    let backfills = recover_backfills(&deps, &invocation, &mut counts).await?;
     let Counts { emitted, unknown, failed } = counts;
-    tracing::info!(event = "RECOVERED", emitted, unknown, failed, request_id = invocation.request_id);
+    tracing::info!(event = "RECOVERED", emitted, unknown, backfills, failed, request_id = invocation.request_id);
     metrics::counter!("OutboundRecovered").increment(emitted);
     metrics::counter!("OutboundLost").increment(unknown);
-    Ok(json!({"emitted": emitted, "unknown": unknown, "failed": failed}))
+    Ok(json!({"emitted": emitted, "unknown": unknown, "backfills": backfills, "failed": failed}))
+}
+
+/// There are few of them.
+async fn recover_backfills(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
+    let mut woken = 0;
+    for shard in 0..WAKE_SHARDS {
+        for found in deps.backfills.overdue(invocation, shard, PAGE).await? {
+            match deps.backfills.wake(invocation, &found).await {
+                Ok(mine) => woken += u64::from(mine),
+                Err(_) => counts.failed += 1,
+            }
+        }
+    }
+    Ok(woken)
 }
 
 async fn recover(deps: &Deps, invocation: &Invocation, shard: u32) -> Result<Counts, StoreError> {

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod entry;
 pub mod http;
+pub mod ingest;
 pub mod intents;
 pub mod invocation;
 pub mod lease;

@@ -20,15 +20,19 @@ pub struct Visibility {
     pub sqs: aws_sdk_sqs::Client,
     /// By the queue's name, which ends both its ARN and its URL.
     queues: BTreeMap<String, String>,
-    dead_letters: String,
+    dead_letters: Option<String>,
 }
 
 impl Visibility {
-    /// Of the queues whose URLs these variables have, and the queue for what cannot be read.
-    pub fn from_env(sqs: aws_sdk_sqs::Client, variables: &[&str], dead_letters: &str) -> Result<Self, ConfigError> {
+    /// Of the queues whose URLs these variables have, and the queue for what cannot be read, if it is put aside here.
+    pub fn from_env(
+        sqs: aws_sdk_sqs::Client,
+        variables: &[&str],
+        dead_letters: Option<&str>,
+    ) -> Result<Self, ConfigError> {
         let urls = variables.iter().map(|variable| config::required(variable)).collect::<Result<Vec<_>, _>>()?;
         let named = urls.into_iter().map(|url| (url.rsplit('/').next().unwrap_or_default().to_owned(), url));
-        Ok(Self { sqs, queues: named.collect(), dead_letters: config::required(dead_letters)? })
+        Ok(Self { sqs, queues: named.collect(), dead_letters: dead_letters.map(config::required).transpose()? })
     }
 
     /// Hides a message for that long, rounded up to whole seconds. If it cannot be, the queue's own time holds.
@@ -45,12 +49,13 @@ impl Visibility {
 
     /// What becomes of a message that cannot be read: tried a few times, then put with the dead letters.
     pub async fn unreadable(&self, invocation: &Invocation, message: &SqsMessage) -> Result<Outcome, RecordError> {
-        if receptions(message) < TRIES_OF_UNREADABLE {
+        let tried = receptions(message) >= TRIES_OF_UNREADABLE;
+        let Some(dead_letters) = self.dead_letters.as_ref().filter(|_| tried) else {
             self.hide(invocation, message, 1_000).await;
             return Err(RecordError::Poison("unreadable"));
-        }
+        };
         let body = message.body.as_deref().filter(|body| !body.is_empty()).unwrap_or("(empty)");
-        let call = self.sqs.send_message().queue_url(&self.dead_letters).message_body(body);
+        let call = self.sqs.send_message().queue_url(dead_letters).message_body(body);
         match invocation.within(call.send()).await {
             Ok(Ok(_)) => Ok(Outcome("put_aside")),
             _ => Err(RecordError::Poison("unreadable")),

@@ -19,6 +19,8 @@ pub enum Condition {
     AtMost(String, i64),
     /// The attribute is there and greater.
     MoreThan(String, i64),
+    /// The attribute is a list without this text.
+    Lacks(String, AttributeValue),
     /// The attribute is a list, text or map with fewer than so many parts.
     Shorter(String, usize),
     /// The attribute was not stamped by this very write: see [`super::Write::stamp`].
@@ -64,6 +66,10 @@ impl Condition {
         Self::Any(parts.into_iter().collect())
     }
 
+    pub fn lacks(name: &str, text: impl Into<String>) -> Self {
+        Self::Lacks(name.to_owned(), AttributeValue::S(text.into()))
+    }
+
     pub fn shorter(name: &str, than: usize) -> Self {
         Self::Shorter(name.to_owned(), than)
     }
@@ -81,6 +87,7 @@ impl Condition {
             Self::IsNot(name, value) => format!("{} <> {}", into.name(name), into.value(value.clone())),
             Self::AtMost(name, number) => format!("{} <= {}", into.name(name), into.number(*number)),
             Self::MoreThan(name, number) => format!("{} > {}", into.name(name), into.number(*number)),
+            Self::Lacks(name, value) => format!("NOT contains({}, {})", into.name(name), into.value(value.clone())),
             Self::Shorter(name, than) => {
                 let than = i64::try_from(*than).unwrap_or(i64::MAX);
                 format!("size({}) < {}", into.name(name), into.number(than))

@@ -53,6 +53,13 @@ impl Store {
         invocation: &Invocation,
         of: PageOf<'_>,
     ) -> Result<Page<T>, StoreError> {
+        let page = self.page_items(invocation, &of).await?;
+        let rows = page.rows.into_iter().map(read_row).collect::<Result<_, _>>()?;
+        Ok(Page { rows, next: page.next })
+    }
+
+    /// As [`Self::page`], for rows of more than one kind.
+    pub async fn page_items(&self, invocation: &Invocation, of: &PageOf<'_>) -> Result<Page<Item>, StoreError> {
         let mut items: Vec<Item> = Vec::new();
         let mut start = of.after.as_ref().map(|sk| key_item(&Key { pk: of.pk.clone(), sk: sk.clone() }));
         loop {
@@ -80,8 +87,7 @@ impl Store {
         let more = items.len() > of.limit;
         items.truncate(of.limit);
         let last = items.last().and_then(|item| item.get("sk")).and_then(|sk| sk.as_s().ok()).cloned();
-        let rows = items.into_iter().map(read_row).collect::<Result<_, _>>()?;
-        Ok(Page { rows, next: last.filter(|_| more) })
+        Ok(Page { rows: items, next: last.filter(|_| more) })
     }
 }
 

@@ -1,0 +1,74 @@
+//! Works on backfills, of both schemas whatever the test mode says: a job keeps the schema that it was made in.
+
+mod input;
+mod work;
+
+use std::sync::Arc;
+
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use lambda_runtime::Error;
+use umavez_domain::ingest::{BackfillId, Work};
+use umavez_platform::aws::Aws;
+use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::ingest::{Backfills, Entries, SettingsTable};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::{Store, StoreError};
+use umavez_platform::visibility::Visibility;
+
+use crate::work::Worked;
+
+#[derive(Debug)]
+pub struct Deps {
+    pub entries: Entries,
+    pub settings: SettingsTable,
+    pub backfills: Backfills,
+    pub visibility: Visibility,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let aws = Aws::from_env()?;
+        let store = Store::new(aws.dynamodb());
+        let table = config::required("ENTRIES_TABLE")?;
+        let test_table = config::required("ENTRIES_TEST_TABLE")?;
+        Ok(Self {
+            backfills: Backfills { store: store.clone(), table: table.clone() },
+            entries: Entries { store: store.clone(), table, test_table },
+            settings: SettingsTable { store, table: config::required("CONFIG_TABLE")? },
+            visibility: Visibility::from_env(aws.sqs(), &["BACKFILL_QUEUE"], None)?,
+        })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let (deps, at) = (&deps, &invocation);
+    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
+}
+
+async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
+    match Work::read(message.body.as_deref().unwrap_or_default()) {
+        Ok(Work::Uploaded(uploads)) => {
+            for upload in &uploads {
+                deps.backfills.uploaded(invocation, upload).await.map_err(retry)?;
+            }
+            Ok(Outcome("uploaded"))
+        }
+        Ok(Work::Job(id)) => {
+            let Some(id) = BackfillId::parse(&id) else { return Err(RecordError::Poison("unreadable")) };
+            match work::run(deps, invocation, &id).await.map_err(retry)? {
+                Worked::Done(outcome) => Ok(Outcome(outcome)),
+                Worked::Busy(until) => {
+                    let wait_ms = until.millis() - invocation.current().millis();
+                    deps.visibility.hide(invocation, &message, wait_ms + 1_000).await;
+                    Err(RecordError::Later("busy"))
+                }
+            }
+        }
+        Err(_) => Err(RecordError::Poison("unreadable")),
+    }
+}
+
+fn retry(_: StoreError) -> RecordError {
+    RecordError::Retry("store")
+}

@@ -1,0 +1,207 @@
+//! One turn at a job: under its lease, from its last checkpoint on, as far as the time goes.
+//!
+//! A crash between two checkpoints makes the next worker do those lines again. That ends as it did the first time, because no
+//! two lines between checkpoints touch the same row, and a row knows the line that wrote it.
+
+use std::time::Duration;
+
+use umavez_domain::codes::{Event, Reason};
+use umavez_domain::fields::FieldError;
+use umavez_domain::ingest::{
+    BackfillId, BackfillState, DryRun, Insertion, Line, LineRef, LineResult, Lines, PolicyRow, Settled, Unsettled,
+    read_line, resolve,
+};
+use umavez_domain::time::Timestamp;
+use umavez_platform::ingest::{Inserted, Job, Turn};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::lease::Held;
+use umavez_platform::store::StoreError;
+
+use crate::Deps;
+use crate::input::Input;
+
+/// Lines between checkpoints, at most.
+const LINES_AT_ONCE: usize = 100;
+/// With less time than this the rest is handed over.
+const LOW_TIME: Duration = Duration::from_secs(10);
+
+pub enum Worked {
+    Done(&'static str),
+    Busy(Timestamp),
+}
+
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Result<Worked, StoreError> {
+    let (held, job) = match deps.backfills.turn(invocation, id).await? {
+        Turn::Mine(held, job) => (held, *job),
+        Turn::Busy(until) => return Ok(Worked::Busy(until)),
+        Turn::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
+        Turn::NoJob => return Ok(Worked::Done("no_such_backfill")),
+    };
+    let Some(input) = Input::open(deps, invocation, &job).await? else {
+        return fail(deps, invocation, &held, &job, Reason::InputMissing).await;
+    };
+    let policies = deps.settings.read(invocation).await?.policies;
+    let mut progress = job.row.resume();
+    let job = Job { row: umavez_domain::ingest::BackfillRow { progress: progress.clone(), ..job.row.clone() }, ..job };
+    let mut worker = Worker {
+        deps,
+        invocation,
+        held,
+        job,
+        policies,
+        unsettled: Unsettled::default(),
+        done: Vec::new(),
+        dry: DryRun::default(),
+    };
+    loop {
+        let Some(piece) = input.piece(deps, invocation, progress.position).await? else {
+            return fail(deps, invocation, &worker.held, &worker.job, Reason::InputMissing).await;
+        };
+        let mut lines = Lines::of(&piece.bytes, progress.position, piece.at_end);
+        while let Some(line) = lines.next() {
+            if invocation.time_left() < LOW_TIME {
+                return worker.hand_over().await;
+            }
+            if !worker.line(&line).await? {
+                return Ok(Worked::Done("lost_the_lease"));
+            }
+        }
+        progress.position = lines.position();
+        if piece.at_end {
+            return worker.complete().await;
+        }
+    }
+}
+
+struct Worker<'a> {
+    deps: &'a Deps,
+    invocation: &'a Invocation,
+    held: Held,
+    /// As of the last checkpoint.
+    job: Job,
+    policies: Vec<PolicyRow>,
+    unsettled: Unsettled,
+    /// Since then.
+    done: Vec<Settled>,
+    dry: DryRun,
+}
+
+impl Worker<'_> {
+    /// Whether the job is still this worker's.
+    async fn line(&mut self, line: &Line<'_>) -> Result<bool, StoreError> {
+        let result = match read_line(line, self.job.row.source, &self.job.row.options) {
+            Ok(None) => LineResult::Blank,
+            Err(errors) => LineResult::Failed(errors),
+            Ok(Some(normalized)) => {
+                let line = LineRef::of(&self.job.row.backfill_id, line.number);
+                let asked = Insertion { schema: self.job.row.schema, normalized, line: Some(line) };
+                match self.insert(&asked).await? {
+                    Some(result) => result,
+                    None => return Ok(false),
+                }
+            }
+        };
+        self.done.push(Settled { line: line.number, result, after: line.after });
+        if self.done.len() >= LINES_AT_ONCE {
+            return self.checkpoint(BackfillState::Running).await;
+        }
+        Ok(true)
+    }
+
+    /// `None`: the job is another's by now.
+    async fn insert(&mut self, asked: &Insertion) -> Result<Option<LineResult>, StoreError> {
+        let policy = match resolve(&self.policies, asked.schema, asked.keys().policy) {
+            Ok(policy) => policy.clone(),
+            Err(error) => return Ok(Some(LineResult::Failed(vec![error]))),
+        };
+        if self.job.row.dry_run {
+            let entries = &self.deps.entries;
+            return Ok(Some(result(entries.insert_dry(self.invocation, asked, &policy, &mut self.dry).await?)));
+        }
+        loop {
+            let number = self.job.row.progress.position.next_line + self.done.len() as u64;
+            let unsettled = &mut self.unsettled;
+            let gate = |decision: &_| unsettled.admits(number, asked, decision);
+            match self.deps.entries.insert_through(self.invocation, asked, &policy, gate).await? {
+                // An earlier line since the last checkpoint touched the same row: that one is settled first.
+                Inserted::Held => {
+                    if !self.checkpoint(BackfillState::Running).await? {
+                        return Ok(None);
+                    }
+                }
+                inserted => return Ok(Some(result(inserted))),
+            }
+        }
+    }
+
+    async fn checkpoint(&mut self, state: BackfillState) -> Result<bool, StoreError> {
+        let done = std::mem::take(&mut self.done);
+        self.unsettled.clear();
+        let Some(progress) = self.job.row.progress.checkpoint(done) else { return Ok(false) };
+        let backfills = &self.deps.backfills;
+        // A dry run keeps nothing of what it would have written, so what it has counted is kept only at its end.
+        if self.job.row.dry_run && state == BackfillState::Running {
+            self.job.row.progress = progress;
+            return Ok(true);
+        }
+        match backfills.checkpoint(self.invocation, &self.held, &self.job, progress, state).await? {
+            Some(job) => {
+                self.job = job;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    async fn complete(mut self) -> Result<Worked, StoreError> {
+        if !self.checkpoint(BackfillState::Completed).await? {
+            return Ok(Worked::Done("lost_the_lease"));
+        }
+        let counts = self.job.row.progress.counts;
+        tracing::info!(
+            event = Event::BackfillEnded.as_str(),
+            backfill_id = self.job.row.backfill_id.as_str(),
+            schema = self.job.row.schema.as_str(),
+            inserted = counts.inserted,
+            skipped = counts.skipped,
+            updated = counts.updated,
+            failed = counts.failed,
+            request_id = self.invocation.request_id,
+        );
+        metrics::counter!("BackfillLines").increment(counts.lines());
+        Ok(Worked::Done("completed"))
+    }
+
+    /// The time is over: another invocation goes on from here.
+    async fn hand_over(mut self) -> Result<Worked, StoreError> {
+        if self.job.row.dry_run {
+            return fail(self.deps, self.invocation, &self.held, &self.job, Reason::InputTooLarge).await;
+        }
+        match self.checkpoint(BackfillState::Queued).await? {
+            true => Ok(Worked::Done("handed_over")),
+            false => Ok(Worked::Done("lost_the_lease")),
+        }
+    }
+}
+
+fn result(inserted: Inserted) -> LineResult {
+    match inserted {
+        Inserted::Done(outcome) => LineResult::Done(outcome.action),
+        Inserted::Refused(errors) => LineResult::Failed(errors),
+        Inserted::Held => LineResult::Failed(Vec::<FieldError>::new()),
+    }
+}
+
+async fn fail(
+    deps: &Deps,
+    invocation: &Invocation,
+    held: &Held,
+    job: &Job,
+    reason: Reason,
+) -> Result<Worked, StoreError> {
+    let row = job.row.failed(reason, invocation.current());
+    match deps.backfills.fail(invocation, held, job, row).await? {
+        Some(_) => Ok(Worked::Done("failed")),
+        None => Ok(Worked::Done("lost_the_lease")),
+    }
+}

@@ -1,0 +1,73 @@
+//! `POST /backfills` and `GET /backfills/{id}`.
+
+use serde_json::Value;
+use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::fields::FieldError;
+use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, BackfillView};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::ingest::{Begun, Job};
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+/// The job keeps the schema that is in use now, whatever is toggled later.
+pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let asked = BackfillRequest::read(&request.object()?).map_err(Problem::invalid)?;
+    let key = request.idempotency_key()?;
+    let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
+    let id = BackfillId::of(&request.caller()?.key_id, known_by);
+    let schema = deps.settings.read(invocation).await?.schema();
+    let hash = request.body_hash();
+    let row = BackfillRow::new(id, schema, &asked, &hash, invocation.now);
+    match deps.backfills.begin(invocation, row, &asked).await? {
+        Begun::New(job) => {
+            tell(invocation, &job);
+            answer(deps, invocation, *job).await
+        }
+        Begun::Standing(job) => match judge(&job.row.body_hash, &hash) {
+            Replay::Same => Ok(answer(deps, invocation, *job).await?.replayed()),
+            Replay::OtherBody => {
+                let detail = "there is a backfill with this Idempotency-Key, from a request with another body";
+                Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+            }
+        },
+    }
+}
+
+pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let Some(id) = request.path.get("id").and_then(|text| BackfillId::parse(text)) else {
+        let detail = "must be a backfill_id, such as POST /backfills answers";
+        return Err(Problem::invalid(vec![FieldError::new("id", FieldProblem::Malformed, detail)]));
+    };
+    match deps.backfills.get(invocation, &id).await? {
+        Some(job) => Answer::json(200, &view(job)?),
+        None => Err(Problem::not_found("there is no such backfill")),
+    }
+}
+
+fn view(job: Job) -> Result<Value, Problem> {
+    serde_json::to_value(BackfillView::from(job.row)).map_err(|error| Problem::internal().because(&error))
+}
+
+/// As it was accepted: the same answer whenever it is asked again.
+async fn answer(_deps: &Deps, _invocation: &Invocation, job: Job) -> Result<Answer, Problem> {
+    let state = if job.row.upload { BackfillState::AwaitingUpload } else { BackfillState::Queued };
+    let mut view = serde_json::Map::new();
+    view.insert("backfill_id".to_owned(), job.row.backfill_id.as_str().into());
+    view.insert("schema".to_owned(), job.row.schema.as_str().into());
+    view.insert("state".to_owned(), state.as_str().into());
+    view.insert("dry_run".to_owned(), job.row.dry_run.into());
+    Answer::json(202, &view)
+}
+
+fn tell(invocation: &Invocation, job: &Job) {
+    tracing::info!(
+        event = Event::BackfillBegun.as_str(),
+        backfill_id = job.row.backfill_id.as_str(),
+        schema = job.row.schema.as_str(),
+        dry_run = job.row.dry_run,
+        upload = job.row.upload,
+        request_id = invocation.request_id,
+    );
+}

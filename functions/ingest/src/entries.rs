@@ -1,0 +1,98 @@
+//! `POST /normalize/*`, `POST /db/insert`, `POST /ingest/*` and `GET /entries/{id}`.
+
+use serde_json::{Map, Value};
+use umavez_domain::codes::{Action, Event, FieldProblem};
+use umavez_domain::fields::FieldError;
+use umavez_domain::ingest::{
+    EntryId, EntryView, InsertAnswer, Insertion, Normalized, Outcome, Schema, read_insert, resolve,
+};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::ingest::Inserted;
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+type Normalize = fn(&Map<String, Value>) -> Result<Normalized, Vec<FieldError>>;
+
+/// Pure: nothing is read or written.
+pub fn normalize(request: &Request, normalize: Normalize) -> Result<Answer, Problem> {
+    Answer::json(200, &normalize(&request.object()?).map_err(Problem::invalid)?)
+}
+
+pub async fn insert(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let normalized = read_insert(&request.object()?).map_err(Problem::invalid)?;
+    store(deps, invocation, normalized).await
+}
+
+pub async fn ingest(
+    deps: &Deps,
+    invocation: &Invocation,
+    request: &Request,
+    normalize: Normalize,
+) -> Result<Answer, Problem> {
+    let normalized = normalize(&request.object()?).map_err(Problem::invalid)?;
+    store(deps, invocation, normalized).await
+}
+
+/// By the schema and the policy as they are now: both are read with every insert.
+async fn store(deps: &Deps, invocation: &Invocation, normalized: Normalized) -> Result<Answer, Problem> {
+    let settings = deps.settings.read(invocation).await?;
+    let schema = settings.schema();
+    let policy =
+        resolve(&settings.policies, schema, normalized.keys.policy).map_err(|error| Problem::invalid(vec![error]))?;
+    let asked = Insertion { schema, normalized, line: None };
+    match deps.entries.insert(invocation, &asked, policy).await? {
+        Inserted::Done(outcome) => {
+            tell(invocation, &outcome);
+            Answer::json(200, &InsertAnswer::from(*outcome))
+        }
+        Inserted::Refused(errors) => Err(Problem::invalid(errors)),
+        Inserted::Held => Err(Problem::internal()),
+    }
+}
+
+/// An entry of the schema that is asked for; without one, of the one in use.
+pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let id = request.path.get("id").and_then(|text| EntryId::parse(text));
+    let wanted = schema(request)?;
+    let Some(id) = id else {
+        let detail = "must be an entry_id, such as an insert answers";
+        return Err(Problem::invalid(vec![FieldError::new("id", FieldProblem::Malformed, detail)]));
+    };
+    let schema = match wanted {
+        Some(schema) => schema,
+        None => deps.settings.read(invocation).await?.schema(),
+    };
+    match deps.entries.get(invocation, schema, &id).await? {
+        Some(row) => Answer::json(200, &EntryView::from(row)),
+        None => Err(Problem::not_found(format!("there is no such entry in {schema}"))),
+    }
+}
+
+/// `?schema=pkm|pkm_test`.
+pub fn schema(request: &Request) -> Result<Option<Schema>, Problem> {
+    let Some(text) = request.query.get("schema") else { return Ok(None) };
+    Schema::parse(text).map(Some).ok_or_else(|| {
+        let detail = "must be pkm or pkm_test";
+        Problem::invalid(vec![FieldError::new("schema", FieldProblem::NotAllowed, detail)])
+    })
+}
+
+fn tell(invocation: &Invocation, outcome: &Outcome) {
+    let event = match outcome.action {
+        Action::Inserted => Event::EntryInserted,
+        Action::Skipped => Event::EntrySkipped,
+        Action::Updated => Event::EntryUpdated,
+    };
+    let policy = outcome.row.keys.policy.as_str();
+    tracing::info!(
+        event = event.as_str(),
+        entry_id = outcome.row.entry_id.as_str(),
+        schema = outcome.row.schema.as_str(),
+        policy,
+        matched_by = outcome.matched_by.map(|matched| matched.as_str()),
+        reason = outcome.reason.map(|reason| reason.as_str()),
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("Entries", "Action" => outcome.action.as_str(), "Policy" => policy).increment(1);
+}

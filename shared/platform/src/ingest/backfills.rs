@@ -1,0 +1,281 @@
+//! Jobs that insert many entries. A job is a row with its emission and its lease: handed over with the write that makes it,
+//! worked on by one at a time, and found again by recovery.
+
+use serde::{Deserialize, Serialize};
+use umavez_domain::ingest::{
+    BackfillId, BackfillInput, BackfillRequest, BackfillRow, BackfillState, Progress, Upload, emit_backfill,
+};
+use umavez_domain::keys::{self, Wake};
+use umavez_domain::outbox::Emit;
+use umavez_domain::time::Timestamp;
+
+use crate::invocation::Invocation;
+use crate::lease::{self, Held, Taken};
+use crate::store::{
+    Condition, Found, IndexOf, Refusal, Store, StoreError, Transacted, Write, Written, attribute, read_row,
+};
+
+/// The index of jobs that wait for somebody, as the template has it.
+const BY_TIME: &str = "by-time";
+/// A worker that is not heard of for this long has lost its job.
+pub const LEASE_MS: i64 = 120_000;
+/// A job that nobody takes on for this long is handed over again; each time later than before.
+const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
+/// An upload that does not come is not waited for longer.
+const UPLOAD_MS: i64 = 3_600_000;
+
+#[derive(Debug, Clone)]
+pub struct Backfills {
+    pub store: Store,
+    pub table: String,
+}
+
+/// A job's row with what moves it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    #[serde(flatten)]
+    pub row: BackfillRow,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<Emit>,
+    #[serde(default)]
+    pub emits: u64,
+    #[serde(default)]
+    pub recoveries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_at: Option<String>,
+    /// Of the lines that were uploaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+}
+
+#[derive(Debug)]
+pub enum Begun {
+    New(Box<Job>),
+    /// There is a job with this identity.
+    Standing(Box<Job>),
+}
+
+/// What came of asking for a turn at a job.
+#[derive(Debug)]
+pub enum Turn {
+    /// It is this worker's, and as it is now.
+    Mine(Held, Box<Job>),
+    Busy(Timestamp),
+    /// It has ended, or waits for its lines.
+    NothingToDo,
+    NoJob,
+}
+
+#[derive(Serialize, Deserialize)]
+struct InputRow {
+    lines: String,
+}
+
+impl Backfills {
+    /// The job and its lines are one transaction; the job's row hands it over.
+    pub async fn begin(
+        &self,
+        invocation: &Invocation,
+        row: BackfillRow,
+        request: &BackfillRequest,
+    ) -> Result<Begun, StoreError> {
+        let mut job =
+            Job { row, emit: None, emits: 0, recoveries: 0, wake: None, wake_at: None, etag: None, size: None };
+        match job.row.upload {
+            true => job.waits(invocation.now.plus_ms(UPLOAD_MS)),
+            false => job.hand_over(invocation.now),
+        }
+        let key = job.row.key();
+        // Nobody has used this identity.
+        let mut writes = vec![Write::put(&self.table, key, &job)?.when(Condition::Absent)];
+        if let BackfillInput::Inline(lines) = &request.input {
+            let input = InputRow { lines: lines.clone() };
+            writes.push(Write::put(&self.table, keys::backfill_input(&job.row.backfill_id), &input)?);
+        }
+        match self.store.transact(invocation, writes).await? {
+            Transacted::Done => Ok(Begun::New(Box::new(job))),
+            Transacted::Refused(refusals) => match refusals.into_iter().next() {
+                Some(Some(Refusal { item: Some(item) })) => Ok(Begun::Standing(Box::new(read_row(item)?))),
+                _ => Err(StoreError::Corrupt("a job that nothing refused")),
+            },
+        }
+    }
+
+    pub async fn get(&self, invocation: &Invocation, id: &BackfillId) -> Result<Option<Job>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::backfill(id)).await
+    }
+
+    /// The lines that came with the request.
+    pub async fn lines(&self, invocation: &Invocation, id: &BackfillId) -> Result<Option<String>, StoreError> {
+        let row: Option<InputRow> = self.store.get(invocation, &self.table, &keys::backfill_input(id)).await?;
+        Ok(row.map(|row| row.lines))
+    }
+
+    /// The lines have arrived: the job may begin. Whether it was this event that said so first.
+    pub async fn uploaded(&self, invocation: &Invocation, upload: &Upload) -> Result<bool, StoreError> {
+        let Some(job) = self.get(invocation, &upload.id).await? else { return Ok(false) };
+        let mut next = Job { etag: Some(upload.etag.clone()), size: Some(upload.size), ..job.clone() };
+        next.row.state = BackfillState::Queued;
+        next.hand_over(invocation.now);
+        // It still waits for them: what is uploaded later is another file.
+        let waits = Condition::all([state_is(BackfillState::AwaitingUpload)?, as_read(&job)]);
+        self.replace(invocation, next, waits).await
+    }
+
+    /// Takes the job on, if it is to be worked on and nobody does.
+    pub async fn turn(&self, invocation: &Invocation, id: &BackfillId) -> Result<Turn, StoreError> {
+        let Some(job) = self.get(invocation, id).await? else { return Ok(Turn::NoJob) };
+        if job.row.state.is_settled() || job.row.state == BackfillState::AwaitingUpload {
+            return Ok(Turn::NothingToDo);
+        }
+        let (key, owner) = (keys::backfill(id), &invocation.request_id);
+        let held = match lease::take(&self.store, invocation, &self.table, &key, owner, LEASE_MS).await? {
+            Taken::Held(held) => held,
+            Taken::Busy(other) => return Ok(Turn::Busy(Timestamp::from_millis(other.lease_until))),
+            Taken::NoRow => return Ok(Turn::NoJob),
+        };
+        // As it is now that nobody else writes to it.
+        match self.get(invocation, id).await? {
+            Some(job) if !job.row.state.is_settled() => Ok(Turn::Mine(held, Box::new(job))),
+            _ => Ok(Turn::NothingToDo),
+        }
+    }
+
+    /// Writes how far the job is, and extends the lease with it. `None`: another has taken over, and goes on from what it
+    /// found.
+    pub async fn checkpoint(
+        &self,
+        invocation: &Invocation,
+        held: &Held,
+        job: &Job,
+        progress: Progress,
+        state: BackfillState,
+    ) -> Result<Option<Job>, StoreError> {
+        let now = invocation.current();
+        let mut next = Job { row: job.row.at(progress, state, now), ..job.clone() };
+        match state {
+            // The rest is another invocation's: handed over with what is settled.
+            BackfillState::Queued => next.hand_over(now),
+            state if state.is_settled() => next.is_over(),
+            _ => next.waits(now.plus_ms(LEASE_MS + CHECK_AFTER_MS)),
+        }
+        self.under_lease(invocation, held, job, next, now).await
+    }
+
+    /// The job's lines cannot be read.
+    pub async fn fail(
+        &self,
+        invocation: &Invocation,
+        held: &Held,
+        job: &Job,
+        row: BackfillRow,
+    ) -> Result<Option<Job>, StoreError> {
+        let mut next = Job { row, ..job.clone() };
+        next.is_over();
+        self.under_lease(invocation, held, job, next, invocation.current()).await
+    }
+
+    async fn under_lease(
+        &self,
+        invocation: &Invocation,
+        held: &Held,
+        job: &Job,
+        next: Job,
+        now: Timestamp,
+    ) -> Result<Option<Job>, StoreError> {
+        // Handed on, or over: the next worker need not wait for the lease to end.
+        let until = if next.row.state == BackfillState::Running { now.plus_ms(LEASE_MS) } else { now };
+        let write = self.write(&next)?.set_number("lease_until", until.millis());
+        let fenced = Condition::all([held.fence(), as_read(job)]);
+        match self.store.write(invocation, write.when(fenced)).await? {
+            Written::New | Written::Mine => Ok(Some(next)),
+            Written::Refused(_) => Ok(None),
+        }
+    }
+
+    /// Jobs of one shard that were not heard of until now.
+    pub async fn overdue(&self, invocation: &Invocation, shard: u32, limit: usize) -> Result<Vec<Found>, StoreError> {
+        let of = IndexOf {
+            table: &self.table,
+            index: BY_TIME,
+            partition: ("wake", keys::wake(Wake::Check, shard)),
+            place: "wake_at",
+            after: None,
+            before: Some(keys::until_time(invocation.now)),
+            newest_first: false,
+            limit,
+        };
+        self.store.indexed(invocation, of).await
+    }
+
+    /// Hands a job over again that was lost sight of, or gives up an upload that did not come. Whether it was so.
+    pub async fn wake(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
+        let Some(job) = self.store.get::<Job>(invocation, &self.table, &found.key).await? else { return Ok(false) };
+        if job.wake_at.as_deref() != Some(&found.place) {
+            return Ok(false);
+        }
+        let mut next = job.clone();
+        match job.row.state {
+            BackfillState::AwaitingUpload => {
+                next.row = job.row.failed(umavez_domain::codes::Reason::InputMissing, invocation.now);
+                next.is_over();
+            }
+            state if state.is_settled() => return Ok(false),
+            _ => {
+                next.recoveries += 1;
+                next.hand_over(invocation.now);
+            }
+        }
+        self.replace(invocation, next, as_read(&job)).await
+    }
+
+    async fn replace(&self, invocation: &Invocation, mut next: Job, when: Condition) -> Result<bool, StoreError> {
+        next.row.version += 1;
+        next.row.updated_at = invocation.now;
+        let written = self.store.write(invocation, self.write(&next)?.when(when)).await?;
+        Ok(!matches!(written, Written::Refused(_)))
+    }
+
+    /// All of the row but its lease.
+    fn write(&self, job: &Job) -> Result<Write, StoreError> {
+        let mut write = Write::update(&self.table, job.row.key()).set_row(job, &[])?;
+        for (name, there) in
+            [("emit", job.emit.is_some()), ("wake", job.wake.is_some()), ("wake_at", job.wake_at.is_some())]
+        {
+            if !there {
+                write = write.remove(name);
+            }
+        }
+        Ok(write)
+    }
+}
+
+impl Job {
+    fn hand_over(&mut self, now: Timestamp) {
+        self.emits += 1;
+        self.emit = Some(emit_backfill(&self.row.backfill_id, self.emits));
+        self.waits(now.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+    }
+
+    fn waits(&mut self, until: Timestamp) {
+        let id = self.row.backfill_id.as_str();
+        self.wake = Some(keys::wake(Wake::Check, keys::wake_shard(id)));
+        self.wake_at = Some(keys::at_time(until, id));
+    }
+
+    fn is_over(&mut self) {
+        (self.emit, self.wake, self.wake_at) = (None, None, None);
+    }
+}
+
+fn as_read(job: &Job) -> Condition {
+    Condition::is_number("version", job.row.version)
+}
+
+fn state_is(state: BackfillState) -> Result<Condition, StoreError> {
+    Ok(Condition::Is("state".to_owned(), attribute(&state)?))
+}

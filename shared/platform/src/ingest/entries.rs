@@ -1,0 +1,208 @@
+//! Inserting once, or merging: the domain decides, a conditional write is made, and what refused it is decided on again.
+
+use umavez_domain::fields::FieldError;
+use umavez_domain::ingest::{
+    Change, Decision, DryRun, EntryId, EntryRow, Insertion, Met, Outcome, PolicyRow, Row, Schema, When, decide,
+};
+use umavez_domain::keys::{self, Key};
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, Item, Store, StoreError, Transacted, Write, Written, read_row};
+
+#[derive(Debug, Clone)]
+pub struct Entries {
+    pub store: Store,
+    /// Of the production schema, and of the test schema.
+    pub table: String,
+    pub test_table: String,
+}
+
+/// What came of an insert.
+#[derive(Debug)]
+pub enum Inserted {
+    Done(Box<Outcome>),
+    /// The entry cannot become what this would make of it.
+    Refused(Vec<FieldError>),
+    /// The gate did not let it through.
+    Held,
+}
+
+/// Others that write to the same slots meanwhile are met this often.
+const ROUNDS: usize = 60;
+
+impl Entries {
+    pub fn of(&self, schema: Schema) -> &str {
+        match schema {
+            Schema::Pkm => &self.table,
+            Schema::PkmTest => &self.test_table,
+        }
+    }
+
+    pub async fn get(
+        &self,
+        invocation: &Invocation,
+        schema: Schema,
+        id: &EntryId,
+    ) -> Result<Option<EntryRow>, StoreError> {
+        let row: Option<Row> = self.store.get(invocation, self.of(schema), &keys::entry(id)).await?;
+        match row {
+            None => Ok(None),
+            Some(Row::Entry(row)) => Ok(Some(*row)),
+            // Another name of an entry.
+            Some(Row::Marker(marker)) => match self.row(invocation, schema, &marker.entry_id).await? {
+                Some(Row::Entry(row)) => Ok(Some(*row)),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    async fn row(&self, invocation: &Invocation, schema: Schema, id: &EntryId) -> Result<Option<Row>, StoreError> {
+        self.store.get(invocation, self.of(schema), &keys::entry(id)).await
+    }
+
+    pub async fn insert(
+        &self,
+        invocation: &Invocation,
+        asked: &Insertion,
+        policy: &PolicyRow,
+    ) -> Result<Inserted, StoreError> {
+        self.insert_through(invocation, asked, policy, |_| true).await
+    }
+
+    /// As [`Self::insert`]; each decision is shown to `gate` before it is carried out, and one that it does not let through
+    /// is not.
+    pub async fn insert_through(
+        &self,
+        invocation: &Invocation,
+        asked: &Insertion,
+        policy: &PolicyRow,
+        mut gate: impl FnMut(&Decision) -> bool,
+    ) -> Result<Inserted, StoreError> {
+        let mut met = Met::default();
+        let mut first = true;
+        for _ in 0..ROUNDS {
+            let decision = decide(asked, &met, policy, invocation.now);
+            if !gate(&decision) {
+                return Ok(Inserted::Held);
+            }
+            match decision {
+                Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
+                Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
+                Decision::Read(id) => match self.row(invocation, asked.schema, &id).await? {
+                    Some(Row::Entry(row)) => met.read = Some(*row),
+                    // Its entry has moved since: look again.
+                    _ => met = self.met(invocation, asked).await?,
+                },
+                Decision::Look => met = self.met(invocation, asked).await?,
+                Decision::Write { changes, outcome } => match self.make(invocation, asked.schema, &changes).await? {
+                    Made::All => return Ok(Inserted::Done(outcome)),
+                    // A first attempt is refused by all that stands in its way, and tells it.
+                    Made::Refused(rows) if first => met = Met::of(asked, rows),
+                    Made::Refused(_) => met = self.met(invocation, asked).await?,
+                },
+            }
+            first = false;
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// What would come of an insert, on top of what earlier ones would have written; nothing is.
+    pub async fn insert_dry(
+        &self,
+        invocation: &Invocation,
+        asked: &Insertion,
+        policy: &PolicyRow,
+        dry: &mut DryRun,
+    ) -> Result<Inserted, StoreError> {
+        let mut rows = Vec::new();
+        for slot in [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten() {
+            let row = self.dry_row(invocation, asked.schema, &slot, dry).await?;
+            rows.extend(row.map(|row| (keys::entry(&slot), row)));
+        }
+        let mut met = Met::of(asked, rows);
+        for _ in 0..ROUNDS {
+            match decide(asked, &met, policy, invocation.now) {
+                Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
+                Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
+                Decision::Write { changes, outcome } => {
+                    dry.note(&changes);
+                    return Ok(Inserted::Done(outcome));
+                }
+                Decision::Read(id) => match self.dry_row(invocation, asked.schema, &id, dry).await? {
+                    Some(Row::Entry(row)) => met.read = Some(*row),
+                    _ => break,
+                },
+                Decision::Look => break,
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    async fn dry_row(
+        &self,
+        invocation: &Invocation,
+        schema: Schema,
+        slot: &EntryId,
+        dry: &DryRun,
+    ) -> Result<Option<Row>, StoreError> {
+        match dry.look(&keys::entry(slot)) {
+            Some(row) => Ok(row.cloned()),
+            None => self.row(invocation, schema, slot).await,
+        }
+    }
+
+    /// What stands in both slots now.
+    async fn met(&self, invocation: &Invocation, asked: &Insertion) -> Result<Met, StoreError> {
+        let slots = [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten();
+        let reads = slots.map(|slot| async move {
+            let row = self.row(invocation, asked.schema, &slot).await?;
+            Ok::<_, StoreError>(row.map(|row| (keys::entry(&slot), row)))
+        });
+        let rows = futures::future::try_join_all(reads).await?;
+        Ok(Met::of(asked, rows.into_iter().flatten()))
+    }
+
+    async fn make(&self, invocation: &Invocation, schema: Schema, changes: &[Change]) -> Result<Made, StoreError> {
+        let mut writes =
+            changes.iter().map(|change| write_of(self.of(schema), change)).collect::<Result<Vec<_>, _>>()?;
+        if writes.len() > 1 {
+            return match self.store.transact(invocation, writes).await? {
+                Transacted::Done => Ok(Made::All),
+                Transacted::Refused(refusals) => {
+                    let items = refusals.into_iter().map(|refusal| refusal.and_then(|refusal| refusal.item));
+                    let keyed = changes.iter().zip(items).filter_map(|(change, item)| Some((change, item?)));
+                    keyed.map(|(change, item)| met_row(change, item)).collect::<Result<_, _>>().map(Made::Refused)
+                }
+            };
+        }
+        let (Some(write), Some(change)) = (writes.pop(), changes.first()) else { return Ok(Made::All) };
+        match self.store.write(invocation, write).await? {
+            Written::New | Written::Mine => Ok(Made::All),
+            Written::Refused(item) => {
+                item.map(|item| met_row(change, item)).into_iter().collect::<Result<_, _>>().map(Made::Refused)
+            }
+        }
+    }
+}
+
+enum Made {
+    All,
+    Refused(Vec<(Key, Row)>),
+}
+
+fn met_row(change: &Change, item: Item) -> Result<(Key, Row), StoreError> {
+    Ok((change.key.clone(), read_row(item)?))
+}
+
+fn write_of(table: &str, change: &Change) -> Result<Write, StoreError> {
+    let condition = match &change.when {
+        When::Absent => Condition::Absent,
+        When::Version(version) => Condition::is_number("version", version),
+        When::AbsentOrOwnedBy(owner) => Condition::any([Condition::Absent, Condition::is("entry_id", owner.as_str())]),
+    };
+    let write = match &change.row {
+        Some(row) => Write::put(table, change.key.clone(), row)?,
+        None => Write::delete(table, change.key.clone()),
+    };
+    Ok(write.when(condition))
+}

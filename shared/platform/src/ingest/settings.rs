@@ -1,0 +1,162 @@
+//! Test mode and policies: one partition, read whole and consistently by every insert, so that a request which begins after
+//! a change has returned never works by the old one, on any instance.
+
+use umavez_domain::ingest::{PolicyKey, PolicyPatch, PolicyRow, Schema, TestModeRow};
+use umavez_domain::keys::{self, INGEST_CONFIG};
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, PageOf, Returned, Store, StoreError, Write, Written, attribute, read_row};
+
+#[derive(Debug, Clone)]
+pub struct SettingsTable {
+    pub store: Store,
+    pub table: String,
+}
+
+/// What was so when it was read.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub test_mode: TestModeRow,
+    pub policies: Vec<PolicyRow>,
+}
+
+impl Settings {
+    pub fn schema(&self) -> Schema {
+        self.test_mode.schema()
+    }
+}
+
+/// What came of a change to a policy.
+#[derive(Debug)]
+pub enum Patched {
+    Now(Box<PolicyRow>),
+    /// It was so before.
+    Already(Box<PolicyRow>),
+}
+
+/// More rows than there are in the partition.
+const ALL: usize = 200;
+/// Others that change the same row meanwhile are met this often.
+const ROUNDS: usize = 50;
+
+impl SettingsTable {
+    /// Reads them; policies that a new deployment brought are put there first.
+    pub async fn read(&self, invocation: &Invocation) -> Result<Settings, StoreError> {
+        let settings = self.query(invocation).await?;
+        let seeds = PolicyRow::seeds(invocation.now);
+        let known = |seed: &PolicyRow| settings.policies.iter().any(|row| row.key() == seed.key());
+        let missing: Vec<_> = seeds.into_iter().filter(|seed| !known(seed)).collect();
+        if missing.is_empty() {
+            return Ok(settings);
+        }
+        for seed in missing {
+            let write = Write::put(&self.table, seed.key(), &seed)?.when(Condition::Absent);
+            self.store.write(invocation, write).await?;
+        }
+        self.query(invocation).await
+    }
+
+    async fn query(&self, invocation: &Invocation) -> Result<Settings, StoreError> {
+        let of = PageOf {
+            table: &self.table,
+            pk: INGEST_CONFIG.to_owned(),
+            prefix: "",
+            only: None,
+            after: None,
+            limit: ALL,
+        };
+        let mut settings = Settings { test_mode: TestModeRow::default(), policies: Vec::new() };
+        for item in self.store.page_items(invocation, &of).await?.rows {
+            match item.get("policy_key") {
+                Some(_) => settings.policies.push(read_row(item)?),
+                None => settings.test_mode = read_row(item)?,
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Flips the mode: one addition, whoever else flips at the same time. A flip whose reply was lost is known by its token
+    /// and not made again; then it tells what the mode was right after it.
+    pub async fn toggle(&self, invocation: &Invocation, token: &str) -> Result<(TestModeRow, bool, bool), StoreError> {
+        let not_made = Condition::any([Condition::has_not("recent"), Condition::lacks("recent", token)]);
+        let write = Write::update(&self.table, keys::test_mode())
+            .increment("flips")
+            .append("recent", token)
+            .set("updated_at", invocation.now.to_string())
+            .when(not_made);
+        let (row, again) = match self.store.update_returning(invocation, write).await? {
+            Returned::Row(item) => (read_row::<TestModeRow>(item)?, false),
+            Returned::Refused(Some(item)) => (read_row(item)?, true),
+            Returned::Refused(None) => return Err(StoreError::Corrupt("a flip that nothing refused")),
+        };
+        self.forget_old_flips(invocation, &row).await?;
+        let mode = row.mode_after(token).unwrap_or_else(|| row.is_test_mode());
+        Ok((row, mode, again))
+    }
+
+    /// Sets the mode, if it is not so already.
+    pub async fn set(
+        &self,
+        invocation: &Invocation,
+        is_test_mode: bool,
+        token: &str,
+    ) -> Result<TestModeRow, StoreError> {
+        for _ in 0..ROUNDS {
+            let row: TestModeRow =
+                self.store.get(invocation, &self.table, &keys::test_mode()).await?.unwrap_or_default();
+            let Some(next) = row.set(is_test_mode, token, invocation.now) else { return Ok(row) };
+            if self.replace(invocation, &row, &next).await? {
+                return Ok(next);
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Nobody has flipped it since.
+    async fn replace(
+        &self,
+        invocation: &Invocation,
+        seen: &TestModeRow,
+        next: &TestModeRow,
+    ) -> Result<bool, StoreError> {
+        let as_seen = match seen.flips {
+            0 => Condition::any([Condition::Absent, Condition::is_number("flips", 0)]),
+            flips => Condition::is_number("flips", flips),
+        };
+        let write = Write::put(&self.table, keys::test_mode(), next)?.when(as_seen);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// The row is read with every insert, so it is kept short; whoever is faster has done it.
+    async fn forget_old_flips(&self, invocation: &Invocation, row: &TestModeRow) -> Result<(), StoreError> {
+        let trimmed = row.clone().trimmed();
+        if trimmed != *row {
+            self.replace(invocation, row, &trimmed).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes a policy of one schema.
+    pub async fn patch(
+        &self,
+        invocation: &Invocation,
+        schema: Schema,
+        key: PolicyKey,
+        patch: &PolicyPatch,
+    ) -> Result<Option<Patched>, StoreError> {
+        for _ in 0..ROUNDS {
+            let settings = self.read(invocation).await?;
+            let row = settings.policies.into_iter().find(|row| row.schema == schema && row.policy_key == key);
+            let Some(row) = row else { return Ok(None) };
+            let Some(next) = patch.apply(&row, invocation.now) else {
+                return Ok(Some(Patched::Already(Box::new(row))));
+            };
+            let as_seen = Condition::Is("version".to_owned(), attribute(&row.version)?);
+            let write = Write::put(&self.table, next.key(), &next)?.when(as_seen);
+            if !matches!(self.store.write(invocation, write).await?, Written::Refused(_)) {
+                return Ok(Some(Patched::Now(Box::new(next))));
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+}
