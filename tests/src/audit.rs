@@ -53,25 +53,42 @@ fn nothing_is_told_in_clear(world: &World) {
     }
 }
 
-/// A function makes no call that its policies in the template do not grant. (Providers are outside of AWS.)
+/// A function makes no call, and presigns none, that its policies in the template do not grant. (Providers are outside of
+/// AWS.)
 fn every_call_is_granted(world: &World) {
     let model = world.stack.model();
     for call in world.stack.calls().since(0) {
-        let Some(function) = model.functions.iter().find(|function| function.binary == call.caller) else { continue };
-        if function.policies.is_empty() || !["dynamodb", "sqs", "secretsmanager"].contains(&call.service.as_str()) {
+        let caller = call.signer.as_ref().unwrap_or(&call.caller);
+        let Some(function) = model.functions.iter().find(|function| function.binary == *caller) else { continue };
+        let is_granted = ["dynamodb", "sqs", "secretsmanager", "s3"].contains(&call.service.as_str());
+        if function.policies.is_empty() || !is_granted {
             continue;
         }
         for Needed { action, on } in &call.actions {
             let grants = |statement: &&Value| {
                 let names = [format!("table/{on}\""), format!(":{on}\""), format!(":secret:{on}-local0\"")];
                 let resource = statement["Resource"].to_string();
-                let on_it = !on.is_empty() && names.iter().any(|name| resource.contains(name));
+                let named = !on.is_empty() && names.iter().any(|name| resource.contains(name));
+                let on_it = if call.service == "s3" { covers(&statement["Resource"], on) } else { named };
                 on_it && statement["Action"].to_string().contains(&format!("\"{action}\""))
             };
             let granted = function.policies.iter().any(|statement| grants(&statement));
-            assert!(granted, "{} calls {action} on {on} without a policy", call.caller);
+            assert!(granted, "{caller} calls {action} on {on} without a policy");
         }
     }
+}
+
+/// Whether a bucket, or an object `bucket/key`, is among the resources of a statement. Which objects a call deletes at
+/// once is in its body: any of the bucket's then.
+fn covers(resources: &Value, on: &str) -> bool {
+    let all = resources.as_array().map_or_else(|| vec![resources], |list| list.iter().collect());
+    all.into_iter().filter_map(|resource| resource.as_str()?.strip_prefix("arn:aws:s3:::")).any(|resource| {
+        match resource.split_once('*') {
+            Some((before, _)) if on.ends_with('/') => before.starts_with(on),
+            Some((before, after)) => before.contains('/') && on.starts_with(before) && on.ends_with(after),
+            None => resource == on,
+        }
+    })
 }
 
 /// An email needs a grant on its identity, and on its configuration set if it names one.
@@ -154,4 +171,28 @@ async fn messages_add_up(world: &World) {
     let calls = world.stack.calls().since(0).iter().filter(by_sender).count() as u64;
     // Rows go when they are old; what was sent for them is not counted any more.
     assert!(rows.is_empty() || calls <= attempts, "{calls} calls for {attempts} attempts");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_statement_covers_a_bucket_or_its_objects() {
+        let objects = json!("arn:aws:s3:::files/*");
+        let both = json!(["arn:aws:s3:::other/in/*", "arn:aws:s3:::files"]);
+        for (resources, on, covered) in [
+            (&objects, "files/in/a.csv", true),
+            (&objects, "files/", true),
+            (&objects, "files", false),
+            (&objects, "files2/a", false),
+            (&both, "files", true),
+            (&both, "files/a", false),
+            (&both, "other/in/a", true),
+            (&both, "other/out/a", false),
+        ] {
+            assert_eq!(covers(resources, on), covered, "{on}");
+        }
+    }
 }

@@ -15,10 +15,12 @@ pub struct Call {
     pub caller: String,
     pub service: String,
     pub operation: String,
-    /// The table, queue or secret.
+    /// The table, queue, secret or bucket.
     pub target: String,
     /// What a policy has to grant for it.
     pub actions: Vec<Needed>,
+    /// Of a presigned URL: the function (or the access key of whoever else) that signed it and must be granted this.
+    pub signer: Option<String>,
     /// What the caller was told; 0 when it was told nothing.
     pub status: u16,
     /// The fault that struck, if one did.
@@ -27,7 +29,7 @@ pub struct Call {
     pub write_units: f64,
 }
 
-/// An IAM action, and the table, index, queue or secret that it is on.
+/// An IAM action, and the table, index, queue, secret, bucket or object (`bucket/key`) that it is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Needed {
     pub action: String,

@@ -67,6 +67,7 @@ async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
         "functions": names(model.functions.iter().map(|function| &function.binary).collect()),
         "tables": names(model.tables.iter().map(|table| &table.name).collect()),
         "queues": names(model.queues.iter().map(|queue| &queue.name).collect()),
+        "buckets": names(model.buckets.iter().map(|bucket| &bucket.name).collect()),
         "secrets": names(model.secrets.iter().map(|secret| &secret.name).collect()),
         "outputs": model.outputs,
         "processes": stack.functions().processes().iter().map(|(name, pid)| json!({"function": name, "pid": pid})).collect::<Vec<_>>(),

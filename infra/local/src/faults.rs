@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::Model;
+use crate::s3::PRESIGNED;
 
 /// The access key of tests, which may be struck too.
 const TOOL: &str = "test";
@@ -142,7 +143,7 @@ impl Fault {
         let functions = || model.functions.iter();
         let (named, known, what): (Option<&str>, Vec<&str>, _) = match self {
             Self::Call(call) => {
-                let named = call.function.as_deref().filter(|name| *name != TOOL);
+                let named = call.function.as_deref().filter(|name| ![TOOL, PRESIGNED].contains(name));
                 (named, functions().map(|function| function.binary.as_str()).collect(), "function")
             }
             Self::Delivery(delivery) => {

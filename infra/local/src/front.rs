@@ -10,6 +10,7 @@ mod units;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,13 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use self::call::{Arrived, actions, end_to_end};
-use self::reply::{conflict, lost, refusal, respond, scripted, throttled};
+use self::call::{Arrived, end_to_end};
+use self::reply::{Lost, conflict, failed, lost, refusal, respond, scripted, throttled};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
 use crate::calls::{Call, Calls};
@@ -31,9 +32,10 @@ use crate::catcher::Catcher;
 use crate::email_events::EmailEvents;
 use crate::faults::Action;
 use crate::parts::Parts;
+use crate::s3::{Posted, S3};
 use crate::secrets::{Refusal, Secrets};
 
-/// The largest request that any of the services takes.
+/// The largest request that any of the services takes, but for S3, whose bodies pass in pieces.
 const MAX_BODY: usize = 16 * 1024 * 1024;
 const PROVIDER: &str = "/_provider/";
 /// Where a template's parameters say that providers are, for them to be caught.
@@ -51,6 +53,7 @@ pub struct Front {
     pub catcher: Catcher,
     pub email_events: EmailEvents,
     pub secrets: Secrets,
+    pub s3: S3,
     pub calls: Calls,
     pub http: reqwest::Client,
 }
@@ -74,11 +77,23 @@ pub fn serve(front: Front, listener: TcpListener, tasks: &mut JoinSet<()>) {
 /// A request that has arrived is carried out, whether or not its caller still waits: a task of its own is not dropped
 /// with the connection.
 async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, MAX_BODY).await else { return StatusCode::PAYLOAD_TOO_LARGE.into_response() };
-    let arrived = Arrived::of(&front, parts, body);
+    let is_head = request.method() == Method::HEAD;
+    let arrived = match Arrived::at_s3(&front, request) {
+        Ok(arrived) if arrived.method == Method::OPTIONS => return front.preflight(&arrived),
+        Ok(arrived) => arrived,
+        Err(request) => {
+            let (parts, body) = request.into_parts();
+            let Ok(body) = to_bytes(body, MAX_BODY).await else { return StatusCode::PAYLOAD_TOO_LARGE.into_response() };
+            Arrived::of(&front, parts, body)
+        }
+    };
     let carried_out = tokio::spawn(async move { front.carry_out(arrived).await });
-    carried_out.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+    let response = carried_out.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
+    if is_head && response.extensions().get::<Lost>().is_some() {
+        // There is no body to break: the task of the connection ends, and the connection with it.
+        resume_unwind(Box::new(Lost));
+    }
+    response
 }
 
 impl Front {
@@ -111,12 +126,12 @@ impl Front {
             }
             Action::ErrorBefore => {
                 self.note(&call, 500, action, Units::default());
-                refusal(500, "InternalServerError", Value::Null)
+                failed(&call.service)
             }
             Action::ErrorAfter => {
                 let (_, units) = self.forward(&call).await;
                 self.note(&call, 500, action, units);
-                refusal(500, "InternalServerError", Value::Null)
+                failed(&call.service)
             }
             Action::Answer => {
                 let response = scripted(fault.answer);
@@ -129,8 +144,9 @@ impl Front {
                 response
             }
             Action::Conflict => {
-                self.note(&call, 400, action, Units::default());
-                conflict(&call.body)
+                let response = conflict(&call.service, &call.body);
+                self.note(&call, response.status().as_u16(), action, Units::default());
+                response
             }
             Action::DelayBefore => {
                 tokio::time::sleep(delay).await;
@@ -149,6 +165,14 @@ impl Front {
     }
 
     async fn forward(&self, call: &Arrived) -> (Response, Units) {
+        if let Some((object, request)) = call.object.as_ref().and_then(|object| Some((object, object.take()?))) {
+            let mut response = self.s3.handle(&object.what, request).await;
+            if let Some(posted) = response.extensions_mut().remove::<Posted>() {
+                let _ = object.posted.set(posted);
+            }
+            self.parts.activity.moved();
+            return (response, Units::default());
+        }
         let Arrived { caller, path, method, headers, body, .. } = call;
         let caught = match call.service.as_str() {
             "dynamodb" => return self.dynamodb(call).await,
@@ -178,6 +202,11 @@ impl Front {
             }
             Err(Refusal { kind, message }) => refusal(400, kind, json!({"message": message})),
         }
+    }
+
+    fn preflight(&self, call: &Arrived) -> Response {
+        let what = call.object.as_ref().map(|object| &object.what);
+        what.map_or_else(|| StatusCode::FORBIDDEN.into_response(), |what| self.s3.preflight(what, &call.headers))
     }
 
     async fn dynamodb(&self, call: &Arrived) -> (Response, Units) {
@@ -235,7 +264,8 @@ impl Front {
             service: call.service.clone(),
             operation: call.operation.clone(),
             target: call.target.clone(),
-            actions: actions(&call.service, &call.operation, &call.target, &call.body),
+            actions: call.needed(),
+            signer: call.signer(self),
             status,
             fault: fault.and_then(|action| action.as_str().map(str::to_owned)),
             read_units: units.read,

@@ -21,6 +21,7 @@ pub mod local_parameters;
 pub mod model;
 pub mod parts;
 pub mod queues;
+pub mod s3;
 pub mod schedules;
 pub mod secrets;
 pub mod sources;

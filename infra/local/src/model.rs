@@ -12,6 +12,7 @@ pub struct Model {
     pub functions: Vec<Function>,
     pub tables: Vec<Table>,
     pub queues: Vec<Queue>,
+    pub buckets: Vec<Bucket>,
     pub secrets: Vec<Secret>,
     pub configuration_sets: Vec<ConfigurationSet>,
     pub rules: Vec<Rule>,
@@ -92,6 +93,45 @@ pub struct Queue {
     pub retention: Duration,
     /// The dead-letter queue's name and the number of receives before a message goes there.
     pub redrive: Option<(String, u32)>,
+}
+
+/// A bucket of S3.
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    pub logical_id: String,
+    pub name: String,
+    pub notifications: Vec<Notification>,
+    /// Whether the default event bus is told of its objects.
+    pub to_bus: bool,
+    pub cors: Vec<CorsRule>,
+    pub expirations: Vec<Expiration>,
+}
+
+/// Which objects of a bucket a queue is told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// As in `ObjectCreated:Put`; `ObjectCreated:*` is all of them.
+    pub event: String,
+    pub queue: String,
+    pub prefix: String,
+    pub suffix: String,
+}
+
+/// Which pages of a browser may use a bucket, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CorsRule {
+    pub origins: Vec<String>,
+    pub methods: Vec<String>,
+    pub headers: Vec<String>,
+    pub exposed: Vec<String>,
+    pub max_age: Option<u32>,
+}
+
+/// Objects under a prefix are removed when they are so old.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expiration {
+    pub prefix: String,
+    pub after: Duration,
 }
 
 #[derive(Clone)]

@@ -31,6 +31,7 @@ use crate::gateway::Gateway;
 use crate::model::Model;
 use crate::parts::Parts;
 use crate::queues::Queues;
+use crate::s3::S3;
 use crate::secrets::{self, Secrets};
 use crate::sources::check_filter;
 use crate::state::{Kept, StateDirectory};
@@ -41,7 +42,7 @@ use crate::{StackError, binaries, control};
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// The gateway gives up on a function after this.
 const GATEWAY_LIMIT: Duration = Duration::from_secs(29);
-/// Rows that have expired are removed this often. AWS takes days; nothing may depend on either.
+/// Rows and objects that have expired are removed this often. AWS takes days; nothing may depend on either.
 const TTL_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -94,6 +95,7 @@ struct Shared {
     catcher: Catcher,
     email_events: EmailEvents,
     secrets: Secrets,
+    s3: S3,
     logs: Logs,
     mappings: Mappings,
     /// Gone after [`Stack::stop`], and its lock with it.
@@ -133,7 +135,9 @@ impl Stack {
         };
         let catcher = Catcher::new(now.clone());
         let bus = Bus::new(&model.rules, queues.clone(), clock.clone());
-        let email_events = EmailEvents::new(&model.configuration_sets, bus, clock.clone());
+        let email_events = EmailEvents::new(&model.configuration_sets, bus.clone(), clock.clone());
+        let objects = state.as_ref().map(StateDirectory::objects);
+        let s3 = S3::start(&model.buckets, objects, queues.clone(), bus, clock.clone())?;
         let given = options.secrets.as_deref().map(secrets::read_values).transpose()?.unwrap_or_default();
         let put = state.as_ref().map(StateDirectory::secrets);
         let secrets = Secrets::open(&model.secrets, &given, put, clock.clone())?;
@@ -154,6 +158,7 @@ impl Stack {
             catcher: catcher.clone(),
             email_events: email_events.clone(),
             secrets: secrets.clone(),
+            s3: s3.clone(),
             calls: calls.clone(),
             http,
         };
@@ -162,7 +167,7 @@ impl Stack {
         let mappings = Mappings::of(&model, &parts, &kept.checkpoints, |function| concurrency(function, &options));
         mappings.spawn(options.schedules, &mut tasks);
         if options.schedules {
-            tasks.spawn(sweep_ttl(parts.clone()));
+            tasks.spawn(sweep(parts.clone(), s3.clone()));
         }
 
         let api = model.api.clone().unwrap_or_default();
@@ -176,6 +181,7 @@ impl Stack {
             catcher,
             email_events,
             secrets,
+            s3,
             logs,
             mappings,
             state: Mutex::new(state),
@@ -320,9 +326,9 @@ impl Stack {
         self.keep(|kept| kept.clock_offset_ms = offset)
     }
 
-    /// Removes expired rows now.
+    /// Removes expired rows and objects now.
     pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
-        let removed = self.0.parts.dynamo.sweep_ttl().await?;
+        let removed = self.0.parts.dynamo.sweep_ttl().await? + self.0.s3.expire()?;
         self.0.parts.activity.moved();
         Ok(removed)
     }
@@ -357,6 +363,7 @@ impl Stack {
         parts.queues.stop().await;
         let dynamo = parts.dynamo.clone();
         let stopped = tokio::task::spawn_blocking(move || dynamo.stop()).await;
+        self.0.s3.stop();
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).take();
         kept.and(stopped.map_err(|error| StackError::Emulator(error.to_string())))
     }
@@ -393,9 +400,12 @@ async fn listen(port: u16) -> Result<TcpListener, StackError> {
     })
 }
 
-async fn sweep_ttl(parts: Parts) {
+async fn sweep(parts: Parts, s3: S3) {
     loop {
         tokio::time::sleep(TTL_EVERY).await;
+        if let Err(error) = s3.expire() {
+            tracing::warn!(%error, "expired objects could not be removed");
+        }
         match parts.dynamo.sweep_ttl().await {
             Ok(0) => {}
             Ok(_) => parts.activity.moved(),

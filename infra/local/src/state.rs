@@ -1,4 +1,4 @@
-//! What survives a restart: the tables' file, and beside it the clock, the streams' positions, waiting messages, and the
+//! What survives a restart: the tables' file and the objects, and beside them the clock, the streams' positions, waiting messages, and the
 //! values that secrets were given.
 
 use std::collections::BTreeMap;
@@ -45,6 +45,11 @@ impl StateDirectory {
 
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
+    }
+
+    /// The files of S3.
+    pub fn objects(&self) -> PathBuf {
+        self.path.join("s3")
     }
 
     /// Apart from the rest: written when a secret is put, and for nobody else to read.

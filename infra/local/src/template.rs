@@ -1,6 +1,7 @@
 //! Reads a SAM template into the [`Model`] that the local stack runs. It knows types of resources, never their names, and
 //! refuses whatever it does not know: a half-understood template would run otherwise than the deployed one.
 
+mod buckets;
 mod error;
 mod events;
 mod functions;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 pub use self::error::{Problem, TemplateError};
-pub use self::names::{ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK, configuration_set_arn, secret_name};
+pub use self::names::{ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK, bucket_arn, configuration_set_arn, secret_name};
 
 use self::functions::HttpApi;
 use self::intrinsics::Resolver;
@@ -89,6 +90,9 @@ fn build(all: &[Resource]) -> Result<Model, TemplateError> {
     }
     for resource in of_kind(all, names::QUEUE) {
         model.queues.push(resources::queue(resource, all)?);
+    }
+    for resource in of_kind(all, names::BUCKET) {
+        model.buckets.push(buckets::bucket(resource, all)?);
     }
     for resource in of_kind(all, names::SECRET) {
         model.secrets.push(secrets::secret(resource)?);

@@ -3,24 +3,37 @@
 //! A Lambda has its credentials and its region in its environment, so nothing else is asked. Endpoints come from the
 //! SDK's own variables (`AWS_ENDPOINT_URL_DYNAMODB`, `AWS_ENDPOINT_URL`, …).
 
-use std::time::Duration;
+mod post;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region, SharedHttpClient};
+use aws_smithy_async::time::TimeSource;
 use aws_smithy_http_client::{Builder, tls};
 
+pub use self::post::PresignedPost;
+use crate::clock::Clock;
 use crate::config::{self, ConfigError};
 
 /// One attempt. An operation has [`crate::invocation::Invocation::within`] besides, which follows the time left.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
+/// A part of a file is megabytes, not a row.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client of one service. The SDK's crates have builders of the same shape and no type in common.
 macro_rules! client {
     ($aws:expr, $sdk:ident, $service:literal) => {
         client!($aws, $sdk, $service, $aws.http.clone(), RetryConfig::standard(), timeouts())
     };
+    ($aws:expr, $sdk:ident, $service:literal, $http:expr, $retry:expr, $timeouts:expr) => {
+        $sdk::Client::from_conf(config!($aws, $sdk, $service, $http, $retry, $timeouts).build())
+    };
+}
+
+macro_rules! config {
     ($aws:expr, $sdk:ident, $service:literal, $http:expr, $retry:expr, $timeouts:expr) => {{
         let mut builder = $sdk::Config::builder()
             .behavior_version(BehaviorVersion::latest())
@@ -30,7 +43,7 @@ macro_rules! client {
             .timeout_config($timeouts)
             .retry_config($retry);
         builder.set_endpoint_url($aws.endpoint($service));
-        $sdk::Client::from_conf(builder.build())
+        builder
     }};
 }
 
@@ -40,6 +53,7 @@ pub struct Aws {
     http: SharedHttpClient,
     region: Region,
     credentials: Credentials,
+    clock: Clock,
     /// One endpoint for all services, instead of what the environment says.
     endpoint: Option<String>,
 }
@@ -55,14 +69,16 @@ impl Aws {
             None,
             "environment",
         );
-        Ok(Self { http: http_client(), region: Region::new(region), credentials, endpoint: None })
+        let (region, clock) = (Region::new(region), Clock::from_env()?);
+        Ok(Self { http: http_client(), region, credentials, clock, endpoint: None })
     }
 
     /// For tools and tests that talk to emulators: everything at one address, known there by the access key.
     pub fn at(endpoint: &str, access_key: &str) -> Self {
         let credentials = Credentials::new(access_key, "none", None, None, "given");
         let region = Region::new("us-east-1");
-        Self { http: http_client(), region, credentials, endpoint: Some(endpoint.to_owned()) }
+        let (clock, endpoint) = (Clock::default(), Some(endpoint.to_owned()));
+        Self { http: http_client(), region, credentials, clock, endpoint }
     }
 
     pub fn dynamodb(&self) -> aws_sdk_dynamodb::Client {
@@ -71,6 +87,14 @@ impl Aws {
 
     pub fn sqs(&self) -> aws_sdk_sqs::Client {
         client!(self, aws_sdk_sqs, "SQS")
+    }
+
+    /// A presigned URL begins to run at the process's own time. An endpoint of ours knows buckets by their path.
+    pub fn s3(&self) -> aws_sdk_s3::Client {
+        let timeouts = timeouts().to_builder().operation_attempt_timeout(UPLOAD_TIMEOUT).build();
+        let builder = config!(self, aws_sdk_s3, "S3", self.http.clone(), RetryConfig::standard(), timeouts);
+        let config = builder.time_source(Signing(self.clock)).force_path_style(self.endpoint("S3").is_some());
+        aws_sdk_s3::Client::from_conf(config.build())
     }
 
     pub fn secretsmanager(&self) -> aws_sdk_secretsmanager::Client {
@@ -85,6 +109,16 @@ impl Aws {
     fn endpoint(&self, service: &str) -> Option<String> {
         let of_service = || config::text(&format!("AWS_ENDPOINT_URL_{service}"));
         self.endpoint.clone().or_else(of_service).or_else(|| config::text("AWS_ENDPOINT_URL"))
+    }
+}
+
+/// The time that signatures bear.
+#[derive(Debug)]
+struct Signing(Clock);
+
+impl TimeSource for Signing {
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(u64::try_from(self.0.now().millis()).unwrap_or(0))
     }
 }
 

@@ -1,11 +1,15 @@
 //! A call as it arrives: who makes it, of which service, and what it is about.
 
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use axum::extract::Request;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{Front, PROVIDER};
 use crate::calls::Needed;
+use crate::s3::{self, Posted, What};
 use crate::template::secret_name;
 
 /// A call, told apart: who, what, on what.
@@ -19,10 +23,63 @@ pub(super) struct Arrived {
     pub(super) path: String,
     pub(super) method: http::Method,
     pub(super) headers: HeaderMap,
+    /// Empty if it is for S3.
     pub(super) body: Bytes,
+    /// Of a presigned URL: the caller whose signature it bears.
+    signer: Option<String>,
+    /// What is for S3, with its body still to come.
+    pub(super) object: Option<ForS3>,
+}
+
+/// A call to S3.
+pub(super) struct ForS3 {
+    pub(super) what: What,
+    /// Gone once it is carried out.
+    request: Mutex<Option<Request>>,
+    /// What only the form of an upload says.
+    pub(super) posted: OnceLock<Posted>,
+}
+
+impl ForS3 {
+    pub(super) fn take(&self) -> Option<Request> {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Arrived {
+    /// A call to S3, or the request if it is for another service. It is signed in a header, in its URL, in its form, or
+    /// not at all.
+    pub(super) fn at_s3(front: &Front, request: Request) -> Result<Self, Box<Request>> {
+        let (method, headers) = (request.method().clone(), request.headers().clone());
+        let what = What::of(&method, request.uri(), &headers);
+        let (signed, in_url) = (Signed::of(&headers), s3::signer(request.uri()));
+        let unsigned = !headers.contains_key("authorization");
+        if signed.service != "s3" && !(unsigned && (in_url.is_some() || front.s3.has_bucket(&what.bucket))) {
+            return Err(Box::new(request));
+        }
+        let (caller, signer) = match &in_url {
+            Some(credential) => {
+                (s3::PRESIGNED.to_owned(), Some(front.caller(Signed::from_scope(credential).access_key)))
+            }
+            None if what.operation == "PostObject" && unsigned => (s3::PRESIGNED.to_owned(), None),
+            None => (front.caller(signed.access_key), None),
+        };
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str()).to_owned();
+        Ok(Self {
+            caller,
+            process: process(&headers),
+            service: "s3".to_owned(),
+            operation: what.operation.to_owned(),
+            target: what.bucket.clone(),
+            path,
+            method,
+            headers,
+            body: Bytes::new(),
+            signer,
+            object: Some(ForS3 { what, request: Mutex::new(Some(request)), posted: OnceLock::new() }),
+        })
+    }
+
     pub(super) fn of(front: &Front, parts: http::request::Parts, body: Bytes) -> Self {
         let whole = parts.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
         let http::request::Parts { method, headers, .. } = parts;
@@ -35,17 +92,41 @@ impl Arrived {
             let operation = path.split(['/', '?']).nth(2).unwrap_or_default().to_owned();
             let (caller, process) = caller.split_once('@').unwrap_or((caller, ""));
             let (caller, process, service) = (caller.to_owned(), process.to_owned(), service.to_owned());
-            return Self { caller, process, service, operation, target: String::new(), path, method, headers, body };
+            let (target, signer, object) = (String::new(), None, None);
+            return Self { caller, process, service, operation, target, path, method, headers, body, signer, object };
         }
         let signed = Signed::of(&headers);
-        let known = front.callers.get(&signed.access_key);
-        let token = headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default();
-        let process = token.to_owned();
-        let caller = known.cloned().unwrap_or(signed.access_key);
-        let operation = if signed.service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
+        let (process, caller, service) = (process(&headers), front.caller(signed.access_key), signed.service);
+        let operation = if service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
         let target = target_of(&body);
-        Self { caller, process, service: signed.service, operation, target, path: whole, method, headers, body }
+        let (path, signer, object) = (whole, None, None);
+        Self { caller, process, service, operation, target, path, method, headers, body, signer, object }
     }
+
+    /// The caller whose signature a presigned URL or form bears.
+    pub(super) fn signer(&self, front: &Front) -> Option<String> {
+        let posted = self.object.as_ref().and_then(|object| object.posted.get());
+        posted.map(|posted| front.caller(posted.access_key.clone())).or_else(|| self.signer.clone())
+    }
+
+    /// What a policy has to grant for it.
+    pub(super) fn needed(&self) -> Vec<Needed> {
+        match &self.object {
+            Some(ForS3 { what, posted, .. }) => posted.get().map_or_else(|| what.needed(), Posted::needed),
+            None => actions(&self.service, &self.operation, &self.target, &self.body),
+        }
+    }
+}
+
+impl Front {
+    /// Whose access key it is.
+    fn caller(&self, access_key: String) -> String {
+        self.callers.get(&access_key).cloned().unwrap_or(access_key)
+    }
+}
+
+fn process(headers: &HeaderMap) -> String {
+    headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default().to_owned()
 }
 
 /// Who signed a request and for which service: the credential of its SigV4 header. The signature is not checked.
@@ -59,7 +140,10 @@ impl Signed {
     fn of(headers: &HeaderMap) -> Self {
         let header = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
         let scope = header.split_once("Credential=").map(|(_, rest)| rest).unwrap_or_default();
-        let scope = scope.split([',', ' ']).next().unwrap_or_default();
+        Self::from_scope(scope.split([',', ' ']).next().unwrap_or_default())
+    }
+
+    fn from_scope(scope: &str) -> Self {
         let mut parts = scope.split('/');
         let access_key = parts.next().unwrap_or_default().to_owned();
         let service = parts.nth(2).unwrap_or_default().to_owned();
@@ -97,7 +181,7 @@ fn target_of(body: &[u8]) -> String {
 
 /// What a policy has to grant for a call. A query of an index needs the index; a transaction needs what its parts need; a
 /// batch needs what one of it needs.
-pub(super) fn actions(service: &str, operation: &str, target: &str, body: &[u8]) -> Vec<Needed> {
+fn actions(service: &str, operation: &str, target: &str, body: &[u8]) -> Vec<Needed> {
     let needed = |action: &str, on: &str| Needed { action: format!("{service}:{action}"), on: on.to_owned() };
     let request = || serde_json::from_slice::<Value>(body).unwrap_or(Value::Null);
     match operation {

@@ -7,12 +7,18 @@ use serde_json::{Value, json};
 
 use crate::catcher::Caught;
 use crate::faults::Scripted;
+use crate::s3;
+
+/// Marks a reply that never arrives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lost;
 
 /// A reply that never arrives: the connection breaks.
 pub(super) fn lost() -> Response {
     let broken = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("the reply is lost")) });
     let mut response = Response::new(Body::from_stream(broken));
     response.headers_mut().insert("content-length", HeaderValue::from_static("1"));
+    response.extensions_mut().insert(Lost);
     response
 }
 
@@ -25,6 +31,14 @@ pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
     let body = body.to_string();
     let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amzn-errortype", kind)];
     (status(status_code), headers, body).into_response()
+}
+
+/// An error of the service's own, as it says it.
+pub(super) fn failed(service: &str) -> Response {
+    match service {
+        "s3" => s3::refuse(500, "InternalError", "We encountered an internal error. Please try again."),
+        _ => refusal(500, "InternalServerError", Value::Null),
+    }
 }
 
 /// What a fault says to answer.
@@ -47,13 +61,18 @@ pub(super) fn throttled(service: &str) -> Response {
             let body = json!({"status": 429, "error": "Too Many Requests"});
             (StatusCode::TOO_MANY_REQUESTS, axum::Json(body)).into_response()
         }
+        "s3" => s3::refuse(503, "SlowDown", "Please reduce your request rate."),
         "ses" => refusal(429, "TooManyRequestsException", Value::Null),
         _ => refusal(400, "ThrottlingException", Value::Null),
     }
 }
 
-/// Another transaction is at work on the rows: of a transaction, every write says so.
-pub(super) fn conflict(body: &[u8]) -> Response {
+/// Another transaction is at work on the rows: of a transaction, every write says so. Or on the object.
+pub(super) fn conflict(service: &str, body: &[u8]) -> Response {
+    if service == "s3" {
+        let message = "A conflicting operation occurred during your conditional request.";
+        return s3::refuse(409, "ConditionalRequestConflict", message);
+    }
     let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let Some(writes) = request["TransactItems"].as_array() else {
         return refusal(400, "TransactionConflictException", Value::Null);

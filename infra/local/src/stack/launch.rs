@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::front::{self, PROVIDER_URL_BASE};
 use crate::functions::FunctionSpec;
 use crate::model::Function;
+use crate::s3::FUNCTION_SECRET;
 use crate::template::{self, QUEUE_URL_BASE, REGION};
 
 /// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs locally.
@@ -35,7 +36,7 @@ pub(super) fn spec(
             ("AWS_REGION", REGION.to_owned()),
             ("AWS_DEFAULT_REGION", REGION.to_owned()),
             ("AWS_ACCESS_KEY_ID", access_key(function)),
-            ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", FUNCTION_SECRET.to_owned()),
             ("AWS_ENDPOINT_URL", front_url.to_owned()),
             (OFFSET_VARIABLE, clock.offset_ms().to_string()),
         ]

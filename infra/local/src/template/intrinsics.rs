@@ -118,7 +118,7 @@ impl<'a> Resolver<'a> {
         let property = names::name_property(kind).ok_or_else(|| node.error(Problem::UnknownType(kind.to_owned())))?;
         let name = match node.get("Properties").and_then(|properties| properties.get(property)) {
             Some(name) => self.guarded(&name.path, || self.text(&name))?,
-            None => format!("{}-{id}", names::STACK),
+            None => names::default_name(kind, id),
         };
         Ok((kind.to_owned(), name))
     }

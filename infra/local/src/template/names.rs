@@ -23,6 +23,8 @@ pub(super) const CONFIGURATION_SET: &str = "AWS::SES::ConfigurationSet";
 pub(super) const EVENT_DESTINATION: &str = "AWS::SES::ConfigurationSetEventDestination";
 pub(super) const RULE: &str = "AWS::Events::Rule";
 pub(super) const QUEUE_POLICY: &str = "AWS::SQS::QueuePolicy";
+pub(super) const BUCKET: &str = "AWS::S3::Bucket";
+pub(super) const BUCKET_POLICY: &str = "AWS::S3::BucketPolicy";
 
 /// What Secrets Manager puts behind a secret's name in its ARN; six random characters there.
 const SECRET_SUFFIX: &str = "-local0";
@@ -38,11 +40,18 @@ pub(super) fn name_property(kind: &str) -> Option<&'static str> {
         LOG_GROUP => Some("LogGroupName"),
         ALARM => Some("AlarmName"),
         DASHBOARD => Some("DashboardName"),
+        BUCKET => Some("BucketName"),
         SECRET | CONFIGURATION_SET | RULE => Some("Name"),
         // CloudFormation names them itself.
-        EVENT_DESTINATION | QUEUE_POLICY => Some("Id"),
+        EVENT_DESTINATION | QUEUE_POLICY | BUCKET_POLICY => Some("Id"),
         _ => None,
     }
+}
+
+/// What a resource is called whose template does not say. Names of buckets have no capitals.
+pub(super) fn default_name(kind: &str, id: &str) -> String {
+    let name = format!("{STACK}-{id}");
+    if kind == BUCKET { name.to_lowercase() } else { name }
 }
 
 pub(super) fn reference(kind: &str, name: &str) -> String {
@@ -56,7 +65,7 @@ pub(super) fn reference(kind: &str, name: &str) -> String {
 
 pub(super) fn attribute(kind: &str, name: &str, attribute: &str) -> Option<String> {
     match (kind, attribute) {
-        (FUNCTION | TABLE | QUEUE | ROLE | ALARM | RULE, "Arn") => Some(arn(kind, name)),
+        (FUNCTION | TABLE | QUEUE | ROLE | ALARM | RULE | BUCKET, "Arn") => Some(arn(kind, name)),
         // As CloudFormation gives it: the group and every log stream in it.
         (LOG_GROUP, "Arn") => Some(format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{name}:*")),
         (TABLE, "StreamArn") => Some(stream_arn(name)),
@@ -76,6 +85,7 @@ pub(super) fn arn(kind: &str, name: &str) -> String {
         ALARM => format!("arn:aws:cloudwatch:{REGION}:{ACCOUNT}:alarm:{name}"),
         SECRET => format!("arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:{name}{SECRET_SUFFIX}"),
         CONFIGURATION_SET => configuration_set_arn(name),
+        BUCKET => bucket_arn(name),
         RULE => format!("arn:aws:events:{REGION}:{ACCOUNT}:rule/{name}"),
         _ => format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"),
     }
@@ -83,6 +93,11 @@ pub(super) fn arn(kind: &str, name: &str) -> String {
 
 pub fn configuration_set_arn(name: &str) -> String {
     format!("arn:aws:ses:{REGION}:{ACCOUNT}:configuration-set/{name}")
+}
+
+/// Names of buckets are everybody's: neither a region nor an account is in them.
+pub fn bucket_arn(name: &str) -> String {
+    format!("arn:aws:s3:::{name}")
 }
 
 /// The name of a secret that is asked for by its name or by its ARN.
@@ -134,6 +149,7 @@ mod tests {
             (HTTP_API, "ApiId", "local-api"),
             (SECRET, "Id", "arn:aws:secretsmanager:us-east-1:000000000000:secret:n-local0"),
             (RULE, "Arn", "arn:aws:events:us-east-1:000000000000:rule/n"),
+            (BUCKET, "Arn", "arn:aws:s3:::n"),
             (QUEUE_POLICY, "Id", "n"),
             (EVENT_DESTINATION, "Id", "n"),
         ];
@@ -148,7 +164,7 @@ mod tests {
         assert_eq!(reference(QUEUE, "n"), "http://sqs.local/000000000000/n");
         assert_eq!(reference(TABLE, "n"), "n");
         assert_eq!(reference(HTTP_API, "n"), "local-api");
-        for kind in [CONFIGURATION_SET, RULE, QUEUE_POLICY] {
+        for kind in [CONFIGURATION_SET, RULE, QUEUE_POLICY, BUCKET] {
             assert_eq!(reference(kind, "n"), "n");
         }
     }

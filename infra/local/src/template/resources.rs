@@ -69,6 +69,7 @@ fn idle(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
         names::LOG_GROUP => Some(&["LogGroupName", "RetentionInDays", "Tags"]),
         names::QUEUE_POLICY => Some(&["Queues", "PolicyDocument"]),
+        names::BUCKET_POLICY => Some(&["Bucket", "PolicyDocument"]),
         names::DASHBOARD => Some(&["DashboardName", "DashboardBody"]),
         names::ALARM => Some(&[
             "ActionsEnabled",

@@ -1,0 +1,137 @@
+//! What S3 tells of a new object: its own notification to queues, and an event to the default bus.
+
+use std::sync::atomic::Ordering;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use umavez_domain::time::Timestamp;
+
+use super::S3;
+use crate::StackError;
+use crate::functions::random_uuid;
+use crate::model::{Bucket, Notification};
+use crate::template::{ACCOUNT, REGION, bucket_arn};
+
+pub(super) struct Created<'a> {
+    /// As in `ObjectCreated:Put`.
+    pub(super) event: &'static str,
+    pub(super) key: &'a str,
+    pub(super) size: u64,
+    pub(super) etag: &'a str,
+}
+
+impl S3 {
+    /// Before the caller has its answer: on AWS too, an event can be there first.
+    pub(super) async fn tell(&self, bucket: &Bucket, created: &Created<'_>) {
+        if let Err(error) = self.publish(bucket, created).await {
+            tracing::warn!(%error, bucket = bucket.name, "what S3 tells of an object is lost");
+        }
+    }
+
+    async fn publish(&self, bucket: &Bucket, created: &Created<'_>) -> Result<(), StackError> {
+        let now = self.0.clock.now_ms();
+        // Of two events of a key, the later one has the greater text.
+        let sequencer = format!("{now:012X}{:06X}", self.0.sequence.fetch_add(1, Ordering::SeqCst) & 0xFF_FFFF);
+        let request = random_uuid();
+        for notification in bucket.notifications.iter().filter(|notification| wants(notification, created)) {
+            let body = notification_body(bucket, created, Timestamp::from_millis(now), &sequencer, &request);
+            self.0.queues.put(&notification.queue, &body.to_string()).await?;
+        }
+        if bucket.to_bus {
+            let detail = detail(bucket, created, &sequencer, &request);
+            self.0.bus.publish("aws.s3", "Object Created", &[bucket_arn(&bucket.name)], detail).await?;
+        }
+        Ok(())
+    }
+}
+
+fn wants(notification: &Notification, created: &Created) -> bool {
+    let all = notification.event.strip_suffix('*');
+    all.map_or(notification.event == created.event, |begins| created.event.starts_with(begins))
+        && created.key.starts_with(&notification.prefix)
+        && created.key.ends_with(&notification.suffix)
+}
+
+fn notification_body(bucket: &Bucket, created: &Created, at: Timestamp, sequencer: &str, request: &str) -> Value {
+    json!({"Records": [{
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "awsRegion": REGION,
+        "eventTime": at,
+        "eventName": created.event,
+        "userIdentity": {"principalId": "local"},
+        "requestParameters": {"sourceIPAddress": "127.0.0.1"},
+        "responseElements": {"x-amz-request-id": request, "x-amz-id-2": "local"},
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            "configurationId": "local",
+            "bucket": {
+                "name": bucket.name,
+                "ownerIdentity": {"principalId": "local"},
+                "arn": bucket_arn(&bucket.name),
+            },
+            "object": {
+                "key": form_encoded(created.key),
+                "size": created.size,
+                "eTag": created.etag,
+                "sequencer": sequencer,
+            },
+        },
+    }]})
+}
+
+/// On the bus, the key stands as it is.
+fn detail(bucket: &Bucket, created: &Created, sequencer: &str, request: &str) -> Value {
+    let reason = match created.event {
+        "ObjectCreated:Post" => "POST Object",
+        "ObjectCreated:Copy" => "CopyObject",
+        "ObjectCreated:CompleteMultipartUpload" => "CompleteMultipartUpload",
+        _ => "PutObject",
+    };
+    json!({
+        "version": "0",
+        "bucket": {"name": bucket.name},
+        "object": {"key": created.key, "size": created.size, "etag": created.etag, "sequencer": sequencer},
+        "request-id": request,
+        "requester": ACCOUNT,
+        "source-ip-address": "127.0.0.1",
+        "reason": reason,
+    })
+}
+
+/// A key as it stands in a notification: as in a form, but for the slashes.
+fn form_encoded(key: &str) -> String {
+    const PLAIN: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*').remove(b'/').remove(b' ');
+    utf8_percent_encode(key, PLAIN).to_string().replace(' ', "+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_encoded_as_in_a_form() {
+        assert_eq!(form_encoded("in/a b+c=ç (1).csv"), "in/a+b%2Bc%3D%C3%A7+%281%29.csv");
+    }
+
+    #[test]
+    fn a_queue_is_told_of_what_it_wants() {
+        let notification = |event: &str, prefix: &str, suffix: &str| Notification {
+            event: event.into(),
+            queue: "q".into(),
+            prefix: prefix.into(),
+            suffix: suffix.into(),
+        };
+        let created = Created { event: "ObjectCreated:Put", key: "in/a.csv", size: 1, etag: "e" };
+        for (event, prefix, suffix, wanted) in [
+            ("ObjectCreated:*", "", "", true),
+            ("ObjectCreated:Put", "in/", ".csv", true),
+            ("ObjectCreated:Post", "", "", false),
+            ("ObjectCreated:*", "out/", "", false),
+            ("ObjectCreated:*", "", ".txt", false),
+        ] {
+            assert_eq!(wants(&notification(event, prefix, suffix), &created), wanted, "{event} {prefix} {suffix}");
+        }
+    }
+}

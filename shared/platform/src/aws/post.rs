@@ -1,0 +1,100 @@
+//! Uploads by POST: a form that S3 takes from a stranger, signed here. Unlike a presigned PUT it bounds the size of what
+//! is uploaded. The SDK does not make such forms.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, UNIX_EPOCH};
+
+use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+use umavez_domain::time::Timestamp;
+
+use super::Aws;
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+
+/// Where to send the form and what stands in it, in this order, before the field `file`. Whoever has it can upload.
+#[derive(Clone)]
+pub struct PresignedPost {
+    pub url: String,
+    pub fields: Vec<(String, String)>,
+}
+
+impl Aws {
+    /// A form for one object of that key, of so many bytes, for so long.
+    pub fn presigned_post(
+        &self,
+        bucket: &str,
+        key: &str,
+        bytes: RangeInclusive<u64>,
+        content_type: Option<&str>,
+        valid_for: Duration,
+    ) -> PresignedPost {
+        let now = self.clock.now();
+        let until = now.plus_ms(i64::try_from(valid_for.as_millis()).unwrap_or(i64::MAX));
+        let date = basic(now);
+        let region = self.region.as_ref();
+        let scope = format!("{}/{region}/s3/aws4_request", &date[..8]);
+        let credential = format!("{}/{scope}", self.credentials.access_key_id());
+        let mut fields = vec![("key", key.to_owned())];
+        fields.extend(content_type.map(|kind| ("Content-Type", kind.to_owned())));
+        fields.push(("x-amz-algorithm", ALGORITHM.to_owned()));
+        fields.push(("x-amz-credential", credential));
+        fields.push(("x-amz-date", date));
+        fields.extend(self.credentials.session_token().map(|token| ("x-amz-security-token", token.to_owned())));
+        let mut conditions = vec![json!({"bucket": bucket})];
+        conditions.push(json!(["content-length-range", bytes.start(), bytes.end()]));
+        conditions.extend(fields.iter().map(|(name, value)| json!(["eq", format!("${name}"), value])));
+        let policy = json!({"expiration": until, "conditions": conditions});
+        let policy = STANDARD.encode(policy.to_string());
+
+        let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(now.millis()).unwrap_or(0));
+        let signing_key = generate_signing_key(self.credentials.secret_access_key(), at, region, "s3");
+        let signature = calculate_signature(signing_key, policy.as_bytes());
+        fields.push(("policy", policy));
+        fields.push(("x-amz-signature", signature));
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let url = match self.endpoint("S3") {
+            Some(endpoint) => format!("{}/{bucket}", endpoint.trim_end_matches('/')),
+            None => format!("https://{bucket}.s3.{region}.amazonaws.com/"),
+        };
+        PresignedPost { url, fields }
+    }
+}
+
+/// `20260102T030405Z`
+fn basic(at: Timestamp) -> String {
+    let text = Timestamp::from_seconds(at.seconds()).to_string();
+    let digits: String = text.chars().filter(|letter| letter.is_ascii_digit() || *letter == 'T').take(15).collect();
+    format!("{digits}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_as_signatures_have_it() {
+        let at = Timestamp::from_millis(1_735_948_800_123);
+        assert_eq!(basic(at), "20250104T000000Z");
+    }
+
+    #[test]
+    fn a_form_has_what_its_policy_demands() {
+        let aws = Aws::at("http://127.0.0.1:1/", "key");
+        let form = aws.presigned_post("b", "in/a b.csv", 1..=9, Some("text/csv"), Duration::from_secs(60));
+        assert_eq!(form.url, "http://127.0.0.1:1/b");
+        let field = |name: &str| form.fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str());
+        assert_eq!(field("key"), Some("in/a b.csv"));
+        let policy = STANDARD.decode(field("policy").unwrap_or_default()).expect("base64");
+        let policy: serde_json::Value = serde_json::from_slice(&policy).expect("JSON");
+        let conditions = policy["conditions"].as_array().expect("a list");
+        assert!(conditions.contains(&json!(["content-length-range", 1, 9])));
+        assert!(conditions.contains(&json!(["eq", "$key", "in/a b.csv"])));
+        let fields = form.fields.iter().filter(|field| !["policy", "x-amz-signature"].contains(&field.0.as_str()));
+        for (name, value) in fields {
+            assert!(conditions.contains(&json!(["eq", format!("${name}"), value])), "{name}");
+        }
+    }
+}
