@@ -370,3 +370,88 @@ async fn a_worker_that_is_killed_again_and_again_ends_where_one_that_is_not_does
     })
     .await;
 }
+
+/// Posts the form that a job's answer has.
+async fn upload(world: &World, upload: &Value, content: Vec<u8>) -> u16 {
+    let mut body = Vec::new();
+    let boundary = "umavez-boundary";
+    let mut part = |head: String, content: &[u8]| {
+        body.extend_from_slice(format!("--{boundary}\r\ncontent-disposition: form-data; {head}\r\n\r\n").as_bytes());
+        body.extend_from_slice(content);
+        body.extend_from_slice(b"\r\n");
+    };
+    for (name, value) in upload["fields"].as_object().expect("fields") {
+        part(format!("name=\"{name}\""), value.as_str().expect("a text").as_bytes());
+    }
+    part("name=\"file\"; filename=\"lines.jsonl\"".to_owned(), &content);
+    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let request = client.post(upload["url"].as_str().expect("a URL")).body(body);
+    let request = request.header("content-type", format!("multipart/form-data; boundary={boundary}"));
+    let _ = world;
+    request.send().await.expect("an answer").status().as_u16()
+}
+
+#[tokio::test]
+async fn lines_that_are_uploaded_begin_the_job_once_however_often_it_is_told() {
+    play(async |world| {
+        let body = json!({"source": "telegram", "upload": true});
+        let answer = world.post_with_key("a", "/backfills", &body).await;
+        assert_eq!((answer.status, &answer.body["state"]), (202, &json!("AWAITING_UPLOAD")), "{}", answer.body);
+        let id = answer.text("/backfill_id");
+        world.drain().await;
+        assert_eq!(job(world, &id).await["state"], "AWAITING_UPLOAD");
+        let text = lines(300);
+        assert_eq!(upload(world, &answer.body["upload"], text.clone().into_bytes()).await, 204);
+        world.drain().await;
+        let done = job(world, &id).await;
+        assert_eq!((&done["state"], &done["counts"]["inserted"]), (&json!("COMPLETED"), &json!(300)), "{done}");
+        // S3 tells things twice, and the form can be posted twice within its time.
+        let event = json!({"Records": [{"eventSource": "aws:s3", "eventName": "ObjectCreated:Post", "s3": {
+            "bucket": {"name": "x"}, "object": {"key": format!("backfills/{id}"), "size": text.len(), "eTag": "e"}}}]});
+        world.send_to_queue("umavez-dev-backfill", &event.to_string()).await;
+        world.send_to_queue("umavez-dev-backfill", r#"{"Service":"Amazon S3","Event":"s3:TestEvent"}"#).await;
+        assert_eq!(upload(world, &answer.body["upload"], lines(2).into_bytes()).await, 204);
+        world.drain().await;
+        assert_eq!(job(world, &id).await, done);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_large_upload_is_read_in_pieces_with_long_lines_passed_over() {
+    play(async |world| {
+        let answer = world.post_with_key("a", "/backfills", &json!({"source": "telegram", "upload": true})).await;
+        let mut text = String::new();
+        for n in 1..=80 {
+            text.push_str(&thought(n, &"a".repeat(30_000)).to_string());
+            text.push('\n');
+        }
+        text.push_str(&"x".repeat(1_500_000));
+        text.push('\n');
+        text.push_str(&thought(81, "a última").to_string());
+        assert_eq!(upload(world, &answer.body["upload"], text.into_bytes()).await, 204);
+        world.drain().await;
+        let done = job(world, &answer.text("/backfill_id")).await;
+        assert_eq!(
+            done["counts"],
+            json!({"inserted": 81, "skipped": 0, "updated": 0, "failed": 1, "blank": 0}),
+            "{done}"
+        );
+        assert_eq!(done["errors"][0]["line"], 81);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upload_that_never_comes_is_given_up_and_one_that_is_too_late_is_refused() {
+    play(async |world| {
+        let answer = world.post_with_key("a", "/backfills", &json!({"source": "telegram", "upload": true})).await;
+        world.advance(Duration::from_secs(3_700)).await;
+        world.tick("Recovery").await;
+        let done = job(world, &answer.text("/backfill_id")).await;
+        assert_eq!((&done["state"], &done["reason"]), (&json!("FAILED"), &json!("input_missing")));
+        assert_eq!(upload(world, &answer.body["upload"], b"{}".to_vec()).await, 403);
+    })
+    .await;
+}

@@ -1,11 +1,15 @@
-//! The lines of a job, a piece at a time.
+//! The lines of a job, a piece at a time: never a whole file in memory.
 
-use umavez_domain::ingest::Position;
+use umavez_domain::codes::Reason;
+use umavez_domain::ingest::{Position, upload_key};
 use umavez_platform::ingest::Job;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
+use umavez_platform::uploads::Read;
 
 use crate::Deps;
+
+const PIECE: u64 = 1024 * 1024;
 
 /// Bytes from a position on; `at_end` says that there are no more.
 pub struct Piece {
@@ -15,24 +19,39 @@ pub struct Piece {
 
 pub enum Input {
     Inline(String),
+    Upload { key: String, etag: String, size: u64 },
 }
 
 impl Input {
-    /// `None`: the lines are not there.
-    pub async fn open(deps: &Deps, invocation: &Invocation, job: &Job) -> Result<Option<Self>, StoreError> {
-        Ok(deps.backfills.lines(invocation, &job.row.backfill_id).await?.map(Self::Inline))
+    pub async fn open(deps: &Deps, invocation: &Invocation, job: &Job) -> Result<Result<Self, Reason>, StoreError> {
+        let id = &job.row.backfill_id;
+        if !job.row.upload {
+            return Ok(deps.backfills.lines(invocation, id).await?.map(Self::Inline).ok_or(Reason::InputMissing));
+        }
+        let of = |(etag, size): (&String, u64)| Self::Upload { key: upload_key(id), etag: etag.clone(), size };
+        Ok(job.etag.as_ref().zip(job.size).map(of).ok_or(Reason::InputMissing))
     }
 
+    /// The error is why there will never be a piece.
     pub async fn piece(
         &self,
-        _deps: &Deps,
-        _invocation: &Invocation,
+        deps: &Deps,
+        invocation: &Invocation,
         at: Position,
-    ) -> Result<Option<Piece>, StoreError> {
+    ) -> Result<Result<Piece, Reason>, StoreError> {
         match self {
             Self::Inline(lines) => {
                 let from = usize::try_from(at.next_byte).unwrap_or(usize::MAX).min(lines.len());
-                Ok(Some(Piece { bytes: lines.as_bytes()[from..].to_vec(), at_end: true }))
+                Ok(Ok(Piece { bytes: lines.as_bytes()[from..].to_vec(), at_end: true }))
+            }
+            Self::Upload { key, etag, size } => {
+                let to = at.next_byte.saturating_add(PIECE).min(*size);
+                let read = deps.uploads.read(invocation, key, etag, at.next_byte, to).await;
+                Ok(match read.map_err(|_| StoreError::Unavailable)? {
+                    Read::Bytes(bytes) => Ok(Piece { bytes, at_end: to == *size }),
+                    Read::Changed => Err(Reason::InputChanged),
+                    Read::Missing => Err(Reason::InputMissing),
+                })
             }
         }
     }

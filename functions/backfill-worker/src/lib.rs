@@ -14,6 +14,7 @@ use umavez_platform::config::{self, ConfigError};
 use umavez_platform::ingest::{Backfills, Entries, SettingsTable};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{Store, StoreError};
+use umavez_platform::uploads::Uploads;
 use umavez_platform::visibility::Visibility;
 
 use crate::work::Worked;
@@ -24,6 +25,7 @@ pub struct Deps {
     pub settings: SettingsTable,
     pub backfills: Backfills,
     pub visibility: Visibility,
+    pub uploads: Uploads,
 }
 
 impl Deps {
@@ -37,6 +39,7 @@ impl Deps {
             entries: Entries { store: store.clone(), table, test_table },
             settings: SettingsTable { store, table: config::required("CONFIG_TABLE")? },
             visibility: Visibility::from_env(aws.sqs(), &["BACKFILL_QUEUE"], None)?,
+            uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
     }
 }

@@ -37,8 +37,9 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Resul
         Turn::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
         Turn::NoJob => return Ok(Worked::Done("no_such_backfill")),
     };
-    let Some(input) = Input::open(deps, invocation, &job).await? else {
-        return fail(deps, invocation, &held, &job, Reason::InputMissing).await;
+    let input = match Input::open(deps, invocation, &job).await? {
+        Ok(input) => input,
+        Err(reason) => return fail(deps, invocation, &held, &job, reason).await,
     };
     let policies = deps.settings.read(invocation).await?.policies;
     let mut progress = job.row.resume();
@@ -54,8 +55,9 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Resul
         dry: DryRun::default(),
     };
     loop {
-        let Some(piece) = input.piece(deps, invocation, progress.position).await? else {
-            return fail(deps, invocation, &worker.held, &worker.job, Reason::InputMissing).await;
+        let piece = match input.piece(deps, invocation, progress.position).await? {
+            Ok(piece) => piece,
+            Err(reason) => return fail(deps, invocation, &worker.held, &worker.job, reason).await,
         };
         let mut lines = Lines::of(&piece.bytes, progress.position, piece.at_end);
         while let Some(line) = lines.next() {

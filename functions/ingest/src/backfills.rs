@@ -1,15 +1,18 @@
 //! `POST /backfills` and `GET /backfills/{id}`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
-use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, BackfillView};
+use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, BackfillView, upload_key};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::ingest::{Begun, Job};
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
+
+/// Bytes of lines that are uploaded.
+const LARGEST_UPLOAD: u64 = 1 << 30;
 
 /// The job keeps the schema that is in use now, whatever is toggled later.
 pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
@@ -23,10 +26,10 @@ pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> R
     match deps.backfills.begin(invocation, row, &asked).await? {
         Begun::New(job) => {
             tell(invocation, &job);
-            answer(deps, invocation, *job).await
+            answer(deps, invocation, *job)
         }
         Begun::Standing(job) => match judge(&job.row.body_hash, &hash) {
-            Replay::Same => Ok(answer(deps, invocation, *job).await?.replayed()),
+            Replay::Same => Ok(answer(deps, invocation, *job)?.replayed()),
             Replay::OtherBody => {
                 let detail = "there is a backfill with this Idempotency-Key, from a request with another body";
                 Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
@@ -50,14 +53,23 @@ fn view(job: Job) -> Result<Value, Problem> {
     serde_json::to_value(BackfillView::from(job.row)).map_err(|error| Problem::internal().because(&error))
 }
 
-/// As it was accepted: the same answer whenever it is asked again.
-async fn answer(_deps: &Deps, _invocation: &Invocation, job: Job) -> Result<Answer, Problem> {
+/// As it was accepted: the same answer whenever it is asked again, but for a form, which is signed anew.
+fn answer(deps: &Deps, invocation: &Invocation, job: Job) -> Result<Answer, Problem> {
     let state = if job.row.upload { BackfillState::AwaitingUpload } else { BackfillState::Queued };
     let mut view = serde_json::Map::new();
     view.insert("backfill_id".to_owned(), job.row.backfill_id.as_str().into());
     view.insert("schema".to_owned(), job.row.schema.as_str().into());
     view.insert("state".to_owned(), state.as_str().into());
     view.insert("dry_run".to_owned(), job.row.dry_run.into());
+    if job.row.upload {
+        let key = upload_key(&job.row.backfill_id);
+        let form = deps.uploads.form(invocation, &key, LARGEST_UPLOAD);
+        let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        let upload = json!({
+            "url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": LARGEST_UPLOAD,
+        });
+        view.insert("upload".to_owned(), upload);
+    }
     Answer::json(202, &view)
 }
 

@@ -13,6 +13,7 @@ use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::ingest::{Backfills, Entries, SettingsTable};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
+use umavez_platform::uploads::Uploads;
 
 const NORMALIZE_TELEGRAM: &str = "POST /normalize/telegram";
 const NORMALIZE_EMAIL: &str = "POST /normalize/email";
@@ -52,17 +53,20 @@ pub struct Deps {
     pub entries: Entries,
     pub settings: SettingsTable,
     pub backfills: Backfills,
+    pub uploads: Uploads,
 }
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let store = Store::new(Aws::from_env()?.dynamodb());
+        let aws = Aws::from_env()?;
+        let store = Store::new(aws.dynamodb());
         let table = config::required("ENTRIES_TABLE")?;
         let test_table = config::required("ENTRIES_TEST_TABLE")?;
         Ok(Self {
             backfills: Backfills { store: store.clone(), table: table.clone() },
             entries: Entries { store: store.clone(), table, test_table },
             settings: SettingsTable { store, table: config::required("CONFIG_TABLE")? },
+            uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
     }
 }

@@ -48,6 +48,8 @@ codes! {
         Stale = "stale",
         InputMissing = "input_missing",
         InputTooLarge = "input_too_large",
+        /// What was uploaded is not what the job began with.
+        InputChanged = "input_changed",
     }
 }
 

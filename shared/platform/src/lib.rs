@@ -16,4 +16,5 @@ pub mod outbound;
 pub mod outbox;
 pub mod store;
 pub mod telemetry;
+pub mod uploads;
 pub mod visibility;

@@ -1,0 +1,88 @@
+//! Files that callers upload: a form signed for one key, limited in size and time, and read back in pieces.
+
+use std::time::Duration;
+
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use umavez_domain::time::Timestamp;
+
+use crate::aws::{Aws, PresignedPost};
+use crate::invocation::Invocation;
+
+const VALID_FOR: Duration = Duration::from_secs(3_600);
+
+pub struct Uploads {
+    aws: Aws,
+    client: aws_sdk_s3::Client,
+    bucket: String,
+}
+
+impl std::fmt::Debug for Uploads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uploads").field("bucket", &self.bucket).finish_non_exhaustive()
+    }
+}
+
+/// A form for one upload.
+pub struct Form {
+    pub post: PresignedPost,
+    pub expires_at: Timestamp,
+}
+
+/// What came of reading a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    Bytes(Vec<u8>),
+    /// It is not the object any more that was asked for.
+    Changed,
+    Missing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store of uploads did not answer")]
+pub struct Unavailable;
+
+impl Uploads {
+    pub fn new(aws: Aws, bucket: String) -> Self {
+        let client = aws.s3();
+        Self { aws, client, bucket }
+    }
+
+    /// Good for one key, up to `largest` bytes, for an hour.
+    pub fn form(&self, invocation: &Invocation, key: &str, largest: u64) -> Form {
+        let post = self.aws.presigned_post(&self.bucket, key, 1..=largest, None, VALID_FOR);
+        let valid_ms = i64::try_from(VALID_FOR.as_millis()).unwrap_or(i64::MAX);
+        Form { post, expires_at: invocation.now.plus_ms(valid_ms) }
+    }
+
+    /// Bytes `from..to` of the object, if it is still the one with this ETag.
+    pub async fn read(
+        &self,
+        invocation: &Invocation,
+        key: &str,
+        etag: &str,
+        from: u64,
+        to: u64,
+    ) -> Result<Read, Unavailable> {
+        if from >= to {
+            return Ok(Read::Bytes(Vec::new()));
+        }
+        let call = self.client.get_object().bucket(&self.bucket).key(key);
+        let call = call.if_match(format!("\"{etag}\"")).range(format!("bytes={from}-{}", to - 1)).send();
+        let found = match invocation.within(call).await.map_err(|_| Unavailable)? {
+            Ok(found) => found,
+            Err(error) => {
+                return match (error.code(), status(&error)) {
+                    (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Read::Missing),
+                    (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Read::Changed),
+                    _ => Err(Unavailable),
+                };
+            }
+        };
+        let bytes = invocation.within(found.body.collect()).await.map_err(|_| Unavailable)?;
+        Ok(Read::Bytes(bytes.map_err(|_| Unavailable)?.to_vec()))
+    }
+}
+
+fn status<E>(error: &SdkError<E>) -> Option<u16> {
+    error.raw_response().map(|response| response.status().as_u16())
+}
