@@ -15,7 +15,7 @@ use umavez_tests::{Answer, Expected, KEY, Setup, World};
 use crate::scenario::{Kind, Scenario};
 
 /// Longer than any visibility timeout, lease and check of the scenarios.
-const SWEEP: Duration = Duration::from_secs(400);
+const SWEEP: Duration = Duration::from_secs(700);
 /// After the faults are off, everything accepted is terminal within so many.
 const SWEEPS: usize = 3;
 /// How often a client with a key asks again when it got no answer.

@@ -1,5 +1,6 @@
 //! All scenarios. A capability adds its own here.
 
+mod ingest;
 mod intents;
 mod jobs;
 mod outbound;
@@ -10,6 +11,7 @@ pub fn all() -> Vec<Scenario> {
     let mut all = intents::scenarios();
     all.extend(jobs::scenarios());
     all.extend(outbound::scenarios());
+    all.extend(ingest::scenarios());
     all
 }
 

@@ -33,12 +33,11 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let shards = (0..WAKE_SHARDS).map(|shard| sweep(&deps.messages, &invocation, shard));
-    let swept = futures::future::join_all(shards).await;
     let mut whole = Swept { finished: true, ..Swept::default() };
     let mut unread = 0;
-    for shard in &swept {
-        match shard {
+    // One after the other: there are few, and what is due in one is handed over many at a time.
+    for shard in 0..WAKE_SHARDS {
+        match sweep(&deps.messages, &invocation, shard).await {
             Ok(shard) => {
                 whole.emitted += shard.emitted;
                 whole.failed += shard.failed;

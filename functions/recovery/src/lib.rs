@@ -48,9 +48,9 @@ struct Counts {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let shards = (0..WAKE_SHARDS).map(|shard| recover(&deps, &invocation, shard));
     let mut counts = Counts::default();
-    for found in futures::future::try_join_all(shards).await? {
+    for shard in 0..WAKE_SHARDS {
+        let found = recover(&deps, &invocation, shard).await?;
         counts.emitted += found.emitted;
         counts.unknown += found.unknown;
         counts.failed += found.failed;

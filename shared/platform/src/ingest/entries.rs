@@ -153,13 +153,12 @@ impl Entries {
 
     /// What stands in both slots now.
     async fn met(&self, invocation: &Invocation, asked: &Insertion) -> Result<Met, StoreError> {
-        let slots = [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten();
-        let reads = slots.map(|slot| async move {
+        let mut rows = Vec::new();
+        for slot in [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten() {
             let row = self.row(invocation, asked.schema, &slot).await?;
-            Ok::<_, StoreError>(row.map(|row| (keys::entry(&slot), row)))
-        });
-        let rows = futures::future::try_join_all(reads).await?;
-        Ok(Met::of(asked, rows.into_iter().flatten()))
+            rows.extend(row.map(|row| (keys::entry(&slot), row)));
+        }
+        Ok(Met::of(asked, rows))
     }
 
     async fn make(&self, invocation: &Invocation, schema: Schema, changes: &[Change]) -> Result<Made, StoreError> {
