@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use umavez_domain::ingest::{normalize_email, normalize_telegram};
 use umavez_local::calls::Call;
 use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
@@ -25,9 +26,11 @@ fn main() {
         let world = start().await;
         requests(&world).await;
         messages(&world).await;
+        entries(&world).await;
         processor_time(&world).await;
         world.stack.stop().await.expect("stops");
     });
+    normalization();
     start_up();
 }
 
@@ -112,6 +115,83 @@ async fn messages(world: &World) {
     let (_, calls) = world.calls_of("recovery", world.tick("Recovery")).await;
     row("recovery, nothing lost", &calls, (4, 0.0));
     cost(&whole, invocations);
+}
+
+/// Inserts: the flag and the policies are one query, and then the entry.
+async fn entries(world: &World) {
+    let thought = |n: i64, text: &str| json!({"text": text, "source": {"chat_id": 42, "message_id": n}});
+    let issue = |id: &str| {
+        json!({"raw_text": "hi", "from": "news@example.com", "subject": "The Digest", "content_type": "newsletter",
+            "source": {"message_id": id, "date": "2025-07-01T04:00:00Z"}})
+    };
+    // A first one, so that what is counted is not the seeding of the policies.
+    world.post("/ingest/telegram", &thought(1, "a")).await;
+    println!();
+    for (name, path, body, least) in [
+        ("ingest, one key, new", "/ingest/telegram", thought(2, "a"), (2, 1.0)),
+        ("ingest, one key, updated", "/ingest/telegram", thought(2, "b"), (3, 2.0)),
+        ("ingest, two keys, new", "/ingest/email", issue("<a@example.com>"), (2, 4.0)),
+        ("ingest, two keys, skipped by the first", "/ingest/email", issue("<a@example.com>"), (2, 4.0)),
+        ("ingest, two keys, skipped by the second", "/ingest/email", issue("<b@example.com>"), (4, 5.0)),
+    ] {
+        let (answer, calls) = world.calls_of("ingest", world.post(path, &body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        row(name, &calls, least);
+    }
+}
+
+/// Normalization alone, of subjects and addresses as they come.
+fn normalization() {
+    const ROUNDS: usize = 2_000;
+    let subjects = [
+        "Re: [dev-list] Build is red",
+        "FWD: Fw: RES: orçamento aprovado",
+        "[JIRA] (OPS-1423) Disk full on db-3",
+        "  Your   weekly digest — 12 new stories ",
+        "ENC: Nota fiscal nº 4451",
+        "re:re:RE: almoço?",
+        "[External] [EXT] Invoice #88213 is due",
+        "Notificação: sua fatura de março chegou 📄",
+    ];
+    let links = [
+        "https://www.example.com/blog/post?utm_source=newsletter&utm_medium=email&id=42#comments",
+        "HTTPS://Example.COM:443/a/../b/?fbclid=IwAR0abc&gclid=xyz&q=caf%C3%A9",
+        "https://bücher.example/straße?b=2&a=1&mc_cid=99",
+        "https://youtu.be/dQw4w9WgXcQ?si=abcdefgh&t=42",
+        "http://user:pass@news.example.org/2025/07/01/story.html?ref_src=twsrc%5Etfw",
+    ];
+    let emails: Vec<_> = subjects
+        .iter()
+        .map(|subject| {
+            json!({"raw_text": "Olá, segue o resumo da semana.", "from": "Equipe <news@example.com>", "subject": subject,
+                "source": {"message_id": "<a@example.com>", "date": "2025-07-01T04:00:00Z"}})
+        })
+        .collect();
+    let telegrams: Vec<_> = links.iter().map(|link| json!({"text": format!("{link} vale a leitura")})).collect();
+    println!("\n{:<44} {:>12} {:>14}", "normalization, processor time per item", "µs", "× reading JSON");
+    for (name, items, normalize) in [
+        ("email", &emails, normalize_email as fn(&serde_json::Map<String, Value>) -> _),
+        ("telegram link", &telegrams, normalize_telegram),
+    ] {
+        let texts: Vec<_> = items.iter().map(ToString::to_string).collect();
+        let per_item = |work: &mut dyn FnMut()| {
+            let begin = Instant::now();
+            (0..ROUNDS).for_each(|_| work());
+            begin.elapsed().as_secs_f64() * 1e6 / (ROUNDS * items.len()) as f64
+        };
+        let reading = per_item(&mut || {
+            for text in &texts {
+                std::hint::black_box(serde_json::from_str::<Value>(text).expect("JSON"));
+            }
+        });
+        let normalizing = per_item(&mut || {
+            for item in items {
+                let normalized: Result<_, _> = normalize(item.as_object().expect("an object"));
+                std::hint::black_box(normalized.expect("it fits"));
+            }
+        });
+        println!("{name:<44} {normalizing:>12.1} {:>14.1}", normalizing / reading);
+    }
 }
 
 async fn ask_and_drain(world: &World, key: &str, body: &Value) {
@@ -217,7 +297,9 @@ fn start_up() {
         "start-up, medians of 40", "ms", "× empty", "cpu ms", "× empty", "MB"
     );
     let mut empty = None;
-    for binary in ["probe-empty", "outbound-api", "outbound-sender", "outbox-relay", "authorizer", "intent-expiry"] {
+    for binary in
+        ["probe-empty", "outbound-api", "outbound-sender", "outbox-relay", "ingest", "authorizer", "intent-expiry"]
+    {
         let program = binaries::directory().expect("a directory").join(binary);
         let mut runs: Vec<_> = (0..STARTS).map(|_| one_start(&program)).collect();
         let size = std::fs::metadata(&program).map(|file| file.len()).unwrap_or(0) as f64 / 1e6;
@@ -251,6 +333,10 @@ fn one_start(program: &Path) -> (f64, f64) {
         ("OUTBOUND_SHOT_QUEUE", "q"),
         ("OUTBOUND_DOWNSELL_QUEUE", "q"),
         ("OUTBOUND_DLQ", "q"),
+        ("BACKFILL_QUEUE", "q"),
+        ("ENTRIES_TABLE", "t"),
+        ("ENTRIES_TEST_TABLE", "t"),
+        ("UPLOADS_BUCKET", "b"),
         ("SENDERS_SECRET", "s"),
         ("TELEGRAM_URL", "http://127.0.0.1:9"),
         ("METRICS_NAMESPACE", "Umavez"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::ingest::{BackfillId, Work};
+use umavez_domain::ingest::{BackfillId, Upload, Work};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};
@@ -18,6 +18,8 @@ use umavez_platform::uploads::Uploads;
 use umavez_platform::visibility::Visibility;
 
 use crate::work::Worked;
+
+const RETRY_MS: i64 = 20_000;
 
 #[derive(Debug)]
 pub struct Deps {
@@ -50,28 +52,27 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    match Work::read(message.body.as_deref().unwrap_or_default()) {
-        Ok(Work::Uploaded(uploads)) => {
-            for upload in &uploads {
-                deps.backfills.uploaded(invocation, upload).await.map_err(retry)?;
-            }
-            Ok(Outcome("uploaded"))
-        }
+    let handled = match Work::read(message.body.as_deref().unwrap_or_default()) {
+        Ok(Work::Uploaded(uploads)) => uploaded(deps, invocation, &uploads).await,
         Ok(Work::Job(id)) => {
             let Some(id) = BackfillId::parse(&id) else { return Err(RecordError::Poison("unreadable")) };
-            match work::run(deps, invocation, &id).await.map_err(retry)? {
-                Worked::Done(outcome) => Ok(Outcome(outcome)),
-                Worked::Busy(until) => {
-                    let wait_ms = until.millis() - invocation.current().millis();
-                    deps.visibility.hide(invocation, &message, wait_ms + 1_000).await;
-                    Err(RecordError::Later("busy"))
-                }
-            }
+            work::run(deps, invocation, &id).await
         }
-        Err(_) => Err(RecordError::Poison("unreadable")),
-    }
+        Err(_) => return Err(RecordError::Poison("unreadable")),
+    };
+    let (wait_ms, why) = match handled {
+        Ok(Worked::Done(outcome)) => return Ok(Outcome(outcome)),
+        Ok(Worked::Busy(until)) => (until.millis() - invocation.current().millis() + 1_000, RecordError::Later("busy")),
+        // The queue hides a message for as long as a turn may take: too long to wait for a store that was busy.
+        Err(_) => (RETRY_MS, RecordError::Retry("store")),
+    };
+    deps.visibility.hide(invocation, &message, wait_ms).await;
+    Err(why)
 }
 
-fn retry(_: StoreError) -> RecordError {
-    RecordError::Retry("store")
+async fn uploaded(deps: &Deps, invocation: &Invocation, uploads: &[Upload]) -> Result<Worked, StoreError> {
+    for upload in uploads {
+        deps.backfills.uploaded(invocation, upload).await?;
+    }
+    Ok(Worked::Done("uploaded"))
 }

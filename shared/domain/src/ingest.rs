@@ -45,6 +45,6 @@ pub use policy::{Definition, POLICIES, PolicyPatch, PolicyRow, resolve};
 pub use rows::{EntryRow, Insertion, MarkerRow, Row};
 pub use subject::subject_base;
 pub use telegram::normalize_telegram;
-pub use test_mode::{CACHE_MS, CachedTestMode, TestModeRow, TestModeView, read_test_mode};
+pub use test_mode::{TestModeRow, TestModeView, read_test_mode};
 pub use tracking::{TRACKING, TrackingList};
 pub use words::{Column, ConflictAction, ContentType, PolicyKey, Schema, System};

@@ -8,9 +8,6 @@ use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::time::Timestamp;
 
-/// How long a read may be served from memory, where being late does no harm. Never for a write.
-pub const CACHE_MS: i64 = 10_000;
-
 /// How many flips the row remembers at least. It is read with every insert, so it is kept short.
 const REMEMBERED: usize = 64;
 
@@ -90,20 +87,6 @@ pub fn read_test_mode(body: &Map<String, Value>) -> Result<bool, Vec<FieldError>
     fields.finish(wanted)
 }
 
-/// The row as an instance remembers it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CachedTestMode {
-    pub row: TestModeRow,
-    pub read_at: Timestamp,
-}
-
-impl CachedTestMode {
-    /// A clock that was set back makes it old too: nobody knows how old it is.
-    pub fn is_fresh(&self, now: Timestamp) -> bool {
-        (0..CACHE_MS).contains(&(now.millis() - self.read_at.millis()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -147,13 +130,6 @@ mod tests {
         let row = TestModeRow::default().flipped("a", now()).flipped("b", now()).flipped("c", now());
         let told = ["a", "b", "c", "d"].map(|token| row.mode_after(token));
         assert_eq!(told, [Some(true), Some(false), Some(true), None]);
-    }
-
-    #[test]
-    fn a_cached_mode_is_good_for_ten_seconds() {
-        let cached = CachedTestMode { row: TestModeRow::default(), read_at: now() };
-        assert!(cached.is_fresh(now()) && cached.is_fresh(now().plus_ms(9_999)));
-        assert!(!cached.is_fresh(now().plus_ms(10_000)) && !cached.is_fresh(now().plus_ms(-1)));
     }
 
     #[test]

@@ -161,7 +161,11 @@ impl Backfills {
             // The rest is another invocation's: handed over with what is settled.
             BackfillState::Queued => next.hand_over(now),
             state if state.is_settled() => next.is_over(),
-            _ => next.waits(now.plus_ms(LEASE_MS + CHECK_AFTER_MS)),
+            // Taken on: rows without an emission do not wake the relay.
+            _ => {
+                next.emit = None;
+                next.waits(now.plus_ms(LEASE_MS + CHECK_AFTER_MS));
+            }
         }
         self.under_lease(invocation, held, job, next, now).await
     }
