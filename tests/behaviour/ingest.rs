@@ -447,11 +447,67 @@ async fn a_large_upload_is_read_in_pieces_with_long_lines_passed_over() {
 async fn an_upload_that_never_comes_is_given_up_and_one_that_is_too_late_is_refused() {
     play(async |world| {
         let answer = world.post_with_key("a", "/backfills", &json!({"source": "telegram", "upload": true})).await;
-        world.advance(Duration::from_secs(3_700)).await;
+        world.advance(Duration::from_secs(8 * 3_600 + 60)).await;
         world.tick("Recovery").await;
         let done = job(world, &answer.text("/backfill_id")).await;
         assert_eq!((&done["state"], &done["reason"]), (&json!("FAILED"), &json!("input_missing")));
         assert_eq!(upload(world, &answer.body["upload"], b"{}".to_vec()).await, 403);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upload_that_comes_after_it_was_given_up_is_taken_all_the_same() {
+    play(async |world| {
+        let body = json!({"source": "telegram", "upload": true});
+        let id = world.post_with_key("a", "/backfills", &body).await.text("/backfill_id");
+        world.advance(Duration::from_secs(8 * 3_600 + 60)).await;
+        world.tick("Recovery").await;
+        let again = world.post_with_key("a", "/backfills", &body).await;
+        assert_eq!(upload(world, &again.body["upload"], lines(3).into_bytes()).await, 204);
+        world.drain().await;
+        let done = job(world, &id).await;
+        assert_eq!((&done["state"], &done["counts"]["inserted"]), (&json!("COMPLETED"), &json!(3)), "{done}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_with_a_key_whose_answer_was_lost_is_answered_as_the_first_time() {
+    play(async |world| {
+        let ask =
+            |key: &'static str, body: Value| async move { world.post_with_key(key, "/ingest/telegram", &body).await };
+        let page = link("https://example.com/");
+        let first = ask("k1", page.clone()).await;
+        let again = ask("k1", page.clone()).await;
+        assert_eq!((first.text("/action"), again.text("/action")), ("inserted".into(), "inserted".into()));
+        assert!(!first.is_replayed() && again.is_replayed());
+        assert_eq!(ask("k2", page).await.text("/action"), "skipped", "another request");
+        assert_eq!(ask("u0", thought(7, "a")).await.text("/action"), "inserted");
+        let updated = ask("u1", thought(7, "b")).await;
+        ask("u2", thought(7, "c")).await;
+        let again = ask("u1", thought(7, "b")).await;
+        assert_eq!(
+            (updated.text("/action"), again.text("/action"), again.is_replayed()),
+            ("updated".into(), "updated".into(), true)
+        );
+        assert_eq!(again.text("/clean_text"), "c", "done before, and not done again");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_time_that_no_calendar_has_is_refused_and_one_ahead_makes_nothing_old() {
+    play(async |world| {
+        let mail =
+            |date: &str| json!({"raw_text": date, "from": "a@b.co", "subject": "hello", "source": {"date": date}});
+        for date in ["0000-01-01T00:00:00+01:00", "Sat, 1 Jan 0000 00:00:00 +0100"] {
+            world.post("/ingest/email", &mail(date)).await.assert_problem(422, "invalid_request", &["source.date"]);
+        }
+        assert_eq!(ingest(world, "email", &mail("2099-01-01T00:00:00Z")).await["action"], "inserted");
+        world.advance(Duration::from_secs(60)).await;
+        let now = world.now().to_string();
+        assert_eq!(ingest(world, "email", &mail(&now)).await["action"], "updated");
     })
     .await;
 }

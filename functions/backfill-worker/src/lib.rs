@@ -40,7 +40,7 @@ impl Deps {
             backfills: Backfills { store: store.clone(), table: table.clone() },
             entries: Entries { store: store.clone(), table, test_table },
             settings: SettingsTable { store, table: config::required("CONFIG_TABLE")? },
-            visibility: Visibility::from_env(aws.sqs(), &["BACKFILL_QUEUE"], None)?,
+            visibility: Visibility::from_env(aws.sqs(), &["BACKFILL_QUEUE"], Some("BACKFILL_DLQ"))?,
             uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
     }
@@ -55,10 +55,12 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Re
     let handled = match Work::read(message.body.as_deref().unwrap_or_default()) {
         Ok(Work::Uploaded(uploads)) => uploaded(deps, invocation, &uploads).await,
         Ok(Work::Job(id)) => {
-            let Some(id) = BackfillId::parse(&id) else { return Err(RecordError::Poison("unreadable")) };
+            let Some(id) = BackfillId::parse(&id) else {
+                return deps.visibility.unreadable(invocation, &message).await;
+            };
             work::run(deps, invocation, &id).await
         }
-        Err(_) => return Err(RecordError::Poison("unreadable")),
+        Err(_) => return deps.visibility.unreadable(invocation, &message).await,
     };
     let (wait_ms, why) = match handled {
         Ok(Worked::Done(outcome)) => return Ok(Outcome(outcome)),

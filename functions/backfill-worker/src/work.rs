@@ -5,16 +5,16 @@
 
 use std::time::Duration;
 
-use umavez_domain::codes::{Event, Reason};
+use umavez_domain::codes::{Event, FieldProblem, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
     BackfillId, BackfillState, DryRun, Insertion, Line, LineRef, LineResult, Lines, PolicyRow, Settled, Unsettled,
     read_line, resolve,
 };
 use umavez_domain::time::Timestamp;
-use umavez_platform::ingest::{Inserted, Job, Turn};
+use umavez_platform::ingest::{Inserted, Job, LEASE_MS, Turn};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::Held;
+use umavez_platform::lease::{self, Held, Renewed};
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -91,15 +91,24 @@ struct Worker<'a> {
 impl Worker<'_> {
     /// Whether the job is still this worker's.
     async fn line(&mut self, line: &Line<'_>) -> Result<bool, StoreError> {
+        if !self.keep_the_lease().await? {
+            return Ok(false);
+        }
         let result = match read_line(line, self.job.row.source, &self.job.row.options) {
             Ok(None) => LineResult::Blank,
             Err(errors) => LineResult::Failed(errors),
             Ok(Some(normalized)) => {
                 let line = LineRef::of(&self.job.row.backfill_id, line.number);
                 let asked = Insertion { schema: self.job.row.schema, normalized, line: Some(line) };
-                match self.insert(&asked).await? {
-                    Some(result) => result,
-                    None => return Ok(false),
+                match self.insert(&asked).await {
+                    Ok(Some(result)) => result,
+                    Ok(None) => return Ok(false),
+                    // One row that cannot be read is this line's misfortune, not the job's.
+                    Err(error) if !error.is_passing() => {
+                        let detail = "meets an entry that cannot be read";
+                        LineResult::Failed(vec![FieldError::new("line", FieldProblem::Conflicting, detail)])
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         };
@@ -108,6 +117,28 @@ impl Worker<'_> {
             return self.checkpoint(BackfillState::Running).await;
         }
         Ok(true)
+    }
+
+    /// Entries do not ask for the lease, so no line is begun without enough of it. Whether it is still this worker's.
+    async fn keep_the_lease(&mut self) -> Result<bool, StoreError> {
+        let left_ms = self.held.until.millis() - self.invocation.current().millis();
+        if left_ms > LEASE_MS / 2 {
+            return Ok(true);
+        }
+        if left_ms <= 0 {
+            return Ok(false);
+        }
+        if !self.job.row.dry_run {
+            return self.checkpoint(BackfillState::Running).await;
+        }
+        let (store, table) = (&self.deps.backfills.store, &self.deps.backfills.table);
+        match lease::renew(store, self.invocation, table, &self.job.row.key(), &self.held, LEASE_MS).await? {
+            Renewed::Held(held) => {
+                self.held = held;
+                Ok(true)
+            }
+            Renewed::Lost => Ok(false),
+        }
     }
 
     /// `None`: the job is another's by now.
@@ -149,6 +180,11 @@ impl Worker<'_> {
         match backfills.checkpoint(self.invocation, &self.held, &self.job, progress, state).await? {
             Some(job) => {
                 self.job = job;
+                self.held.until = self.invocation.current().plus_ms(LEASE_MS);
+                // Policies may have been changed meanwhile.
+                if state == BackfillState::Running {
+                    self.policies = self.deps.settings.read(self.invocation).await?.policies;
+                }
                 Ok(true)
             }
             None => Ok(false),
@@ -188,7 +224,7 @@ impl Worker<'_> {
 
 fn result(inserted: Inserted) -> LineResult {
     match inserted {
-        Inserted::Done(outcome) => LineResult::Done(outcome.action),
+        Inserted::Done(outcome) | Inserted::Again(outcome) => LineResult::Done(outcome.action),
         Inserted::Refused(errors) => LineResult::Failed(errors),
         Inserted::Held => LineResult::Failed(Vec::<FieldError>::new()),
     }

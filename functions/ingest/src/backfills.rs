@@ -61,7 +61,7 @@ fn answer(deps: &Deps, invocation: &Invocation, job: Job) -> Result<Answer, Prob
     view.insert("schema".to_owned(), job.row.schema.as_str().into());
     view.insert("state".to_owned(), state.as_str().into());
     view.insert("dry_run".to_owned(), job.row.dry_run.into());
-    if job.row.upload {
+    if job.row.upload && matches!(job.row.state, BackfillState::AwaitingUpload | BackfillState::Failed) {
         let key = upload_key(&job.row.backfill_id);
         let form = deps.uploads.form(invocation, &key, LARGEST_UPLOAD);
         let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use umavez_domain::codes::{Action, Event, FieldProblem};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
-    EntryId, EntryView, InsertAnswer, Insertion, Normalized, Outcome, Schema, read_insert, resolve,
+    EntryId, EntryView, InsertAnswer, Insertion, LineRef, Normalized, Outcome, Schema, read_insert, resolve,
 };
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::ingest::Inserted;
@@ -21,7 +21,7 @@ pub fn normalize(request: &Request, normalize: Normalize) -> Result<Answer, Prob
 
 pub async fn insert(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let normalized = read_insert(&request.object()?).map_err(Problem::invalid)?;
-    store(deps, invocation, normalized).await
+    store(deps, invocation, request, normalized).await
 }
 
 pub async fn ingest(
@@ -31,21 +31,31 @@ pub async fn ingest(
     normalize: Normalize,
 ) -> Result<Answer, Problem> {
     let normalized = normalize(&request.object()?).map_err(Problem::invalid)?;
-    store(deps, invocation, normalized).await
+    store(deps, invocation, request, normalized).await
 }
 
 /// By the schema and the policy as they are now: both are read with every insert.
-async fn store(deps: &Deps, invocation: &Invocation, normalized: Normalized) -> Result<Answer, Problem> {
+async fn store(
+    deps: &Deps,
+    invocation: &Invocation,
+    request: &Request,
+    normalized: Normalized,
+) -> Result<Answer, Problem> {
     let settings = deps.settings.read(invocation).await?;
     let schema = settings.schema();
     let policy =
         resolve(&settings.policies, schema, normalized.keys.policy).map_err(|error| Problem::invalid(vec![error]))?;
-    let asked = Insertion { schema, normalized, line: None };
+    // The entry's row is the record of a request that brings a key.
+    let key = request.idempotency_key()?;
+    let caller = &request.caller()?.key_id;
+    let known_by = key.map(|key| LineRef::of_request(caller, &request.route, key.as_str(), &request.body_hash()));
+    let asked = Insertion { schema, normalized, line: known_by };
     match deps.entries.insert(invocation, &asked, policy).await? {
         Inserted::Done(outcome) => {
             tell(invocation, &outcome);
             Answer::json(200, &InsertAnswer::from(*outcome))
         }
+        Inserted::Again(outcome) => Ok(Answer::json(200, &InsertAnswer::from(*outcome))?.replayed()),
         Inserted::Refused(errors) => Err(Problem::invalid(errors)),
         Inserted::Held => Err(Problem::internal()),
     }

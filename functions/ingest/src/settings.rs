@@ -41,7 +41,7 @@ pub async fn toggle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
 /// What the change is known by: short, because the row keeps it.
 fn token(request: &Request, invocation: &Invocation) -> Result<String, Problem> {
     let known_by = match request.idempotency_key()? {
-        Some(key) => format!("key:{}:{}", request.caller()?.key_id, key.as_str()),
+        Some(key) => format!("key:{}:{}:{}", request.caller()?.key_id, request.route, key.as_str()),
         None => format!("request:{}", invocation.request_id),
     };
     Ok(body_hash(known_by.as_bytes()))

@@ -33,7 +33,14 @@ impl Timestamp {
         if !has_rfc3339_shape(text) {
             return None;
         }
-        text.parse::<jiff::Timestamp>().ok().map(|at| Self(at.as_millisecond()))
+        text.parse::<jiff::Timestamp>().ok().and_then(|at| Self::of_calendar(at.as_millisecond()))
+    }
+
+    /// A time from the year 1 to the last days of 9999: any other is written in a form that nobody reads back.
+    pub fn of_calendar(ms: i64) -> Option<Self> {
+        const FIRST_MS: i64 = Timestamp::from_ordinal(1).0;
+        const LAST_MS: i64 = Timestamp::from_ordinal(3_652_058).0;
+        (FIRST_MS..=LAST_MS).contains(&ms).then_some(Self(ms))
     }
 
     pub const fn millis(self) -> i64 {
@@ -100,6 +107,16 @@ impl<'de> Deserialize<'de> for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_could_not_be_read_back_is_none() {
+        assert_eq!(Timestamp::parse("0000-01-01T00:00:00+01:00"), None);
+        for text in ["0001-01-01T00:00:00Z", "9999-12-30T00:00:00Z"] {
+            let at = Timestamp::parse(text).expect("a time");
+            assert_eq!(Timestamp::parse(&at.to_string()), Some(at), "{text}");
+        }
+        assert_eq!(Timestamp::of_calendar(253_402_300_800_000), None);
+    }
 
     #[test]
     fn the_ordinal_counts_days_from_the_year_one() {

@@ -8,6 +8,6 @@ mod backfills;
 mod entries;
 mod settings;
 
-pub use backfills::{Backfills, Begun, Job, Turn};
+pub use backfills::{Backfills, Begun, Job, LEASE_MS, Turn};
 pub use entries::{Entries, Inserted};
 pub use settings::{Patched, Settings, SettingsTable};

@@ -163,7 +163,8 @@ fn differ(one: &Option<String>, other: &Option<String>) -> bool {
     one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one != other)
 }
 
-/// A line of a backfill that is done again after a crash, and was done before: it ends as it did then.
+/// A line of a backfill that is done again after a crash, or a request after its answer was lost, and was done before: it
+/// ends as it did then.
 fn done_before(
     asked: &Insertion,
     row: &EntryRow,
@@ -173,7 +174,7 @@ fn done_before(
     let line = asked.line.as_ref()?;
     let (action, matched_by) = if row.inserted_by.as_ref() == Some(line) {
         (Action::Inserted, None)
-    } else if row.updated_by.as_ref() == Some(line) {
+    } else if row.updated_by.contains(line) {
         (Action::Updated, Some(matched_by))
     } else {
         return None;
@@ -217,10 +218,10 @@ fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now:
         keys,
         entry: normalized.entry.clone(),
         metadata: normalized.metadata.clone(),
-        source_time: normalized.entry.source.time(),
+        source_time: normalized.entry.source.time().map(|at| at.min(now)),
         secondary_conflict: taken_by.clone(),
         inserted_by: asked.line.clone(),
-        updated_by: None,
+        updated_by: Vec::new(),
         version: 1,
         created_at: now,
         updated_at: now,

@@ -43,7 +43,7 @@ pub fn date(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     // A wrong weekday is the sender's mistake and says nothing about the day.
     let header = jiff::fmt::rfc2822::DateTimeParser::new().relaxed_weekday(true);
-    let of_header = || header.parse_timestamp(text).ok().map(|at| Timestamp::from_millis(at.as_millisecond()));
+    let of_header = || header.parse_timestamp(text).ok().and_then(|at| Timestamp::of_calendar(at.as_millisecond()));
     Timestamp::parse(text).or_else(of_header)
 }
 

@@ -48,12 +48,12 @@ pub struct EntryRow {
     /// Who has the secondary key that this entry would have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secondary_conflict: Option<EntryId>,
-    /// The line of a backfill that inserted it, and the one that last updated it: a line that is done again after a
-    /// crash knows its own work from another's.
+    /// The line of a backfill, or the request with its key, that inserted it, and those that last updated it: what is done
+    /// again, after a crash or a lost answer, knows its own work from another's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inserted_by: Option<LineRef>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub updated_by: Option<LineRef>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub updated_by: Vec<LineRef>,
     pub version: u64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -75,7 +75,7 @@ pub struct MarkerRow {
 pub struct Insertion {
     pub schema: Schema,
     pub normalized: Normalized,
-    /// The line of a backfill that it is.
+    /// The line of a backfill that it is, or the request that it is known by.
     pub line: Option<LineRef>,
 }
 
@@ -135,7 +135,7 @@ mod tests {
             source_time: Some(now),
             secondary_conflict: None,
             inserted_by: None,
-            updated_by: None,
+            updated_by: Vec::new(),
             version: 1,
             created_at: now,
             updated_at: now,

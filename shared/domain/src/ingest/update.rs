@@ -11,6 +11,9 @@ use crate::codes::{Action, FieldProblem, MatchedBy, Reason};
 use crate::fields::FieldError;
 use crate::time::Timestamp;
 
+/// How many of its last updates a row knows.
+const REMEMBERED: usize = 8;
+
 /// Merges `asked` into `row`, which it is known by. `other` is whoever else has the secondary key.
 ///
 /// The row may be newer than what was met in the slots, and the write is conditional on the row alone: a key that the
@@ -23,7 +26,7 @@ pub(super) fn update(
     policy: &PolicyRow,
     now: Timestamp,
 ) -> Decision {
-    if is_stale(asked, row) {
+    if is_stale(asked, row, now) {
         let outcome = Outcome { reason: Some(Reason::Stale), ..skipped(row, matched_by, other) };
         return match matched_by {
             MatchedBy::Primary => Decision::Done(Box::new(outcome)),
@@ -36,7 +39,7 @@ pub(super) fn update(
         let detail = "would be larger than 32 KB together with what is stored";
         return Decision::Refused(vec![FieldError::new("metadata", FieldProblem::OutOfRange, detail)]);
     }
-    next.source_time = asked.normalized.entry.source.time().or(row.source_time);
+    next.source_time = source_time(asked, now).or(row.source_time);
     let mut moves: Vec<_> = adopt_primary(asked, &mut next, now).into_iter().collect();
     moves.append(&mut move_secondary(asked, &mut next, other.clone(), now));
     let unchanged = next == *row && moves.is_empty();
@@ -48,7 +51,10 @@ pub(super) fn update(
         // The same input again leaves the same state, version and all.
         return Decision::Done(outcome(next));
     }
-    next.updated_by.clone_from(&asked.line);
+    // Others have updated it since, and a line that is done again is still known.
+    next.updated_by.extend(asked.line.clone());
+    let old = next.updated_by.len().saturating_sub(REMEMBERED);
+    next.updated_by.drain(..old);
     next.updated_at = now;
     next.version += 1;
     let mut changes = vec![Change::update(next.clone())];
@@ -57,8 +63,13 @@ pub(super) fn update(
 }
 
 /// Older than what is stored, by the source's own time. Without one nothing is.
-fn is_stale(asked: &Insertion, row: &EntryRow) -> bool {
-    asked.normalized.entry.source.time().zip(row.source_time).is_some_and(|(asked, stored)| asked < stored)
+fn is_stale(asked: &Insertion, row: &EntryRow, now: Timestamp) -> bool {
+    source_time(asked, now).zip(row.source_time).is_some_and(|(asked, stored)| asked < stored)
+}
+
+/// A source whose clock is ahead does not make all that follows it old.
+fn source_time(asked: &Insertion, now: Timestamp) -> Option<Timestamp> {
+    asked.normalized.entry.source.time().map(|at| at.min(now))
 }
 
 /// An entry that was known by its secondary alone takes the primary that comes with it.

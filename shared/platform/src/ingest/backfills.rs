@@ -2,6 +2,7 @@
 //! worked on by one at a time, and found again by recovery.
 
 use serde::{Deserialize, Serialize};
+use umavez_domain::codes::Reason;
 use umavez_domain::ingest::{
     BackfillId, BackfillInput, BackfillRequest, BackfillRow, BackfillState, Progress, Upload, emit_backfill,
 };
@@ -11,9 +12,7 @@ use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{
-    Condition, Found, IndexOf, Refusal, Store, StoreError, Transacted, Write, Written, attribute, read_row,
-};
+use crate::store::{Condition, Found, IndexOf, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
 /// The index of jobs that wait for somebody, as the template has it.
 const BY_TIME: &str = "by-time";
@@ -21,8 +20,10 @@ const BY_TIME: &str = "by-time";
 pub const LEASE_MS: i64 = 120_000;
 /// A job that nobody takes on for this long is handed over again; each time later than before.
 const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
-/// An upload that does not come is not waited for longer.
-const UPLOAD_MS: i64 = 3_600_000;
+/// An upload that does not come is not waited for longer: hours more than a form is good for.
+const UPLOAD_MS: i64 = 8 * 3_600_000;
+/// Lines that came with a request are kept as long as those that are uploaded.
+const INPUT_DAYS: i64 = 14;
 
 #[derive(Debug, Clone)]
 pub struct Backfills {
@@ -73,6 +74,7 @@ pub enum Turn {
 #[derive(Serialize, Deserialize)]
 struct InputRow {
     lines: String,
+    expires_at: i64,
 }
 
 impl Backfills {
@@ -93,7 +95,8 @@ impl Backfills {
         // Nobody has used this identity.
         let mut writes = vec![Write::put(&self.table, key, &job)?.when(Condition::Absent)];
         if let BackfillInput::Inline(lines) = &request.input {
-            let input = InputRow { lines: lines.clone() };
+            let expires_at = invocation.now.plus_days(INPUT_DAYS).seconds();
+            let input = InputRow { lines: lines.clone(), expires_at };
             writes.push(Write::put(&self.table, keys::backfill_input(&job.row.backfill_id), &input)?);
         }
         match self.store.transact(invocation, writes).await? {
@@ -119,11 +122,18 @@ impl Backfills {
     pub async fn uploaded(&self, invocation: &Invocation, upload: &Upload) -> Result<bool, StoreError> {
         let Some(job) = self.get(invocation, &upload.id).await? else { return Ok(false) };
         let mut next = Job { etag: Some(upload.etag.clone()), size: Some(upload.size), ..job.clone() };
+        // Given up as one that would not come, and come after all.
+        let given_up = job.row.state == BackfillState::Failed
+            && job.row.reason == Some(Reason::InputMissing)
+            && job.etag.is_none();
+        if job.row.state != BackfillState::AwaitingUpload && !given_up {
+            return Ok(false);
+        }
         next.row.state = BackfillState::Queued;
+        (next.row.reason, next.row.completed_at) = (None, None);
         next.hand_over(invocation.now);
         // It still waits for them: what is uploaded later is another file.
-        let waits = Condition::all([state_is(BackfillState::AwaitingUpload)?, as_read(&job)]);
-        self.replace(invocation, next, waits).await
+        self.replace(invocation, next, as_read(&job)).await
     }
 
     /// Takes the job on, if it is to be worked on and nobody does.
@@ -225,7 +235,7 @@ impl Backfills {
         let mut next = job.clone();
         match job.row.state {
             BackfillState::AwaitingUpload => {
-                next.row = job.row.failed(umavez_domain::codes::Reason::InputMissing, invocation.now);
+                next.row = job.row.failed(Reason::InputMissing, invocation.now);
                 next.is_over();
             }
             state if state.is_settled() => return Ok(false),
@@ -247,9 +257,13 @@ impl Backfills {
     /// All of the row but its lease.
     fn write(&self, job: &Job) -> Result<Write, StoreError> {
         let mut write = Write::update(&self.table, job.row.key()).set_row(job, &[])?;
-        for (name, there) in
-            [("emit", job.emit.is_some()), ("wake", job.wake.is_some()), ("wake_at", job.wake_at.is_some())]
-        {
+        for (name, there) in [
+            ("emit", job.emit.is_some()),
+            ("wake", job.wake.is_some()),
+            ("wake_at", job.wake_at.is_some()),
+            ("reason", job.row.reason.is_some()),
+            ("completed_at", job.row.completed_at.is_some()),
+        ] {
             if !there {
                 write = write.remove(name);
             }
@@ -278,8 +292,4 @@ impl Job {
 
 fn as_read(job: &Job) -> Condition {
     Condition::is_number("version", job.row.version)
-}
-
-fn state_is(state: BackfillState) -> Result<Condition, StoreError> {
-    Ok(Condition::Is("state".to_owned(), attribute(&state)?))
 }

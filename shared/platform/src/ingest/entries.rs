@@ -1,5 +1,6 @@
 //! Inserting once, or merging: the domain decides, a conditional write is made, and what refused it is decided on again.
 
+use umavez_domain::codes::Action;
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
     Change, Decision, DryRun, EntryId, EntryRow, Insertion, Met, Outcome, PolicyRow, Row, Schema, When, decide,
@@ -21,6 +22,8 @@ pub struct Entries {
 #[derive(Debug)]
 pub enum Inserted {
     Done(Box<Outcome>),
+    /// The same request, or line, was done before: it ends as it did then.
+    Again(Box<Outcome>),
     /// The entry cannot become what this would make of it.
     Refused(Vec<FieldError>),
     /// The gate did not let it through.
@@ -86,6 +89,7 @@ impl Entries {
                 return Ok(Inserted::Held);
             }
             match decision {
+                Decision::Done(outcome) if is_again(asked, &outcome) => return Ok(Inserted::Again(outcome)),
                 Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
                 Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
                 Decision::Read(id) => match self.row(invocation, asked.schema, &id).await? {
@@ -182,6 +186,11 @@ impl Entries {
             }
         }
     }
+}
+
+fn is_again(asked: &Insertion, outcome: &Outcome) -> bool {
+    let by = |line| outcome.row.inserted_by.as_ref() == Some(line) || outcome.row.updated_by.contains(line);
+    outcome.action != Action::Skipped && asked.line.as_ref().is_some_and(by)
 }
 
 enum Made {

@@ -47,6 +47,12 @@ impl LineRef {
     pub fn of(backfill: &BackfillId, line: u64) -> Self {
         Self(format!("{backfill}:{line}"))
     }
+
+    /// A request that brings a key: with the same bytes on the same route it is the same one.
+    pub fn of_request(caller: &KeyId, route: &str, key: &str, body_hash: &str) -> Self {
+        let hash = Sha256::digest(format!("{caller}\n{route}\n{body_hash}\n{key}").as_bytes());
+        Self(format!("req_{}", hex::encode(&hash[..16])))
+    }
 }
 
 #[cfg(test)]
