@@ -60,7 +60,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Resul
             Err(reason) => return fail(deps, invocation, &worker.held, &worker.job, reason).await,
         };
         let mut lines = Lines::of(&piece.bytes, progress.position, piece.at_end);
-        while let Some(line) = lines.next() {
+        for line in lines.by_ref() {
             if invocation.time_left() < LOW_TIME {
                 return worker.hand_over().await;
             }
