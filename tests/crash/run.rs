@@ -141,7 +141,9 @@ impl Run {
         let model = self.world.stack.model();
         let mut moved = false;
         for schedule in model.functions.iter().flat_map(|function| &function.schedules) {
+            // One after the other, and all that follows from it: what a replay shows does not depend on who was faster.
             self.world.stack.tick(&schedule.id).await;
+            self.world.drain().await;
             moved = true;
         }
         self.world.drain().await;
