@@ -1,7 +1,15 @@
 //! Mailings: a CSV becomes a mailing once, a recipient gets it once, a crash changes neither.
 //!
-//! [`normalize_email`] gives each recipient the one form that it is known by.
+//! [`Format::detect`] finds out how a file is written, [`Records`] reads it from any record on, and [`normalize_email`]
+//! gives each recipient the one form that it is known by.
 
+mod csv;
+mod encoding;
+mod format;
 mod recipient;
+mod records;
 
+pub use encoding::Encoding;
+pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
 pub use recipient::normalize_email;
+pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
