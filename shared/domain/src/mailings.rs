@@ -6,10 +6,15 @@
 mod csv;
 mod encoding;
 mod format;
+mod identity;
 mod recipient;
 mod records;
 
 pub use encoding::Encoding;
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
+pub use identity::{
+    Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, file_name, judge_entry,
+    judge_upload, shard_of_line, shards_of,
+};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
