@@ -5,16 +5,22 @@
 
 mod csv;
 mod encoding;
+mod entry;
 mod format;
 mod identity;
+mod mailing;
 mod recipient;
 mod records;
+mod shard;
 
 pub use encoding::Encoding;
+pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
 pub use identity::{
     Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, file_name, judge_entry,
     judge_upload, shard_of_line, shards_of,
 };
+pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
+pub use shard::{LEASE_MS, Recover, SUB_BATCH, ShardState, Take, is_abandoned, recover_shard, take};
