@@ -12,6 +12,7 @@ mod mailing;
 mod recipient;
 mod records;
 mod shard;
+mod template;
 
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
@@ -24,3 +25,4 @@ pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, com
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
 pub use shard::{LEASE_MS, Recover, SUB_BATCH, ShardState, Take, is_abandoned, recover_shard, take};
+pub use template::{Target, Template, TemplateError};
