@@ -1,7 +1,8 @@
 //! Mailings: a CSV becomes a mailing once, a recipient gets it once, a crash changes neither.
 //!
 //! [`Format::detect`] finds out how a file is written, [`Records`] reads it from any record on, and [`normalize_email`]
-//! gives each recipient the one form that it is known by.
+//! gives each recipient the one form that it is known by. A mailing's entries are spread over shards: [`take`] says who may
+//! work on one, [`next_of_entry`] what is done with a recipient, [`completion`] when all of it is over.
 
 mod csv;
 mod encoding;
@@ -13,6 +14,7 @@ mod recipient;
 mod records;
 mod shard;
 mod template;
+mod unsubscribe;
 
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
@@ -26,3 +28,4 @@ pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
 pub use shard::{LEASE_MS, Recover, SUB_BATCH, ShardState, Take, is_abandoned, recover_shard, take};
 pub use template::{Target, Template, TemplateError};
+pub use unsubscribe::{unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe};
