@@ -72,19 +72,24 @@ impl Format {
         if is_blank(rest, encoding) {
             return Err(refused(FileProblem::Empty));
         }
-        let mut readings = Vec::new();
+        let (mut readings, mut failed) = (Vec::new(), None);
         for separator in Separator::ALL.iter().copied() {
-            let first = First::read(rest, encoding, separator, at_end).map_err(refused)?;
-            let email = email_column(&first.columns(), options.email_column.as_deref());
-            readings.push((separator, first, email));
+            match First::read(rest, encoding, separator, at_end) {
+                Ok(first) => {
+                    let email = email_column(&first.columns(), options.email_column.as_deref());
+                    readings.push((separator, first, email));
+                }
+                Err(problem) => failed = failed.or(Some(problem)),
+            }
         }
         // The separator under which the header says where the address is; else the one that cuts most.
         let found = |email: &Result<usize, FileProblem>| *email != Err(FileProblem::NoEmailColumn);
         readings.sort_by_key(|(_, first, email)| std::cmp::Reverse((found(email), first.fields.len())));
-        let Some((separator, first, email)) = readings.into_iter().next() else {
-            return Err(refused(FileProblem::NoEmailColumn));
+        let best = readings.into_iter().next().filter(|(_, _, email)| failed.is_none() || found(email));
+        let Some((separator, first, email)) = best else {
+            return Err(refused(failed.unwrap_or(FileProblem::NoEmailColumn)));
         };
-        if email == Err(FileProblem::NoEmailColumn) && options.email_column.is_none() && first.is_one_address() {
+        if !found(&email) && options.email_column.is_none() && first.is_one_address() {
             return Ok(Self { encoding, separator, columns: vec!["email".to_owned()], email: 0, start: at });
         }
         let email = email.map_err(refused)?;
@@ -131,9 +136,10 @@ impl First {
         self.fields.iter().map(|field| column_name(field)).collect()
     }
 
-    /// A file of nothing but addresses needs no header.
+    /// A file of nothing but addresses needs no header. Empty cells beside them are nothing.
     fn is_one_address(&self) -> bool {
-        self.fields.len() == 1 && self.fields.iter().all(|field| field.contains('@'))
+        let blank = |field: &String| field.trim().is_empty();
+        self.fields.split_first().is_some_and(|(first, more)| first.contains('@') && more.iter().all(blank))
     }
 }
 
@@ -182,6 +188,7 @@ mod tests {
             ("\u{feff}email\r\na@b.co", Separator::Comma, 0, 2),
             ("\r\n \nnome;email;valor, em reais\n", Separator::Semicolon, 1, 4),
             ("nome\t\"Email Address\"\n", Separator::Tab, 1, 2),
+            ("email;tamanho,\"pol\n", Separator::Semicolon, 0, 2),
             ("\"nome\ncompleto\",EMAIL", Separator::Comma, 1, 2),
             ("\"nome\ncompleto\",EMAIL\n", Separator::Comma, 1, 3),
         ] {
@@ -195,6 +202,7 @@ mod tests {
         let format = detect("\na@b.co\nc@d.co").expect("a format");
         assert_eq!((format.columns.as_slice(), format.start.next_line), (["email".to_owned()].as_slice(), 2));
         assert_eq!(format.start.next_byte, 1);
+        assert_eq!(detect("a@b.co;;\nc@d.co;;\n").map(|format| format.separator), Ok(Separator::Semicolon));
         assert_eq!(detect("a@b.co,Ana\n"), Err(FileProblem::NoEmailColumn));
         assert_eq!(detect("Dear Sir\nor Madam"), Err(FileProblem::NoEmailColumn));
     }
@@ -216,6 +224,7 @@ mod tests {
             ("\u{feff}\r\n \n", FileProblem::Empty),
             ("PK\u{3}\u{4}\0\0", FileProblem::NotText),
             ("\"email\na@b.co\n", FileProblem::QuoteNeverCloses),
+            ("nome,\"email\na@b.co\n", FileProblem::QuoteNeverCloses),
             ("email,e-mail\n", FileProblem::TwoEmailColumns),
             ("email,nome,Nome \n", FileProblem::ColumnTwice),
             (many.as_str(), FileProblem::TooManyColumns),
