@@ -180,6 +180,39 @@ codes! {
     }
 }
 
+codes! {
+    /// Why a row of a mailing's file is no recipient.
+    RowProblem {
+        EmailMissing = "email_missing",
+        /// Not one name and one domain with an @ between them.
+        EmailMalformed = "email_malformed",
+        /// What stands before the @ cannot be delivered to.
+        EmailLocalPart = "email_local_part",
+        /// What stands after the @ is no domain.
+        EmailDomain = "email_domain",
+        EmailTooLong = "email_too_long",
+        /// It says more than the header has columns for.
+        TooManyFields = "too_many_fields",
+        RowTooLong = "row_too_long",
+    }
+}
+
+codes! {
+    /// Why a mailing's file cannot be read, or not any further.
+    FileProblem {
+        Empty = "file_empty",
+        NotText = "file_not_text",
+        NotUtf8 = "file_not_utf8",
+        NotUtf16 = "file_not_utf16",
+        QuoteNeverCloses = "quote_never_closes",
+        HeaderTooLong = "header_too_long",
+        TooManyColumns = "too_many_columns",
+        ColumnTwice = "column_twice",
+        NoEmailColumn = "no_email_column",
+        TwoEmailColumns = "two_email_columns",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::access::KeyId;
 use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
+use crate::mailings::{MailingEntryId, MailingId};
 use crate::time::Timestamp;
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
@@ -173,6 +174,55 @@ pub fn backfill_input(id: &BackfillId) -> Key {
     Key { pk: format!("BACKFILL#{id}"), sk: "INPUT".to_owned() }
 }
 
+/// The row that says which mailing has a file's name. Names are foreign, so they are hashed.
+pub fn mailing_name(caller: &KeyId, file_name: &str) -> Key {
+    Key { pk: format!("NAME#{caller}#{}", short_hash(file_name)), sk: "NAME".to_owned() }
+}
+
+/// The row of a mailing.
+pub fn mailing(id: &MailingId) -> Key {
+    Key { pk: mailing_partition(id), sk: "MAILING".to_owned() }
+}
+
+/// What a mailing says: too large to be written again with every state.
+pub fn mailing_content(id: &MailingId) -> Key {
+    Key { pk: mailing_partition(id), sk: "CONTENT".to_owned() }
+}
+
+/// The prefix of shard rows within their mailing's partition.
+pub const MAILING_SHARD_PREFIX: &str = "SHARD#";
+
+/// The partition that holds a mailing's own rows, and those of its shards, but none of its entries.
+pub fn mailing_partition(id: &MailingId) -> String {
+    format!("MAILING#{id}")
+}
+
+/// The row of one shard: its state, its lease and its counts.
+pub fn mailing_shard(id: &MailingId, shard: u32) -> Key {
+    Key { pk: mailing_partition(id), sk: format!("{MAILING_SHARD_PREFIX}{shard:02}") }
+}
+
+/// The partition that holds the entries of one shard.
+pub fn mailing_entries(id: &MailingId, shard: u32) -> String {
+    format!("MAILING#{id}#{shard:02}")
+}
+
+/// What the sort keys of recipients begin with, within their shard's partition.
+pub const MAILING_ENTRY_PREFIX: &str = "ENTRY#";
+
+/// What the sort keys of invalid rows begin with, within their shard's partition.
+pub const MAILING_LINE_PREFIX: &str = "LINE#";
+
+/// The row of one recipient.
+pub fn mailing_entry(id: &MailingEntryId) -> Key {
+    Key { pk: mailing_entries(&id.mailing, id.shard), sk: format!("{MAILING_ENTRY_PREFIX}{}", id.email_hash) }
+}
+
+/// The row of a line that is no recipient.
+pub fn mailing_invalid(id: &MailingId, shard: u32, line: u64) -> Key {
+    Key { pk: mailing_entries(id, shard), sk: format!("{MAILING_LINE_PREFIX}{line:010}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,6 +291,29 @@ mod tests {
         assert_eq!(
             shown(rate_of_chat("telegram", "default", "987654321")),
             "RATE#telegram#default#8a9bcf1e51e812d0af8465a8dbcc9f74 | CHAT"
+        );
+    }
+
+    #[test]
+    fn golden_keys_of_mailings() {
+        let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
+        let caller = PresentedKey::of("local").id;
+        let id = MailingId::of(&caller, "monthly.csv", 0);
+        assert_eq!(
+            shown(mailing_name(&caller, "monthly.csv")),
+            "NAME#25bf8e1a2393f110#d424e8217020ae25c1fd63eb8e6b4cca | NAME"
+        );
+        assert_eq!(shown(mailing(&id)), "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e | MAILING");
+        assert_eq!(shown(mailing_content(&id)), "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e | CONTENT");
+        assert_eq!(shown(mailing_shard(&id, 7)), "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e | SHARD#07");
+        let entry = MailingEntryId::of(&id, "a@example.com", 99);
+        assert_eq!(
+            shown(mailing_entry(&entry)),
+            "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e#02 | ENTRY#08168cd80dfd534ab0f10af10f1303fe"
+        );
+        assert_eq!(
+            shown(mailing_invalid(&id, 3, 120)),
+            "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e#03 | LINE#0000000120"
         );
     }
 }

@@ -9,6 +9,7 @@ pub mod ingest;
 pub mod intents;
 pub mod keys;
 pub mod lease;
+pub mod mailings;
 pub mod outbound;
 pub mod outbox;
 pub mod time;

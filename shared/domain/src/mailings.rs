@@ -1,0 +1,31 @@
+//! Mailings: a CSV becomes a mailing once, a recipient gets it once, a crash changes neither.
+//!
+//! [`Format::detect`] finds out how a file is written, [`Records`] reads it from any record on, and [`normalize_email`]
+//! gives each recipient the one form that it is known by. A mailing's entries are spread over shards: [`take`] says who may
+//! work on one, [`next_of_entry`] what is done with a recipient, [`completion`] when all of it is over.
+
+mod csv;
+mod encoding;
+mod entry;
+mod format;
+mod identity;
+mod mailing;
+mod recipient;
+mod records;
+mod shard;
+mod template;
+mod unsubscribe;
+
+pub use encoding::Encoding;
+pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
+pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
+pub use identity::{
+    Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, file_name, judge_entry,
+    judge_upload, shard_of_line, shards_of,
+};
+pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
+pub use recipient::normalize_email;
+pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
+pub use shard::{LEASE_MS, Recover, SUB_BATCH, ShardState, Take, is_abandoned, recover_shard, take};
+pub use template::{Target, Template, TemplateError};
+pub use unsubscribe::{unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe};

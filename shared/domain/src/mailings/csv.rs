@@ -1,0 +1,152 @@
+//! Where fields and records end (RFC 4180, and what spreadsheets make of it). One machine finds the end of a record in the
+//! file's own units and the fields in its text, so that the two cannot disagree.
+
+use super::encoding::Encoding;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    FieldStart,
+    Plain,
+    Quoted,
+    /// After a quote inside of quotes: it is doubled, or it was the closing one.
+    QuoteInQuoted,
+}
+
+enum Step {
+    /// It belongs to the field.
+    Text,
+    /// It is a quote that says something about the field.
+    Quote,
+    FieldEnd,
+    RecordEnd,
+}
+
+const QUOTE: u32 = '"' as u32;
+const LF: u32 = '\n' as u32;
+const CR: u32 = '\r' as u32;
+
+impl State {
+    fn step(&mut self, unit: u32, separator: u32) -> Step {
+        let (next, step) = match (*self, unit) {
+            (Self::Quoted, QUOTE) => (Self::QuoteInQuoted, Step::Quote),
+            (Self::Quoted, _) => (Self::Quoted, Step::Text),
+            (Self::QuoteInQuoted, QUOTE) => (Self::Quoted, Step::Text),
+            (_, LF | CR) => (Self::FieldStart, Step::RecordEnd),
+            (_, unit) if unit == separator => (Self::FieldStart, Step::FieldEnd),
+            (Self::FieldStart, QUOTE) => (Self::Quoted, Step::Quote),
+            _ => (Self::Plain, Step::Text),
+        };
+        *self = next;
+        step
+    }
+}
+
+/// What a look for the end of a record found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Bytes of the record, and of it with its end.
+    At { text: usize, whole: usize },
+    /// The bytes end first, in this state.
+    Open(State),
+    /// The bytes end with a CR, to which a LF may belong.
+    Unclear,
+}
+
+/// The end of the record that `bytes` begin with. `last` says that the file ends with them.
+pub(super) fn record_end(bytes: &[u8], encoding: Encoding, separator: char, last: bool) -> End {
+    let mut state = State::FieldStart;
+    let mut units = encoding.units(bytes).enumerate();
+    while let Some((at, unit)) = units.next() {
+        if !matches!(state.step(unit.into(), separator.into()), Step::RecordEnd) {
+            continue;
+        }
+        let text = at * encoding.width();
+        return match units.next() {
+            Some((_, next)) if u32::from(unit) == CR && u32::from(next) == LF => {
+                End::At { text, whole: text + 2 * encoding.width() }
+            }
+            None if u32::from(unit) == CR && !last => End::Unclear,
+            _ => End::At { text, whole: text + encoding.width() },
+        };
+    }
+    End::Open(state)
+}
+
+/// The end of the line, whatever is quoted in it.
+pub(super) fn line_end(bytes: &[u8], encoding: Encoding, last: bool) -> End {
+    let plain = |unit: &u16| !matches!(u32::from(*unit), LF | CR);
+    let text = encoding.units(bytes).take_while(plain).count() * encoding.width();
+    match record_end(&bytes[text..], encoding, '\n', last) {
+        End::At { whole, .. } => End::At { text, whole: text + whole },
+        other => other,
+    }
+}
+
+/// Ends of lines in the bytes of a record, its own included.
+pub(super) fn lines(bytes: &[u8], encoding: Encoding) -> u64 {
+    let mut after_cr = false;
+    let mut count = 0;
+    for unit in encoding.units(bytes).map(u32::from) {
+        count += u64::from(unit == CR || (unit == LF && !after_cr));
+        after_cr = unit == CR;
+    }
+    count
+}
+
+/// The fields of a record's text.
+pub(super) fn fields(text: &str, separator: char) -> Vec<String> {
+    let (mut state, mut all, mut field) = (State::FieldStart, Vec::new(), String::new());
+    for c in text.chars() {
+        match state.step(c.into(), separator.into()) {
+            Step::Text => field.push(c),
+            Step::Quote => {}
+            Step::FieldEnd | Step::RecordEnd => all.push(std::mem::take(&mut field)),
+        }
+    }
+    all.push(field);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_cut_as_spreadsheets_write_them() {
+        let cases: [(&str, &[&str]); 9] = [
+            ("a,b,c", &["a", "b", "c"]),
+            ("", &[""]),
+            (",", &["", ""]),
+            ("\"a,b\",c", &["a,b", "c"]),
+            ("\"a\r\nb\",c", &["a\r\nb", "c"]),
+            ("\"say \"\"hi\"\"\",\"\"", &["say \"hi\"", ""]),
+            ("5\" disk,b", &["5\" disk", "b"]),
+            ("\"a\" b,c", &["a b", "c"]),
+            ("a;b\tc", &["a;b\tc"]),
+        ];
+        for (text, cut) in cases {
+            assert_eq!(fields(text, ','), cut, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_ends_at_a_line_end_outside_of_quotes() {
+        let end = |text: &str, last| record_end(text.as_bytes(), Encoding::Utf8, ',', last);
+        assert_eq!(end("ab\ncd", false), End::At { text: 2, whole: 3 });
+        assert_eq!(end("ab\r\ncd", false), End::At { text: 2, whole: 4 });
+        assert_eq!(end("ab\rcd", false), End::At { text: 2, whole: 3 });
+        assert_eq!(end("\"a\nb\"\n", false), End::At { text: 5, whole: 6 });
+        assert_eq!(end("ab\r", false), End::Unclear);
+        assert_eq!(end("ab\r", true), End::At { text: 2, whole: 3 });
+        assert_eq!(end("ab,\"", true), End::Open(State::Quoted));
+        assert_eq!(line_end(b"\"ab\ncd", Encoding::Utf8, false), End::At { text: 3, whole: 4 });
+        assert_eq!(lines(b"\"a\r\nb\nc\rd\"\r\n", Encoding::Utf8), 4);
+    }
+
+    #[test]
+    fn half_a_character_is_no_separator() {
+        // U+2C0A and U+0A2C: a comma's and a line end's byte in each.
+        let text: Vec<u8> = "\u{2c0a}\u{a2c},b\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!(record_end(&text, Encoding::Utf16Le, ',', true), End::At { text: 8, whole: 10 });
+    }
+}

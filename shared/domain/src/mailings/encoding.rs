@@ -1,0 +1,97 @@
+//! How the bytes of a file are text. Nothing is guessed beyond a byte order mark: a guess that is wrong once in a thousand
+//! files mangles names in that one and tells nobody.
+
+use crate::codes::{FileProblem, codes};
+
+codes! {
+    /// Without a mark a file is UTF-8, unless the caller says what it is.
+    Encoding {
+        Utf8 = "utf-8",
+        Utf16Le = "utf-16le",
+        Utf16Be = "utf-16be",
+        /// As spreadsheets write it, which is Windows-1252.
+        Latin1 = "latin1",
+    }
+}
+
+/// Windows-1252 where it is not Latin-1: 0x80 to 0x9F. Five of them are not assigned, and stay what they are.
+const WINDOWS_1252: [char; 32] = [
+    '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}', '‘', '’',
+    '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
+];
+
+impl Encoding {
+    /// The encoding of a file that begins so, and the length of its mark. A mark is right, whatever was asked for.
+    pub fn of(head: &[u8], asked: Option<Self>) -> (Self, usize) {
+        match head {
+            [0xef, 0xbb, 0xbf, ..] => (Self::Utf8, 3),
+            [0xff, 0xfe, ..] => (Self::Utf16Le, 2),
+            [0xfe, 0xff, ..] => (Self::Utf16Be, 2),
+            _ => (asked.unwrap_or(Self::Utf8), 0),
+        }
+    }
+
+    /// Bytes of one unit. What separates fields and records is one unit in each encoding, and a part of no other character.
+    pub(super) const fn width(self) -> usize {
+        match self {
+            Self::Utf8 | Self::Latin1 => 1,
+            Self::Utf16Le | Self::Utf16Be => 2,
+        }
+    }
+
+    pub(super) fn units(self, bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
+        bytes.chunks_exact(self.width()).map(move |unit| match (self, unit) {
+            (Self::Utf16Le, [low, high]) => u16::from_le_bytes([*low, *high]),
+            (Self::Utf16Be, [high, low]) => u16::from_be_bytes([*high, *low]),
+            (_, unit) => unit.first().copied().map_or(0, u16::from),
+        })
+    }
+
+    /// A record as text. A NUL is in no text file: it is a spreadsheet's own format, or UTF-16 without a mark.
+    pub(super) fn decode(self, bytes: &[u8]) -> Result<String, FileProblem> {
+        let text = match self {
+            Self::Utf8 | Self::Latin1 if bytes.contains(&0) => Err(FileProblem::NotText),
+            Self::Utf8 => std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| FileProblem::NotUtf8),
+            Self::Latin1 => Ok(bytes.iter().map(|byte| windows_1252(*byte)).collect()),
+            Self::Utf16Le | Self::Utf16Be if !bytes.len().is_multiple_of(2) => Err(FileProblem::NotUtf16),
+            Self::Utf16Le | Self::Utf16Be => {
+                char::decode_utf16(self.units(bytes)).collect::<Result<String, _>>().map_err(|_| FileProblem::NotUtf16)
+            }
+        }?;
+        if text.contains('\0') { Err(FileProblem::NotText) } else { Ok(text) }
+    }
+}
+
+fn windows_1252(byte: u8) -> char {
+    match byte {
+        0x80..=0x9f => WINDOWS_1252[usize::from(byte - 0x80)],
+        _ => char::from(byte),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_right_whatever_was_asked_for() {
+        assert_eq!(Encoding::of(b"\xef\xbb\xbfa", Some(Encoding::Latin1)), (Encoding::Utf8, 3));
+        assert_eq!(Encoding::of(b"\xff\xfea\0", None), (Encoding::Utf16Le, 2));
+        assert_eq!(Encoding::of(b"\xfe\xff\0a", None), (Encoding::Utf16Be, 2));
+        assert_eq!(Encoding::of(b"a", None), (Encoding::Utf8, 0));
+        assert_eq!(Encoding::of(b"", Some(Encoding::Latin1)), (Encoding::Latin1, 0));
+    }
+
+    #[test]
+    fn text_is_read_in_each_encoding_and_mistaken_for_none() {
+        assert_eq!(Encoding::Utf8.decode("ação".as_bytes()).as_deref(), Ok("ação"));
+        assert_eq!(Encoding::Utf8.decode(b"a\xe7\xe3o"), Err(FileProblem::NotUtf8));
+        assert_eq!(Encoding::Latin1.decode(b"a\xe7\xe3o \x80\x9f").as_deref(), Ok("ação €Ÿ"));
+        assert_eq!(Encoding::Utf16Le.decode(b"\xe7\0=\xd8\0\xde").as_deref(), Ok("ç😀"));
+        assert_eq!(Encoding::Utf16Be.decode(b"\0\xe7\xd8=\xde\0").as_deref(), Ok("ç😀"));
+        assert_eq!(Encoding::Utf16Be.decode(b"\xd8="), Err(FileProblem::NotUtf16));
+        for encoding in [Encoding::Utf8, Encoding::Latin1] {
+            assert_eq!(encoding.decode(b"a\0\xff"), Err(FileProblem::NotText), "{encoding}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What a mailing and its entries are known by.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::access::KeyId;
+use crate::codes::codes;
+
+const PREFIX: &str = "mlg_";
+const HASH_DIGITS: usize = 32;
+const LONGEST_FILE_NAME: usize = 255;
+
+/// The import's last write creates the rows of all shards and changes the mailing's own, and a transaction has a hundred
+/// actions.
+pub const MOST_SHARDS: u32 = 99;
+
+/// About two thousand recipients: minutes of sending, not hours, and many leases for a large file.
+const BYTES_OF_A_SHARD: u64 = 64 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MailingId(String);
+
+impl MailingId {
+    /// By whoever uploads and the file's name: the same name is the same mailing. `turn` counts how often a file that
+    /// proved bad gave its name free again; the row of the name knows it.
+    pub fn of(caller: &KeyId, file_name: &str, turn: u32) -> Self {
+        let hash = Sha256::digest(format!("{caller}:{turn}:{file_name}").as_bytes());
+        Self(format!("{PREFIX}{}", hex::encode(&hash[..HASH_DIGITS / 2])))
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        text.strip_prefix(PREFIX).filter(|hash| is_hash(hash)).map(|_| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for MailingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One recipient of one mailing. As text it is a tag that SES takes, by which events find their entry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MailingEntryId {
+    pub mailing: MailingId,
+    pub shard: u32,
+    /// Of the normalized address.
+    pub email_hash: String,
+}
+
+impl MailingEntryId {
+    pub fn of(mailing: &MailingId, email: &str, shards: u32) -> Self {
+        let hash = Sha256::digest(email.as_bytes());
+        let (name, place) = hash.split_at(HASH_DIGITS / 2);
+        let place = place.iter().take(8).fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
+        let shard = u32::try_from(place % u64::from(shards.max(1))).unwrap_or(0);
+        Self { mailing: mailing.clone(), shard, email_hash: hex::encode(name) }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let (mailing, shard, hash) = (MailingId::parse(parts.next()?)?, parts.next()?, parts.next()?);
+        let shaped = parts.next().is_none() && is_hash(hash) && shard.len() == 2;
+        let shard = shard.bytes().all(|byte| byte.is_ascii_digit()).then(|| shard.parse().ok())??;
+        shaped.then(|| Self { mailing, shard, email_hash: hash.to_owned() })
+    }
+}
+
+impl fmt::Display for MailingEntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:02}-{}", self.mailing, self.shard, self.email_hash)
+    }
+}
+
+/// Over how many shards a file of this size is spread.
+pub fn shards_of(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(BYTES_OF_A_SHARD)).unwrap_or(MOST_SHARDS).clamp(1, MOST_SHARDS)
+}
+
+/// The shard of a row that has no address to be known by.
+pub fn shard_of_line(line: u64, shards: u32) -> u32 {
+    u32::try_from(line % u64::from(shards.max(1))).unwrap_or(0)
+}
+
+/// The name of an uploaded file, without the folders that some browsers put before it. The error is written for the caller.
+pub fn file_name(text: &str) -> Result<&str, &'static str> {
+    let name = text.rsplit(['/', '\\']).next().unwrap_or(text).trim();
+    if name.is_empty() {
+        Err("must not be blank")
+    } else if name.len() > LONGEST_FILE_NAME {
+        Err("must not be longer than 255 bytes")
+    } else if name.chars().any(char::is_control) {
+        Err("must not contain control characters")
+    } else {
+        Ok(name)
+    }
+}
+
+/// The identity of a file's content: bytes are compared, not meanings.
+pub fn content_hash(file: &[u8]) -> String {
+    hex::encode(Sha256::digest(file))
+}
+
+codes! {
+    /// What a known name with other content means.
+    NameMode {
+        /// The mailing that has the name is the answer, and the caller is told that its content differs.
+        Lenient = "lenient",
+        /// It is refused, so that a new month's `monthly.csv` is not swallowed.
+        Strict = "strict",
+    }
+}
+
+/// What an upload is to the mailing that has its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upload {
+    /// No mailing has the name: make one.
+    New,
+    /// Answer with the one that has it: `created: false`.
+    Known { content_matches: bool },
+    /// 409.
+    Refused,
+}
+
+/// `stored` is the content hash of the mailing that has the name, if there is one.
+pub fn judge_upload(stored: Option<&str>, asked: &str, mode: NameMode) -> Upload {
+    match stored {
+        None => Upload::New,
+        Some(stored) if stored == asked => Upload::Known { content_matches: true },
+        Some(_) if mode == NameMode::Strict => Upload::Refused,
+        Some(_) => Upload::Known { content_matches: false },
+    }
+}
+
+/// What the insert of an entry met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inserted {
+    New,
+    /// This very line, from before a crash: it counts as new.
+    Mine,
+    /// The address was in an earlier line.
+    Duplicate {
+        of_line: u64,
+    },
+}
+
+/// `stored` is the line of the entry that has the address, if there is one.
+pub fn judge_entry(stored: Option<u64>, line: u64) -> Inserted {
+    match stored {
+        None => Inserted::New,
+        Some(of_line) if of_line == line => Inserted::Mine,
+        Some(of_line) => Inserted::Duplicate { of_line },
+    }
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == HASH_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::PresentedKey;
+
+    fn mailing() -> MailingId {
+        MailingId::of(&PresentedKey::of("a").id, "monthly.csv", 0)
+    }
+
+    #[test]
+    fn the_same_name_of_the_same_caller_is_the_same_mailing() {
+        let (a, b) = (PresentedKey::of("a").id, PresentedKey::of("b").id);
+        assert_eq!(MailingId::of(&a, "monthly.csv", 0), mailing());
+        for other in [MailingId::of(&b, "monthly.csv", 0), MailingId::of(&a, "Monthly.csv", 0)] {
+            assert_ne!(other, mailing());
+        }
+        assert_ne!(MailingId::of(&a, "monthly.csv", 1), mailing(), "a bad file gave the name free");
+        assert_eq!(MailingId::parse(mailing().as_str()), Some(mailing()));
+        assert_eq!(MailingId::parse("mlg_7"), None);
+    }
+
+    #[test]
+    fn an_entry_is_found_by_its_tag() {
+        let id = MailingEntryId::of(&mailing(), "a@b.co", 99);
+        let tag = id.to_string();
+        assert_eq!(MailingEntryId::parse(&tag), Some(id));
+        assert!(tag.len() <= 256 && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "SES");
+        for text in ["", "msg_1", &tag[1..], &format!("{tag}-"), &tag.replacen('-', "-+", 1)] {
+            assert_eq!(MailingEntryId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn recipients_are_spread_evenly() {
+        let mut counts = [0_u32; 99];
+        for n in 0..99_000 {
+            counts[MailingEntryId::of(&mailing(), &format!("user{n}@example.com"), 99).shard as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1_150).contains(count)), "{counts:?}");
+        assert_eq!(MailingEntryId::of(&mailing(), "a@b.co", 0).shard, 0);
+    }
+
+    #[test]
+    fn a_file_has_between_one_shard_and_as_many_as_one_write_makes() {
+        assert_eq!([0, 1, 64 * 1024, 64 * 1024 + 1, 1 << 40].map(shards_of), [1, 1, 1, 2, 99]);
+        assert_eq!(shards_of(u64::MAX), 99);
+        assert_eq!((shard_of_line(100, 99), shard_of_line(5, 0)), (1, 0));
+    }
+
+    #[test]
+    fn a_file_name_is_a_name() {
+        assert_eq!(file_name("C:\\fakepath\\monthly.csv "), Ok("monthly.csv"));
+        assert_eq!(file_name("a/b/lista de março.csv"), Ok("lista de março.csv"));
+        for text in ["", " ", "a/", "a\nb.csv", "a\0.csv", &"a".repeat(256)] {
+            assert!(file_name(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_name_with_other_content_is_told_or_refused() {
+        let (october, november) = (content_hash(b"a@b.co"), content_hash(b"c@d.co"));
+        let known = |content_matches| Upload::Known { content_matches };
+        for (stored, mode, upload) in [
+            (None, NameMode::Strict, Upload::New),
+            (Some(november.as_str()), NameMode::Strict, known(true)),
+            (Some(november.as_str()), NameMode::Lenient, known(true)),
+            (Some(october.as_str()), NameMode::Lenient, known(false)),
+            (Some(october.as_str()), NameMode::Strict, Upload::Refused),
+        ] {
+            assert_eq!(judge_upload(stored, &november, mode), upload, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_replay_knows_its_own_rows_from_duplicates() {
+        assert_eq!(judge_entry(None, 3), Inserted::New);
+        assert_eq!(judge_entry(Some(3), 3), Inserted::Mine);
+        assert_eq!(judge_entry(Some(1), 3), Inserted::Duplicate { of_line: 1 });
+    }
+}

@@ -1,0 +1,240 @@
+//! The states of a mailing, and when it is over.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::EntryState;
+use crate::codes::codes;
+
+codes! {
+    MailingState {
+        /// Being imported, waiting for its content, or given back by recovery.
+        Pending = "PENDING",
+        /// Its shards are handed to their queue.
+        Queued = "QUEUED",
+        Processing = "PROCESSING",
+        /// Every entry is settled, proved by counts.
+        Completed = "COMPLETED",
+        /// Its file could not be read.
+        Failed = "FAILED",
+        Paused = "PAUSED",
+        Canceled = "CANCELED",
+    }
+}
+
+/// What happens to a mailing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MailingEvent {
+    /// Its import ended, or it was given content.
+    Ready,
+    /// A sender took the lease of one of its shards.
+    Begun,
+    /// Its last shard was finished: [`Completion::Complete`].
+    Finished,
+    /// Its file cannot be read.
+    Unreadable,
+    Pause,
+    Resume,
+    Cancel,
+    /// `retry-failed`, a resend or a late event gave a shard something to do.
+    Reopened,
+    /// Recovery found no live shard.
+    Abandoned,
+}
+
+/// What is written, conditional on the state that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    To(MailingState),
+    /// It is as the event wants it, or beyond: nothing is written, and nothing is wrong.
+    Already,
+    /// It cannot be asked of a mailing in this state: 409.
+    Refused,
+}
+
+/// `ready`: it is imported and has content, with this event.
+pub fn move_mailing(state: MailingState, event: MailingEvent, ready: bool) -> Move {
+    use MailingEvent as E;
+    use MailingState::{Canceled, Completed, Failed, Paused, Pending, Processing, Queued};
+    let waiting = if ready { Queued } else { Pending };
+    match (event, state) {
+        (E::Ready, Pending) if ready => Move::To(Queued),
+        (E::Ready, _) => Move::Already,
+        (E::Begun, Pending | Queued) if ready => Move::To(Processing),
+        (E::Begun, Processing) => Move::Already,
+        // Also when it was paused, or given back by recovery, while its last sends were under way.
+        (E::Finished, Pending | Queued | Processing | Paused) if ready => Move::To(Completed),
+        (E::Finished, Completed | Canceled) => Move::Already,
+        (E::Unreadable, Pending | Paused) if !ready => Move::To(Failed),
+        (E::Unreadable, Failed | Canceled) => Move::Already,
+        (E::Pause, Pending | Queued | Processing) => Move::To(Paused),
+        (E::Pause, Paused) => Move::Already,
+        (E::Resume, Paused) => Move::To(waiting),
+        (E::Resume, Pending | Queued | Processing) => Move::Already,
+        (E::Cancel, Pending | Queued | Processing | Paused) => Move::To(Canceled),
+        (E::Cancel, Canceled) => Move::Already,
+        (E::Reopened, Completed) => Move::To(Queued),
+        (E::Reopened, Queued | Processing | Paused) => Move::Already,
+        (E::Reopened, Pending) if ready => Move::Already,
+        (E::Abandoned, Processing) => Move::To(Pending),
+        (E::Abandoned, _) => Move::Already,
+        (
+            E::Begun | E::Finished | E::Unreadable | E::Pause | E::Resume | E::Cancel | E::Reopened,
+            Pending | Queued | Processing | Completed | Failed | Paused | Canceled,
+        ) => Move::Refused,
+    }
+}
+
+/// Entries by state. A shard's are set from a recount under its lease, never added to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryCounts {
+    pub pending: u64,
+    pub sending: u64,
+    pub sent: u64,
+    pub failed: u64,
+    pub invalid: u64,
+    pub unknown: u64,
+    pub suppressed: u64,
+    pub canceled: u64,
+}
+
+impl EntryCounts {
+    pub fn add(&mut self, state: EntryState) {
+        let counted = match state {
+            EntryState::Pending => &mut self.pending,
+            EntryState::Sending => &mut self.sending,
+            EntryState::Sent => &mut self.sent,
+            EntryState::Failed => &mut self.failed,
+            EntryState::Invalid => &mut self.invalid,
+            EntryState::Unknown => &mut self.unknown,
+            EntryState::Suppressed => &mut self.suppressed,
+            EntryState::Canceled => &mut self.canceled,
+        };
+        *counted += 1;
+    }
+
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            pending: self.pending + other.pending,
+            sending: self.sending + other.sending,
+            sent: self.sent + other.sent,
+            failed: self.failed + other.failed,
+            invalid: self.invalid + other.invalid,
+            unknown: self.unknown + other.unknown,
+            suppressed: self.suppressed + other.suppressed,
+            canceled: self.canceled + other.canceled,
+        }
+    }
+
+    pub fn open(&self) -> u64 {
+        self.pending + self.sending
+    }
+
+    pub fn total(&self) -> u64 {
+        self.open() + self.sent + self.failed + self.invalid + self.unknown + self.suppressed + self.canceled
+    }
+}
+
+/// Whether a mailing is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    Complete(EntryCounts),
+    /// These shards are not finished.
+    Open(Vec<u32>),
+    /// Every shard says that it is finished, and together they have other entries than were imported: somebody must look.
+    Mismatch {
+        counted: u64,
+        imported: u64,
+    },
+}
+
+/// `shards` is how many there are, `finished` those that say they are, with their counts; `imported` the entries that the
+/// import made, invalid ones included.
+pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: u64) -> Completion {
+    let done: BTreeSet<u32> =
+        finished.iter().filter(|(_, counts)| counts.open() == 0).map(|(shard, _)| *shard).collect();
+    let open: Vec<u32> = (0..shards).filter(|shard| !done.contains(shard)).collect();
+    if !open.is_empty() {
+        return Completion::Open(open);
+    }
+    let counts = finished.iter().fold(EntryCounts::default(), |all, (_, counts)| all.plus(*counts));
+    match counts.total() {
+        counted if counted == imported => Completion::Complete(counts),
+        counted => Completion::Mismatch { counted, imported },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailing_goes_from_upload_to_the_end() {
+        use MailingEvent as E;
+        use MailingState::{Canceled, Completed, Failed, Paused, Pending, Processing, Queued};
+        for (state, event, ready, moved) in [
+            (Pending, E::Ready, false, Move::Already),
+            (Pending, E::Ready, true, Move::To(Queued)),
+            (Queued, E::Begun, true, Move::To(Processing)),
+            (Processing, E::Begun, true, Move::Already),
+            (Processing, E::Finished, true, Move::To(Completed)),
+            (Completed, E::Finished, true, Move::Already),
+            (Paused, E::Finished, true, Move::To(Completed)),
+            (Pending, E::Finished, false, Move::Refused),
+            (Pending, E::Reopened, true, Move::Already),
+            (Processing, E::Abandoned, true, Move::To(Pending)),
+            (Pending, E::Abandoned, true, Move::Already),
+            (Pending, E::Begun, true, Move::To(Processing)),
+            (Pending, E::Begun, false, Move::Refused),
+            (Pending, E::Unreadable, false, Move::To(Failed)),
+            (Pending, E::Pause, false, Move::To(Paused)),
+            (Paused, E::Ready, true, Move::Already),
+            (Paused, E::Begun, true, Move::Refused),
+            (Paused, E::Resume, true, Move::To(Queued)),
+            (Paused, E::Resume, false, Move::To(Pending)),
+            (Completed, E::Reopened, true, Move::To(Queued)),
+            (Canceled, E::Resume, true, Move::Refused),
+            (Completed, E::Cancel, true, Move::Refused),
+        ] {
+            assert_eq!(move_mailing(state, event, ready), moved, "{state} {event:?} {ready}");
+        }
+    }
+
+    #[test]
+    fn what_happens_twice_changes_nothing_the_second_time() {
+        use MailingEvent as E;
+        let events =
+            [E::Ready, E::Begun, E::Finished, E::Unreadable, E::Pause, E::Resume, E::Cancel, E::Reopened, E::Abandoned];
+        for state in MailingState::ALL.iter().copied() {
+            for (event, ready) in events.into_iter().flat_map(|event| [(event, true), (event, false)]) {
+                if let Move::To(next) = move_mailing(state, event, ready) {
+                    assert_ne!(next, state);
+                    assert_eq!(move_mailing(next, event, ready), Move::Already, "{state} {event:?} {ready}");
+                }
+            }
+            let nothing_moves = |event| !matches!(move_mailing(state, event, true), Move::To(_));
+            if matches!(state, MailingState::Canceled | MailingState::Failed) {
+                assert!(events.into_iter().all(nothing_moves), "{state} is the end");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mailing_is_complete_when_counts_prove_it() {
+        let mut one = EntryCounts::default();
+        for state in [EntryState::Sent, EntryState::Unknown, EntryState::Invalid] {
+            one.add(state);
+        }
+        let two = EntryCounts { sent: 2, ..EntryCounts::default() };
+        let open = EntryCounts { sending: 1, ..two };
+        assert_eq!(completion(2, &[(0, one)], 5), Completion::Open(vec![1]));
+        assert_eq!(completion(2, &[(0, one), (1, open)], 6), Completion::Open(vec![1]));
+        assert_eq!(completion(2, &[(0, one), (1, two)], 5), Completion::Complete(one.plus(two)));
+        assert_eq!(completion(2, &[(1, two), (0, one)], 6), Completion::Mismatch { counted: 5, imported: 6 });
+        let mut every = EntryCounts::default();
+        EntryState::ALL.iter().for_each(|state| every.add(*state));
+        assert_eq!((every.total(), every.open()), (8, 2));
+        assert_eq!(EntryState::ALL.iter().filter(|state| !state.is_settled()).count(), 2);
+    }
+}

@@ -1,0 +1,177 @@
+//! Reading the recipients of a file from pieces of it, from any record on.
+//!
+//! A checkpoint is a [`Place`] with the file's [`Format`]: between two records the parser has no other state. What is read
+//! does not depend on how the file was cut into pieces.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::csv::{self, End, State};
+use super::format::Format;
+use super::recipient::normalize_email;
+use crate::codes::{FileProblem, RowProblem};
+
+/// Bytes of a record. In quotes, more than this is a quote that somebody forgot to close.
+pub const LONGEST_RECORD: usize = 64 * 1024;
+
+/// Where the next record begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The number of its first line, from 1 on.
+    pub next_line: u64,
+    pub next_byte: u64,
+    /// Inside of a record that is too long: what comes before the end of the line is passed over.
+    #[serde(default)]
+    pub skipping: bool,
+}
+
+impl Place {
+    pub(super) fn further(self, bytes: usize) -> Self {
+        Self { next_byte: self.next_byte + bytes as u64, ..self }
+    }
+}
+
+/// A recipient as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub line: u64,
+    /// Normalized.
+    pub email: String,
+    /// The other columns by name; what the row leaves out is empty.
+    pub variables: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Where it begins.
+    pub line: u64,
+    pub row: Result<Row, RowProblem>,
+    pub after: Place,
+}
+
+/// The file cannot be read, or not beyond this line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} in line {line}")]
+pub struct Unreadable {
+    pub line: u64,
+    pub problem: FileProblem,
+}
+
+/// The whole records of a piece; blank lines are none. What is left of the piece after the last one is not consumed,
+/// unless the file ends there: go on at [`Records::place`] with a longer piece. One that is longer than
+/// [`LONGEST_RECORD`] by four bytes always gets on.
+#[derive(Debug)]
+pub struct Records<'a> {
+    rest: &'a [u8],
+    format: &'a Format,
+    at: Place,
+    at_end: bool,
+}
+
+impl<'a> Records<'a> {
+    /// `piece` begins at `at`; `at_end` says that the file ends with it.
+    pub fn of(piece: &'a [u8], format: &'a Format, at: Place, at_end: bool) -> Self {
+        Self { rest: piece, format, at, at_end }
+    }
+
+    pub fn place(&self) -> Place {
+        self.at
+    }
+
+    fn consume(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(bytes);
+        (self.rest, self.at) = (rest, self.at.further(bytes));
+        taken
+    }
+
+    fn record(&mut self, text: usize, whole: usize) -> Result<Option<Record>, FileProblem> {
+        let line = self.at.next_line;
+        let text = self.format.encoding.decode(&self.rest[..text])?;
+        let taken = self.consume(whole);
+        self.at.next_line += csv::lines(taken, self.format.encoding);
+        let fields = csv::fields(&text, self.format.separator.char());
+        let blank = fields.iter().all(|field| field.trim().is_empty());
+        Ok((!blank).then(|| Record { line, row: row(line, fields, self.format), after: self.at }))
+    }
+
+    /// Goes on to the end of a line that is too long, if it is in this piece.
+    fn skip(&mut self) -> Option<Record> {
+        let end = csv::line_end(self.rest, self.format.encoding, self.at_end);
+        let whole = match end {
+            End::At { whole, .. } => whole,
+            End::Open(_) if self.at_end => self.rest.len(),
+            End::Open(_) => {
+                self.consume(self.rest.len() - self.rest.len() % self.format.encoding.width());
+                return None;
+            }
+            End::Unclear => return None,
+        };
+        let line = self.at.next_line;
+        self.consume(whole);
+        self.at = Place { next_line: line + 1, skipping: false, ..self.at };
+        Some(Record { line, row: Err(RowProblem::RowTooLong), after: self.at })
+    }
+
+    fn unreadable(&mut self, problem: FileProblem) -> Option<Result<Record, Unreadable>> {
+        (self.rest, self.at_end) = (&[], false);
+        Some(Err(Unreadable { line: self.at.next_line, problem }))
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record, Unreadable>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.at.skipping && (self.at_end || !self.rest.is_empty()) {
+                return self.skip().map(Ok);
+            }
+            if self.rest.is_empty() {
+                return None;
+            }
+            let window = &self.rest[..self.rest.len().min(LONGEST_RECORD)];
+            let (all, encoding) = (window.len() == self.rest.len(), self.format.encoding);
+            let end = csv::record_end(window, encoding, self.format.separator.char(), all && self.at_end);
+            let (text, whole) = match end {
+                End::At { text, whole } => (text, whole),
+                End::Open(_) | End::Unclear if window.len() < LONGEST_RECORD && !self.at_end => return None,
+                End::Open(State::Quoted) => return self.unreadable(FileProblem::QuoteNeverCloses),
+                End::Open(_) if all && self.at_end => (window.len(), window.len()),
+                // An end of a line that lies on the border is passed over with the rest of its record.
+                End::Open(_) | End::Unclear => {
+                    let text = LONGEST_RECORD - usize::from(end == End::Unclear) * encoding.width();
+                    let taken = self.consume(text);
+                    self.at.next_line += csv::lines(taken, encoding);
+                    self.at.skipping = true;
+                    continue;
+                }
+            };
+            match self.record(text, whole) {
+                Ok(Some(record)) => return Some(Ok(record)),
+                Ok(None) => {}
+                Err(problem) => return self.unreadable(problem),
+            }
+        }
+    }
+}
+
+fn row(line: u64, fields: Vec<String>, format: &Format) -> Result<Row, RowProblem> {
+    // Spreadsheets fill rows up with empty cells.
+    if fields.iter().skip(format.columns.len()).any(|field| !field.trim().is_empty()) {
+        return Err(RowProblem::TooManyFields);
+    }
+    let email = normalize_email(fields.get(format.email).map_or("", String::as_str))?;
+    let mut fields = fields.into_iter();
+    let mut variables = BTreeMap::new();
+    for (at, name) in format.columns.iter().enumerate() {
+        let value = fields.next().unwrap_or_default();
+        if at != format.email && !name.is_empty() {
+            variables.insert(name.clone(), value.trim().to_owned());
+        }
+    }
+    Ok(Row { line, email, variables })
+}
+
+#[cfg(test)]
+mod tests;

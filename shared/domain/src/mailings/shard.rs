@@ -1,0 +1,168 @@
+//! The unit of work: one shard of one mailing, under a lease. Recovery gives back what nobody works on; it never touches an
+//! entry, because one that is `SENDING` may have been sent.
+
+use super::identity::MailingId;
+use super::mailing::MailingState;
+use crate::codes::codes;
+use crate::lease::Lease;
+use crate::time::Timestamp;
+
+/// Renewed between sub-batches. The same time decides for a sender that wants the shard and for recovery.
+pub const LEASE_MS: i64 = 30_000;
+
+/// Sends between two looks at pause, cancel and suppression: the most that leaves after one of them was asked for.
+pub const SUB_BATCH: usize = 25;
+
+codes! {
+    ShardState {
+        Pending = "PENDING",
+        Processing = "PROCESSING",
+        /// Every entry of it is settled.
+        Finished = "FINISHED",
+    }
+}
+
+/// What a sender that was handed a shard does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// Write the lease with this epoch, conditional on the epoch before it.
+    Lease { epoch: u64, until: Timestamp },
+    /// Another has it. The message is not done with: it comes back when the lease may be over.
+    Busy { until: Timestamp },
+    /// There is nothing to do.
+    Leave,
+}
+
+pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, now: Timestamp) -> Take {
+    let works = matches!(
+        mailing,
+        MailingState::Pending | MailingState::Queued | MailingState::Processing | MailingState::Canceled
+    );
+    match (shard, lease) {
+        (ShardState::Finished, _) => Take::Leave,
+        _ if !works => Take::Leave,
+        (ShardState::Processing, Some(lease)) if !lease.is_over(now) => {
+            Take::Busy { until: Timestamp::from_millis(lease.lease_until) }
+        }
+        (_, lease) => {
+            Take::Lease { epoch: lease.map_or(0, |lease| lease.lease_epoch) + 1, until: now.plus_ms(LEASE_MS) }
+        }
+    }
+}
+
+/// What recovery does with a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recover {
+    /// Write `PENDING` without a last attempt and with an emit of this id, conditional on `PROCESSING` with this epoch and
+    /// this end of the lease: one that was renewed since is alive, and a second run finds nothing to do.
+    Requeue {
+        epoch: u64,
+        lease_until: i64,
+        emit_id: String,
+    },
+    Leave,
+}
+
+pub fn recover_shard(
+    mailing: &MailingId,
+    shard: u32,
+    state: ShardState,
+    lease: Option<&Lease>,
+    now: Timestamp,
+) -> Recover {
+    match (state, lease) {
+        (ShardState::Processing, Some(lease)) if lease.is_over(now) => Recover::Requeue {
+            epoch: lease.lease_epoch,
+            lease_until: lease.lease_until,
+            emit_id: format!("requeue#{mailing}#{shard:02}#{}", lease.lease_epoch),
+        },
+        _ => Recover::Leave,
+    }
+}
+
+/// Whether nobody works on a mailing that says it is being worked on. `shards` are all of its shards.
+pub fn is_abandoned<'a>(
+    mailing: MailingState,
+    shards: impl IntoIterator<Item = (ShardState, Option<&'a Lease>)>,
+    now: Timestamp,
+) -> bool {
+    let alive =
+        |state, lease: Option<&Lease>| state == ShardState::Processing && lease.is_some_and(|l| !l.is_over(now));
+    let (mut unfinished, mut any_alive) = (false, false);
+    for (state, lease) in shards {
+        unfinished |= state != ShardState::Finished;
+        any_alive |= alive(state, lease);
+    }
+    mailing == MailingState::Processing && unfinished && !any_alive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::PresentedKey;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn lease(left_ms: i64) -> Lease {
+        Lease { lease_owner: "a".into(), lease_epoch: 4, lease_until: NOW.plus_ms(left_ms).millis() }
+    }
+
+    #[test]
+    fn one_sender_has_a_shard_and_the_next_has_the_next_epoch() {
+        let take = |state, lease: Option<&Lease>| take(state, lease, MailingState::Processing, NOW);
+        let until = NOW.plus_ms(LEASE_MS);
+        assert_eq!(take(ShardState::Pending, None), Take::Lease { epoch: 1, until });
+        assert_eq!(take(ShardState::Processing, Some(&lease(1))), Take::Busy { until: NOW.plus_ms(1) });
+        assert_eq!(take(ShardState::Processing, Some(&lease(0))), Take::Lease { epoch: 5, until });
+        assert_eq!(take(ShardState::Pending, Some(&lease(-9))), Take::Lease { epoch: 5, until });
+        assert_eq!(take(ShardState::Finished, Some(&lease(-9))), Take::Leave);
+    }
+
+    #[test]
+    fn a_held_mailing_is_not_begun_and_a_canceled_one_is_cleared() {
+        for (mailing, taken) in [
+            (MailingState::Paused, false),
+            (MailingState::Failed, false),
+            (MailingState::Completed, false),
+            (MailingState::Queued, true),
+            (MailingState::Canceled, true),
+        ] {
+            let take = take(ShardState::Pending, None, mailing, NOW);
+            assert_eq!(matches!(take, Take::Lease { .. }), taken, "{mailing}");
+        }
+    }
+
+    #[test]
+    fn recovery_gives_a_shard_back_once_and_never_a_live_one() {
+        let id = MailingId::of(&PresentedKey::of("a").id, "monthly.csv", 0);
+        let recover = |state, lease: Option<&Lease>| recover_shard(&id, 7, state, lease, NOW);
+        let over = lease(-1);
+        let requeue =
+            Recover::Requeue { epoch: 4, lease_until: over.lease_until, emit_id: format!("requeue#{id}#07#4") };
+        assert_eq!(recover(ShardState::Processing, Some(&over)), requeue);
+        assert_eq!(recover(ShardState::Processing, Some(&over)), requeue, "the same work, known by the same id");
+        for (state, lease) in [
+            (ShardState::Processing, Some(&lease(1))),
+            (ShardState::Pending, Some(&over)),
+            (ShardState::Finished, Some(&over)),
+            (ShardState::Pending, None),
+        ] {
+            assert_eq!(recover(state, lease), Recover::Leave, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_mailing_is_abandoned_when_no_shard_is_alive() {
+        let (live, over) = (lease(1), lease(0));
+        let abandoned =
+            |state, shards: &[(ShardState, Option<&Lease>)]| is_abandoned(state, shards.iter().copied(), NOW);
+        let dead = [(ShardState::Processing, Some(&over)), (ShardState::Pending, None)];
+        assert!(abandoned(MailingState::Processing, &dead));
+        assert!(!abandoned(MailingState::Pending, &dead) && !abandoned(MailingState::Paused, &dead));
+        assert!(!abandoned(MailingState::Processing, &[dead[0], (ShardState::Processing, Some(&live))]));
+        assert!(
+            !abandoned(MailingState::Processing, &[(ShardState::Finished, Some(&over))]),
+            "it only has to be ended"
+        );
+    }
+}

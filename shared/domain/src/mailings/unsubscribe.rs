@@ -1,0 +1,109 @@
+//! The link by which a recipient leaves a list. The token is the entry's id and its HMAC: the same for the same mailing and
+//! address however often it is made, stored nowhere, and it tells nobody the address.
+
+use hmac::digest::Key;
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+
+use super::identity::{MailingEntryId, MailingId};
+
+/// Said before what is signed, so that no other use of the secret makes a token.
+const PURPOSE: &[u8] = b"umavez/unsubscribe/v1\n";
+
+/// Bytes of the HMAC that the link carries: nobody guesses 128 bits over HTTP.
+const MAC_BYTES: usize = 16;
+
+/// Mailing, shard, hash of the address, HMAC: `mlg_…-07-…-…`.
+pub fn unsubscribe_token(secret: &[u8], mailing: &MailingId, email: &str, shards: u32) -> String {
+    let entry = MailingEntryId::of(mailing, email, shards);
+    let mac = mac(secret, &entry).finalize().into_bytes();
+    format!("{entry}-{}", hex::encode(&mac[..MAC_BYTES]))
+}
+
+/// The entry that a token speaks for; `None` for what none of the secrets has signed. There are two while the secret is
+/// being changed: links in mailboxes live for years.
+pub fn verify_unsubscribe<'s>(secrets: impl IntoIterator<Item = &'s [u8]>, token: &str) -> Option<MailingEntryId> {
+    let (entry, given) = token.rsplit_once('-')?;
+    let entry = MailingEntryId::parse(entry)?;
+    let given = hex::decode(given).ok().filter(|given| given.len() == MAC_BYTES)?;
+    // Compares in constant time.
+    let signed = |secret: &[u8]| mac(secret, &entry).verify_truncated_left(&given).is_ok();
+    secrets.into_iter().any(signed).then_some(entry)
+}
+
+/// The headers of RFC 2369 and RFC 8058. `base` is where `/u/…` is found, with https, or mailbox providers ignore it.
+pub fn unsubscribe_headers(base: &str, token: &str) -> [(&'static str, String); 2] {
+    [
+        ("List-Unsubscribe", format!("<{}>", unsubscribe_url(base, token))),
+        ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()),
+    ]
+}
+
+pub fn unsubscribe_url(base: &str, token: &str) -> String {
+    format!("{}/u/{token}", base.trim_end_matches('/'))
+}
+
+fn mac(secret: &[u8], entry: &MailingEntryId) -> Hmac<Sha256> {
+    // A key of any length, made one that always fits.
+    let mut key = Key::<Hmac<Sha256>>::default();
+    key[..32].copy_from_slice(&Sha256::digest(secret));
+    let mut mac = Hmac::<Sha256>::new(&key);
+    mac.update(PURPOSE);
+    mac.update(entry.to_string().as_bytes());
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::PresentedKey;
+
+    const SECRET: &[u8] = b"a secret of a deployment";
+
+    fn mailing() -> MailingId {
+        MailingId::of(&PresentedKey::of("local").id, "monthly.csv", 0)
+    }
+
+    fn token() -> String {
+        unsubscribe_token(SECRET, &mailing(), "a@example.com", 99)
+    }
+
+    #[test]
+    fn a_token_is_the_same_every_time_and_leads_to_its_entry() {
+        assert_eq!(
+            token(),
+            "mlg_749ebeb6097463bcdbe605b605d93f6e-02-08168cd80dfd534ab0f10af10f1303fe-7479cfc553d9a848cd76de19551e6c91"
+        );
+        assert_eq!(verify_unsubscribe([SECRET], &token()), Some(MailingEntryId::of(&mailing(), "a@example.com", 99)));
+        assert_ne!(unsubscribe_token(SECRET, &mailing(), "b@example.com", 99), token());
+    }
+
+    #[test]
+    fn a_changed_secret_still_knows_the_links_of_the_old_one() {
+        assert!(verify_unsubscribe([b"new".as_slice(), SECRET], &token()).is_some());
+        assert_eq!(verify_unsubscribe([b"new".as_slice()], &token()), None);
+        assert_eq!(verify_unsubscribe([], &token()), None);
+    }
+
+    #[test]
+    fn no_other_token_is_taken() {
+        let token = token();
+        for at in 0..token.len() {
+            let mut other = token.clone().into_bytes();
+            other[at] = if other[at] == b'0' { b'1' } else { b'0' };
+            let other = String::from_utf8(other).expect("ASCII");
+            assert_eq!(verify_unsubscribe([SECRET], &other), None, "{other}");
+            assert_eq!(verify_unsubscribe([SECRET], &token[..at]), None, "cut at {at}");
+        }
+        for other in ["", "-", "é-é", &format!("{token}00"), &format!("{token}-"), &token.to_uppercase()] {
+            assert_eq!(verify_unsubscribe([SECRET], other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_headers_are_those_of_one_click() {
+        let [list, post] = unsubscribe_headers("https://api.example.com/", "T");
+        assert_eq!(list, ("List-Unsubscribe", "<https://api.example.com/u/T>".to_owned()));
+        assert_eq!(post, ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()));
+    }
+}
