@@ -26,6 +26,8 @@ pub use identity::{
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
-pub use shard::{LEASE_MS, Recover, SUB_BATCH, ShardState, Take, is_abandoned, recover_shard, take};
+pub use shard::{
+    AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,
+};
 pub use template::{Target, Template, TemplateError};
 pub use unsubscribe::{unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe};

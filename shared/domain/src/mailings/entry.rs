@@ -64,6 +64,8 @@ pub struct EntryProgress {
     pub tries_from: u32,
     /// Of its next attempt.
     pub not_before: Option<Timestamp>,
+    /// When its sender must have been heard of: the call's own timeout and a margin, written by the claim.
+    pub settle_by: Option<Timestamp>,
 }
 
 /// What a sender does with an entry of its shard.
@@ -80,8 +82,14 @@ pub enum EntryNext {
     Suppress,
     /// Write `CANCELED`, conditional on `PENDING`.
     Cancel,
-    /// Another sender's call may be under way: it is settled, or becomes UNKNOWN, by its own time.
-    InFlight,
+    /// A call may be under way: look again then.
+    InFlight {
+        until: Timestamp,
+    },
+    /// Its sender was not heard of again: write `UNKNOWN`, conditional on `SENDING` of this attempt.
+    Lost {
+        attempt: u32,
+    },
     /// The mailing is held, or the entry has ended.
     Leave,
 }
@@ -89,7 +97,10 @@ pub enum EntryNext {
 /// `mailing` and `suppressed` are read consistently once for each sub-batch.
 pub fn next_of_entry(entry: &EntryProgress, mailing: MailingState, suppressed: bool, now: Timestamp) -> EntryNext {
     match (entry.state, mailing) {
-        (EntryState::Sending, _) => EntryNext::InFlight,
+        (EntryState::Sending, _) => match entry.settle_by {
+            Some(until) if until > now => EntryNext::InFlight { until },
+            _ => EntryNext::Lost { attempt: entry.attempt },
+        },
         (EntryState::Pending, MailingState::Canceled) => EntryNext::Cancel,
         (EntryState::Pending, MailingState::Processing) if suppressed => EntryNext::Suppress,
         (EntryState::Pending, MailingState::Processing) => match entry.not_before {
@@ -120,7 +131,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
     fn entry(state: EntryState) -> EntryProgress {
-        EntryProgress { state, attempt: 2, tries_from: 0, not_before: None }
+        EntryProgress { state, attempt: 2, tries_from: 0, not_before: None, settle_by: None }
     }
 
     #[test]
@@ -143,8 +154,18 @@ mod tests {
         assert_eq!(next(MailingState::Canceled, true), EntryNext::Cancel);
         assert_eq!(next(MailingState::Processing, true), EntryNext::Suppress);
         assert_eq!(next(MailingState::Queued, false), EntryNext::Leave, "nothing is sent before the mailing is begun");
-        let sending = next_of_entry(&entry(EntryState::Sending), MailingState::Canceled, true, NOW);
-        assert_eq!(sending, EntryNext::InFlight);
+    }
+
+    #[test]
+    fn a_sender_that_is_not_heard_of_leaves_an_unknown_and_not_before_its_time() {
+        let next = |settle_by| {
+            let entry = EntryProgress { settle_by, ..entry(EntryState::Sending) };
+            next_of_entry(&entry, MailingState::Canceled, true, NOW)
+        };
+        let until = NOW.plus_ms(1);
+        assert_eq!(next(Some(until)), EntryNext::InFlight { until });
+        assert_eq!(next(Some(NOW)), EntryNext::Lost { attempt: 2 });
+        assert_eq!(next(None), EntryNext::Lost { attempt: 2 });
     }
 
     #[test]

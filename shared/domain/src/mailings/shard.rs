@@ -2,7 +2,7 @@
 //! entry, because one that is `SENDING` may have been sent.
 
 use super::identity::MailingId;
-use super::mailing::MailingState;
+use super::mailing::{EntryCounts, MailingState};
 use crate::codes::codes;
 use crate::lease::Lease;
 use crate::time::Timestamp;
@@ -47,6 +47,23 @@ pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, now
         (_, lease) => {
             Take::Lease { epoch: lease.map_or(0, |lease| lease.lease_epoch) + 1, until: now.plus_ms(LEASE_MS) }
         }
+    }
+}
+
+/// What becomes of a shard when a sender has been through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterPass {
+    /// Write `FINISHED` with the counts, conditional on the lease's epoch.
+    Finished,
+    /// Write `PENDING` with an emit that is delivered no earlier, conditional on the lease's epoch.
+    Again { not_before: Timestamp },
+}
+
+/// `counts` are a recount under the lease, `next_look` the earliest time that an entry waits for.
+pub fn after_pass(counts: &EntryCounts, next_look: Option<Timestamp>, now: Timestamp) -> AfterPass {
+    match counts.open() {
+        0 => AfterPass::Finished,
+        _ => AfterPass::Again { not_before: next_look.map_or(now, |at| at.max(now)) },
     }
 }
 
@@ -116,6 +133,18 @@ mod tests {
         assert_eq!(take(ShardState::Processing, Some(&lease(0))), Take::Lease { epoch: 5, until });
         assert_eq!(take(ShardState::Pending, Some(&lease(-9))), Take::Lease { epoch: 5, until });
         assert_eq!(take(ShardState::Finished, Some(&lease(-9))), Take::Leave);
+    }
+
+    #[test]
+    fn a_shard_is_finished_when_none_of_its_entries_is_open() {
+        let done = EntryCounts { sent: 3, unknown: 1, ..EntryCounts::default() };
+        assert_eq!(after_pass(&done, None, NOW), AfterPass::Finished);
+        let later = NOW.plus_ms(5);
+        for open in [EntryCounts { pending: 1, ..done }, EntryCounts { sending: 1, ..done }] {
+            assert_eq!(after_pass(&open, Some(later), NOW), AfterPass::Again { not_before: later });
+            assert_eq!(after_pass(&open, Some(NOW.plus_ms(-5)), NOW), AfterPass::Again { not_before: NOW });
+            assert_eq!(after_pass(&open, None, NOW), AfterPass::Again { not_before: NOW });
+        }
     }
 
     #[test]
