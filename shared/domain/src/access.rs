@@ -75,7 +75,17 @@ impl KeyRecord {
 pub struct Scope(pub &'static str);
 
 /// Scopes that a key can be given. A word covers its `:read`; `*` covers everything.
-pub const SCOPES: &[&str] = &["*", "intents", "intents:read", "outbound", "outbound:read", "ingest", "ingest:read"];
+pub const SCOPES: &[&str] = &[
+    "*",
+    "intents",
+    "intents:read",
+    "outbound",
+    "outbound:read",
+    "ingest",
+    "ingest:read",
+    "mailings",
+    "mailings:read",
+];
 
 pub fn is_known_scope(scope: &str) -> bool {
     SCOPES.contains(&scope)

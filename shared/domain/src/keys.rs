@@ -175,8 +175,37 @@ pub fn backfill_input(id: &BackfillId) -> Key {
 }
 
 /// The row that says which mailing has a file's name. Names are foreign, so they are hashed.
-pub fn mailing_name(caller: &KeyId, file_name: &str) -> Key {
-    Key { pk: format!("NAME#{caller}#{}", short_hash(file_name)), sk: "NAME".to_owned() }
+pub fn mailing_name(file_name: &str) -> Key {
+    Key { pk: format!("NAME#{}", short_hash(file_name)), sk: "NAME".to_owned() }
+}
+
+/// The partition that lists all mailings, the newest first. One is added a few times a day.
+pub const MAILINGS: &str = "MAILINGS";
+
+/// A mailing's place in the list: later times sort first.
+pub fn mailing_listed(id: &MailingId, at: Timestamp) -> Key {
+    const END: i64 = 999_999_999_999_999;
+    Key { pk: MAILINGS.to_owned(), sk: format!("{:015}#{id}", END - at.millis().clamp(0, END)) }
+}
+
+/// What the index by time knows a shard by.
+pub fn mailing_shard_id(id: &MailingId, shard: u32) -> String {
+    format!("{id}-{shard:02}")
+}
+
+/// The mailing, and the shard if it is one's, of a key that the index by time found.
+pub fn mailing_of(key: &Key) -> Option<(MailingId, Option<u32>)> {
+    let id = MailingId::parse(key.pk.strip_prefix("MAILING#")?)?;
+    match key.sk.strip_prefix(MAILING_SHARD_PREFIX) {
+        Some(shard) => Some((id, Some(shard.parse().ok()?))),
+        None => (key.sk == "MAILING").then_some((id, None)),
+    }
+}
+
+/// Whoever left a list: spread over sixteen partitions by the hash of the address, as other suppressions are.
+pub fn unsubscribed(list: &str, email_hash: &str) -> Key {
+    let shard = email_hash.get(..1).unwrap_or("0");
+    Key { pk: format!("UNSUBSCRIBED#{}#{shard}", short_hash(list)), sk: email_hash.to_owned() }
 }
 
 /// The row of a mailing.
@@ -210,7 +239,7 @@ pub fn mailing_entries(id: &MailingId, shard: u32) -> String {
 /// What the sort keys of recipients begin with, within their shard's partition.
 pub const MAILING_ENTRY_PREFIX: &str = "ENTRY#";
 
-/// What the sort keys of invalid rows begin with, within their shard's partition.
+/// What the sort keys of lines that are no recipient begin with, within their shard's partition.
 pub const MAILING_LINE_PREFIX: &str = "LINE#";
 
 /// The row of one recipient.
@@ -218,8 +247,8 @@ pub fn mailing_entry(id: &MailingEntryId) -> Key {
     Key { pk: mailing_entries(&id.mailing, id.shard), sk: format!("{MAILING_ENTRY_PREFIX}{}", id.email_hash) }
 }
 
-/// The row of a line that is no recipient.
-pub fn mailing_invalid(id: &MailingId, shard: u32, line: u64) -> Key {
+/// The row of a line that is no recipient: invalid, or one that was there before.
+pub fn mailing_line(id: &MailingId, shard: u32, line: u64) -> Key {
     Key { pk: mailing_entries(id, shard), sk: format!("{MAILING_LINE_PREFIX}{line:010}") }
 }
 
@@ -297,23 +326,29 @@ mod tests {
     #[test]
     fn golden_keys_of_mailings() {
         let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
-        let caller = PresentedKey::of("local").id;
-        let id = MailingId::of(&caller, "monthly.csv", 0);
+        let id = MailingId::of("monthly.csv", 0);
+        assert_eq!(shown(mailing_name("monthly.csv")), "NAME#d424e8217020ae25c1fd63eb8e6b4cca | NAME");
+        let listed = |ms| mailing_listed(&id, Timestamp::from_millis(ms));
+        assert_eq!(shown(listed(1_773_144_000_123)), "MAILINGS | 998226855999876#mlg_7face19d7d5e1e6f67aa83ba7af0a67c");
+        assert!(listed(2).sk < listed(1).sk, "the newest first");
+        assert_eq!(mailing_of(&mailing(&id)), Some((id.clone(), None)));
+        assert_eq!(mailing_of(&mailing_shard(&id, 7)), Some((id.clone(), Some(7))));
+        assert_eq!(mailing_of(&mailing_content(&id)), None);
         assert_eq!(
-            shown(mailing_name(&caller, "monthly.csv")),
-            "NAME#25bf8e1a2393f110#d424e8217020ae25c1fd63eb8e6b4cca | NAME"
+            shown(unsubscribed("news", "08168cd80dfd534ab0f10af10f1303fe")),
+            "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#0 | 08168cd80dfd534ab0f10af10f1303fe"
         );
-        assert_eq!(shown(mailing(&id)), "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e | MAILING");
-        assert_eq!(shown(mailing_content(&id)), "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e | CONTENT");
-        assert_eq!(shown(mailing_shard(&id, 7)), "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e | SHARD#07");
+        assert_eq!(shown(mailing(&id)), "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c | MAILING");
+        assert_eq!(shown(mailing_content(&id)), "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c | CONTENT");
+        assert_eq!(shown(mailing_shard(&id, 7)), "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c | SHARD#07");
         let entry = MailingEntryId::of(&id, "a@example.com", 99);
         assert_eq!(
             shown(mailing_entry(&entry)),
-            "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e#02 | ENTRY#08168cd80dfd534ab0f10af10f1303fe"
+            "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c#02 | ENTRY#08168cd80dfd534ab0f10af10f1303fe"
         );
         assert_eq!(
-            shown(mailing_invalid(&id, 3, 120)),
-            "MAILING#mlg_749ebeb6097463bcdbe605b605d93f6e#03 | LINE#0000000120"
+            shown(mailing_line(&id, 3, 120)),
+            "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c#03 | LINE#0000000120"
         );
     }
 }

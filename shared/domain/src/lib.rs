@@ -13,3 +13,4 @@ pub mod mailings;
 pub mod outbound;
 pub mod outbox;
 pub mod time;
+pub mod uploaded;

@@ -9,9 +9,12 @@ mod encoding;
 mod entry;
 mod format;
 mod identity;
+pub mod jobs;
+mod lanes;
 mod mailing;
 mod recipient;
 mod records;
+mod rows;
 mod shard;
 mod template;
 mod unsubscribe;
@@ -23,9 +26,14 @@ pub use identity::{
     Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, file_name, judge_entry,
     judge_upload, shard_of_line, shards_of,
 };
+pub use lanes::{LANES, first_in_lanes, next_in_lane, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
+pub use rows::{
+    EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, LineRow, MOST_DUPLICATES_TOLD, MailingRow,
+    NameRow, Order, ShardRow, UPLOAD_MS,
+};
 pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,
 };

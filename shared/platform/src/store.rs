@@ -7,6 +7,7 @@
 mod condition;
 mod conflicts;
 mod error;
+mod many;
 mod read;
 mod transact;
 mod write;
@@ -20,7 +21,8 @@ use umavez_domain::keys::Key;
 
 pub use condition::Condition;
 pub use error::StoreError;
-pub use read::{Found, IndexOf, Page, PageOf};
+pub use many::Insert;
+pub use read::{Found, IndexOf, Page, PageOf, Slice, SliceOf};
 pub use transact::{Refusal, Transacted};
 pub use write::{Returned, Write, Written};
 

@@ -116,7 +116,6 @@ pub fn is_abandoned<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::PresentedKey;
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn recovery_gives_a_shard_back_once_and_never_a_live_one() {
-        let id = MailingId::of(&PresentedKey::of("a").id, "monthly.csv", 0);
+        let id = MailingId::of("monthly.csv", 0);
         let recover = |state, lease: Option<&Lease>| recover_shard(&id, 7, state, lease, NOW);
         let over = lease(-1);
         let requeue =

@@ -91,6 +91,45 @@ impl Store {
     }
 }
 
+/// Some rows of a partition, in one request: at most `looked_at` are read, of which `only` lets some through.
+#[derive(Debug)]
+pub struct SliceOf<'a> {
+    pub table: &'a str,
+    pub pk: String,
+    pub prefix: &'a str,
+    pub only: Option<Condition>,
+    pub after: Option<String>,
+    pub looked_at: usize,
+}
+
+#[derive(Debug)]
+pub struct Slice {
+    pub rows: Vec<Item>,
+    /// The sort key of the last row that was looked at, if there may be more.
+    pub next: Option<String>,
+}
+
+impl Store {
+    pub async fn slice(&self, invocation: &Invocation, of: &SliceOf<'_>) -> Result<Slice, StoreError> {
+        let mut names = Placeholders::default();
+        let filter = of.only.as_ref().map(|only| only.render(&mut names));
+        let mut keys = format!("{} = {}", names.name("pk"), names.value(AttributeValue::S(of.pk.clone())));
+        if !of.prefix.is_empty() {
+            let prefix = names.value(AttributeValue::S(of.prefix.to_owned()));
+            keys.push_str(&format!(" AND begins_with({}, {prefix})", names.name("sk")));
+        }
+        let (names, values) = names.into_parts();
+        let start = of.after.as_ref().map(|sk| key_item(&Key { pk: of.pk.clone(), sk: sk.clone() }));
+        let call = self.client.query().table_name(of.table).key_condition_expression(keys);
+        let call = call.set_filter_expression(filter).set_exclusive_start_key(start).consistent_read(true);
+        let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+        let call = call.limit(i32::try_from(of.looked_at.max(1)).unwrap_or(i32::MAX));
+        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+        let last = found.last_evaluated_key.as_ref().and_then(|key| key.get("sk")).and_then(|sk| sk.as_s().ok());
+        Ok(Slice { next: last.cloned(), rows: found.items.unwrap_or_default() })
+    }
+}
+
 impl Store {
     /// Every row whose partition begins with `prefix`. For small tables and rare questions.
     pub async fn scan_prefix<T: DeserializeOwned>(

@@ -89,6 +89,21 @@ impl Write {
         self
     }
 
+    /// What differs between two states of a row: nothing else is written, so that others may have changed it meanwhile.
+    pub fn changes<T: Serialize>(table: &str, key: Key, before: &T, after: &T) -> Result<Self, StoreError> {
+        let (before, after) = (row_of(before)?, row_of(after)?);
+        let mut write = Self::update(table, key);
+        for name in before.keys().filter(|name| !after.contains_key(*name)) {
+            write = write.remove(name);
+        }
+        for (name, value) in after {
+            if before.get(&name) != Some(&value) {
+                write = write.set_value(&name, value);
+            }
+        }
+        Ok(write)
+    }
+
     /// Sets every attribute of a row type; `except` are left as they are.
     pub fn set_row(mut self, row: &impl Serialize, except: &[&str]) -> Result<Self, StoreError> {
         for (name, value) in row_of(row)? {

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::identity::BackfillId;
 use crate::outbox::Emit;
+use crate::uploaded::{self, Object};
 
 /// The queue's name, as rows say it.
 pub const BACKFILL_QUEUE: &str = "backfill";
@@ -38,12 +39,8 @@ enum Body {
 impl Work {
     pub fn read(body: &str) -> Result<Self, UnreadableWork> {
         let value: Value = serde_json::from_str(body).map_err(|_| UnreadableWork)?;
-        if let Some(records) = value["Records"].as_array() {
-            return Ok(Self::Uploaded(records.iter().filter_map(upload).collect()));
-        }
-        // S3 tries its notifications out when they are set up.
-        if value["Event"] == "s3:TestEvent" {
-            return Ok(Self::Uploaded(Vec::new()));
+        if let Some(objects) = uploaded::objects(&value) {
+            return Ok(Self::Uploaded(objects.into_iter().filter_map(upload).collect()));
         }
         match serde_json::from_value(value) {
             Ok(Body::Backfill { v: 1, id }) => Ok(Self::Job(id)),
@@ -52,11 +49,9 @@ impl Work {
     }
 }
 
-/// Ids have no character that S3 would write in another way.
-fn upload(record: &Value) -> Option<Upload> {
-    let object = &record["s3"]["object"];
-    let id = object["key"].as_str()?.strip_prefix(UPLOAD_PREFIX).and_then(BackfillId::parse)?;
-    Some(Upload { id, etag: object["eTag"].as_str()?.trim_matches('"').to_owned(), size: object["size"].as_u64()? })
+fn upload(object: Object) -> Option<Upload> {
+    let id = object.key.strip_prefix(UPLOAD_PREFIX).and_then(BackfillId::parse)?;
+    Some(Upload { id, etag: object.etag, size: object.size })
 }
 
 pub fn upload_key(id: &BackfillId) -> String {

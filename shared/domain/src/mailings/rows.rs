@@ -1,0 +1,426 @@
+//! The rows of a mailing: its name, itself, its shards and its entries.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::{EntryProgress, EntryState};
+use super::format::{Format, ImportOptions};
+use super::identity::{MOST_SHARDS, MailingId};
+use super::jobs::{emit_hand_out, emit_import, emit_shard};
+use super::mailing::{EntryCounts, MailingState};
+use super::records::Place;
+use super::shard::ShardState;
+use crate::codes::{FileProblem, Reason, codes};
+use crate::keys::{self, Wake};
+use crate::lease::Lease;
+use crate::outbox::Emit;
+use crate::time::Timestamp;
+
+/// What was handed over and not taken on for this long is looked for; each time later than before.
+const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
+/// An upload that does not come is not waited for longer: hours more than a form is good for.
+pub const UPLOAD_MS: i64 = 8 * 3_600_000;
+/// Lines that came twice and are told one by one; more are only counted.
+pub const MOST_DUPLICATES_TOLD: u64 = 10_000;
+
+/// Who has a file's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameRow {
+    pub file_name: String,
+    /// Nobody, after its file proved bad.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mailing_id: Option<MailingId>,
+    pub turn: u32,
+}
+
+codes! {
+    ImportState {
+        AwaitingUpload = "AWAITING_UPLOAD",
+        Queued = "QUEUED",
+        Running = "RUNNING",
+        Done = "DONE",
+        Failed = "FAILED",
+    }
+}
+
+/// How far a file was read: a record boundary, and what was found before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportProgress {
+    pub place: Place,
+    /// Found with the first piece.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
+    pub rows: u64,
+    pub recipients: u64,
+    pub duplicates: u64,
+    pub invalid: u64,
+    /// Recipients and invalid rows of each shard, until the shards' own rows say it.
+    #[serde(default)]
+    pub by_shard: Vec<(u64, u64)>,
+}
+
+impl Default for ImportProgress {
+    fn default() -> Self {
+        Self {
+            place: Place { next_line: 1, next_byte: 0, skipping: false },
+            format: None,
+            rows: 0,
+            recipients: 0,
+            duplicates: 0,
+            invalid: 0,
+            by_shard: Vec::new(),
+        }
+    }
+}
+
+impl ImportProgress {
+    pub fn add_recipient(&mut self, shard: u32) {
+        self.recipients += 1;
+        self.shard(shard).0 += 1;
+    }
+
+    pub fn add_invalid(&mut self, shard: u32) {
+        self.invalid += 1;
+        self.shard(shard).1 += 1;
+    }
+
+    fn shard(&mut self, shard: u32) -> &mut (u64, u64) {
+        let at = shard.min(MOST_SHARDS) as usize;
+        if self.by_shard.len() <= at {
+            self.by_shard.resize(at + 1, (0, 0));
+        }
+        &mut self.by_shard[at]
+    }
+
+    /// The entries of a shard before anything was done with them.
+    pub fn of_shard(&self, shard: u32) -> EntryCounts {
+        let (pending, invalid) = self.by_shard.get(shard as usize).copied().unwrap_or_default();
+        EntryCounts { pending, invalid, ..EntryCounts::default() }
+    }
+
+    /// Entries that it has made.
+    pub fn entries(&self) -> u64 {
+        self.recipients + self.invalid
+    }
+}
+
+/// Why a file was not imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportProblem {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    #[serde(flatten)]
+    pub cause: ImportCause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportCause {
+    File(FileProblem),
+    /// The object is not there, or not the one any more.
+    Object(Reason),
+}
+
+impl ImportCause {
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::File(problem) => problem.as_str(),
+            Self::Object(reason) => reason.as_str(),
+        }
+    }
+}
+
+/// An order that was given with an `Idempotency-Key`. Hashes, because callers choose the text of their keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    pub key: String,
+    pub body: String,
+}
+
+/// The row of a mailing. `version` grows with every change of its state; the import's checkpoints leave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailingRow {
+    pub mailing_id: MailingId,
+    pub file_name: String,
+    pub turn: u32,
+    /// The API key that uploaded it, and the request, if it had a key of its own.
+    pub caller: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_as: Option<Order>,
+    /// SHA-256 of the file; unknown for one that is uploaded without saying it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_hash: Option<String>,
+    pub object: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(default)]
+    pub options: ImportOptions,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<String>,
+    pub unsubscribe: bool,
+    /// Which writing of its content counts; 0 is none.
+    pub content_version: u32,
+    pub state: MailingState,
+    pub import: ImportState,
+    #[serde(default)]
+    pub progress: ImportProgress,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<ImportProblem>,
+    /// Over how many its entries are spread; 0 while its size is not known.
+    pub shards: u32,
+    /// How often its failed entries were asked to be sent again, and the last such order that spoke of the unknown ones too.
+    #[serde(default)]
+    pub retry: u32,
+    #[serde(default)]
+    pub retry_unknown: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders: Vec<Order>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<Emit>,
+    pub emits: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_at: Option<String>,
+    #[serde(default)]
+    pub recoveries: u32,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<Timestamp>,
+    pub version: u64,
+}
+
+impl MailingRow {
+    /// It is imported and has content: what it takes to be sent.
+    pub fn is_ready(&self) -> bool {
+        self.import == ImportState::Done && self.content_version > 0
+    }
+
+    /// Hands its file to an importer.
+    pub fn hand_to_importer(&mut self, now: Timestamp) {
+        self.emits += 1;
+        self.emit = Some(emit_import(&self.mailing_id, self.emits));
+        self.waits(now.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+    }
+
+    /// Has its shards handed to senders.
+    pub fn hand_out(&mut self, now: Timestamp) {
+        self.emits += 1;
+        self.emit = Some(emit_hand_out(&self.mailing_id, self.emits));
+        self.waits(now.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+    }
+
+    /// Is looked at again then.
+    pub fn waits(&mut self, until: Timestamp) {
+        let id = self.mailing_id.as_str();
+        self.wake = Some(keys::wake(Wake::Check, keys::wake_shard(id)));
+        self.wake_at = Some(keys::at_time(until, id));
+    }
+
+    /// Is looked at while it is sent.
+    pub fn is_watched(&mut self, now: Timestamp) {
+        self.waits(now.plus_ms(CHECK_AFTER_MS));
+    }
+
+    /// Nobody has to look at it.
+    pub fn rests(&mut self) {
+        (self.emit, self.wake, self.wake_at) = (None, None, None);
+    }
+}
+
+/// The row of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardRow {
+    pub mailing_id: MailingId,
+    pub shard: u32,
+    pub state: ShardState,
+    #[serde(flatten)]
+    pub counts: EntryCounts,
+    #[serde(flatten)]
+    pub lease: Option<Lease>,
+    /// Entries up to this place have been gone through in this pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// It was handed over at least once.
+    pub begun: bool,
+    /// It was gone through once since it was begun: it does not hold up its lane any more.
+    pub passed: bool,
+    /// The last order to send failed entries again that it follows, and the last that spoke of the unknown ones too.
+    #[serde(default)]
+    pub retried: u32,
+    #[serde(default)]
+    pub retried_unknown: u32,
+    /// Grows when an entry of it changes by an event: a recount that began before is not the last word.
+    #[serde(default)]
+    pub touched: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<Emit>,
+    pub emits: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_at: Option<String>,
+    #[serde(default)]
+    pub recoveries: u32,
+}
+
+impl ShardRow {
+    pub fn new(mailing: &MailingId, shard: u32, counts: EntryCounts) -> Self {
+        Self {
+            mailing_id: mailing.clone(),
+            shard,
+            state: ShardState::Pending,
+            counts,
+            lease: None,
+            cursor: None,
+            begun: false,
+            passed: false,
+            retried: 0,
+            retried_unknown: 0,
+            touched: 0,
+            last_attempt: None,
+            emit: None,
+            emits: 0,
+            wake: None,
+            wake_at: None,
+            recoveries: 0,
+        }
+    }
+
+    /// Hands it to a sender, no earlier than `not_before`. `id` is what the work is known by, if not by its number.
+    pub fn hand_over(&mut self, not_before: Option<Timestamp>, id: Option<String>, now: Timestamp) {
+        self.begun = true;
+        self.emits += 1;
+        self.emit = Some(emit_shard(&self.mailing_id, self.shard, self.emits, not_before, id));
+        let from = not_before.map_or(now, |at| at.max(now));
+        self.waits(from.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+    }
+
+    pub fn waits(&mut self, until: Timestamp) {
+        let id = keys::mailing_shard_id(&self.mailing_id, self.shard);
+        self.wake = Some(keys::wake(Wake::Check, keys::wake_shard(&id)));
+        self.wake_at = Some(keys::at_time(until, &id));
+    }
+
+    pub fn rests(&mut self) {
+        (self.emit, self.wake, self.wake_at) = (None, None, None);
+    }
+}
+
+/// The row of a recipient.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryRow {
+    pub email: String,
+    /// Where in the file it was found: a replay knows its own rows by it.
+    pub line: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+    pub state: EntryState,
+    #[serde(default)]
+    pub attempt: u32,
+    #[serde(default)]
+    pub tries_from: u32,
+    /// The order to send it again that it last followed.
+    #[serde(default)]
+    pub retried: u32,
+    /// An attempt that may have been sent, though there was another after it: it cannot end as one that was not sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settle_by: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounced_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complained_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_at: Option<Timestamp>,
+}
+
+impl EntryRow {
+    pub fn progress(&self) -> EntryProgress {
+        EntryProgress {
+            state: self.state,
+            attempt: self.attempt,
+            tries_from: self.tries_from,
+            not_before: self.not_before,
+            settle_by: self.settle_by,
+        }
+    }
+}
+
+/// The row of a line that is no recipient: an invalid one is an entry, one that came twice is only told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineRow {
+    pub line: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<EntryState>,
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_line: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_counted_by_shard() {
+        let mut progress = ImportProgress::default();
+        progress.add_recipient(2);
+        progress.add_invalid(2);
+        assert_eq!(progress.entries(), 2);
+        assert_eq!(
+            (progress.of_shard(2).total(), progress.of_shard(0).total(), progress.of_shard(9).total()),
+            (2, 0, 0)
+        );
+    }
+
+    #[test]
+    fn a_shard_is_looked_for_after_it_was_handed_over_and_each_time_later() {
+        let now = Timestamp::from_seconds(1_000_000);
+        let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 7, EntryCounts::default());
+        assert!(!shard.begun && shard.wake.is_none());
+        let mut waits = Vec::new();
+        for recoveries in [0, 1, 20] {
+            shard.recoveries = recoveries;
+            shard.hand_over(Some(now.plus_ms(5)), None, now);
+            let at = shard.wake_at.as_deref().and_then(keys::time_of).expect("a time");
+            waits.push((at.millis() - now.millis()) / 60_000);
+        }
+        assert_eq!(waits, [10, 20, 640]);
+        assert_eq!((shard.emits, shard.emit.and_then(|emit| emit.not_before)), (3, Some(now.plus_ms(5).millis())));
+    }
+
+    #[test]
+    fn a_problem_reads_as_it_was_written() {
+        for problem in [
+            ImportProblem { line: Some(7), cause: ImportCause::File(FileProblem::QuoteNeverCloses) },
+            ImportProblem { line: None, cause: ImportCause::Object(Reason::InputMissing) },
+        ] {
+            let text = serde_json::to_string(&problem).expect("JSON");
+            assert_eq!(serde_json::from_str::<ImportProblem>(&text).expect("read back"), problem, "{text}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What callers see of mailings and their entries.
+
+use serde::Serialize;
+
+use super::entry::EntryState;
+use super::identity::{MailingEntryId, MailingId};
+use super::mailing::{EntryCounts, MailingState};
+use super::rows::{EntryRow, ImportState, LineRow, MailingRow, ShardRow};
+use super::report::ReportLine;
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MailingView {
+    #[serde(rename = "mailingId")]
+    pub mailing_id: MailingId,
+    pub file_name: String,
+    pub status: MailingState,
+    pub list: Option<String>,
+    pub unsubscribe: bool,
+    pub has_content: bool,
+    pub import: ImportView,
+    pub counts: EntryCounts,
+    pub total: u64,
+    /// Of its entries that are settled, 0 to 1.
+    pub progress: f64,
+    pub rate_per_second: Option<f64>,
+    pub eta_seconds: Option<u64>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub last_attempt: Option<Timestamp>,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImportView {
+    pub state: ImportState,
+    pub rows: u64,
+    pub recipients: u64,
+    pub duplicates: u64,
+    pub invalid: u64,
+    pub bytes: u64,
+    pub size: Option<u64>,
+    pub problem: Option<ProblemView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProblemView {
+    pub line: Option<u64>,
+    pub code: &'static str,
+    pub detail: String,
+}
+
+impl ImportView {
+    pub fn of(row: &MailingRow) -> Self {
+        let problem = row.problem.map(|problem| ProblemView {
+            line: problem.line,
+            code: problem.cause.code(),
+            detail: super::report::import_problem(problem),
+        });
+        Self {
+            state: row.import,
+            rows: row.progress.rows,
+            recipients: row.progress.recipients,
+            duplicates: row.progress.duplicates,
+            invalid: row.progress.invalid,
+            bytes: if row.import == ImportState::Done { row.size.unwrap_or(0) } else { row.progress.place.next_byte },
+            size: row.size,
+            problem,
+        }
+    }
+}
+
+impl MailingView {
+    /// `shards` are all of its shards, as many as there are by now.
+    pub fn of(row: &MailingRow, shards: &[ShardRow], now: Timestamp) -> Self {
+        let counts = match shards.is_empty() {
+            // Its entries are there before the shards that they are worked on by.
+            true => (0..row.shards).fold(EntryCounts::default(), |all, shard| all.plus(row.progress.of_shard(shard))),
+            false => shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)),
+        };
+        let total = counts.total();
+        let settled = total - counts.open();
+        let rate = rate(row, &counts, now);
+        let eta = rate.filter(|rate| *rate > 0.0 && counts.open() > 0).map(|rate| seconds(counts.open(), rate));
+        Self {
+            mailing_id: row.mailing_id.clone(),
+            file_name: row.file_name.clone(),
+            status: row.state,
+            list: row.list.clone(),
+            unsubscribe: row.unsubscribe,
+            has_content: row.content_version > 0,
+            import: ImportView::of(row),
+            counts,
+            total,
+            progress: if total == 0 { 0.0 } else { ratio(settled, total) },
+            rate_per_second: rate,
+            eta_seconds: eta.filter(|_| row.state == MailingState::Processing),
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            last_attempt: row.last_attempt,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// Entries that were sent or tried, by the second, since it was begun.
+fn rate(row: &MailingRow, counts: &EntryCounts, now: Timestamp) -> Option<f64> {
+    let from = row.started_at?;
+    let to = row.finished_at.unwrap_or(now);
+    let elapsed_ms = u64::try_from(to.millis() - from.millis()).ok().filter(|ms| *ms > 0)?;
+    let tried = counts.sent + counts.failed + counts.unknown;
+    Some((ratio(tried * 1_000, elapsed_ms) * 100.0).round() / 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of rows and milliseconds are far below 2^52")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a rough time")]
+fn seconds(open: u64, rate: f64) -> u64 {
+    (open as f64 / rate).ceil() as u64
+}
+
+/// A mailing in a list of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MailingSummary {
+    #[serde(rename = "mailingId")]
+    pub mailing_id: MailingId,
+    pub file_name: String,
+    pub status: MailingState,
+    pub list: Option<String>,
+    pub recipients: u64,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+}
+
+impl From<MailingRow> for MailingSummary {
+    fn from(row: MailingRow) -> Self {
+        Self {
+            mailing_id: row.mailing_id,
+            file_name: row.file_name,
+            status: row.state,
+            list: row.list,
+            recipients: row.progress.recipients,
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+        }
+    }
+}
+
+/// A recipient, or an invalid row, in a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EntryView {
+    pub entry_id: Option<String>,
+    pub email: Option<String>,
+    pub status: EntryState,
+    pub line: u64,
+    pub attempts: u32,
+    pub last_attempt: Option<Timestamp>,
+    pub external_id: Option<String>,
+    pub sent_at: Option<Timestamp>,
+    pub reason: Option<String>,
+    pub delivered_at: Option<Timestamp>,
+    pub bounced_at: Option<Timestamp>,
+    pub complained_at: Option<Timestamp>,
+}
+
+impl EntryView {
+    pub fn of(id: &MailingEntryId, row: EntryRow) -> Self {
+        Self {
+            entry_id: Some(id.to_string()),
+            email: Some(row.email),
+            status: row.state,
+            line: row.line,
+            attempts: row.attempt,
+            last_attempt: row.last_attempt,
+            external_id: row.external_id,
+            sent_at: row.sent_at,
+            reason: row.reason,
+            delivered_at: row.delivered_at,
+            bounced_at: row.bounced_at,
+            complained_at: row.complained_at,
+        }
+    }
+
+    /// `None` for a line that came twice: that is no entry.
+    pub fn of_line(row: LineRow) -> Option<Self> {
+        Some(Self {
+            entry_id: None,
+            email: None,
+            status: row.state?,
+            line: row.line,
+            attempts: 0,
+            last_attempt: None,
+            external_id: None,
+            sent_at: None,
+            reason: Some(row.reason),
+            delivered_at: None,
+            bounced_at: None,
+            complained_at: None,
+        })
+    }
+}
+
+impl From<LineRow> for ReportLine {
+    fn from(row: LineRow) -> Self {
+        Self { line: row.line, reason: row.reason, of_line: row.of_line }
+    }
+}

@@ -1,0 +1,175 @@
+//! The Mailings table: names, mailings, shards and entries.
+//!
+//! Every change of a mailing's state is read, decided and written on the condition that the row's `version` is the one that
+//! was read. Whatever works on a shard has its lease. An entry's own state decides about the entry, and nothing else does.
+
+mod entries;
+mod events;
+mod imports;
+mod listing;
+mod orders;
+mod shards;
+mod unsubscribes;
+
+use umavez_domain::keys;
+use umavez_domain::mailings::{MailingContent, MailingId, MailingRow, NameRow, ShardRow};
+use umavez_domain::time::Timestamp;
+
+pub use entries::{Claim, Entry, EntrySettled, Tally};
+pub use events::EntryApplied;
+pub use imports::{Importing, Line, LinesInserted};
+pub use orders::{Ordered, Retry};
+pub use shards::{Finished, Recovered, ShardTurn, Taken};
+pub use unsubscribes::Unsubscribes;
+
+use crate::config::{self, ConfigError};
+use crate::invocation::Invocation;
+use crate::store::{Condition, PageOf, Store, StoreError, Transacted, Write, Written, read_row};
+
+/// The index of what is looked for, as the template has it.
+const BY_TIME: &str = "by-time";
+/// Races with other writers are looked at again this often.
+const ROUNDS: usize = 6;
+
+#[derive(Debug, Clone)]
+pub struct Mailings {
+    pub store: Store,
+    pub table: String,
+}
+
+/// What came of a new mailing.
+#[derive(Debug)]
+pub enum Created {
+    New,
+    /// The name is another's.
+    Standing(Box<MailingRow>),
+    /// The name was given free meanwhile: begin again.
+    Again,
+}
+
+/// What a mailing says, in a row of its own.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ContentRow {
+    pub version: u32,
+    #[serde(flatten)]
+    pub content: MailingContent,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct ListedRow {
+    mailing_id: MailingId,
+}
+
+impl Mailings {
+    pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
+        Ok(Self { store: store.clone(), table: config::required("MAILINGS_TABLE")? })
+    }
+
+    pub async fn get(&self, invocation: &Invocation, id: &MailingId) -> Result<Option<MailingRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::mailing(id)).await
+    }
+
+    /// Who has a name.
+    pub async fn named(&self, invocation: &Invocation, file_name: &str) -> Result<Option<NameRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::mailing_name(file_name)).await
+    }
+
+    pub async fn content(&self, invocation: &Invocation, id: &MailingId) -> Result<Option<ContentRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::mailing_content(id)).await
+    }
+
+    /// All shards of a mailing, in order.
+    pub async fn shards(&self, invocation: &Invocation, id: &MailingId) -> Result<Vec<ShardRow>, StoreError> {
+        let of = PageOf {
+            table: &self.table,
+            pk: keys::mailing_partition(id),
+            prefix: keys::MAILING_SHARD_PREFIX,
+            only: None,
+            after: None,
+            limit: 100,
+        };
+        Ok(self.store.page(invocation, of).await?.rows)
+    }
+
+    /// The name, the mailing, its place in the list and what it says are one transaction: two uploads of one name make one
+    /// mailing. `seen` is the name's row as the mailing's identity was made from.
+    pub async fn create(
+        &self,
+        invocation: &Invocation,
+        seen: Option<&NameRow>,
+        row: &MailingRow,
+        content: Option<&MailingContent>,
+    ) -> Result<Created, StoreError> {
+        let id = &row.mailing_id;
+        // Nobody has the name, or it was given free in the turn that was seen.
+        let free = match seen {
+            None => Condition::Absent,
+            Some(seen) => {
+                Condition::all([Condition::has_not("mailing_id"), Condition::is_number("turn", seen.turn)])
+            }
+        };
+        let name = NameRow { file_name: row.file_name.clone(), mailing_id: Some(id.clone()), turn: row.turn };
+        let listed = ListedRow { mailing_id: id.clone() };
+        let mut writes = vec![
+            Write::put(&self.table, keys::mailing_name(&row.file_name), &name)?.when(free),
+            Write::put(&self.table, keys::mailing(id), row)?.when(Condition::Absent),
+            Write::put(&self.table, keys::mailing_listed(id, row.created_at), &listed)?,
+        ];
+        if let Some(content) = content {
+            let content = ContentRow { version: row.content_version, content: content.clone() };
+            writes.push(Write::put(&self.table, keys::mailing_content(id), &content)?);
+        }
+        if self.store.transact(invocation, writes).await? == Transacted::Done {
+            return Ok(Created::New);
+        }
+        let Some(name) = self.named(invocation, &row.file_name).await? else { return Ok(Created::Again) };
+        let Some(owner) = name.mailing_id else { return Ok(Created::Again) };
+        match self.get(invocation, &owner).await? {
+            Some(standing) => Ok(Created::Standing(Box::new(standing))),
+            None => Err(StoreError::Corrupt("a name without its mailing")),
+        }
+    }
+
+    /// Makes one change of a mailing's state, if it is still as it was read; else the row as it stands.
+    async fn change(
+        &self,
+        invocation: &Invocation,
+        before: &MailingRow,
+        after: MailingRow,
+    ) -> Result<Result<MailingRow, Option<MailingRow>>, StoreError> {
+        let after = changed(before, after, invocation.current());
+        let write = Write::changes(&self.table, keys::mailing(&before.mailing_id), before, &after)?;
+        match self.store.write(invocation, write.when(as_read(before))).await? {
+            Written::New | Written::Mine => Ok(Ok(after)),
+            Written::Refused(item) => Ok(Err(item.map(read_row).transpose()?)),
+        }
+    }
+
+    /// As [`Self::change`], together with others: all or none. `None`: one of them was refused.
+    async fn change_with(
+        &self,
+        invocation: &Invocation,
+        before: &MailingRow,
+        after: MailingRow,
+        when: Condition,
+        others: Vec<Write>,
+    ) -> Result<Option<MailingRow>, StoreError> {
+        let after = changed(before, after, invocation.current());
+        let write = Write::changes(&self.table, keys::mailing(&before.mailing_id), before, &after)?;
+        let mut writes = vec![write.when(Condition::all([as_read(before), when]))];
+        writes.extend(others);
+        match self.store.transact(invocation, writes).await? {
+            Transacted::Done => Ok(Some(after)),
+            Transacted::Refused(_) => Ok(None),
+        }
+    }
+}
+
+fn changed(before: &MailingRow, after: MailingRow, now: Timestamp) -> MailingRow {
+    MailingRow { version: before.version + 1, updated_at: now, ..after }
+}
+
+/// Nobody has changed its state since it was read.
+fn as_read(row: &MailingRow) -> Condition {
+    Condition::is_number("version", row.version)
+}

@@ -1,0 +1,347 @@
+//! One recipient: claimed, called, settled. The entry's own row is the arbiter: `SENDING(n)` is written once, and what came of
+//! attempt n is accepted from `SENDING(n)` or `UNKNOWN(n)`, whoever says it first.
+
+use umavez_domain::keys;
+use umavez_domain::mailings::{
+    EntryCounts, EntryRow, EntryState, MailingEntryId, MailingId, ShardRow, ShardState,
+};
+use umavez_domain::outbound::{Again, Verdict, code};
+use umavez_domain::time::Timestamp;
+
+use super::{Mailings, ROUNDS};
+use crate::invocation::Invocation;
+use crate::lease::Held;
+use crate::store::{
+    Condition, Item, SliceOf, StoreError, Transacted, Write, Written, attribute, read_row,
+};
+
+/// Rows that are counted by one request.
+const COUNTED_AT_ONCE: usize = 1_000;
+
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub id: MailingEntryId,
+    pub row: EntryRow,
+}
+
+/// Some of a shard's entries.
+#[derive(Debug)]
+pub struct EntryPage {
+    pub entries: Vec<Entry>,
+    /// Where the next page begins, if there may be one.
+    pub next: Option<String>,
+}
+
+/// What came of beginning an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    Yes,
+    /// The entry is not as it was read: somebody else did something with it.
+    Lost,
+}
+
+/// What came of an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntrySettled {
+    /// The entry is this, by this write.
+    Now(EntryState),
+    /// Somebody had said so already, or knows better.
+    Known(EntryState),
+    Gone,
+}
+
+/// A recount of a shard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub counts: EntryCounts,
+    /// The earliest time that an entry waits for.
+    pub next_look: Option<Timestamp>,
+}
+
+impl Mailings {
+    pub async fn entry(&self, invocation: &Invocation, id: &MailingEntryId) -> Result<Option<EntryRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::mailing_entry(id)).await
+    }
+
+    /// The entries of a shard that may have something to be done, from a place on. `looked_at` rows are read at most.
+    pub async fn entries(
+        &self,
+        invocation: &Invocation,
+        shard: &ShardRow,
+        after: Option<String>,
+        looked_at: usize,
+    ) -> Result<EntryPage, StoreError> {
+        let state = |state: EntryState| Condition::is("state", state.as_str());
+        let mut open = vec![state(EntryState::Pending), state(EntryState::Sending)];
+        if shard.retried > 0 {
+            open.push(state(EntryState::Failed));
+        }
+        if shard.retried_unknown > 0 {
+            open.push(state(EntryState::Unknown));
+        }
+        let of = SliceOf {
+            table: &self.table,
+            pk: keys::mailing_entries(&shard.mailing_id, shard.shard),
+            prefix: keys::MAILING_ENTRY_PREFIX,
+            only: Some(Condition::any(open)),
+            after,
+            looked_at,
+        };
+        let slice = self.store.slice(invocation, &of).await?;
+        let entries = slice.rows.into_iter().map(|item| entry_of(&shard.mailing_id, shard.shard, item));
+        Ok(EntryPage { entries: entries.collect::<Result<_, _>>()?, next: slice.next })
+    }
+
+    /// Begins attempt n: from here on it may be called once, and is never begun again.
+    pub async fn claim(
+        &self,
+        invocation: &Invocation,
+        held: &Held,
+        entry: &Entry,
+        attempt: u32,
+        settle_by: Timestamp,
+    ) -> Result<Claim, StoreError> {
+        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
+            .set("state", EntryState::Sending.as_str())
+            .set_number("attempt", attempt)
+            .set_value("last_attempt", attribute(&invocation.current())?)
+            .set_value("settle_by", attribute(&settle_by)?)
+            .set_number("epoch", held.epoch)
+            .remove("not_before")
+            .when(as_read(&entry.row));
+        match self.store.write(invocation, write).await? {
+            Written::New | Written::Mine => Ok(Claim::Yes),
+            Written::Refused(_) => Ok(Claim::Lost),
+        }
+    }
+
+    /// Ends a pending entry that is not to be sent. Whether it was still pending.
+    pub async fn end_unsent(
+        &self,
+        invocation: &Invocation,
+        entry: &Entry,
+        state: EntryState,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        // An earlier attempt may have been sent all the same.
+        let state = if entry.row.doubt.is_some() { EntryState::Unknown } else { state };
+        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
+            .set("state", state.as_str())
+            .set("reason", reason)
+            .remove("not_before")
+            .when(as_read(&entry.row));
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// The sender of an attempt was not heard of again. Whether it was so.
+    pub async fn lost(&self, invocation: &Invocation, entry: &Entry) -> Result<bool, StoreError> {
+        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
+            .set("state", EntryState::Unknown.as_str())
+            .set("reason", code::SENDER_LOST)
+            .remove("settle_by")
+            .when(as_read(&entry.row));
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// Makes a failed or unknown entry pending again, by order. Whether it was still so.
+    pub async fn send_again(&self, invocation: &Invocation, entry: &Entry, order: u32) -> Result<Option<Entry>, StoreError> {
+        let mut row = EntryRow {
+            state: EntryState::Pending,
+            tries_from: entry.row.attempt,
+            retried: order,
+            not_before: None,
+            reason: None,
+            ..entry.row.clone()
+        };
+        if entry.row.state == EntryState::Unknown {
+            row.doubt = row.doubt.or(Some(entry.row.attempt));
+        }
+        let write = Write::changes(&self.table, keys::mailing_entry(&entry.id), &entry.row, &row)?;
+        match self.store.write(invocation, write.when(as_read(&entry.row))).await? {
+            Written::New | Written::Mine => Ok(Some(Entry { id: entry.id.clone(), row })),
+            Written::Refused(_) => Ok(None),
+        }
+    }
+
+    /// Writes what came of attempt n.
+    pub async fn settle(
+        &self,
+        invocation: &Invocation,
+        entry: &Entry,
+        attempt: u32,
+        verdict: &Verdict,
+    ) -> Result<EntrySettled, StoreError> {
+        let state = after(&entry.row, verdict);
+        let write = self.outcome(entry, attempt, verdict, state, invocation.current())?;
+        let under_way = of_attempt(EntryState::Sending, attempt);
+        match self.store.write(invocation, write.when(under_way)).await? {
+            Written::New | Written::Mine => Ok(EntrySettled::Now(state)),
+            Written::Refused(None) => Ok(EntrySettled::Gone),
+            Written::Refused(Some(item)) => {
+                let met: EntryRow = read_row(item)?;
+                if met.state != EntryState::Unknown || met.attempt != attempt || state == EntryState::Unknown {
+                    return Ok(EntrySettled::Known(met.state));
+                }
+                // It was given up as lost, and is known after all. Its shard may be finished: it is not sent again by itself.
+                let state = if state == EntryState::Pending { EntryState::Failed } else { state };
+                let entry = Entry { id: entry.id.clone(), row: met };
+                let write = self.outcome(&entry, attempt, verdict, state, invocation.current())?;
+                let moved = self.correct(invocation, &entry, attempt, state, write).await?;
+                Ok(if moved { EntrySettled::Now(state) } else { EntrySettled::Known(entry.row.state) })
+            }
+        }
+    }
+
+    fn outcome(
+        &self,
+        entry: &Entry,
+        attempt: u32,
+        verdict: &Verdict,
+        state: EntryState,
+        now: Timestamp,
+    ) -> Result<Write, StoreError> {
+        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
+            .set("state", state.as_str())
+            .remove("settle_by");
+        Ok(match verdict {
+            Verdict::Sent { provider_id } => write
+                .set("external_id", provider_id)
+                .set_value("sent_at", attribute(&now)?)
+                .remove("reason")
+                .remove("doubt"),
+            Verdict::Again { why, code, not_before } => {
+                let write = write.set_value("not_before", attribute(not_before)?).set("reason", *code);
+                // A limit does not use up an attempt.
+                match why {
+                    Again::Throttled => write.set_number("tries_from", entry.row.tries_from + 1),
+                    Again::Retry | Again::Policy => write,
+                }
+            }
+            Verdict::Failed { code, .. } | Verdict::Expired { code } | Verdict::Unknown { code } => {
+                write.set("reason", *code).set_number("attempt", attempt)
+            }
+        })
+    }
+
+    /// Changes a settled entry after the fact, with the counts of its shard: one transaction, because a shard that is finished
+    /// is not counted again, and one that is being counted must be counted anew. Whether the entry was as it was read.
+    pub(super) async fn correct(
+        &self,
+        invocation: &Invocation,
+        entry: &Entry,
+        attempt: u32,
+        to: EntryState,
+        write: Write,
+    ) -> Result<bool, StoreError> {
+        let from = entry.row.state;
+        for _ in 0..ROUNDS {
+            let id = &entry.id;
+            let Some(shard) = self.shard(invocation, &id.mailing, id.shard).await? else {
+                return Err(StoreError::Corrupt("an entry without its shard"));
+            };
+            let mut touch = Write::update(&self.table, keys::mailing_shard(&id.mailing, id.shard)).increment("touched");
+            if shard.state == ShardState::Finished {
+                touch = touch.add(column(from), -1).add(column(to), 1);
+            }
+            let finished = shard.state == ShardState::Finished;
+            let same = match finished {
+                true => Condition::is("state", ShardState::Finished.as_str()),
+                false => Condition::is_not("state", ShardState::Finished.as_str()),
+            };
+            let writes = vec![write.clone().when(of_attempt(from, entry.row.attempt)), touch.when(same)];
+            match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(true),
+                Transacted::Refused(refusals) => {
+                    if refusals.first().is_some_and(Option::is_some) {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        let _ = attempt;
+        Err(StoreError::Conflict)
+    }
+
+    /// Counts the entries of a shard, invalid rows included.
+    pub async fn recount(&self, invocation: &Invocation, id: &MailingId, shard: u32) -> Result<Tally, StoreError> {
+        let mut tally = Tally::default();
+        let mut after = None;
+        loop {
+            let of = SliceOf {
+                table: &self.table,
+                pk: keys::mailing_entries(id, shard),
+                prefix: "",
+                only: None,
+                after,
+                looked_at: COUNTED_AT_ONCE,
+            };
+            let slice = self.store.slice(invocation, &of).await?;
+            for item in slice.rows {
+                let Counted { state, not_before, settle_by } = read_row(item)?;
+                // A line that came twice is no entry.
+                let Some(state) = state else { continue };
+                tally.counts.add(state);
+                let waits_for = match state {
+                    EntryState::Pending => not_before,
+                    EntryState::Sending => settle_by,
+                    _ => continue,
+                };
+                let at = waits_for.unwrap_or(invocation.current());
+                tally.next_look = Some(tally.next_look.map_or(at, |earlier| earlier.min(at)));
+            }
+            after = slice.next;
+            if after.is_none() {
+                return Ok(tally);
+            }
+        }
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Counted {
+    state: Option<EntryState>,
+    not_before: Option<Timestamp>,
+    settle_by: Option<Timestamp>,
+}
+
+/// What an attempt leaves an entry in. One that may have been sent before cannot be said not to have been.
+fn after(row: &EntryRow, verdict: &Verdict) -> EntryState {
+    match EntryState::after(verdict) {
+        EntryState::Failed if row.doubt.is_some() => EntryState::Unknown,
+        state => state,
+    }
+}
+
+pub(super) fn entry_of(mailing: &MailingId, shard: u32, item: Item) -> Result<Entry, StoreError> {
+    let hash = item.get("sk").and_then(|sk| sk.as_s().ok()).and_then(|sk| sk.strip_prefix(keys::MAILING_ENTRY_PREFIX));
+    let email_hash = hash.ok_or(StoreError::Corrupt("the key of an entry"))?.to_owned();
+    Ok(Entry { id: MailingEntryId { mailing: mailing.clone(), shard, email_hash }, row: read_row(item)? })
+}
+
+/// The entry is in this state, with this attempt as its last.
+pub(super) fn of_attempt(state: EntryState, attempt: u32) -> Condition {
+    let same = match attempt {
+        // No attempt was ever begun.
+        0 => Condition::any([Condition::has_not("attempt"), Condition::is_number("attempt", 0)]),
+        attempt => Condition::is_number("attempt", attempt),
+    };
+    Condition::all([Condition::is("state", state.as_str()), same])
+}
+
+fn as_read(row: &EntryRow) -> Condition {
+    of_attempt(row.state, row.attempt)
+}
+
+/// The attribute of a shard that counts entries of a state.
+fn column(state: EntryState) -> &'static str {
+    match state {
+        EntryState::Pending => "pending",
+        EntryState::Sending => "sending",
+        EntryState::Sent => "sent",
+        EntryState::Failed => "failed",
+        EntryState::Invalid => "invalid",
+        EntryState::Unknown => "unknown",
+        EntryState::Suppressed => "suppressed",
+        EntryState::Canceled => "canceled",
+    }
+}

@@ -1,0 +1,123 @@
+//! Lists: mailings, entries of a mailing, lines that are no recipients.
+
+use umavez_domain::keys;
+use umavez_domain::mailings::{EntryState, EntryView, LineRow, MailingId, MailingRow};
+
+use super::entries::entry_of;
+use super::{ListedRow, Mailings};
+use crate::invocation::Invocation;
+use crate::store::{Condition, PageOf, SliceOf, StoreError, read_row};
+
+/// Rows that one request for entries looks at, at most: a page may be short, and says where the next begins.
+const LOOKED_AT: usize = 2_000;
+
+/// A place in the entries of a mailing: a shard, and a sort key in it if it is not the shard's beginning.
+pub type EntryPlace = (u32, Option<String>);
+
+impl Mailings {
+    /// The newest first.
+    pub async fn page(
+        &self,
+        invocation: &Invocation,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<MailingRow>, Option<String>), StoreError> {
+        let pk = keys::MAILINGS.to_owned();
+        let of = PageOf { table: &self.table, pk, prefix: "", only: None, after, limit };
+        let page = self.store.page::<ListedRow>(invocation, of).await?;
+        let asked: Vec<_> = page.rows.iter().map(|row| keys::mailing(&row.mailing_id)).collect();
+        let mut found = self.store.get_many(invocation, &self.table, &asked).await?;
+        let rows = asked.iter().filter_map(|key| found.remove(key)).map(read_row).collect::<Result<_, _>>()?;
+        Ok((rows, page.next))
+    }
+
+    /// Entries of one state, or of any, in the order of their shards.
+    pub async fn entries_page(
+        &self,
+        invocation: &Invocation,
+        mailing: &MailingRow,
+        state: Option<EntryState>,
+        after: EntryPlace,
+        limit: usize,
+    ) -> Result<(Vec<EntryView>, Option<EntryPlace>), StoreError> {
+        let (mut entries, mut looked_at) = (Vec::new(), 0);
+        let (mut shard, mut place) = after;
+        while shard < mailing.shards {
+            // Lines that came twice have no state: they are no entries.
+            let only = state.map_or(Condition::has("state"), |state| Condition::is("state", state.as_str()));
+            let left = limit - entries.len();
+            // As many as are wanted, where all are; else as many as may have to be looked at for them.
+            let step = if state.is_none() { left } else { left.max(500) };
+            let of = SliceOf {
+                table: &self.table,
+                pk: keys::mailing_entries(&mailing.mailing_id, shard),
+                prefix: "",
+                only: Some(only),
+                after: place.take(),
+                looked_at: step,
+            };
+            let slice = self.store.slice(invocation, &of).await?;
+            looked_at += step;
+            for item in slice.rows {
+                let sk = item.get("sk").and_then(|sk| sk.as_s().ok()).cloned().unwrap_or_default();
+                entries.extend(view(&mailing.mailing_id, shard, &sk, item)?);
+                if entries.len() == limit {
+                    return Ok((entries, Some((shard, Some(sk)))));
+                }
+            }
+            match slice.next {
+                Some(next) => place = Some(next),
+                None => shard += 1,
+            }
+            if looked_at >= LOOKED_AT && shard < mailing.shards {
+                return Ok((entries, Some((shard, place))));
+            }
+        }
+        Ok((entries, None))
+    }
+
+    /// Lines that are no recipients, in the order of the file: of each shard the next ones, and of all of them the first.
+    pub async fn lines(
+        &self,
+        invocation: &Invocation,
+        mailing: &MailingRow,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<LineRow>, Option<u64>), StoreError> {
+        use futures::{StreamExt, TryStreamExt};
+        const AT_ONCE: usize = 16;
+        let of_shard = |shard: u32| async move {
+            let of = SliceOf {
+                table: &self.table,
+                pk: keys::mailing_entries(&mailing.mailing_id, shard),
+                prefix: keys::MAILING_LINE_PREFIX,
+                only: None,
+                after: (after > 0).then(|| keys::mailing_line(&mailing.mailing_id, shard, after).sk),
+                looked_at: limit + 1,
+            };
+            self.store.slice(invocation, &of).await
+        };
+        let slices: Vec<_> =
+            futures::stream::iter(0..mailing.shards).map(of_shard).buffer_unordered(AT_ONCE).try_collect().await?;
+        let mut lines: Vec<LineRow> =
+            slices.into_iter().flat_map(|slice| slice.rows).map(read_row).collect::<Result<_, _>>()?;
+        lines.sort_unstable_by_key(|line| line.line);
+        let more = lines.len() > limit;
+        lines.truncate(limit);
+        let next = lines.last().map(|line| line.line).filter(|_| more);
+        Ok((lines, next))
+    }
+}
+
+fn view(
+    mailing: &MailingId,
+    shard: u32,
+    sk: &str,
+    item: crate::store::Item,
+) -> Result<Option<EntryView>, StoreError> {
+    if sk.starts_with(keys::MAILING_LINE_PREFIX) {
+        return Ok(EntryView::of_line(read_row(item)?));
+    }
+    let entry = entry_of(mailing, shard, item)?;
+    Ok(Some(EntryView::of(&entry.id, entry.row)))
+}

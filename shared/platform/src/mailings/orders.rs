@@ -1,0 +1,166 @@
+//! What people ask of a mailing: content, pause, resume, cancel, and to send failed entries again.
+
+use umavez_domain::keys;
+use umavez_domain::mailings::{
+    EntryCounts, ImportState, MailingContent, MailingEvent, MailingId, MailingRow, MailingState, Move, Order,
+    move_mailing,
+};
+
+use super::{ContentRow, Mailings, ROUNDS};
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Write};
+
+/// Orders with a key of their own that are remembered.
+const MOST_ORDERS: usize = 50;
+
+/// What came of an order.
+#[derive(Debug)]
+pub enum Ordered {
+    Done(Box<MailingRow>),
+    /// It is as it was asked to be.
+    Already(Box<MailingRow>),
+    /// It cannot be asked of a mailing in this state.
+    Refused(Box<MailingRow>),
+    /// There was another order with this key.
+    KeyReused,
+    NoMailing,
+}
+
+/// An order to send failed entries again.
+#[derive(Debug)]
+pub struct Retry {
+    pub include_unknown: bool,
+    pub order: Option<Order>,
+}
+
+impl Mailings {
+    /// Pause, resume or cancel.
+    pub async fn order(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        event: MailingEvent,
+    ) -> Result<Ordered, StoreError> {
+        let mut met = self.get(invocation, id).await?;
+        for _ in 0..ROUNDS {
+            let Some(row) = met else { return Ok(Ordered::NoMailing) };
+            let state = match move_mailing(row.state, event, row.is_ready()) {
+                Move::To(state) => state,
+                Move::Already => return Ok(Ordered::Already(Box::new(row))),
+                Move::Refused => return Ok(Ordered::Refused(Box::new(row))),
+            };
+            let mut after = MailingRow { state, ..row.clone() };
+            let imported = row.import == ImportState::Done;
+            match state {
+                // While it is imported, the importer's own emission and time are its business.
+                MailingState::Paused if imported => after.rests(),
+                MailingState::Queued => after.hand_out(invocation.now),
+                MailingState::Canceled => {
+                    after.finished_at = Some(invocation.now);
+                    match imported {
+                        // Its entries are told.
+                        true => after.hand_out(invocation.now),
+                        false => after.rests(),
+                    }
+                }
+                _ => {}
+            }
+            match self.change(invocation, &row, after).await? {
+                Ok(row) => return Ok(Ordered::Done(Box::new(row))),
+                Err(row) => met = row,
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Gives a mailing its content, or another one as long as nothing was sent.
+    pub async fn put_content(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        content: &MailingContent,
+        list: Option<&str>,
+        unsubscribe: bool,
+    ) -> Result<Ordered, StoreError> {
+        for _ in 0..ROUNDS {
+            let Some(row) = self.get(invocation, id).await? else { return Ok(Ordered::NoMailing) };
+            let stored = self.content(invocation, id).await?;
+            let same_list = row.list.as_deref() == list && row.unsubscribe == unsubscribe;
+            if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version) && same_list {
+                return Ok(Ordered::Already(Box::new(row)));
+            }
+            let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
+            if !open || row.started_at.is_some() {
+                return Ok(Ordered::Refused(Box::new(row)));
+            }
+            let mut after = MailingRow {
+                content_version: row.content_version + 1,
+                list: list.map(str::to_owned),
+                unsubscribe,
+                ..row.clone()
+            };
+            if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
+                after.state = state;
+                after.hand_out(invocation.now);
+            }
+            let stored = ContentRow { version: after.content_version, content: content.clone() };
+            let write = Write::put(&self.table, keys::mailing_content(id), &stored)?;
+            // Nothing was sent of it, as its version says too: beginning changes it.
+            let unsent = Condition::has_not("started_at");
+            if let Some(row) = self.change_with(invocation, &row, after, unsent, vec![write]).await? {
+                return Ok(Ordered::Done(Box::new(row)));
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Has failed entries sent again, and unknown ones if that is said.
+    pub async fn retry_failed(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        asked: &Retry,
+    ) -> Result<(Ordered, EntryCounts), StoreError> {
+        let mut met = self.get(invocation, id).await?;
+        for _ in 0..ROUNDS {
+            let Some(row) = met else { return Ok((Ordered::NoMailing, EntryCounts::default())) };
+            if let Some(known) = asked.order.as_ref().and_then(|order| row.orders.iter().find(|one| one.key == order.key)) {
+                let same = asked.order.as_ref() == Some(known);
+                let told = if same { Ordered::Already(Box::new(row)) } else { Ordered::KeyReused };
+                return Ok((told, self.counts(invocation, id).await?));
+            }
+            let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
+            let counts = self.counts(invocation, id).await?;
+            if moved == Move::Refused {
+                return Ok((Ordered::Refused(Box::new(row)), counts));
+            }
+            if counts.failed == 0 && !(asked.include_unknown && counts.unknown > 0) {
+                return Ok((Ordered::Already(Box::new(row)), counts));
+            }
+            let mut after = MailingRow { retry: row.retry + 1, ..row.clone() };
+            if asked.include_unknown {
+                after.retry_unknown = after.retry;
+            }
+            if let Move::To(state) = moved {
+                (after.state, after.finished_at) = (state, None);
+            }
+            if row.state != MailingState::Paused {
+                after.hand_out(invocation.now);
+            }
+            after.orders.extend(asked.order.clone());
+            let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
+            after.orders.drain(..surplus);
+            match self.change(invocation, &row, after).await? {
+                Ok(row) => return Ok((Ordered::Done(Box::new(row)), counts)),
+                Err(row) => met = row,
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Of all shards.
+    async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
+        let shards = self.shards(invocation, id).await?;
+        Ok(shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)))
+    }
+}

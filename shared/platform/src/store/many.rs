@@ -1,0 +1,180 @@
+//! Many rows in one request: new ones, each only if its key is free, or a look at those that are there.
+//!
+//! `BatchWriteItem` takes no conditions and overwrites. PartiQL's `INSERT` is a condition by itself, and twenty-five of them
+//! are one request.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::{
+    AttributeValue, BatchStatementErrorCodeEnum as Code, BatchStatementRequest, KeysAndAttributes,
+};
+use umavez_domain::keys::Key;
+
+use super::{Item, Store, StoreError, key_item};
+use crate::invocation::Invocation;
+
+/// What one request takes.
+const MOST_STATEMENTS: usize = 25;
+const MOST_KEYS: usize = 100;
+/// Rows that were refused for want of throughput are tried again this often, each time later than before.
+const ROUNDS: u32 = 8;
+const FIRST_WAIT_MS: u64 = 50;
+
+/// What came of a row to insert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Insert {
+    New,
+    /// There is a row with its key, maybe of an earlier try.
+    There,
+}
+
+impl Store {
+    /// Inserts rows with keys of their own, no two the same; one outcome each, in order. Those that are there are left as
+    /// they are.
+    pub async fn insert_many(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        rows: Vec<Item>,
+    ) -> Result<Vec<Insert>, StoreError> {
+        let mut outcomes: Vec<Option<Insert>> = vec![None; rows.len()];
+        let mut left: Vec<(usize, BatchStatementRequest)> = Vec::with_capacity(rows.len());
+        for (at, row) in rows.into_iter().enumerate() {
+            left.push((at, statement(table, row)?));
+        }
+        for round in 0..=ROUNDS {
+            if round > 0 {
+                pause(invocation, round).await?;
+            }
+            let mut again = Vec::new();
+            for batch in left.chunks(MOST_STATEMENTS) {
+                again.extend(self.insert_batch(invocation, batch, &mut outcomes).await?);
+            }
+            if again.is_empty() {
+                return outcomes.into_iter().collect::<Option<Vec<_>>>().ok_or(StoreError::Unavailable);
+            }
+            left = again;
+        }
+        Err(StoreError::Throttled)
+    }
+
+    /// The statements that have to be tried again.
+    async fn insert_batch(
+        &self,
+        invocation: &Invocation,
+        batch: &[(usize, BatchStatementRequest)],
+        outcomes: &mut [Option<Insert>],
+    ) -> Result<Vec<(usize, BatchStatementRequest)>, StoreError> {
+        let statements = batch.iter().map(|(_, statement)| statement.clone()).collect();
+        let call = self.client.batch_execute_statement().set_statements(Some(statements)).send();
+        let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+        let answers = answer.responses();
+        let mut again = Vec::new();
+        for (n, (at, statement)) in batch.iter().enumerate() {
+            // An answer that is missing says nothing about its row.
+            let Some(answer) = answers.get(n) else {
+                again.push((*at, statement.clone()));
+                continue;
+            };
+            match answer.error().map(|error| (error.code(), error.message())) {
+                None => outcomes[*at] = Some(Insert::New),
+                Some((Some(Code::DuplicateItem | Code::ConditionalCheckFailed), _)) => {
+                    outcomes[*at] = Some(Insert::There)
+                }
+                Some((Some(code), _)) if is_passing(code) => again.push((*at, statement.clone())),
+                Some((code, _)) => {
+                    let code = code.map_or("no code", Code::as_str);
+                    return Err(StoreError::Rejected(format!("a statement: {code}")));
+                }
+            }
+        }
+        Ok(again)
+    }
+
+    /// The rows of these keys, as of the last write; those that are not there are left out.
+    pub async fn get_many(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        keys: &[Key],
+    ) -> Result<HashMap<Key, Item>, StoreError> {
+        let mut found = HashMap::new();
+        for keys in keys.chunks(MOST_KEYS) {
+            let mut left: Vec<Item> = keys.iter().map(key_item).collect();
+            for round in 0..=ROUNDS {
+                if round > 0 {
+                    pause(invocation, round).await?;
+                }
+                let asked =
+                    KeysAndAttributes::builder().set_keys(Some(std::mem::take(&mut left))).consistent_read(true);
+                let asked = asked.build().map_err(|error| StoreError::Rejected(error.to_string()))?;
+                let call = self.client.batch_get_item().request_items(table, asked).send();
+                let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+                let rows = answer.responses.and_then(|mut tables| tables.remove(table)).unwrap_or_default();
+                found.extend(rows.into_iter().filter_map(|row| Some((key_of(&row)?, row))));
+                let unprocessed = answer.unprocessed_keys.and_then(|mut tables| tables.remove(table));
+                left = unprocessed.map(|keys| keys.keys).unwrap_or_default();
+                if left.is_empty() {
+                    break;
+                }
+            }
+            if !left.is_empty() {
+                return Err(StoreError::Throttled);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn key_of(row: &Item) -> Option<Key> {
+    let text = |name: &str| row.get(name).and_then(|value| value.as_s().ok()).cloned();
+    Some(Key { pk: text("pk")?, sk: text("sk")? })
+}
+
+/// Names are ours: they have no quote in them. Values are parameters.
+fn statement(table: &str, row: Item) -> Result<BatchStatementRequest, StoreError> {
+    let mut named: Vec<(String, AttributeValue)> = row.into_iter().collect();
+    named.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let names: Vec<String> = named.iter().map(|(name, _)| format!("'{name}': ?")).collect();
+    BatchStatementRequest::builder()
+        .statement(format!("INSERT INTO \"{table}\" VALUE {{{}}}", names.join(", ")))
+        .set_parameters(Some(named.into_iter().map(|(_, value)| value).collect()))
+        .build()
+        .map_err(|error| StoreError::Rejected(error.to_string()))
+}
+
+fn is_passing(code: &Code) -> bool {
+    matches!(
+        code,
+        Code::InternalServerError
+            | Code::ProvisionedThroughputExceeded
+            | Code::RequestLimitExceeded
+            | Code::ThrottlingError
+            | Code::TransactionConflict
+    )
+}
+
+async fn pause(invocation: &Invocation, round: u32) -> Result<(), StoreError> {
+    let longest = FIRST_WAIT_MS << round.min(6);
+    let wait = Duration::from_millis(longest / 2 + fastrand::u64(0..=longest / 2));
+    if invocation.time_left() <= wait {
+        return Err(StoreError::Throttled);
+    }
+    tokio::time::sleep(wait).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_one_statement_with_parameters() {
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let row = Item::from([("sk".to_owned(), text("S")), ("pk".to_owned(), text("P"))]);
+        let statement = statement("t", row).expect("a statement");
+        assert_eq!(statement.statement(), r#"INSERT INTO "t" VALUE {'pk': ?, 'sk': ?}"#);
+        assert_eq!(statement.parameters(), [text("P"), text("S")]);
+    }
+}
