@@ -210,6 +210,8 @@ codes! {
         ColumnTwice = "column_twice",
         NoEmailColumn = "no_email_column",
         TwoEmailColumns = "two_email_columns",
+        TooManyRows = "too_many_rows",
+        TooLarge = "file_too_large",
     }
 }
 

@@ -4,6 +4,7 @@
 //! gives each recipient the one form that it is known by. A mailing's entries are spread over shards: [`take`] says who may
 //! work on one, [`next_of_entry`] what is done with a recipient, [`completion`] when all of it is over.
 
+mod check;
 mod content;
 mod csv;
 mod encoding;
@@ -16,13 +17,16 @@ mod records;
 mod shard;
 mod template;
 mod unsubscribe;
+mod upload;
 
+pub use check::{Checked, MOST_ROWS, check_file, file_error};
 pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, list_of};
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
 pub use identity::{
     Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, file_name, judge_entry,
+    judge_upload, shard_of_line, shards_of,
 };
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use recipient::normalize_email;
@@ -32,3 +36,4 @@ pub use shard::{
 };
 pub use template::{Target, Template, TemplateError};
 pub use unsubscribe::{unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe};
+pub use upload::{LARGEST_INLINE, LARGEST_UPLOAD, UploadRequest};
