@@ -12,8 +12,10 @@ mod entry;
 mod format;
 mod identity;
 mod mailing;
+mod page;
 mod recipient;
 mod records;
+mod report;
 mod shard;
 mod template;
 mod unsubscribe;
@@ -29,11 +31,15 @@ pub use identity::{
     judge_upload, shard_of_line, shards_of,
 };
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
+pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, unknown_page};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
+pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
 pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,
 };
 pub use template::{Target, Template, TemplateError};
-pub use unsubscribe::{unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe};
+pub use unsubscribe::{
+    UnsubscribeRow, UnsubscribeSource, unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe,
+};
 pub use upload::{LARGEST_INLINE, LARGEST_UPLOAD, UploadRequest};
