@@ -104,6 +104,7 @@ fn a_form_that_is_wrong_is_refused_by_its_fields() {
         (vec![("sha256", HEX)], vec![], refused(&[("sha256", Unknown)])),
         (vec![("filename", "b.csv")], vec![], refused(&[("filename", Unknown)])),
         (vec![], vec![("filename", "b.csv")], refused(&[("filename", Unknown)])),
+        (vec![], vec![("list", "a")], refused(&[("list", Unknown)])),
     ] {
         assert_eq!(form("a.csv", &fields, &query), Err(what), "{fields:?} {query:?}");
     }
