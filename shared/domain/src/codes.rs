@@ -141,6 +141,19 @@ codes! {
         IntentHeld = "INTENT_HELD",
         IntentReleased = "INTENT_RELEASED",
         IntentExpired = "INTENT_EXPIRED",
+        MailingCreated = "MAILING_CREATED",
+        MailingImported = "MAILING_IMPORTED",
+        MailingImportFailed = "MAILING_IMPORT_FAILED",
+        /// Its state changed: paused, resumed, canceled, given content, retried.
+        MailingState = "MAILING_STATE",
+        MailingCompleted = "MAILING_COMPLETED",
+        /// Its shards are finished and have other entries than were imported: somebody must look.
+        MailingMismatch = "MAILING_MISMATCH",
+        /// What became of one entry.
+        MailingEntry = "MAILING_ENTRY",
+        MailingRecovered = "MAILING_RECOVERED",
+        MailingUnsubscribed = "MAILING_UNSUBSCRIBED",
+        MailingReconciled = "MAILING_RECONCILED",
     }
 }
 
@@ -162,6 +175,10 @@ codes! {
         NotResendable = "not_resendable",
         NotUnknown = "not_unknown",
         IntentDuplicate = "intent_duplicate",
+        /// A file of this name is there, with other content.
+        NameTaken = "name_taken",
+        /// It cannot be asked of a mailing that stands as this one does.
+        WrongState = "wrong_state",
         Unavailable = "unavailable",
         Internal = "internal",
     }
@@ -210,6 +227,8 @@ codes! {
         ColumnTwice = "column_twice",
         NoEmailColumn = "no_email_column",
         TwoEmailColumns = "two_email_columns",
+        TooManyRows = "too_many_rows",
+        TooLarge = "file_too_large",
     }
 }
 

@@ -4,6 +4,8 @@
 //! gives each recipient the one form that it is known by. A mailing's entries are spread over shards: [`take`] says who may
 //! work on one, [`next_of_entry`] what is done with a recipient, [`completion`] when all of it is over.
 
+mod check;
+mod content;
 mod csv;
 mod encoding;
 mod entry;
@@ -12,13 +14,20 @@ mod identity;
 pub mod jobs;
 mod lanes;
 mod mailing;
+mod page;
 mod recipient;
 mod records;
+mod report;
+mod requests;
 mod rows;
 mod shard;
 mod template;
 mod unsubscribe;
+mod upload;
+mod views;
 
+pub use check::{Checked, MOST_ROWS, check_file, file_error};
+pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, list_of};
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
@@ -28,8 +37,11 @@ pub use identity::{
 };
 pub use lanes::{LANES, first_in_lanes, next_in_lane, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
+pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, unknown_page};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
+pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
+pub use requests::{PreviewRequest, RetryRequest, TestRequest};
 pub use rows::{
     EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, LineRow, MOST_DUPLICATES_TOLD, MailingRow,
     NameRow, Order, ShardRow, UPLOAD_MS,
@@ -38,4 +50,8 @@ pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,
 };
 pub use template::{Target, Template, TemplateError};
-pub use unsubscribe::{unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe};
+pub use unsubscribe::{
+    UnsubscribeRow, UnsubscribeSource, unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe,
+};
+pub use upload::{LARGEST_INLINE, LARGEST_UPLOAD, UploadRequest};
+pub use views::{EntryView, ImportView, MailingSummary, MailingView, ProblemView};

@@ -12,6 +12,7 @@ pub mod intents;
 pub mod invocation;
 pub mod lease;
 pub mod limiter;
+pub mod mailings;
 pub mod outbound;
 pub mod outbox;
 pub mod store;

@@ -44,6 +44,19 @@ impl Limiter {
         limit: Limit,
         reach_ms: i64,
     ) -> Result<Grant, StoreError> {
+        self.grant_row(invocation, key, limit, reach_ms, 1).await
+    }
+
+    /// Takes so many slots in a row, the first of them within reach of now: one write for all of them.
+    pub async fn grant_row(
+        &self,
+        invocation: &Invocation,
+        key: &Key,
+        limit: Limit,
+        reach_ms: i64,
+        slots: i64,
+    ) -> Result<Grant, StoreError> {
+        let taken_us = limit.interval_us.saturating_mul(slots.max(1));
         let now = invocation.current();
         let now_us = now.millis() * 1_000;
         // The usual bucket is one that others use: its next slot lies a little ahead.
@@ -57,9 +70,9 @@ impl Limiter {
                         Condition::at_most("free_at_us", now_us + reach_ms * 1_000),
                         not_parked(now),
                     ]);
-                    let write = self.bucket(key, now).add("free_at_us", limit.interval_us);
+                    let write = self.bucket(key, now).add("free_at_us", taken_us);
                     match self.store.update_returning(invocation, write.when(within_reach)).await? {
-                        Returned::Row(item) => return Ok(Grant::At(at_us(seen(item)?.free_at_us - limit.interval_us))),
+                        Returned::Row(item) => return Ok(Grant::At(at_us(seen(item)?.free_at_us - taken_us))),
                         Returned::Refused(item) => item,
                     }
                 }
@@ -67,7 +80,7 @@ impl Limiter {
                     // Nobody has used it for a while, or ever.
                     let idle =
                         Condition::any([Condition::has_not("free_at_us"), Condition::at_most("free_at_us", now_us)]);
-                    let write = self.bucket(key, now).set_number("free_at_us", now_us + limit.interval_us);
+                    let write = self.bucket(key, now).set_number("free_at_us", now_us + taken_us);
                     match self.store.write(invocation, write.when(Condition::all([idle, not_parked(now)]))).await? {
                         Written::New | Written::Mine => return Ok(Grant::At(now)),
                         Written::Refused(item) => item,

@@ -15,12 +15,13 @@ use umavez_domain::keys;
 use umavez_domain::mailings::{MailingContent, MailingId, MailingRow, NameRow, ShardRow};
 use umavez_domain::time::Timestamp;
 
-pub use entries::{Claim, Entry, EntrySettled, Tally};
+pub use entries::{Claim, Entry, EntryPage, EntrySettled, Tally};
 pub use events::EntryApplied;
 pub use imports::{Importing, Line, LinesInserted};
+pub use listing::EntryPlace;
 pub use orders::{Ordered, Retry};
 pub use shards::{Finished, Recovered, ShardTurn, Taken};
-pub use unsubscribes::Unsubscribes;
+pub use unsubscribes::{Unsubscribes, Why};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
@@ -104,9 +105,7 @@ impl Mailings {
         // Nobody has the name, or it was given free in the turn that was seen.
         let free = match seen {
             None => Condition::Absent,
-            Some(seen) => {
-                Condition::all([Condition::has_not("mailing_id"), Condition::is_number("turn", seen.turn)])
-            }
+            Some(seen) => Condition::all([Condition::has_not("mailing_id"), Condition::is_number("turn", seen.turn)]),
         };
         let name = NameRow { file_name: row.file_name.clone(), mailing_id: Some(id.clone()), turn: row.turn };
         let listed = ListedRow { mailing_id: id.clone() };

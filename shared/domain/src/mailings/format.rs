@@ -61,10 +61,13 @@ impl Format {
     pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, Unreadable> {
         let (encoding, mark) = Encoding::of(head, options.encoding);
         let mut at = Place { next_line: 1, next_byte: mark as u64, skipping: false };
-        let mut rest = &head[mark..];
+        let (mut rest, mut named) = (&head[mark..], None);
         while let End::At { text, whole } = csv::line_end(rest, encoding, at_end) {
             if !is_blank(&rest[..text], encoding) {
-                break;
+                match named_separator(&rest[..text], encoding) {
+                    Some(separator) if named.is_none() => named = Some(separator),
+                    _ => break,
+                }
             }
             (rest, at) = (&rest[whole..], Place { next_line: at.next_line + 1, ..at.further(whole) });
         }
@@ -73,7 +76,7 @@ impl Format {
             return Err(refused(FileProblem::Empty));
         }
         let (mut readings, mut failed) = (Vec::new(), None);
-        for separator in Separator::ALL.iter().copied() {
+        for separator in Separator::ALL.iter().copied().filter(|separator| named.is_none_or(|it| it == *separator)) {
             match First::read(rest, encoding, separator, at_end) {
                 Ok(first) => {
                     let email = email_column(&first.columns(), options.email_column.as_deref());
@@ -147,6 +150,18 @@ fn is_blank(bytes: &[u8], encoding: Encoding) -> bool {
     encoding.units(bytes).all(|unit| matches!(unit, 0x09 | 0x0a | 0x0d | 0x20))
 }
 
+/// Spreadsheets are told the separator by a first line `sep=;`, which is no row.
+fn named_separator(line: &[u8], encoding: Encoding) -> Option<Separator> {
+    const LONGEST: usize = 16;
+    if line.len() > LONGEST {
+        return None;
+    }
+    let text = encoding.decode(line).ok()?;
+    let (word, separator) = text.trim_matches('"').split_once('=')?;
+    let named = |it: &Separator| word.eq_ignore_ascii_case("sep") && separator.chars().eq([it.char()]);
+    Separator::ALL.iter().copied().find(named)
+}
+
 fn email_column(columns: &[String], asked: Option<&str>) -> Result<usize, FileProblem> {
     let is_email = |name: &str| match asked {
         Some(asked) => name == column_name(asked),
@@ -205,6 +220,26 @@ mod tests {
         assert_eq!(detect("a@b.co;;\nc@d.co;;\n").map(|format| format.separator), Ok(Separator::Semicolon));
         assert_eq!(detect("a@b.co,Ana\n"), Err(FileProblem::NoEmailColumn));
         assert_eq!(detect("Dear Sir\nor Madam"), Err(FileProblem::NoEmailColumn));
+    }
+
+    #[test]
+    fn a_first_line_for_spreadsheets_names_the_separator_and_is_no_row() {
+        for (file, separator, line) in [
+            ("sep=;\r\nemail;nome, sobrenome\r\n", Separator::Semicolon, 3),
+            ("SEP=,\nnome,email\n", Separator::Comma, 3),
+            ("\"sep=\t\"\n\nemail\tnome;x\n", Separator::Tab, 4),
+            ("sep=;\na@b.co\n", Separator::Semicolon, 2),
+        ] {
+            let format = detect(file).expect(file);
+            assert_eq!((format.separator, format.start.next_line), (separator, line), "{file:?}");
+            let utf16: Vec<u8> = format!("\u{feff}{file}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+            let format = Format::detect(&utf16, true, &ImportOptions::default()).expect(file);
+            assert_eq!((format.separator, format.start.next_line), (separator, line), "{file:?} in UTF-16");
+        }
+        assert_eq!(detect("sep=;\nnome,email\n"), Err(FileProblem::NoEmailColumn), "what is said is believed");
+        assert_eq!(detect("sep=|\nnome,email\n"), Err(FileProblem::NoEmailColumn));
+        assert_eq!(detect("sep=;\nsep=;\nnome;email\n"), Err(FileProblem::NoEmailColumn));
+        assert_eq!(detect("sep=;\n\n"), Err(FileProblem::Empty));
     }
 
     #[test]

@@ -72,6 +72,15 @@ impl Template {
         used.filter(|name| !known.contains(name)).collect()
     }
 
+    /// Bytes of the text for one recipient, before its values are escaped: known without making it.
+    pub(super) fn size(&self, email: &str, variables: &BTreeMap<String, String>) -> usize {
+        let size = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Variable(name) => value(name, email, variables).len(),
+        };
+        self.parts.iter().map(size).sum()
+    }
+
     /// The text for one recipient. `email` is a variable too, unless the file has another column of that name; what the
     /// recipient has no value for is empty.
     pub fn render(&self, email: &str, variables: &BTreeMap<String, String>) -> String {
@@ -80,8 +89,7 @@ impl Template {
             match part {
                 Part::Text(text) => filled.push_str(text),
                 Part::Variable(name) => {
-                    let own = variables.get(name).map(String::as_str);
-                    let value = own.unwrap_or(if name == "email" { email } else { "" });
+                    let value = value(name, email, variables);
                     match self.target {
                         Target::Html => escape(value, &mut filled),
                         Target::Text | Target::Subject => filled.push_str(value),
@@ -93,8 +101,13 @@ impl Template {
     }
 }
 
+fn value<'a>(name: &str, email: &'a str, variables: &'a BTreeMap<String, String>) -> &'a str {
+    let own = variables.get(name).map(String::as_str);
+    own.unwrap_or(if name == "email" { email } else { "" })
+}
+
 /// Safe between tags and in a quoted attribute.
-fn escape(value: &str, into: &mut String) {
+pub(super) fn escape(value: &str, into: &mut String) {
     for c in value.chars() {
         match c {
             '&' => into.push_str("&amp;"),

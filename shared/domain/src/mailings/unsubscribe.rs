@@ -3,9 +3,12 @@
 
 use hmac::digest::Key;
 use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::identity::{MailingEntryId, MailingId};
+use crate::codes::codes;
+use crate::time::Timestamp;
 
 /// Said before what is signed, so that no other use of the secret makes a token.
 const PURPOSE: &[u8] = b"umavez/unsubscribe/v1\n";
@@ -41,6 +44,51 @@ pub fn unsubscribe_headers(base: &str, token: &str) -> [(&'static str, String); 
 
 pub fn unsubscribe_url(base: &str, token: &str) -> String {
     format!("{}/u/{token}", base.trim_end_matches('/'))
+}
+
+codes! {
+    /// How a recipient left a list.
+    UnsubscribeSource {
+        /// The mail program's own button (RFC 8058).
+        OneClick = "one_click",
+        /// The button of our page.
+        Page = "page",
+        Operator = "operator",
+    }
+}
+
+impl UnsubscribeSource {
+    /// Of a POST to the link. It decides nothing: any POST unsubscribes, whatever its body is and however it is encoded.
+    pub fn of_post(body: &[u8]) -> Self {
+        const FIELD: &[u8] = b"List-Unsubscribe";
+        if body.windows(FIELD.len()).any(|part| part == FIELD) { Self::OneClick } else { Self::Page }
+    }
+}
+
+/// Somebody left a list. The first one stands. It is keyed by the list and the hash of the address: the link tells no more,
+/// and an entry's key has the same hash, so that a sender need not know more either.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsubscribeRow {
+    pub list: String,
+    pub email_hash: String,
+    /// The mailing whose link it was; an operator has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mailing_id: Option<MailingId>,
+    pub source: UnsubscribeSource,
+    pub created_at: Timestamp,
+}
+
+impl UnsubscribeRow {
+    /// What a verified link asks for. `list` is the one that its mailing was sent to.
+    pub fn by_link(entry: &MailingEntryId, list: &str, source: UnsubscribeSource, now: Timestamp) -> Self {
+        Self {
+            list: list.to_owned(),
+            email_hash: entry.email_hash.clone(),
+            mailing_id: Some(entry.mailing.clone()),
+            source,
+            created_at: now,
+        }
+    }
 }
 
 fn mac(secret: &[u8], entry: &MailingEntryId) -> Hmac<Sha256> {
@@ -96,6 +144,39 @@ mod tests {
         }
         for other in ["", "-", "é-é", &format!("{token}00"), &format!("{token}-"), &token.to_uppercase()] {
             assert_eq!(verify_unsubscribe([SECRET], other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_link_leaves_the_list_for_the_address_and_not_for_the_mailing() {
+        let now = Timestamp::from_seconds(0);
+        let other = MailingId::of(&PresentedKey::of("local").id, "next.csv", 0);
+        let rows = [(mailing(), 99), (other, 3)].map(|(mailing, shards)| {
+            let token = unsubscribe_token(SECRET, &mailing, "a@example.com", shards);
+            let entry = verify_unsubscribe([SECRET], &token).expect("signed");
+            UnsubscribeRow::by_link(&entry, "Clientes", UnsubscribeSource::Page, now)
+        });
+        assert_eq!((&rows[0].list, &rows[0].email_hash), (&rows[1].list, &rows[1].email_hash));
+        assert_eq!(rows[0].email_hash, MailingEntryId::of(&mailing(), "a@example.com", 1).email_hash);
+        let stored = serde_json::to_value(&rows[0]).expect("json");
+        assert_eq!((&stored["source"], &stored["mailing_id"]), (&"page".into(), &mailing().as_str().into()));
+        assert!(!stored.to_string().contains("a@example.com"), "the address is nowhere in it");
+        assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), rows[0]);
+        let by_hand = UnsubscribeRow { mailing_id: None, source: UnsubscribeSource::Operator, ..rows[0].clone() };
+        let stored = serde_json::to_value(&by_hand).expect("json");
+        assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), by_hand);
+    }
+
+    #[test]
+    fn a_mail_programs_button_is_told_from_ours() {
+        let form = b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--";
+        for (body, source) in [
+            (&b"List-Unsubscribe=One-Click"[..], UnsubscribeSource::OneClick),
+            (form, UnsubscribeSource::OneClick),
+            (b"", UnsubscribeSource::Page),
+            (b"x=\xff", UnsubscribeSource::Page),
+        ] {
+            assert_eq!(UnsubscribeSource::of_post(body), source);
         }
     }
 

@@ -5,8 +5,10 @@ use serde::Serialize;
 use super::entry::EntryState;
 use super::identity::{MailingEntryId, MailingId};
 use super::mailing::{EntryCounts, MailingState};
-use super::rows::{EntryRow, ImportState, LineRow, MailingRow, ShardRow};
+use super::records::Unreadable;
 use super::report::ReportLine;
+use super::rows::{EntryRow, ImportCause, ImportProblem, ImportState, LineRow, MailingRow, ShardRow};
+use crate::codes::Reason;
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,12 +53,21 @@ pub struct ProblemView {
     pub detail: String,
 }
 
+/// Written for the caller.
+fn sentence(problem: ImportProblem) -> String {
+    match problem.cause {
+        ImportCause::File(cause) => Unreadable { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
+        ImportCause::Object(Reason::InputMissing) => "the file was not uploaded, or is gone".to_owned(),
+        ImportCause::Object(_) => "the file is not the one any more that the import began with".to_owned(),
+    }
+}
+
 impl ImportView {
     pub fn of(row: &MailingRow) -> Self {
         let problem = row.problem.map(|problem| ProblemView {
             line: problem.line,
             code: problem.cause.code(),
-            detail: super::report::import_problem(problem),
+            detail: sentence(problem),
         });
         Self {
             state: row.import,
@@ -119,7 +130,12 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a rough time")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a rough time"
+)]
 fn seconds(open: u64, rate: f64) -> u64 {
     (open as f64 / rate).ceil() as u64
 }
@@ -132,10 +148,12 @@ pub struct MailingSummary {
     pub file_name: String,
     pub status: MailingState,
     pub list: Option<String>,
-    pub recipients: u64,
+    /// Of its entries, as far as it is imported.
+    pub total: u64,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
+    pub updated_at: Timestamp,
 }
 
 impl From<MailingRow> for MailingSummary {
@@ -145,10 +163,11 @@ impl From<MailingRow> for MailingSummary {
             file_name: row.file_name,
             status: row.state,
             list: row.list,
-            recipients: row.progress.recipients,
+            total: row.progress.entries(),
             created_at: row.created_at,
             started_at: row.started_at,
             finished_at: row.finished_at,
+            updated_at: row.updated_at,
         }
     }
 }

@@ -48,7 +48,8 @@ pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<Fiel
     }
 }
 
-fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
+/// Mailings have the same content, and the same refusals.
+pub(crate) fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
     let from = fields.text("from");
     let subject = fields.text("subject");
     let text = body(fields, "text");
@@ -59,7 +60,7 @@ fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
     }
     for (name, mailbox) in [("from", from), ("reply_to", reply_to)] {
         let Some(mailbox) = mailbox else { continue };
-        if header(fields, name, mailbox, EMAIL_MAILBOX) && !is_mailbox(mailbox) {
+        if header(fields, name, mailbox, EMAIL_MAILBOX) && address_of_mailbox(mailbox).is_none() {
             fields.refuse(name, FieldProblem::Malformed, "must be an address, or a name and an <address>");
         }
     }
@@ -315,9 +316,9 @@ fn is_mimetype(text: &str) -> bool {
     text.len() <= MIMETYPE && text.split_once('/').is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
-/// An address, or a name before an address in angle brackets. A name with commas and the like must be in quotes, or it
-/// would read as several mailboxes.
-fn is_mailbox(text: &str) -> bool {
+/// The normalized address of a mailbox: an address, or a name before an address in angle brackets. A name with commas and
+/// the like must be in quotes, or it would read as several mailboxes.
+pub(crate) fn address_of_mailbox(text: &str) -> Option<String> {
     let text = text.trim();
     let (name, address) = match text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) {
         Some((name, address)) => (name.trim(), address),
@@ -328,7 +329,7 @@ fn is_mailbox(text: &str) -> bool {
         Some(inner) => !inner.contains(['"', '\\']),
         None => !name.contains(['"', ',', ':', ';', '<', '>', '@', '(', ')', '[', ']', '\\']),
     };
-    named && normalize_to(Channel::Email, address).is_ok()
+    if named { normalize_to(Channel::Email, address).ok() } else { None }
 }
 
 #[cfg(test)]

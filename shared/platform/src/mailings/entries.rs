@@ -2,18 +2,14 @@
 //! attempt n is accepted from `SENDING(n)` or `UNKNOWN(n)`, whoever says it first.
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{
-    EntryCounts, EntryRow, EntryState, MailingEntryId, MailingId, ShardRow, ShardState,
-};
+use umavez_domain::mailings::{EntryCounts, EntryRow, EntryState, MailingEntryId, MailingId, ShardRow, ShardState};
 use umavez_domain::outbound::{Again, Verdict, code};
 use umavez_domain::time::Timestamp;
 
 use super::{Mailings, ROUNDS};
 use crate::invocation::Invocation;
 use crate::lease::Held;
-use crate::store::{
-    Condition, Item, SliceOf, StoreError, Transacted, Write, Written, attribute, read_row,
-};
+use crate::store::{Condition, Item, SliceOf, StoreError, Transacted, Write, Written, attribute, read_row};
 
 /// Rows that are counted by one request.
 const COUNTED_AT_ONCE: usize = 1_000;
@@ -144,7 +140,12 @@ impl Mailings {
     }
 
     /// Makes a failed or unknown entry pending again, by order. Whether it was still so.
-    pub async fn send_again(&self, invocation: &Invocation, entry: &Entry, order: u32) -> Result<Option<Entry>, StoreError> {
+    pub async fn send_again(
+        &self,
+        invocation: &Invocation,
+        entry: &Entry,
+        order: u32,
+    ) -> Result<Option<Entry>, StoreError> {
         let mut row = EntryRow {
             state: EntryState::Pending,
             tries_from: entry.row.attempt,
@@ -200,9 +201,8 @@ impl Mailings {
         state: EntryState,
         now: Timestamp,
     ) -> Result<Write, StoreError> {
-        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
-            .set("state", state.as_str())
-            .remove("settle_by");
+        let write =
+            Write::update(&self.table, keys::mailing_entry(&entry.id)).set("state", state.as_str()).remove("settle_by");
         Ok(match verdict {
             Verdict::Sent { provider_id } => write
                 .set("external_id", provider_id)

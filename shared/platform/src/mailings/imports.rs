@@ -118,12 +118,20 @@ impl Mailings {
             match (line.record.row, line.entry) {
                 (Ok(row), Some(entry)) => {
                     if let Some(of_line) = first.get(&entry.email_hash) {
-                        judged.push(Judged { line: number, shard: line.shard, what: What::Twice { of_line: *of_line } });
+                        judged.push(Judged {
+                            line: number,
+                            shard: line.shard,
+                            what: What::Twice { of_line: *of_line },
+                        });
                         continue;
                     }
                     first.insert(entry.email_hash.clone(), number);
                     rows.push(new_entry(&entry, row.email, row.variables, number)?);
-                    judged.push(Judged { line: number, shard: line.shard, what: What::Entry { id: entry, at: rows.len() - 1 } });
+                    judged.push(Judged {
+                        line: number,
+                        shard: line.shard,
+                        what: What::Entry { id: entry, at: rows.len() - 1 },
+                    });
                 }
                 (Err(problem), _) => {
                     let told = LineRow {

@@ -109,12 +109,7 @@ impl Mailings {
     }
 }
 
-fn view(
-    mailing: &MailingId,
-    shard: u32,
-    sk: &str,
-    item: crate::store::Item,
-) -> Result<Option<EntryView>, StoreError> {
+fn view(mailing: &MailingId, shard: u32, sk: &str, item: crate::store::Item) -> Result<Option<EntryView>, StoreError> {
     if sk.starts_with(keys::MAILING_LINE_PREFIX) {
         return Ok(EntryView::of_line(read_row(item)?));
     }

@@ -86,7 +86,9 @@ impl Mailings {
             let Some(row) = self.get(invocation, id).await? else { return Ok(Ordered::NoMailing) };
             let stored = self.content(invocation, id).await?;
             let same_list = row.list.as_deref() == list && row.unsubscribe == unsubscribe;
-            if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version) && same_list {
+            if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version)
+                && same_list
+            {
                 return Ok(Ordered::Already(Box::new(row)));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
@@ -124,7 +126,9 @@ impl Mailings {
         let mut met = self.get(invocation, id).await?;
         for _ in 0..ROUNDS {
             let Some(row) = met else { return Ok((Ordered::NoMailing, EntryCounts::default())) };
-            if let Some(known) = asked.order.as_ref().and_then(|order| row.orders.iter().find(|one| one.key == order.key)) {
+            if let Some(known) =
+                asked.order.as_ref().and_then(|order| row.orders.iter().find(|one| one.key == order.key))
+            {
                 let same = asked.order.as_ref() == Some(known);
                 let told = if same { Ordered::Already(Box::new(row)) } else { Ordered::KeyReused };
                 return Ok((told, self.counts(invocation, id).await?));

@@ -58,7 +58,12 @@ pub enum Recovered {
 }
 
 impl Mailings {
-    pub async fn shard(&self, invocation: &Invocation, id: &MailingId, shard: u32) -> Result<Option<ShardRow>, StoreError> {
+    pub async fn shard(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        shard: u32,
+    ) -> Result<Option<ShardRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_shard(id, shard)).await
     }
 
@@ -69,7 +74,9 @@ impl Mailings {
         mailing: &MailingRow,
         shard: u32,
     ) -> Result<Taken, StoreError> {
-        let Some(seen) = self.shard(invocation, &mailing.mailing_id, shard).await? else { return Ok(Taken::NothingToDo) };
+        let Some(seen) = self.shard(invocation, &mailing.mailing_id, shard).await? else {
+            return Ok(Taken::NothingToDo);
+        };
         let now = invocation.current();
         let (epoch, until) = match take(seen.state, seen.lease.as_ref(), mailing.state, now) {
             Take::Lease { epoch, until } => (epoch, until),
@@ -269,8 +276,7 @@ impl Mailings {
         }
         let unknown = mailing.retry_unknown > shard.retried_unknown && shard.counts.unknown > 0;
         let concerned = shard.counts.failed > 0 || unknown;
-        let mut after =
-            ShardRow { retried: mailing.retry, retried_unknown: mailing.retry_unknown, ..shard.clone() };
+        let mut after = ShardRow { retried: mailing.retry, retried_unknown: mailing.retry_unknown, ..shard.clone() };
         if shard.state == ShardState::Finished && concerned {
             after = ShardRow { state: ShardState::Pending, begun: false, passed: false, cursor: None, ..after };
         }
@@ -387,8 +393,7 @@ impl Mailings {
         shard: u32,
         found: &Found,
     ) -> Result<Recovered, StoreError> {
-        let (Some(mailing), Some(seen)) =
-            (self.get(invocation, id).await?, self.shard(invocation, id, shard).await?)
+        let (Some(mailing), Some(seen)) = (self.get(invocation, id).await?, self.shard(invocation, id, shard).await?)
         else {
             return Ok(Recovered::Left);
         };
@@ -404,10 +409,9 @@ impl Mailings {
                 unleased_as_read(&seen)
             }
             // Handed over, and not taken on.
-            (Recover::Leave, ShardState::Pending) => Condition::all([
-                Condition::is_number("emits", seen.emits),
-                Condition::is("state", seen.state.as_str()),
-            ]),
+            (Recover::Leave, ShardState::Pending) => {
+                Condition::all([Condition::is_number("emits", seen.emits), Condition::is("state", seen.state.as_str())])
+            }
             _ => return Ok(Recovered::Left),
         };
         let emit_id = match lost {

@@ -1,0 +1,113 @@
+//! Whether a file can be read to its end, and what its maker is told if not.
+
+use super::format::{Format, ImportOptions};
+use super::records::{Records, Unreadable};
+use crate::codes::{FieldProblem, FileProblem};
+use crate::fields::FieldError;
+
+pub const MOST_ROWS: u64 = 10_000_000;
+
+/// A file that can be imported to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    pub format: Format,
+    /// Records, those that are no recipients included.
+    pub rows: u64,
+}
+
+/// Reads a whole file, so that one which would fail on its last line leaves nothing behind.
+pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, Unreadable> {
+    let format = Format::detect(file, true, options)?;
+    let start = usize::try_from(format.start.next_byte).unwrap_or(usize::MAX);
+    let mut rows = 0;
+    for record in Records::of(file.get(start..).unwrap_or_default(), &format, format.start, true) {
+        let record = record?;
+        rows += 1;
+        if rows > MOST_ROWS {
+            return Err(Unreadable { line: record.line, problem: FileProblem::TooManyRows });
+        }
+    }
+    match rows {
+        0 => Err(Unreadable { line: format.start.next_line, problem: FileProblem::Empty }),
+        _ => Ok(Checked { format, rows }),
+    }
+}
+
+/// The refusal of a file that came with its request.
+pub fn file_error(unreadable: Unreadable) -> FieldError {
+    let code = match unreadable.problem {
+        FileProblem::Empty => FieldProblem::Missing,
+        FileProblem::HeaderTooLong | FileProblem::TooManyColumns | FileProblem::TooManyRows | FileProblem::TooLarge => {
+            FieldProblem::OutOfRange
+        }
+        _ => FieldProblem::Malformed,
+    };
+    FieldError::new("file", code, unreadable.sentence())
+}
+
+impl Unreadable {
+    /// For whoever made the file: where to look, what is wrong, and what to do where that is not plain.
+    pub fn sentence(&self) -> String {
+        let what = match self.problem {
+            FileProblem::Empty => return "the file has no rows".to_owned(),
+            FileProblem::TooLarge => return "the file is larger than 1 GB".to_owned(),
+            FileProblem::NotText => {
+                "there are NUL bytes, which no text has; save a spreadsheet as CSV, and UTF-16 with its byte order mark"
+            }
+            FileProblem::NotUtf8 => {
+                "this is not UTF-8; save the file as UTF-8, or pass encoding=latin1 if it is Latin-1 or Windows-1252"
+            }
+            FileProblem::NotUtf16 => {
+                "this is not UTF-16, though the file begins with its byte order mark or was said to be"
+            }
+            FileProblem::QuoteNeverCloses => "a quote is never closed",
+            FileProblem::HeaderTooLong => "the header is longer than 64 KB",
+            FileProblem::TooManyColumns => "the header has more than 100 columns",
+            FileProblem::ColumnTwice => "two columns of the header have the same name",
+            FileProblem::NoEmailColumn => {
+                "no column of the header is called email; pass email_column= with the name of the one that holds the address"
+            }
+            FileProblem::TwoEmailColumns => {
+                "more than one column of the header may hold the address; pass email_column= with the name of the right one"
+            }
+            FileProblem::TooManyRows => "the file has more than 10,000,000 rows",
+        };
+        format!("line {}: {what}", self.line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_to_its_end_before_it_is_taken() {
+        let check = |file: &[u8]| check_file(file, &ImportOptions::default());
+        let checked = check(b"sep=;\nnome;email\nAna;a@b.co\n\nZe;nobody\nAna;a@b.co\n").expect("read");
+        assert_eq!((checked.rows, checked.format.email, checked.format.start.next_line), (3, 1, 3));
+        assert_eq!(check(b"a@b.co").map(|checked| checked.rows), Ok(1));
+        for (file, sentence) in [
+            (&b""[..], "the file has no rows"),
+            (b"nome,email\n\n , \n", "the file has no rows"),
+            (b"email\na@b.co\n\"c@d.co\ne@f.co\n", "line 3: a quote is never closed"),
+            (b"email,n\na@b.co,x\nc@d.co,\0\n", "line 3: there are NUL bytes"),
+            (b"email,n\na@b.co,a\xe7\xe3o\n", "line 2: this is not UTF-8"),
+            (b"nome,valor\nAna,7\n", "line 1: no column of the header is called email"),
+        ] {
+            let error = file_error(check(file).expect_err("refused"));
+            assert!(error.field == "file" && error.detail.starts_with(sentence), "{}", error.detail);
+        }
+        let latin = file_error(check(b"email,n\na@b.co,a\xe7\xe3o\n").expect_err("refused"));
+        assert!(latin.detail.contains("encoding=latin1"), "{}", latin.detail);
+    }
+
+    #[test]
+    fn every_problem_of_a_file_has_a_sentence_of_its_own() {
+        let sentence = |problem: &FileProblem| file_error(Unreadable { line: 7, problem: *problem }).detail;
+        let mut all: Vec<_> = FileProblem::ALL.iter().map(sentence).collect();
+        assert!(all.iter().all(|text| text.starts_with("line 7: ") || text.starts_with("the file ")), "{all:?}");
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), FileProblem::ALL.len());
+    }
+}

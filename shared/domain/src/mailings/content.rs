@@ -1,0 +1,291 @@
+//! What a mailing says, as it is stored beside the mailing's row, and reading it from a request. The checks are those of any
+//! email, and each of its texts must be a template.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::template::{Target, Template, TemplateError};
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields};
+use crate::outbound::content::{Email, address_of_mailbox, read_email};
+
+const LONGEST_LIST: usize = 100;
+
+/// Bytes of one recipient's text and HTML, before values are escaped. Without it, a column of 64 KB that is named ten
+/// thousand times would end its sender.
+const LARGEST_RENDERED: usize = 1024 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailingContent {
+    pub subject: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub html: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// An address, or `Name <address>`.
+    pub from: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<String>,
+}
+
+impl MailingContent {
+    /// The content, if any of it is given: a mailing without content waits. Half of it is refused.
+    pub(super) fn read_optional(fields: &mut Fields<'_>) -> Option<Self> {
+        let given = ["subject", "html", "text", "from", "reply_to"].map(|name| fields.get(name).is_some());
+        if given.contains(&true) { Self::read(fields) } else { None }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let Email { from, subject, text, html, reply_to } = read_email(fields)?;
+        let content = Self { subject, html, text, from, reply_to };
+        for (name, template) in content.templates() {
+            if let Err(error) = template
+                && !fields.refused(name)
+            {
+                fields.refuse(name, FieldProblem::Malformed, error.to_string());
+            }
+        }
+        Some(content)
+    }
+
+    /// The names that it uses and `known` does not have, by field.
+    pub fn unknown_variables(&self, known: &BTreeSet<&str>) -> BTreeMap<&'static str, Vec<String>> {
+        let unknown = |(name, template): (_, Result<Template, _>)| {
+            let template = template.ok()?;
+            let names: Vec<_> = template.unknown(known).into_iter().map(str::to_owned).collect();
+            (!names.is_empty()).then_some((name, names))
+        };
+        self.templates().filter_map(unknown).collect()
+    }
+
+    fn templates(&self) -> impl Iterator<Item = (&'static str, Result<Template, TemplateError>)> {
+        let texts = [
+            ("subject", Some(&self.subject), Target::Subject),
+            ("html", self.html.as_ref(), Target::Html),
+            ("text", self.text.as_ref(), Target::Text),
+        ];
+        texts.into_iter().filter_map(|(name, text, target)| Some((name, Template::parse(text?, target))))
+    }
+}
+
+/// `PUT /mailings/{id}/content`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContentRequest {
+    pub content: MailingContent,
+    /// Without: as the upload said.
+    pub unsubscribe: Option<bool>,
+    /// Without: as the upload said, or the sender's.
+    pub list: Option<String>,
+}
+
+impl ContentRequest {
+    /// Reads `{subject, html | text, from, reply_to?, unsubscribe?, list?}`.
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let content = MailingContent::read(&mut fields);
+        let unsubscribe = fields.optional_bool("unsubscribe");
+        let list = read_list(&mut fields);
+        fields.finish(content.map(|content| Self { content, unsubscribe, list }))
+    }
+}
+
+/// The name of a list as a recipient reads it when leaving: one line.
+pub(super) fn read_list(fields: &mut Fields<'_>) -> Option<String> {
+    let list = fields.optional_text("list")?.trim();
+    if list.chars().count() > LONGEST_LIST {
+        fields.refuse("list", FieldProblem::OutOfRange, "must not be longer than 100 characters");
+    } else if list.chars().any(char::is_control) {
+        fields.refuse("list", FieldProblem::Malformed, "must not contain line ends or control characters");
+    }
+    Some(list.to_owned())
+}
+
+/// The list that a mailing is sent to: the one that was named, else one per sender, known by its address. A mailing that
+/// has neither has not been sent.
+pub fn list_of(named: Option<&str>, from: Option<&str>) -> Option<String> {
+    named.map(|list| list.trim().to_owned()).or_else(|| from.and_then(address_of_mailbox))
+}
+
+/// Content whose templates are read once, for many recipients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    subject: Template,
+    html: Option<Template>,
+    text: Option<Template>,
+}
+
+/// What one recipient gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rendered {
+    pub subject: String,
+    pub html: Option<String>,
+    pub text: Option<String>,
+}
+
+/// With this recipient's values it is more than one email holds: the recipient fails, and no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("with these values text and html are larger than 1 MB")]
+pub struct TooLarge;
+
+impl Prepared {
+    pub fn of(content: &MailingContent) -> Result<Self, TemplateError> {
+        let body = |text: &Option<String>, target| text.as_ref().map(|text| Template::parse(text, target)).transpose();
+        Ok(Self {
+            subject: Template::parse(&content.subject, Target::Subject)?,
+            html: body(&content.html, Target::Html)?,
+            text: body(&content.text, Target::Text)?,
+        })
+    }
+
+    pub fn render(&self, email: &str, variables: &BTreeMap<String, String>) -> Result<Rendered, TooLarge> {
+        let templates = [Some(&self.subject), self.html.as_ref(), self.text.as_ref()];
+        if templates.into_iter().flatten().map(|template| template.size(email, variables)).sum::<usize>()
+            > LARGEST_RENDERED
+        {
+            return Err(TooLarge);
+        }
+        let fill = |template: &Template| template.render(email, variables);
+        Ok(Rendered {
+            subject: fill(&self.subject),
+            html: self.html.as_ref().map(fill),
+            text: self.text.as_ref().map(fill),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn whole() -> Value {
+        json!({"subject": "Oi {{nome}}", "html": "<p>{{nome}}</p>", "text": "{{email}}", "from": "Loja <Loja@X.co>",
+            "reply_to": "r@x.co"})
+    }
+
+    fn with(field: &str, value: Value) -> Value {
+        let mut body = whole();
+        body[field] = value;
+        body
+    }
+
+    fn refusals(body: &Value) -> Vec<(String, FieldProblem)> {
+        let errors = ContentRequest::read(body.as_object().expect("an object")).expect_err("refused");
+        errors.into_iter().map(|error| (error.field, error.code)).collect()
+    }
+
+    fn optional(body: &Value) -> Result<Option<MailingContent>, Vec<FieldError>> {
+        let mut fields = Fields::of(body.as_object().expect("an object"));
+        let content = MailingContent::read_optional(&mut fields);
+        fields.finish(Some(content))
+    }
+
+    #[test]
+    fn content_is_stored_and_read_back_as_it_was() {
+        let body = with("list", json!(" Clientes "));
+        let read = ContentRequest::read(body.as_object().expect("an object")).expect("read");
+        assert_eq!((read.list.as_deref(), read.unsubscribe), (Some("Clientes"), None));
+        let stored = serde_json::to_value(&read.content).expect("json");
+        assert_eq!(stored, whole());
+        assert_eq!(serde_json::from_value::<MailingContent>(stored).expect("content"), read.content);
+    }
+
+    #[test]
+    fn no_content_waits_and_half_of_it_is_refused() {
+        use FieldProblem::Missing;
+        assert_eq!(optional(&json!({})), Ok(None));
+        assert_eq!(optional(&json!({"subject": null})), Ok(None));
+        assert!(optional(&whole()).is_ok_and(|content| content.is_some()));
+        for (half, missing) in [
+            (json!({"reply_to": "r@x.co"}), vec!["from", "subject", "text"]),
+            (json!({"subject": "s", "from": "a@b.co"}), vec!["text"]),
+            (json!({"html": "h"}), vec!["from", "subject"]),
+        ] {
+            let errors = optional(&half).expect_err("refused");
+            let told: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code)).collect();
+            assert_eq!(told, missing.into_iter().map(|field| (field, Missing)).collect::<Vec<_>>(), "{half}");
+        }
+        assert_eq!(refusals(&json!({})).len(), 3, "a PUT brings content");
+        for alone in ["html", "text"] {
+            let other = if alone == "html" { "text" } else { "html" };
+            assert!(optional(&with(other, Value::Null)).is_ok(), "{alone} alone is fine");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_its_field() {
+        use FieldProblem::{Malformed, Missing, OutOfRange, Unknown, WrongType};
+        for (field, value, code) in [
+            ("subject", json!("a\r\nBcc: x@y.co"), Malformed),
+            ("subject", json!("a\0"), Malformed),
+            ("subject", json!("a\u{2028}b"), Malformed),
+            ("subject", json!("x".repeat(999)), OutOfRange),
+            ("subject", json!("{{nome"), Malformed),
+            ("subject", json!(" "), Missing),
+            ("from", json!("a@b.co\nBcc: x@y.co"), Malformed),
+            ("from", json!("a@b.co, c@d.co"), Malformed),
+            ("reply_to", json!("nobody"), Malformed),
+            ("reply_to", json!("a\u{7f}@b.co"), Malformed),
+            ("html", json!("<p>{{ }}</p>"), Malformed),
+            ("html", json!("x".repeat(200 * 1024)), OutOfRange),
+            ("text", json!("{{a {{b}}"), Malformed),
+            ("text", json!(7), WrongType),
+            ("unsubscribe", json!("true"), WrongType),
+            ("list", json!("x".repeat(101)), OutOfRange),
+            ("list", json!("a\nb"), Malformed),
+            ("headers", json!({}), Unknown),
+        ] {
+            assert_eq!(refusals(&with(field, value.clone())), [(field.to_owned(), code)], "{value:.40}");
+        }
+        let mut html = whole();
+        html["html"] = json!("x\n{{nome");
+        let errors = ContentRequest::read(html.as_object().expect("an object")).expect_err("refused");
+        assert_eq!(errors[0].detail, "has {{ without }} in line 2");
+    }
+
+    #[test]
+    fn unknown_variables_are_told_by_field() {
+        let mut content = optional(&whole()).expect("read").expect("content");
+        let known = BTreeSet::from(["email", "nome"]);
+        assert!(content.unknown_variables(&known).is_empty());
+        content.text = Some("{{y}} {{x}} {{nome}}".to_owned());
+        let unknown = BTreeMap::from([("text", vec!["x".to_owned(), "y".to_owned()])]);
+        assert_eq!(content.unknown_variables(&known), unknown);
+    }
+
+    #[test]
+    fn content_is_prepared_once_and_rendered_for_each() {
+        let content = optional(&whole()).expect("read").expect("content");
+        let prepared = Prepared::of(&content).expect("templates");
+        for (name, html) in [("Zé & Cia", "<p>Zé &amp; Cia</p>"), ("Ana", "<p>Ana</p>")] {
+            let rendered = prepared.render("a@b.co", &BTreeMap::from([("nome".to_owned(), name.to_owned())]));
+            let rendered = rendered.expect("small");
+            assert_eq!(rendered.subject, format!("Oi {name}"));
+            assert_eq!((rendered.html.as_deref(), rendered.text.as_deref()), (Some(html), Some("a@b.co")));
+        }
+        let broken = MailingContent { subject: "{{".to_owned(), ..content };
+        assert_eq!(Prepared::of(&broken), Err(TemplateError::NotClosed { line: 1 }));
+    }
+
+    #[test]
+    fn a_row_that_would_fill_the_memory_is_not_rendered() {
+        let text = "{{x}}".repeat(30_000);
+        let content = optional(&with("text", json!(text))).expect("read").expect("content");
+        let prepared = Prepared::of(&content).expect("templates");
+        let row = |bytes| BTreeMap::from([("x".to_owned(), "<".repeat(bytes))]);
+        assert_eq!(prepared.render("a@b.co", &row(60)), Err(TooLarge));
+        assert!(prepared.render("a@b.co", &row(1)).is_ok());
+    }
+
+    #[test]
+    fn a_list_is_named_or_the_senders() {
+        assert_eq!(list_of(Some(" Clientes "), Some("a@b.co")).as_deref(), Some("Clientes"));
+        for from in ["Loja <Loja@X.co>", "loja@x.co", "\"Loja, a\" <LOJA@x.co>"] {
+            assert_eq!(list_of(None, Some(from)).as_deref(), Some("loja@x.co"), "{from}");
+        }
+        assert_eq!(list_of(None, None), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! Whoever left a list, and whoever is on the suppression list of the channel: rows of the Outbound table.
+
+use std::collections::HashSet;
+
+use umavez_domain::keys::{self, Key};
+use umavez_domain::mailings::{MailingEntryId, UnsubscribeRow};
+use umavez_domain::outbound::Channel;
+use umavez_domain::outbound::suppression::{Status, SuppressionRow};
+
+use crate::config::{self, ConfigError};
+use crate::invocation::Invocation;
+use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
+
+#[derive(Debug, Clone)]
+pub struct Unsubscribes {
+    pub store: Store,
+    /// The Outbound table.
+    pub table: String,
+}
+
+/// Why somebody is not written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// Left the mailing's list.
+    Unsubscribed,
+    /// The address is not written to at all, for this reason.
+    Suppressed(String),
+}
+
+impl Why {
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Unsubscribed => "unsubscribed",
+            Self::Suppressed(reason) => reason,
+        }
+    }
+}
+
+impl Unsubscribes {
+    pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
+        Ok(Self { store: store.clone(), table: config::required("OUTBOUND_TABLE")? })
+    }
+
+    /// Takes somebody off a list. Whether it was this request that did; asked twice, the first one stands.
+    pub async fn add(&self, invocation: &Invocation, row: &UnsubscribeRow) -> Result<bool, StoreError> {
+        let key = keys::unsubscribed(&row.list, &row.email_hash);
+        let write = Write::put(&self.table, key, row)?.when(Condition::Absent);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// Who of these is not written to, by the hashes of their addresses, as of now.
+    pub async fn of(
+        &self,
+        invocation: &Invocation,
+        list: Option<&str>,
+        entries: &[(&MailingEntryId, &str)],
+    ) -> Result<std::collections::HashMap<String, Why>, StoreError> {
+        let mut asked: Vec<Key> = Vec::with_capacity(entries.len() * 2);
+        let by_address = |email: &str| keys::suppression(Channel::Email.as_str(), email);
+        asked.extend(entries.iter().map(|(_, email)| by_address(email)));
+        asked.extend(
+            list.into_iter().flat_map(|list| entries.iter().map(|(id, _)| keys::unsubscribed(list, &id.email_hash))),
+        );
+        let distinct: HashSet<Key> = asked.into_iter().collect();
+        let asked: Vec<Key> = distinct.into_iter().collect();
+        let mut found = self.store.get_many(invocation, &self.table, &asked).await?;
+        let mut why = std::collections::HashMap::new();
+        for (id, email) in entries {
+            if let Some(item) = found.remove(&by_address(email)) {
+                let row: SuppressionRow = read_row(item)?;
+                if row.status == Status::Active {
+                    why.insert(id.email_hash.clone(), Why::Suppressed(row.reason));
+                    continue;
+                }
+            }
+            let left = list.is_some_and(|list| found.contains_key(&keys::unsubscribed(list, &id.email_hash)));
+            if left {
+                why.insert(id.email_hash.clone(), Why::Unsubscribed);
+            }
+        }
+        Ok(why)
+    }
+}
