@@ -6,25 +6,33 @@ use std::sync::Arc;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
 use umavez_domain::codes::Event;
-use umavez_domain::outbound::State;
+use umavez_domain::mailings::{EntryState, MailingEntryId};
 use umavez_domain::outbound::ses_events::{self, Kind, Read, SesEvent};
+use umavez_domain::outbound::suppression::{SuppressionRow, source};
+use umavez_domain::outbound::{Channel, State};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::{Applied, Messages};
-use umavez_platform::store::Store;
+use umavez_platform::mailings::{EntryApplied, Mailings};
+use umavez_platform::outbound::{Applied, Messages, Suppressions};
+use umavez_platform::store::{Store, StoreError};
 
 const AT_ONCE: usize = 5;
 
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
+    pub mailings: Mailings,
+    pub suppressions: Suppressions,
 }
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
-        Ok(Self { messages: Messages::from_env(&Store::new(Aws::from_env()?.dynamodb()))? })
+        let store = Store::new(Aws::from_env()?.dynamodb());
+        let messages = Messages::from_env(&store)?;
+        let suppressions = Suppressions { store: store.clone(), table: messages.table.clone() };
+        Ok(Self { messages, suppressions, mailings: Mailings::from_env(&store)? })
     }
 }
 
@@ -39,6 +47,11 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Re
         Err(Read::Ignored) => return Ok(Outcome("of_no_consequence")),
         Err(Read::Unreadable) => return Err(RecordError::Poison("unreadable_event")),
     };
+    let entry = event.message.as_ref().and_then(|(id, attempt)| Some((MailingEntryId::parse(id)?, *attempt)));
+    if let Some((entry, attempt)) = entry {
+        let applied = of_mailing(deps, invocation, &entry, attempt, &event).await;
+        return applied.map(Outcome).map_err(|_| RecordError::Retry("store"));
+    }
     let applied = deps.messages.apply(invocation, &event).await.map_err(|_| RecordError::Retry("store"))?;
     tell(invocation, &event, &applied);
     Ok(Outcome(match applied {
@@ -50,15 +63,49 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Re
     }))
 }
 
-fn tell(invocation: &Invocation, event: &SesEvent, applied: &Applied) {
-    let kind = match event.kind {
+/// A mail of a mailing: its entry is told, and its address suppressed if that is what it comes to.
+async fn of_mailing(
+    deps: &Deps,
+    invocation: &Invocation,
+    entry: &MailingEntryId,
+    attempt: u32,
+    event: &SesEvent,
+) -> Result<&'static str, StoreError> {
+    // First of all nobody writes to the address again: told twice, it stays.
+    if let Some(reason) = event.kind.suppresses() {
+        let id = entry.to_string();
+        for to in &event.recipients {
+            let row = SuppressionRow::new(Channel::Email, to, reason, source::SES, Some(&id), event.at);
+            deps.suppressions.add(invocation, &row).await?;
+        }
+    }
+    let applied = deps.mailings.apply(invocation, entry, attempt, event).await?;
+    let (told, outcome) = match applied {
+        EntryApplied::Reconciled(EntryState::Sent) => (Event::MailingReconciled, "reconciled_sent"),
+        EntryApplied::Reconciled(_) => (Event::MailingReconciled, "reconciled_failed"),
+        EntryApplied::Marked => (Event::MailingEntry, "marked"),
+        EntryApplied::Known => return Ok("known"),
+        EntryApplied::NoEntry => return Ok("no_entry"),
+    };
+    let (kind, entry_id) = (kind(event), entry.to_string());
+    tracing::info!(event = told.as_str(), kind, entry_id, outcome, request_id = invocation.request_id);
+    metrics::counter!("DeliveryEvents", "Kind" => kind).increment(1);
+    Ok(outcome)
+}
+
+fn kind(event: &SesEvent) -> &'static str {
+    match event.kind {
         Kind::Send => "send",
         Kind::Delivery => "delivery",
         Kind::Bounce { permanent: true } => "hard_bounce",
         Kind::Bounce { permanent: false } => "soft_bounce",
         Kind::Complaint => "complaint",
         Kind::Reject => "reject",
-    };
+    }
+}
+
+fn tell(invocation: &Invocation, event: &SesEvent, applied: &Applied) {
+    let kind = kind(event);
     let told = match applied {
         Applied::Reconciled(_) => Event::OutboundReconciled,
         Applied::Marked => Event::OutboundDelivery,

@@ -63,7 +63,7 @@ fn answer(deps: &Deps, invocation: &Invocation, job: Job) -> Result<Answer, Prob
     view.insert("dry_run".to_owned(), job.row.dry_run.into());
     if job.row.upload && matches!(job.row.state, BackfillState::AwaitingUpload | BackfillState::Failed) {
         let key = upload_key(&job.row.backfill_id);
-        let form = deps.uploads.form(invocation, &key, LARGEST_UPLOAD);
+        let form = deps.uploads.form(invocation, &key, 1..=LARGEST_UPLOAD, None);
         let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
         let upload = json!({
             "url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": LARGEST_UPLOAD,

@@ -2,7 +2,6 @@
 
 mod intents;
 mod outbound;
-mod paging;
 
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@ use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
 use umavez_domain::ingest::BACKFILL_QUEUE;
+use umavez_domain::mailings::jobs::{IMPORT_QUEUE, SEND_QUEUE};
 use umavez_domain::outbound::Priority;
 use umavez_domain::outbound::job::queue;
 use umavez_platform::aws::Aws;
@@ -24,6 +25,8 @@ const QUEUES: &[(&str, &str)] = &[
     (queue(Priority::Shot), "OUTBOUND_SHOT_QUEUE"),
     (queue(Priority::Downsell), "OUTBOUND_DOWNSELL_QUEUE"),
     (BACKFILL_QUEUE, "BACKFILL_QUEUE"),
+    (IMPORT_QUEUE, "MAILING_IMPORT_QUEUE"),
+    (SEND_QUEUE, "MAILING_SEND_QUEUE"),
 ];
 
 impl Deps {

@@ -1,5 +1,5 @@
 //! Finds what was lost sight of: messages that were handed to their queue and not taken on, attempts whose sender was not
-//! heard of again, backfills that nobody works on. Each is conditional on the row as it was read, so that it runs as often as it likes.
+//! heard of again, backfills, imports and shards of mailings that nobody works on. Each is conditional on the row as it was read, so that it runs as often as it likes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::{Mailings, Recovered};
 use umavez_platform::outbound::{Messages, Woken};
 use umavez_platform::store::{Found, Store, StoreError};
 
@@ -26,6 +27,7 @@ const LOW_TIME: Duration = Duration::from_secs(5);
 pub struct Deps {
     pub messages: Messages,
     pub backfills: Backfills,
+    pub mailings: Mailings,
     pub policies: BTreeMap<Channel, UnknownPolicy>,
 }
 
@@ -36,7 +38,7 @@ impl Deps {
             .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
         let store = Store::new(Aws::from_env()?.dynamodb());
         let backfills = Backfills { store: store.clone(), table: config::required("ENTRIES_TABLE")? };
-        Ok(Self { messages: Messages::from_env(&store)?, backfills, policies })
+        Ok(Self { messages: Messages::from_env(&store)?, mailings: Mailings::from_env(&store)?, backfills, policies })
     }
 }
 
@@ -51,7 +53,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     let mut counts = Counts::default();
     // The few first: a flood of the many does not keep them from being found.
     let backfills = recover_backfills(&deps, &invocation, &mut counts).await;
-    let mut unread = backfills.is_err();
+    let mailings = recover_mailings(&deps, &invocation, &mut counts).await;
+    let mut unread = backfills.is_err() || mailings.is_err();
     for shard in 0..WAKE_SHARDS {
         match recover(&deps, &invocation, shard).await {
             Ok(found) => {
@@ -62,16 +65,24 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
             Err(_) => unread = true,
         }
     }
-    let backfills = backfills.unwrap_or(0);
+    let (backfills, mailings) = (backfills.unwrap_or(0), mailings.unwrap_or(0));
     let Counts { emitted, unknown, failed } = counts;
-    tracing::info!(event = "RECOVERED", emitted, unknown, backfills, failed, request_id = invocation.request_id);
+    tracing::info!(
+        event = "RECOVERED",
+        emitted,
+        unknown,
+        backfills,
+        mailings,
+        failed,
+        request_id = invocation.request_id
+    );
     metrics::counter!("OutboundRecovered").increment(emitted);
     metrics::counter!("OutboundLost").increment(unknown);
     // The others were done; the alarm sees that not all were.
     if unread {
         return Err("a shard could not be read".into());
     }
-    Ok(json!({"emitted": emitted, "unknown": unknown, "backfills": backfills, "failed": failed}))
+    Ok(json!({"emitted": emitted, "unknown": unknown, "backfills": backfills, "mailings": mailings, "failed": failed}))
 }
 
 /// There are few of them.
@@ -86,6 +97,50 @@ async fn recover_backfills(deps: &Deps, invocation: &Invocation, counts: &mut Co
         }
     }
     Ok(woken)
+}
+
+/// Mailings and their shards.
+async fn recover_mailings(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
+    let mut recovered = 0;
+    for partition in 0..WAKE_SHARDS {
+        let mut after = None;
+        while invocation.time_left() > LOW_TIME {
+            let overdue = deps.mailings.overdue(invocation, partition, after, PAGE).await?;
+            let last_page = overdue.len() < PAGE;
+            after = overdue.last().map(|found| found.place.clone());
+            for found in &overdue {
+                match deps.mailings.recover(invocation, found).await {
+                    Ok(Recovered::Left) => {}
+                    Ok(what) => {
+                        recovered += 1;
+                        tell_mailing(invocation, found, what);
+                    }
+                    Err(_) => counts.failed += 1,
+                }
+            }
+            if last_page {
+                break;
+            }
+        }
+    }
+    Ok(recovered)
+}
+
+fn tell_mailing(invocation: &Invocation, found: &Found, what: Recovered) {
+    let (event, what) = match what {
+        Recovered::Shard => (Event::MailingRecovered, "shard"),
+        Recovered::Import => (Event::MailingRecovered, "import"),
+        Recovered::HandedOut => (Event::MailingRecovered, "handed_out"),
+        Recovered::GivenUp => (Event::MailingImportFailed, "input_missing"),
+        Recovered::Completed => (Event::MailingCompleted, "completed"),
+        Recovered::Mismatch => (Event::MailingMismatch, "mismatch"),
+        Recovered::Left => return,
+    };
+    if event == Event::MailingMismatch {
+        metrics::counter!("MailingMismatch").increment(1);
+    }
+    let row = format!("{} {}", found.key.pk, found.key.sk);
+    tracing::warn!(event = event.as_str(), what, row, request_id = invocation.request_id);
 }
 
 async fn recover(deps: &Deps, invocation: &Invocation, shard: u32) -> Result<Counts, StoreError> {

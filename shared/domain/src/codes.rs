@@ -162,6 +162,7 @@ codes! {
     Problem {
         InvalidRequest = "invalid_request",
         InvalidJson = "invalid_json",
+        InvalidForm = "invalid_form",
         InvalidIdempotencyKey = "invalid_idempotency_key",
         IdempotencyKeyReused = "idempotency_key_reused",
         UnsupportedMediaType = "unsupported_media_type",
@@ -229,6 +230,8 @@ codes! {
         TwoEmailColumns = "two_email_columns",
         TooManyRows = "too_many_rows",
         TooLarge = "file_too_large",
+        /// What the mailing says names a column that the file does not have.
+        MissingColumn = "missing_column",
     }
 }
 

@@ -27,7 +27,7 @@ mod upload;
 mod views;
 
 pub use check::{Checked, MOST_ROWS, check_file, file_error};
-pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, list_of};
+pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_of};
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};

@@ -4,6 +4,7 @@
 //! and 403 are problems like any other. A route that the function does not know answers 404.
 
 mod answer;
+pub mod paging;
 mod problem;
 mod request;
 
@@ -27,6 +28,8 @@ pub struct Route {
     /// As in the template: `POST /intents/{fingerprint}/release`.
     pub key: &'static str,
     pub access: Access,
+    /// The largest body that it takes.
+    pub takes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +40,18 @@ pub enum Access {
 
 impl Route {
     pub const fn public(key: &'static str) -> Self {
-        Self { key, access: Access::Public }
+        Self { key, access: Access::Public, takes: MAX_BODY }
     }
 
     pub const fn scoped(key: &'static str, scope: &'static str) -> Self {
-        Self { key, access: Access::Scope(Scope(scope)) }
+        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY }
+    }
+}
+
+impl Route {
+    /// A route that takes larger bodies than JSON is.
+    pub const fn taking(self, takes: usize) -> Self {
+        Self { takes, ..self }
     }
 }
 
@@ -61,7 +71,7 @@ where
     let may_ask_again =
         request.method() != lambda_http::http::Method::POST || request.headers().contains_key("idempotency-key");
     let handled = async {
-        let request = Request::read(request)?;
+        let request = Request::read(routes, request)?;
         route.clone_from(&request.route);
         admit(routes, &request)?;
         run(request).await

@@ -6,6 +6,7 @@
 mod entries;
 mod events;
 mod imports;
+mod link_secrets;
 mod listing;
 mod orders;
 mod shards;
@@ -18,6 +19,7 @@ use umavez_domain::time::Timestamp;
 pub use entries::{Claim, Entry, EntryPage, EntrySettled, Tally};
 pub use events::EntryApplied;
 pub use imports::{Importing, Line, LinesInserted};
+pub use link_secrets::{LinkSecrets, NoSecret, Signing};
 pub use listing::EntryPlace;
 pub use orders::{Ordered, Retry};
 pub use shards::{Finished, Recovered, ShardTurn, Taken};

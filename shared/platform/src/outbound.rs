@@ -22,6 +22,6 @@ pub use credentials::{CredentialsError, Senders};
 pub use events::Applied;
 pub use messages::{BY_CLIENT, BY_RECIPIENT, BY_TIME, Messages};
 pub use orders::{Canceled, Declared, Order, Resent};
-pub use providers::{ProviderConfig, Providers};
+pub use providers::{Mail, ProviderConfig, Providers};
 pub use suppressions::Suppressions;
 pub use waiting::Woken;

@@ -47,11 +47,35 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Good for one key, up to `largest` bytes, for an hour.
-    pub fn form(&self, invocation: &Invocation, key: &str, largest: u64) -> Form {
-        let post = self.aws.presigned_post(&self.bucket, key, 1..=largest, None, VALID_FOR);
+    /// Good for one key, for so many bytes, for an hour; and for no other content than that with this SHA-256 (in base64), if
+    /// it is given.
+    pub fn form(
+        &self,
+        invocation: &Invocation,
+        key: &str,
+        bytes: std::ops::RangeInclusive<u64>,
+        sha256: Option<String>,
+    ) -> Form {
+        let checksum: Vec<_> = sha256
+            .into_iter()
+            .flat_map(|sha256| [("x-amz-checksum-algorithm", "SHA256".to_owned()), ("x-amz-checksum-sha256", sha256)])
+            .collect();
+        let post = self.aws.presigned_post(&self.bucket, key, bytes, &checksum, VALID_FOR);
         let valid_ms = i64::try_from(VALID_FOR.as_millis()).unwrap_or(i64::MAX);
         Form { post, expires_at: invocation.now.plus_ms(valid_ms) }
+    }
+
+    /// Puts an object, and tells its ETag.
+    pub async fn put(&self, invocation: &Invocation, key: &str, bytes: Vec<u8>) -> Result<String, Unavailable> {
+        let call = self.client.put_object().bucket(&self.bucket).key(key).body(bytes.into()).send();
+        let put = invocation.within(call).await.map_err(|_| Unavailable)?.map_err(|_| Unavailable)?;
+        put.e_tag.map(|etag| etag.trim_matches('"').to_owned()).ok_or(Unavailable)
+    }
+
+    /// Deletes an object; there being none is as good.
+    pub async fn delete(&self, invocation: &Invocation, key: &str) -> Result<(), Unavailable> {
+        let call = self.client.delete_object().bucket(&self.bucket).key(key).send();
+        invocation.within(call).await.map_err(|_| Unavailable)?.map(drop).map_err(|_| Unavailable)
     }
 
     /// Bytes `from..to` of the object, if it is still the one with this ETag.

@@ -4,11 +4,11 @@ use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::intents::{IntentView, is_fingerprint};
-use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use uuid::Uuid;
 
-use crate::{Deps, paging};
+use crate::Deps;
 
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();

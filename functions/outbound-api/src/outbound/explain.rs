@@ -9,13 +9,13 @@ use umavez_domain::outbound::explain::explain;
 use umavez_domain::outbound::message::MessageRow;
 use umavez_domain::outbound::suppression::SuppressionRow;
 use umavez_domain::outbound::{Channel, normalize_to};
-use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::{BY_CLIENT, BY_RECIPIENT};
 use umavez_platform::store::Found;
 
 use super::message::{is_id, malformed, no_such_message};
-use crate::{Deps, paging};
+use crate::Deps;
 
 /// Messages of one page: each is read by itself.
 const LARGEST_PAGE: usize = 25;

@@ -5,10 +5,10 @@ use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys;
 use umavez_domain::outbound::message::MessageView;
-use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
-use crate::{Deps, paging};
+use crate::Deps;
 
 pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;

@@ -6,10 +6,10 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::keys::SUPPRESSION_SHARDS;
 use umavez_domain::outbound::Channel;
 use umavez_domain::outbound::suppression::{self, SuppressionView, read_address};
-use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
-use crate::{Deps, paging};
+use crate::Deps;
 
 /// One channel's list; with `to`, that address only.
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {

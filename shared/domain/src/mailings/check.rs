@@ -70,6 +70,7 @@ impl Unreadable {
             FileProblem::TwoEmailColumns => {
                 "more than one column of the header may hold the address; pass email_column= with the name of the right one"
             }
+            FileProblem::MissingColumn => "the content names a column that the header does not have",
             FileProblem::TooManyRows => "the file has more than 10,000,000 rows",
         };
         format!("line {}: {what}", self.line)

@@ -50,11 +50,16 @@ impl MailingContent {
         Some(content)
     }
 
-    /// The names that it uses and `known` does not have, by field.
+    /// The names that it uses and `known` does not have, by field. The link of unsubscribing is no column, and known.
     pub fn unknown_variables(&self, known: &BTreeSet<&str>) -> BTreeMap<&'static str, Vec<String>> {
         let unknown = |(name, template): (_, Result<Template, _>)| {
             let template = template.ok()?;
-            let names: Vec<_> = template.unknown(known).into_iter().map(str::to_owned).collect();
+            let names: Vec<_> = template
+                .unknown(known)
+                .into_iter()
+                .filter(|name| *name != UNSUBSCRIBE_URL)
+                .map(str::to_owned)
+                .collect();
             (!names.is_empty()).then_some((name, names))
         };
         self.templates().filter_map(unknown).collect()
@@ -69,6 +74,9 @@ impl MailingContent {
         texts.into_iter().filter_map(|(name, text, target)| Some((name, Template::parse(text?, target))))
     }
 }
+
+/// The variable that is filled with each recipient's own link.
+pub const UNSUBSCRIBE_URL: &str = "unsubscribe_url";
 
 /// `PUT /mailings/{id}/content`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -101,7 +101,18 @@ pub struct EntryCounts {
 
 impl EntryCounts {
     pub fn add(&mut self, state: EntryState) {
-        let counted = match state {
+        *self.of(state) += 1;
+    }
+
+    /// An entry went from one state to another.
+    pub fn moved(&mut self, from: EntryState, to: EntryState) {
+        let before = self.of(from);
+        *before = before.saturating_sub(1);
+        *self.of(to) += 1;
+    }
+
+    fn of(&mut self, state: EntryState) -> &mut u64 {
+        match state {
             EntryState::Pending => &mut self.pending,
             EntryState::Sending => &mut self.sending,
             EntryState::Sent => &mut self.sent,
@@ -110,8 +121,7 @@ impl EntryCounts {
             EntryState::Unknown => &mut self.unknown,
             EntryState::Suppressed => &mut self.suppressed,
             EntryState::Canceled => &mut self.canceled,
-        };
-        *counted += 1;
+        }
     }
 
     pub fn plus(self, other: Self) -> Self {

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::content::list_of;
 use super::entry::{EntryProgress, EntryState};
 use super::format::{Format, ImportOptions};
-use super::identity::{MOST_SHARDS, MailingId};
-use super::jobs::{emit_hand_out, emit_import, emit_shard};
+use super::identity::{MOST_SHARDS, MailingId, shards_of};
+use super::jobs::{emit_hand_out, emit_import, emit_shard, uploaded_object};
 use super::mailing::{EntryCounts, MailingState};
 use super::records::Place;
 use super::shard::ShardState;
+use super::upload::UploadRequest;
+use crate::access::KeyId;
 use crate::codes::{FileProblem, Reason, codes};
 use crate::keys::{self, Wake};
 use crate::lease::Lease;
@@ -199,6 +202,53 @@ pub struct MailingRow {
 }
 
 impl MailingRow {
+    /// A mailing whose file is to be imported, as soon as it is there. `turn` is that of its name.
+    pub fn new(asked: &UploadRequest, turn: u32, caller: &KeyId, now: Timestamp) -> Self {
+        let mailing_id = MailingId::of(&asked.file_name, turn);
+        let from = asked.content.as_ref().map(|content| content.from.as_str());
+        Self {
+            object: uploaded_object(&mailing_id),
+            mailing_id,
+            file_name: asked.file_name.clone(),
+            turn,
+            caller: caller.to_string(),
+            asked_as: None,
+            content_hash: asked.sha256.clone(),
+            etag: None,
+            size: None,
+            options: asked.options.clone(),
+            list: list_of(asked.list.as_deref(), from),
+            unsubscribe: asked.unsubscribe,
+            content_version: u32::from(asked.content.is_some()),
+            state: MailingState::Pending,
+            import: ImportState::AwaitingUpload,
+            progress: ImportProgress::default(),
+            problem: None,
+            shards: 0,
+            retry: 0,
+            retry_unknown: 0,
+            orders: Vec::new(),
+            emit: None,
+            emits: 0,
+            wake: None,
+            wake_at: None,
+            recoveries: 0,
+            created_at: now,
+            updated_at: now,
+            started_at: None,
+            finished_at: None,
+            last_attempt: None,
+            version: 1,
+        }
+    }
+
+    /// The file is in the store: its import is handed over.
+    pub fn file_is_there(&mut self, etag: String, size: u64, now: Timestamp) {
+        self.import = ImportState::Queued;
+        (self.etag, self.size, self.shards) = (Some(etag), Some(size), shards_of(size));
+        self.hand_to_importer(now);
+    }
+
     /// It is imported and has content: what it takes to be sent.
     pub fn is_ready(&self) -> bool {
         self.import == ImportState::Done && self.content_version > 0

@@ -75,6 +75,8 @@ pub mod code {
     pub const NOT_CONFIGURED: &str = "channel_not_configured";
     /// What the message says is gone: it was queued for longer than that is kept.
     pub const CONTENT_GONE: &str = "content_gone";
+    /// With its recipient's own words in it, it is larger than a mail may be.
+    pub const TOO_LARGE: &str = "content_too_large";
     /// The sender was not heard of again.
     pub const SENDER_LOST: &str = "sender_lost";
 
@@ -93,6 +95,7 @@ pub mod code {
         NOT_CONFIGURED,
         CONTENT_GONE,
         SENDER_LOST,
+        TOO_LARGE,
     ];
 }
 

@@ -28,7 +28,7 @@ impl Aws {
         bucket: &str,
         key: &str,
         bytes: RangeInclusive<u64>,
-        content_type: Option<&str>,
+        more: &[(&'static str, String)],
         valid_for: Duration,
     ) -> PresignedPost {
         let now = self.clock.now();
@@ -38,7 +38,7 @@ impl Aws {
         let scope = format!("{}/{region}/s3/aws4_request", &date[..8]);
         let credential = format!("{}/{scope}", self.credentials.access_key_id());
         let mut fields = vec![("key", key.to_owned())];
-        fields.extend(content_type.map(|kind| ("Content-Type", kind.to_owned())));
+        fields.extend(more.iter().cloned());
         fields.push(("x-amz-algorithm", ALGORITHM.to_owned()));
         fields.push(("x-amz-credential", credential));
         fields.push(("x-amz-date", date));
@@ -83,7 +83,13 @@ mod tests {
     #[test]
     fn a_form_has_what_its_policy_demands() {
         let aws = Aws::at("http://127.0.0.1:1/", "key");
-        let form = aws.presigned_post("b", "in/a b.csv", 1..=9, Some("text/csv"), Duration::from_secs(60));
+        let form = aws.presigned_post(
+            "b",
+            "in/a b.csv",
+            1..=9,
+            &[("Content-Type", "text/csv".to_owned())],
+            Duration::from_secs(60),
+        );
         assert_eq!(form.url, "http://127.0.0.1:1/b");
         let field = |name: &str| form.fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str());
         assert_eq!(field("key"), Some("in/a b.csv"));

@@ -8,14 +8,26 @@ use super::problem::Problem;
 #[derive(Debug)]
 pub struct Answer {
     status: u16,
+    content_type: &'static str,
     body: String,
+    headers: Vec<(&'static str, String)>,
     replayed: bool,
 }
 
 impl Answer {
     pub fn json(status: u16, body: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_string(body).map_err(|error| Problem::internal().because(&error))?;
-        Ok(Self { status, body, replayed: false })
+        Ok(Self::text(status, "application/json", body))
+    }
+
+    /// An answer that is not JSON.
+    pub fn text(status: u16, content_type: &'static str, body: String) -> Self {
+        Self { status, content_type, body, headers: Vec::new(), replayed: false }
+    }
+
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
     }
 
     /// The same answer as to the first request with this `Idempotency-Key`.
@@ -31,8 +43,11 @@ impl Answer {
     pub(super) fn into_response(self, request_id: &str) -> Response<Body> {
         let mut builder = Response::builder()
             .status(self.status)
-            .header("content-type", "application/json")
+            .header("content-type", self.content_type)
             .header("x-request-id", request_id);
+        for (name, value) in self.headers {
+            builder = builder.header(name, value);
+        }
         if self.replayed {
             builder = builder.header("idempotency-replayed", "true");
         }

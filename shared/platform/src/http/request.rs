@@ -9,6 +9,7 @@ use umavez_domain::access::KeyId;
 use umavez_domain::codes::Problem as Code;
 use umavez_domain::idempotency::{IdempotencyKey, body_hash};
 
+use super::Route;
 use super::problem::Problem;
 
 /// The largest body that any JSON route takes.
@@ -36,7 +37,7 @@ pub struct Request {
 }
 
 impl Request {
-    pub(super) fn read(request: lambda_http::Request) -> Result<Self, Problem> {
+    pub(super) fn read(routes: &[Route], request: lambda_http::Request) -> Result<Self, Problem> {
         let (route, caller) = match request.request_context_ref() {
             Some(RequestContext::ApiGatewayV2(context)) => {
                 let authorizer = context.authorizer.as_ref().map(|authorizer| &authorizer.fields);
@@ -52,8 +53,9 @@ impl Request {
             Body::Binary(bytes) => bytes,
             _ => Vec::new(),
         };
-        if body.len() > MAX_BODY {
-            let detail = format!("the body has more than {MAX_BODY} bytes");
+        let takes = routes.iter().find(|known| known.key == route).map_or(MAX_BODY, |known| known.takes);
+        if body.len() > takes {
+            let detail = format!("the body has more than {takes} bytes");
             return Err(Problem::new(413, Code::BodyTooLarge, detail));
         }
         Ok(Self { route, path, query, headers: parts.headers, body, caller })
@@ -73,11 +75,28 @@ impl Request {
         self.body.is_empty()
     }
 
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The type of the body without its parameters, in lower case.
+    pub fn media_type(&self) -> String {
+        let kind = self.header("content-type").unwrap_or_default();
+        kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+
+    /// The body as a JSON object, or an empty one where nothing need be said.
+    pub fn object_or_nothing(&self) -> Result<Map<String, Value>, Problem> {
+        if self.body.is_empty() { Ok(Map::new()) } else { self.object() }
+    }
+
     /// The body as a JSON object.
     pub fn object(&self) -> Result<Map<String, Value>, Problem> {
-        let kind = self.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        if !kind.eq_ignore_ascii_case("application/json") {
+        if self.media_type() != "application/json" {
             return Err(Problem::new(
                 415,
                 Code::UnsupportedMediaType,

@@ -11,14 +11,14 @@ use umavez_domain::mailings::jobs::Arrived;
 use umavez_domain::mailings::{
     EntryRow, EntryState, ImportCause, ImportProblem, ImportProgress, ImportState, Inserted, LineRow,
     MOST_DUPLICATES_TOLD, MailingEntryId, MailingEvent, MailingId, MailingRow, MailingState, Move, Record, ShardRow,
-    first_in_lanes, judge_entry, move_mailing, shard_of_line, shards_of,
+    first_in_lanes, judge_entry, move_mailing, shard_of_line,
 };
 use umavez_domain::time::Timestamp;
 
 use super::{Mailings, ROUNDS, as_read};
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{Condition, Insert, Item, StoreError, Transacted, Write, Written, attribute, read_row, row_of};
+use crate::store::{Condition, Insert, Item, StoreError, Write, Written, attribute, read_row, row_of};
 
 /// An importer that is not heard of for this long has lost its mailing.
 const LEASE_MS: i64 = 60_000;
@@ -64,14 +64,8 @@ impl Mailings {
             if !waits {
                 return Ok(false);
             }
-            let mut after = MailingRow {
-                import: ImportState::Queued,
-                etag: Some(arrived.etag.clone()),
-                size: Some(arrived.size),
-                shards: shards_of(arrived.size),
-                ..row.clone()
-            };
-            after.hand_to_importer(invocation.now);
+            let mut after = row.clone();
+            after.file_is_there(arrived.etag.clone(), arrived.size, invocation.now);
             match self.change(invocation, &row, after).await? {
                 Ok(_) => return Ok(true),
                 Err(row) => met = row,

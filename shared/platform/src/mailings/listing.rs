@@ -1,7 +1,7 @@
 //! Lists: mailings, entries of a mailing, lines that are no recipients.
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryState, EntryView, LineRow, MailingId, MailingRow};
+use umavez_domain::mailings::{EntryRow, EntryState, EntryView, LineRow, MailingId, MailingRow};
 
 use super::entries::entry_of;
 use super::{ListedRow, Mailings};
@@ -29,6 +29,28 @@ impl Mailings {
         let mut found = self.store.get_many(invocation, &self.table, &asked).await?;
         let rows = asked.iter().filter_map(|key| found.remove(key)).map(read_row).collect::<Result<_, _>>()?;
         Ok((rows, page.next))
+    }
+
+    /// Some recipient, to show what the mailing says by.
+    pub async fn first_entry(
+        &self,
+        invocation: &Invocation,
+        mailing: &MailingRow,
+    ) -> Result<Option<EntryRow>, StoreError> {
+        for shard in 0..mailing.shards {
+            let of = SliceOf {
+                table: &self.table,
+                pk: keys::mailing_entries(&mailing.mailing_id, shard),
+                prefix: keys::MAILING_ENTRY_PREFIX,
+                only: None,
+                after: None,
+                looked_at: 1,
+            };
+            if let Some(item) = self.store.slice(invocation, &of).await?.rows.into_iter().next() {
+                return read_row(item).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Entries of one state, or of any, in the order of their shards.

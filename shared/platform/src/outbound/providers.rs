@@ -9,7 +9,9 @@ use std::time::Duration;
 use aws_sdk_sesv2::config::retry::RetryConfig;
 use aws_sdk_sesv2::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sesv2::operation::send_email::SendEmailError;
-use aws_sdk_sesv2::types::{Body, Content as SesContent, Destination, EmailContent, Message, MessageTag};
+use aws_sdk_sesv2::types::{
+    Body, Content as SesContent, Destination, EmailContent, Message, MessageHeader, MessageTag,
+};
 use aws_smithy_http_client::{Connector, tls};
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorSettings, SharedHttpConnector, http_client_fn};
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
@@ -37,12 +39,21 @@ pub struct ProviderConfig {
 
 impl ProviderConfig {
     pub fn from_env() -> Result<Self, ConfigError> {
+        Ok(Self {
+            telegram_url: config::required("TELEGRAM_URL")?,
+            evolution_url: config::text("EVOLUTION_URL").unwrap_or_default(),
+            ..Self::of_mail()?
+        })
+    }
+
+    /// Of whoever sends nothing but mail.
+    pub fn of_mail() -> Result<Self, ConfigError> {
         let seconds = config::text("PROVIDER_TIMEOUT_SECONDS").unwrap_or_else(|| "15".to_owned());
         let seconds = seconds.parse().ok().filter(|seconds| (1..=30).contains(seconds));
         let seconds = seconds.ok_or_else(|| ConfigError::malformed("PROVIDER_TIMEOUT_SECONDS", "1 to 30"))?;
         Ok(Self {
-            telegram_url: config::required("TELEGRAM_URL")?,
-            evolution_url: config::text("EVOLUTION_URL").unwrap_or_default(),
+            telegram_url: String::new(),
+            evolution_url: String::new(),
             configuration_set: config::text("SES_CONFIGURATION_SET"),
             timeout: Duration::from_secs(seconds),
         })
@@ -54,6 +65,17 @@ pub struct Providers {
     pub config: ProviderConfig,
     connector: SharedHttpConnector,
     ses: aws_sdk_sesv2::Client,
+}
+
+/// One mail of one attempt.
+#[derive(Debug)]
+pub struct Mail<'a> {
+    /// What its events are told to be about.
+    pub id: &'a str,
+    pub attempt: u32,
+    pub to: &'a str,
+    pub email: &'a Email,
+    pub headers: &'a [(&'a str, String)],
 }
 
 struct Answer {
@@ -88,7 +110,10 @@ impl Providers {
     ) -> Outcome {
         let limit = limit.min(self.config.timeout);
         match content {
-            Content::Email(email) => self.send_email(row, email, attempt, limit).await,
+            Content::Email(email) => {
+                let mail = Mail { id: &row.id, attempt, to: &row.to, email, headers: &[] };
+                self.send_mail(&mail, limit).await
+            }
             Content::Telegram(content) => {
                 if let Some(outcome) = Self::unconfigured(&self.config.telegram_url) {
                     return outcome;
@@ -130,19 +155,21 @@ impl Providers {
         tokio::time::timeout(limit, whole).await.unwrap_or(Err(CallFailure::TimedOut))
     }
 
-    async fn send_email(&self, row: &MessageRow, email: &Email, attempt: u32, limit: Duration) -> Outcome {
-        let Some(content) = email_content(email) else {
+    /// Makes the one call that an attempt to send a mail is, within `limit`.
+    pub async fn send_mail(&self, mail: &Mail<'_>, limit: Duration) -> Outcome {
+        let (limit, email) = (limit.min(self.config.timeout), mail.email);
+        let Some(content) = email_content(email, mail.headers) else {
             return Outcome::Permanent { code: code::REJECTED, suppress: false };
         };
         let call = self
             .ses
             .send_email()
             .from_email_address(ses::mailbox(&email.from))
-            .destination(Destination::builder().to_addresses(&row.to).build())
+            .destination(Destination::builder().to_addresses(mail.to).build())
             .set_reply_to_addresses(email.reply_to.as_ref().map(|reply_to| vec![ses::mailbox(reply_to)]))
             .content(content)
             .set_configuration_set_name(self.config.configuration_set.clone())
-            .set_email_tags(tags(&row.id, attempt));
+            .set_email_tags(tags(mail.id, mail.attempt));
         match tokio::time::timeout(limit, call.send()).await {
             Err(_) => of_failure(CallFailure::TimedOut),
             Ok(Ok(sent)) => match sent.message_id {
@@ -154,13 +181,16 @@ impl Providers {
     }
 }
 
-fn email_content(email: &Email) -> Option<EmailContent> {
+fn email_content(email: &Email, headers: &[(&str, String)]) -> Option<EmailContent> {
     let utf8 = |text: &str| SesContent::builder().data(text).charset("UTF-8").build().ok();
     let body = Body::builder()
         .set_text(email.text.as_deref().and_then(utf8))
         .set_html(email.html.as_deref().and_then(utf8))
         .build();
-    let message = Message::builder().subject(utf8(&email.subject)?).body(body).build();
+    let header = |(name, value): &(&str, String)| MessageHeader::builder().name(*name).value(value).build().ok();
+    let headers = headers.iter().map(header).collect::<Option<Vec<_>>>()?;
+    let message = Message::builder().subject(utf8(&email.subject)?).body(body);
+    let message = message.set_headers(Some(headers).filter(|headers| !headers.is_empty())).build();
     Some(EmailContent::builder().simple(message).build())
 }
 

@@ -4,8 +4,9 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::{FieldError, parse_uuid};
-use umavez_platform::http::Request;
 use uuid::Uuid;
+
+use super::Request;
 
 const DEFAULT_PAGE: usize = 50;
 const LARGEST_PAGE: usize = 100;

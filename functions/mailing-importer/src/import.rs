@@ -1,0 +1,212 @@
+//! One turn at an import: under its lease, from its last checkpoint on, as far as the time goes. Memory is bounded by a piece
+//! of the file and the lines between two checkpoints, however large the file is.
+//!
+//! A crash between two checkpoints makes the next importer read those lines again. That ends as it did the first time,
+//! because an entry knows its line.
+
+use std::time::Duration;
+
+use umavez_domain::codes::{Event, FileProblem, Reason};
+use umavez_domain::mailings::{
+    Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingContent, MailingId,
+    MailingRow, Place, Records, Unreadable,
+};
+use umavez_domain::time::Timestamp;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::lease::Held;
+use umavez_platform::mailings::{Importing, Line, Mailings};
+use umavez_platform::store::StoreError;
+use umavez_platform::uploads::Read;
+
+use crate::Deps;
+
+/// Lines between checkpoints, and bytes of the file that they may have.
+const LINES_AT_ONCE: usize = 2_000;
+const PIECE: u64 = 512 * 1024;
+/// With less time than this the rest is handed over.
+const LOW_TIME: Duration = Duration::from_secs(20);
+
+pub enum Worked {
+    Done(&'static str),
+    Busy(Timestamp),
+}
+
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result<Worked, StoreError> {
+    let (held, row) = match deps.mailings.import_turn(invocation, id).await? {
+        Importing::Mine(held, row) => (held, *row),
+        Importing::Busy(until) => return Ok(Worked::Busy(until)),
+        Importing::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
+    };
+    let content = deps.mailings.content(invocation, id).await?.map(|row| row.content);
+    let mut importer = Importer { deps, invocation, held, row, content };
+    let ended = importer.read().await?;
+    importer.end(ended).await
+}
+
+struct Importer<'a> {
+    deps: &'a Deps,
+    invocation: &'a Invocation,
+    held: Held,
+    /// As of the last checkpoint.
+    row: MailingRow,
+    /// What it says, if it was known when the import began.
+    content: Option<MailingContent>,
+}
+
+enum Ended {
+    Whole(ImportProgress),
+    OutOfTime,
+    /// Another reads it, or nobody is to.
+    Lost,
+    Bad(ImportProblem),
+}
+
+impl Importer<'_> {
+    async fn read(&mut self) -> Result<Ended, StoreError> {
+        let mut longer = 0;
+        loop {
+            let place = self.row.progress.place;
+            let (piece, at_end) = match self.piece(place, PIECE + longer).await? {
+                Ok(piece) => piece,
+                Err(reason) => return Ok(Ended::Bad(Mailings::missing(reason))),
+            };
+            let format = match self.format(&piece, at_end) {
+                Ok(format) => format,
+                Err(problem) => return Ok(Ended::Bad(problem)),
+            };
+            let start = self.row.progress.format.as_ref().map_or(format.start, |_| place);
+            let skipped = usize::try_from(start.next_byte - place.next_byte).unwrap_or(usize::MAX).min(piece.len());
+            let mut records = Records::of(&piece[skipped..], &format, start, at_end);
+            let begun = records.place();
+            loop {
+                let mut lines = Vec::new();
+                let mut bad = None;
+                for record in records.by_ref().take(LINES_AT_ONCE) {
+                    match record {
+                        Ok(record) => lines.push(Line::of(&self.row.mailing_id, record, self.row.shards)),
+                        Err(unreadable) => bad = Some(problem(unreadable)),
+                    }
+                }
+                let read_all = lines.len() < LINES_AT_ONCE;
+                if let Some(bad) = bad {
+                    return Ok(Ended::Bad(bad));
+                }
+                let mut progress = ImportProgress { format: Some(format.clone()), ..self.row.progress.clone() };
+                if self.row.progress.format.is_none() {
+                    progress.place = start;
+                }
+                let inserted = self.deps.mailings.insert_lines(self.invocation, &self.row, lines, &progress).await?;
+                progress = inserted.progress;
+                if read_all {
+                    progress.place = records.place();
+                }
+                if progress.rows > MOST_ROWS {
+                    let line = Some(progress.place.next_line);
+                    return Ok(Ended::Bad(ImportProblem { line, cause: ImportCause::File(FileProblem::TooManyRows) }));
+                }
+                if read_all && at_end {
+                    return Ok(self.whole(progress));
+                }
+                if !self.checkpoint(progress).await? {
+                    return Ok(Ended::Lost);
+                }
+                if self.invocation.time_left() < LOW_TIME {
+                    return Ok(Ended::OutOfTime);
+                }
+                if read_all {
+                    break;
+                }
+            }
+            // A record that is longer than the piece: a longer piece gets on.
+            longer = if records.place() == begun { longer + LONGEST_RECORD as u64 + 4 } else { 0 };
+        }
+    }
+
+    fn whole(&self, progress: ImportProgress) -> Ended {
+        match progress.rows {
+            0 => Ended::Bad(ImportProblem {
+                line: Some(progress.place.next_line),
+                cause: ImportCause::File(FileProblem::Empty),
+            }),
+            _ => Ended::Whole(progress),
+        }
+    }
+
+    /// Bytes from a place on, and whether the file ends with them. The error is why there will never be any.
+    async fn piece(&self, at: Place, length: u64) -> Result<Result<(Vec<u8>, bool), Reason>, StoreError> {
+        let (Some(etag), Some(size)) = (&self.row.etag, self.row.size) else { return Ok(Err(Reason::InputMissing)) };
+        let to = at.next_byte.saturating_add(length).min(size);
+        let read = self.deps.uploads.read(self.invocation, &self.row.object, etag, at.next_byte, to).await;
+        Ok(match read.map_err(|_| StoreError::Unavailable)? {
+            Read::Bytes(bytes) => Ok((bytes, to == size)),
+            Read::Changed => Err(Reason::InputChanged),
+            Read::Missing => Err(Reason::InputMissing),
+        })
+    }
+
+    /// As it was found at the file's beginning, or as it is found now.
+    fn format(&self, head: &[u8], at_end: bool) -> Result<Format, ImportProblem> {
+        if let Some(format) = &self.row.progress.format {
+            return Ok(format.clone());
+        }
+        let format = Format::detect(head, at_end, &self.row.options).map_err(problem)?;
+        let named = self.content.as_ref().map(|content| content.unknown_variables(&format.variables()));
+        if named.is_some_and(|unknown| !unknown.is_empty()) {
+            return Err(ImportProblem { line: Some(1), cause: ImportCause::File(FileProblem::MissingColumn) });
+        }
+        Ok(format)
+    }
+
+    async fn checkpoint(&mut self, progress: ImportProgress) -> Result<bool, StoreError> {
+        match self.deps.mailings.checkpoint(self.invocation, &self.held, &self.row, progress).await? {
+            Some((held, row)) => {
+                (self.held, self.row) = (held, row);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    async fn end(self, ended: Ended) -> Result<Worked, StoreError> {
+        let (mailings, invocation, id) = (&self.deps.mailings, self.invocation, &self.row.mailing_id);
+        Ok(Worked::Done(match ended {
+            Ended::Lost => "lost_the_lease",
+            Ended::OutOfTime => match mailings.hand_on_import(invocation, &self.held, id).await? {
+                true => "handed_over",
+                false => "lost_the_lease",
+            },
+            Ended::Bad(problem) => match mailings.import_failed(invocation, Some(&self.held), id, problem).await? {
+                Some(row) => {
+                    tell(invocation, &row, Event::MailingImportFailed, problem.cause.code());
+                    "failed"
+                }
+                None => "lost_the_lease",
+            },
+            Ended::Whole(progress) => match mailings.imported(invocation, &self.held, id, &progress).await? {
+                Some(row) => {
+                    tell(invocation, &row, Event::MailingImported, row.state.as_str());
+                    metrics::counter!("MailingRows").increment(row.progress.rows);
+                    "imported"
+                }
+                None => "lost_the_lease",
+            },
+        }))
+    }
+}
+
+fn problem(unreadable: Unreadable) -> ImportProblem {
+    ImportProblem { line: Some(unreadable.line), cause: ImportCause::File(unreadable.problem) }
+}
+
+fn tell(invocation: &Invocation, row: &MailingRow, event: Event, code: &str) {
+    tracing::info!(
+        event = event.as_str(),
+        mailing_id = row.mailing_id.as_str(),
+        code,
+        rows = row.progress.rows,
+        recipients = row.progress.recipients,
+        duplicates = row.progress.duplicates,
+        invalid = row.progress.invalid,
+        request_id = invocation.request_id,
+    );
+}

@@ -1,0 +1,75 @@
+//! Sends mailings, a shard at a time under its lease.
+
+mod pass;
+mod send;
+
+use std::sync::Arc;
+
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use lambda_runtime::Error;
+use umavez_domain::mailings::jobs::ShardWork;
+use umavez_domain::outbound::rates::RateTable;
+use umavez_platform::aws::Aws;
+use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::limiter::Limiter;
+use umavez_platform::mailings::{LinkSecrets, Mailings, Unsubscribes};
+use umavez_platform::outbound::{ProviderConfig, Providers};
+use umavez_platform::store::Store;
+use umavez_platform::visibility::Visibility;
+
+use crate::pass::Step;
+
+const RETRY_MS: i64 = 10_000;
+
+#[derive(Debug)]
+pub struct Deps {
+    pub mailings: Mailings,
+    pub unsubscribes: Unsubscribes,
+    pub limiter: Limiter,
+    pub rates: RateTable,
+    pub providers: Providers,
+    pub links: LinkSecrets,
+    /// Where recipients find the pages of unsubscribing.
+    pub public_url: String,
+    pub visibility: Visibility,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let aws = Aws::from_env()?;
+        let store = Store::new(aws.dynamodb());
+        let unsubscribes = Unsubscribes::from_env(&store)?;
+        let rates = config::text("SEND_RATES").unwrap_or_else(|| "{}".to_owned());
+        let rates = RateTable::with_options(&rates).map_err(|error| ConfigError::malformed("SEND_RATES", error))?;
+        Ok(Self {
+            mailings: Mailings::from_env(&store)?,
+            limiter: Limiter { store: store.clone(), table: unsubscribes.table.clone() },
+            unsubscribes,
+            rates,
+            providers: Providers::new(&aws, ProviderConfig::of_mail()?),
+            links: LinkSecrets::from_env(&aws)?,
+            public_url: config::required("PUBLIC_URL")?,
+            visibility: Visibility::from_env(aws.sqs(), &["MAILING_SEND_QUEUE"], Some("MAILING_SEND_DLQ"))?,
+        })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let (deps, at) = (&deps, &invocation);
+    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
+}
+
+async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
+    let Ok(work) = ShardWork::read(message.body.as_deref().unwrap_or_default()) else {
+        return deps.visibility.unreadable(invocation, &message).await;
+    };
+    let (wait_ms, why) = match pass::run(deps, invocation, &work).await {
+        Ok(Step::Done(outcome)) => return Ok(Outcome(outcome)),
+        Ok(Step::Busy(until)) => (until.millis() - invocation.current().millis() + 1_000, RecordError::Later("busy")),
+        Err(_) => (RETRY_MS, RecordError::Retry("store")),
+    };
+    deps.visibility.hide(invocation, &message, wait_ms).await;
+    Err(why)
+}

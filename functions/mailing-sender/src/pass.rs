@@ -1,0 +1,369 @@
+//! One turn at a shard: its lease, its entries page by page, and a recount at the end of a pass.
+//!
+//! Between two sub-batches the mailing and whoever is not to be written to are read anew: a pause, a cancel or an
+//! unsubscription is honoured after at most one sub-batch of each sender.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use umavez_domain::codes::Event;
+use umavez_domain::mailings::jobs::ShardWork;
+use umavez_domain::mailings::{
+    Completion, EntryNext, EntryState, LEASE_MS, MailingId, MailingRow, MailingState, Prepared, SUB_BATCH,
+    next_of_entry,
+};
+use umavez_domain::time::Timestamp;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
+use umavez_platform::store::StoreError;
+
+use crate::Deps;
+use crate::send::{self, Batch, Sent};
+
+/// Entries that are read at a time.
+const PAGE: usize = 4 * SUB_BATCH;
+/// A turn is over after this long: shards of other mailings wait in the queue.
+const TURN: Duration = Duration::from_secs(45);
+/// What the writes around the last calls of a turn may take.
+const AROUND_CALLS: Duration = Duration::from_secs(10);
+/// The lease is renewed before a sub-batch that begins with less of it.
+const LEASE_WANTED_MS: i64 = LEASE_MS - 5_000;
+/// A shard that was counted is counted again this often when it changed under the count.
+const COUNTS: usize = 5;
+/// What cannot be gone on with now is tried again after this.
+const LATER_MS: i64 = 15_000;
+
+pub enum Step {
+    Done(&'static str),
+    Busy(Timestamp),
+}
+
+pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardWork) -> Result<Step, StoreError> {
+    let Some(mailing) = deps.mailings.get(invocation, &work.mailing).await? else {
+        return Ok(Step::Done("no_such_mailing"));
+    };
+    let turn = match deps.mailings.take_shard(invocation, &mailing, work.shard).await? {
+        Taken::Mine(turn) => *turn,
+        Taken::Busy(until) => return Ok(Step::Busy(until)),
+        Taken::Finished => {
+            complete(deps, invocation, &work.mailing).await?;
+            return Ok(Step::Done("was_finished"));
+        }
+        Taken::NothingToDo => return Ok(Step::Done("nothing_to_do")),
+    };
+    let mut pass = Pass { deps, invocation, turn, begun: Instant::now(), tally: HashMap::new() };
+    let ended = pass.go().await;
+    pass.tell();
+    pass.end(ended).await
+}
+
+struct Pass<'a> {
+    deps: &'a Deps,
+    invocation: &'a Invocation,
+    turn: ShardTurn,
+    begun: Instant,
+    /// What became of entries in this turn.
+    tally: HashMap<EntryState, u64>,
+}
+
+enum Ended {
+    Finished,
+    Again,
+    /// The time is over, or there is no slot before this.
+    GiveBack(Timestamp),
+    /// The mailing is held.
+    Held,
+    Lost,
+}
+
+impl Pass<'_> {
+    async fn go(&mut self) -> Result<Ended, StoreError> {
+        loop {
+            let page =
+                self.deps.mailings.entries(self.invocation, &self.turn.row, self.turn.row.cursor.clone(), PAGE).await?;
+            for entries in page.entries.chunks(SUB_BATCH) {
+                if let Some(ended) = self.sub_batch(entries).await? {
+                    return Ok(ended);
+                }
+            }
+            match page.next {
+                Some(next) => self.turn.row.cursor = Some(next),
+                None => match self.count().await? {
+                    Some(ended) => return Ok(ended),
+                    // There is a new order: from the beginning.
+                    None => self.turn.row.cursor = None,
+                },
+            }
+            // An entry that was left out is nothing to begin another sub-batch for.
+            if self.is_out_of_time() {
+                return Ok(Ended::GiveBack(self.invocation.current()));
+            }
+        }
+    }
+
+    fn is_out_of_time(&self) -> bool {
+        let needed = self.deps.providers.config.timeout + AROUND_CALLS;
+        self.begun.elapsed() > TURN || self.invocation.time_left() < needed
+    }
+
+    /// `None`: go on.
+    async fn sub_batch(&mut self, entries: &[Entry]) -> Result<Option<Ended>, StoreError> {
+        if self.is_out_of_time() {
+            return Ok(Some(Ended::GiveBack(self.invocation.current())));
+        }
+        let mailing = match self.mailing().await? {
+            Ok(mailing) => mailing,
+            Err(ended) => return Ok(Some(ended)),
+        };
+        if !self.keep().await? {
+            return Ok(Some(Ended::Lost));
+        }
+        let entries = self.called_back(entries).await?;
+        let not_to = self.not_to_be_written_to(&mailing, &entries).await?;
+        let mut to_send = Vec::new();
+        for entry in entries {
+            let why = not_to.get(&entry.id.email_hash);
+            let now = self.invocation.current();
+            match next_of_entry(&entry.row.progress(), mailing.state, why.is_some(), now) {
+                EntryNext::Claim { attempt } => to_send.push((entry, attempt)),
+                EntryNext::Suppress => {
+                    let why = why.map_or("suppressed", Why::code);
+                    self.end_unsent(&entry, EntryState::Suppressed, why).await?;
+                }
+                EntryNext::Cancel => self.end_unsent(&entry, EntryState::Canceled, "mailing_canceled").await?,
+                EntryNext::Lost { .. } => {
+                    if self.deps.mailings.lost(self.invocation, &entry).await? {
+                        self.moved(entry.row.state, EntryState::Unknown);
+                        send::tell(self.invocation, &entry, EntryState::Unknown, "sender_lost");
+                    }
+                }
+                EntryNext::Wait { .. } | EntryNext::InFlight { .. } | EntryNext::Leave => {}
+            }
+        }
+        if to_send.is_empty() {
+            return Ok(None);
+        }
+        self.send(&mailing, to_send).await
+    }
+
+    /// The mailing as it is now, if it is to be gone on with.
+    async fn mailing(&self) -> Result<Result<MailingRow, Ended>, StoreError> {
+        let id = &self.turn.row.mailing_id;
+        let Some(row) = self.deps.mailings.get(self.invocation, id).await? else { return Ok(Err(Ended::Lost)) };
+        match row.state {
+            MailingState::Processing | MailingState::Canceled => Ok(Ok(row)),
+            MailingState::Pending | MailingState::Queued => {
+                Ok(self.deps.mailings.begin(self.invocation, row).await?.ok_or(Ended::Held))
+            }
+            MailingState::Paused | MailingState::Completed | MailingState::Failed => Ok(Err(Ended::Held)),
+        }
+    }
+
+    /// Whether the shard is still this sender's, with enough of its lease left for a sub-batch.
+    async fn keep(&mut self) -> Result<bool, StoreError> {
+        let left_ms = self.turn.held.until.millis() - self.invocation.current().millis();
+        if left_ms >= LEASE_WANTED_MS {
+            return Ok(true);
+        }
+        self.deps.mailings.keep_shard(self.invocation, &mut self.turn).await
+    }
+
+    /// Those that an order says to send again are pending again.
+    async fn called_back(&mut self, entries: &[Entry]) -> Result<Vec<Entry>, StoreError> {
+        let (failed, unknown) = (self.turn.row.retried, self.turn.row.retried_unknown);
+        let mut back = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let order = match entry.row.state {
+                EntryState::Failed => failed,
+                EntryState::Unknown => unknown,
+                _ => 0,
+            };
+            if entry.row.retried >= order {
+                back.push(entry.clone());
+            } else if let Some(again) = self.deps.mailings.send_again(self.invocation, entry, order).await? {
+                self.moved(entry.row.state, again.row.state);
+                back.push(again);
+            }
+        }
+        Ok(back)
+    }
+
+    async fn not_to_be_written_to(
+        &self,
+        mailing: &MailingRow,
+        entries: &[Entry],
+    ) -> Result<HashMap<String, Why>, StoreError> {
+        let pending: Vec<_> = entries
+            .iter()
+            .filter(|entry| entry.row.state == EntryState::Pending && mailing.state == MailingState::Processing)
+            .map(|entry| (&entry.id, entry.row.email.as_str()))
+            .collect();
+        self.deps.unsubscribes.of(self.invocation, mailing.list.as_deref(), &pending).await
+    }
+
+    async fn end_unsent(&mut self, entry: &Entry, state: EntryState, reason: &str) -> Result<(), StoreError> {
+        if self.deps.mailings.end_unsent(self.invocation, entry, state, reason).await? {
+            self.moved(entry.row.state, state);
+        }
+        Ok(())
+    }
+
+    async fn send(
+        &mut self,
+        mailing: &MailingRow,
+        mut entries: Vec<(Entry, u32)>,
+    ) -> Result<Option<Ended>, StoreError> {
+        let later = Ended::GiveBack(self.invocation.current().plus_ms(LATER_MS));
+        let Some((prepared, content)) = self.content(mailing).await? else { return Ok(Some(later)) };
+        let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
+        while !entries.is_empty() {
+            let batch = Batch {
+                deps: self.deps,
+                invocation: self.invocation,
+                mailing,
+                prepared: &prepared,
+                content: &content,
+                signing: signing.as_ref(),
+                held: &self.turn.held,
+            };
+            match batch.send(&mut entries).await? {
+                Sent::Some(moves) => moves.into_iter().for_each(|(from, to)| self.moved(from, to)),
+                Sent::NoSlotBefore(at) => return Ok(Some(Ended::GiveBack(at))),
+            }
+            if !entries.is_empty() && !self.keep().await? {
+                return Ok(Some(Ended::Lost));
+            }
+            if self.is_out_of_time() {
+                return Ok(Some(Ended::GiveBack(self.invocation.current())));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn content(
+        &self,
+        mailing: &MailingRow,
+    ) -> Result<Option<(Prepared, umavez_domain::mailings::MailingContent)>, StoreError> {
+        let content = self.deps.mailings.content(self.invocation, &mailing.mailing_id).await?.map(|row| row.content);
+        let prepared = content.and_then(|content| Some((Prepared::of(&content).ok()?, content)));
+        if prepared.is_none() {
+            let mailing_id = mailing.mailing_id.as_str();
+            tracing::error!(event = "NO_CONTENT", mailing_id, request_id = self.invocation.request_id);
+        }
+        Ok(prepared)
+    }
+
+    /// What its links are signed with, if it has any. `None`: there should be a secret, and there is none now.
+    async fn signing(&self, mailing: &MailingRow) -> Option<Option<Signing>> {
+        if !mailing.unsubscribe {
+            return Some(None);
+        }
+        match self.deps.links.get(self.invocation).await {
+            Ok(signing) => Some(Some(signing)),
+            Err(error) => {
+                tracing::error!(event = "NO_SECRET", cause = %error, request_id = self.invocation.request_id);
+                None
+            }
+        }
+    }
+
+    /// The pass is over: its entries are counted under the lease. `None`: there is something new to be done.
+    async fn count(&mut self) -> Result<Option<Ended>, StoreError> {
+        let (id, shard) = (self.turn.row.mailing_id.clone(), self.turn.row.shard);
+        for _ in 0..COUNTS {
+            if !self.deps.mailings.keep_shard(self.invocation, &mut self.turn).await? {
+                return Ok(Some(Ended::Lost));
+            }
+            let Some(seen) = self.deps.mailings.shard(self.invocation, &id, shard).await? else {
+                return Ok(Some(Ended::Lost));
+            };
+            let ordered = (seen.retried, seen.retried_unknown);
+            if ordered != (self.turn.row.retried, self.turn.row.retried_unknown) {
+                (self.turn.row.retried, self.turn.row.retried_unknown) = ordered;
+                return Ok(None);
+            }
+            // What changes after this is another's to say, and the count is made again.
+            self.turn.row.touched = seen.touched;
+            let tally = self.deps.mailings.recount(self.invocation, &id, shard).await?;
+            match self.deps.mailings.pass_ended(self.invocation, &self.turn, tally.counts, tally.next_look).await? {
+                Finished::Yes => return Ok(Some(Ended::Finished)),
+                Finished::Again => return Ok(Some(Ended::Again)),
+                Finished::Lost => return Ok(Some(Ended::Lost)),
+                Finished::Changed => {}
+            }
+        }
+        Ok(Some(Ended::GiveBack(self.invocation.current())))
+    }
+
+    fn moved(&mut self, from: EntryState, to: EntryState) {
+        if from != to {
+            self.turn.row.counts.moved(from, to);
+            *self.tally.entry(to).or_default() += 1;
+        }
+    }
+
+    async fn end(self, ended: Result<Ended, StoreError>) -> Result<Step, StoreError> {
+        let (mailings, invocation) = (&self.deps.mailings, self.invocation);
+        let give_back = |at| mailings.give_back(invocation, &self.turn, at);
+        Ok(Step::Done(match ended {
+            Ok(Ended::Finished) => {
+                complete(self.deps, invocation, &self.turn.row.mailing_id).await?;
+                "finished"
+            }
+            Ok(Ended::Again) => "again",
+            Ok(Ended::GiveBack(at)) => {
+                give_back(Some(at)).await?;
+                "given_back"
+            }
+            Ok(Ended::Held) => {
+                give_back(None).await?;
+                "held"
+            }
+            Ok(Ended::Lost) => "lost_the_lease",
+            // Whatever was wrong, the shard need not wait for the lease to end.
+            Err(error) => match give_back(Some(invocation.current().plus_ms(LATER_MS))).await {
+                Ok(true) => "given_back",
+                _ => return Err(error),
+            },
+        }))
+    }
+
+    fn tell(&self) {
+        let count = |state| self.tally.get(&state).copied().unwrap_or(0);
+        let sent = count(EntryState::Sent);
+        tracing::info!(
+            event = Event::MailingEntry.as_str(),
+            mailing_id = self.turn.row.mailing_id.as_str(),
+            shard = self.turn.row.shard,
+            epoch = self.turn.held.epoch,
+            sent,
+            failed = count(EntryState::Failed),
+            unknown = count(EntryState::Unknown),
+            suppressed = count(EntryState::Suppressed),
+            canceled = count(EntryState::Canceled),
+            request_id = self.invocation.request_id,
+        );
+        for (state, count) in &self.tally {
+            metrics::counter!("MailingEntries", "State" => state.as_str()).increment(*count);
+        }
+    }
+}
+
+/// Ends the mailing if this was the last of it.
+async fn complete(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
+    let Some((found, ended)) = deps.mailings.complete(invocation, id).await? else { return Ok(()) };
+    let (mailing_id, request_id) = (id.as_str(), &invocation.request_id);
+    match (found, ended) {
+        (Completion::Complete(counts), Some(_)) => {
+            let (sent, failed, unknown) = (counts.sent, counts.failed, counts.unknown);
+            let event = Event::MailingCompleted.as_str();
+            tracing::info!(event, mailing_id, sent, failed, unknown, total = counts.total(), request_id);
+        }
+        (Completion::Mismatch { counted, imported }, _) => {
+            tracing::error!(event = Event::MailingMismatch.as_str(), mailing_id, counted, imported, request_id);
+            metrics::counter!("MailingMismatch").increment(1);
+        }
+        (Completion::Complete(_), None) | (Completion::Open(_), _) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Mailings over HTTP: uploads, content, orders, what became of them, and the link by which a recipient leaves a list.
+
+mod content;
+mod entries;
+mod form;
+mod link;
+mod orders;
+mod read;
+mod upload;
+
+use std::sync::Arc;
+
+use umavez_domain::mailings::{LARGEST_INLINE, MailingEvent, MailingId, MailingRow};
+use umavez_platform::aws::Aws;
+use umavez_platform::config::{self, ConfigError};
+use umavez_platform::http::{Answer, Problem, Request, Route};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::{LinkSecrets, Mailings, Unsubscribes};
+use umavez_platform::outbound::Messages;
+use umavez_platform::store::Store;
+use umavez_platform::uploads::Uploads;
+
+const UPLOAD: &str = "POST /mailings";
+const UPLOADS: &str = "POST /mailings/uploads";
+const LIST: &str = "GET /mailings";
+const MAILING: &str = "GET /mailings/{id}";
+const ENTRIES: &str = "GET /mailings/{id}/entries";
+const REPORT: &str = "GET /mailings/{id}/report";
+const CONTENT: &str = "PUT /mailings/{id}/content";
+const PREVIEW: &str = "POST /mailings/{id}/preview";
+const TEST: &str = "POST /mailings/{id}/test";
+const PAUSE: &str = "POST /mailings/{id}/pause";
+const RESUME: &str = "POST /mailings/{id}/resume";
+const CANCEL: &str = "POST /mailings/{id}/cancel";
+const RETRY: &str = "POST /mailings/{id}/retry-failed";
+const LINK: &str = "GET /u/{token}";
+const LEAVE: &str = "POST /u/{token}";
+
+/// A file and the other fields of its form.
+const LARGEST_FORM: usize = LARGEST_INLINE + 512 * 1024;
+
+/// The routes of this function, as the template has them.
+pub const ROUTES: &[Route] = &[
+    Route::scoped(UPLOAD, "mailings").taking(LARGEST_FORM),
+    Route::scoped(UPLOADS, "mailings").taking(512 * 1024),
+    Route::scoped(LIST, "mailings:read"),
+    Route::scoped(MAILING, "mailings:read"),
+    Route::scoped(ENTRIES, "mailings:read"),
+    Route::scoped(REPORT, "mailings:read"),
+    Route::scoped(CONTENT, "mailings").taking(512 * 1024),
+    Route::scoped(PREVIEW, "mailings:read"),
+    Route::scoped(TEST, "mailings"),
+    Route::scoped(PAUSE, "mailings"),
+    Route::scoped(RESUME, "mailings"),
+    Route::scoped(CANCEL, "mailings"),
+    Route::scoped(RETRY, "mailings"),
+    // Whoever has the link is its recipient, or a mail program in their name.
+    Route::public(LINK),
+    Route::public(LEAVE),
+];
+
+#[derive(Debug)]
+pub struct Deps {
+    pub mailings: Mailings,
+    pub messages: Messages,
+    pub unsubscribes: Unsubscribes,
+    pub uploads: Uploads,
+    pub links: LinkSecrets,
+    pub public_url: String,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let aws = Aws::from_env()?;
+        let store = Store::new(aws.dynamodb());
+        Ok(Self {
+            mailings: Mailings::from_env(&store)?,
+            messages: Messages::from_env(&store)?,
+            unsubscribes: Unsubscribes::from_env(&store)?,
+            links: LinkSecrets::from_env(&aws)?,
+            public_url: config::required("PUBLIC_URL")?,
+            uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
+        })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
+    let (deps, at, request) = (&deps, &invocation, &request);
+    match request.route.as_str() {
+        UPLOAD => upload::inline(deps, at, request).await,
+        UPLOADS => upload::by_form(deps, at, request).await,
+        LIST => read::list(deps, at, request).await,
+        MAILING => read::one(deps, at, request).await,
+        ENTRIES => entries::list(deps, at, request).await,
+        REPORT => entries::report(deps, at, request).await,
+        CONTENT => content::put(deps, at, request).await,
+        PREVIEW => content::preview(deps, at, request).await,
+        TEST => content::test(deps, at, request).await,
+        PAUSE => orders::order(deps, at, request, MailingEvent::Pause).await,
+        RESUME => orders::order(deps, at, request, MailingEvent::Resume).await,
+        CANCEL => orders::order(deps, at, request, MailingEvent::Cancel).await,
+        RETRY => orders::retry_failed(deps, at, request).await,
+        LINK => link::show(deps, at, request).await,
+        LEAVE => link::leave(deps, at, request).await,
+        _ => Err(Problem::not_found("there is no such route")),
+    }
+}
+
+/// The mailing that a path names.
+fn id(request: &Request) -> Result<MailingId, Problem> {
+    let id = request.path.get("id").and_then(|text| MailingId::parse(text));
+    id.ok_or_else(|| Problem::not_found("there is no such mailing"))
+}
+
+async fn mailing(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<MailingRow, Problem> {
+    let row = deps.mailings.get(invocation, &id(request)?).await?;
+    row.ok_or_else(|| Problem::not_found("there is no such mailing"))
+}

@@ -1,0 +1,61 @@
+//! Pause, resume, cancel, and sending failed entries again.
+
+use serde_json::json;
+use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::idempotency::body_hash;
+use umavez_domain::mailings::{MailingEvent, MailingRow, Order, RetryRequest};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::{Ordered, Retry};
+
+use crate::{Deps, id};
+
+pub async fn order(
+    deps: &Deps,
+    invocation: &Invocation,
+    request: &Request,
+    event: MailingEvent,
+) -> Result<Answer, Problem> {
+    request.object_or_nothing()?;
+    let row = ordered(invocation, deps.mailings.order(invocation, &id(request)?, event).await?)?;
+    Answer::json(200, &json!({"mailingId": row.mailing_id, "status": row.state}))
+}
+
+pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let asked = RetryRequest::read(&request.object_or_nothing()?).map_err(Problem::invalid)?;
+    let caller = &request.caller()?.key_id;
+    let order = request.idempotency_key()?.map(|key| Order {
+        key: body_hash(format!("{caller}:{}", key.as_str()).as_bytes()),
+        body: request.body_hash(),
+    });
+    let retry = Retry { include_unknown: asked.include_unknown, order };
+    let (done, counts) = deps.mailings.retry_failed(invocation, &id(request)?, &retry).await?;
+    let row = ordered(invocation, done)?;
+    let retrying = counts.failed + if asked.include_unknown { counts.unknown } else { 0 };
+    Answer::json(202, &json!({"mailingId": row.mailing_id, "status": row.state, "retrying": retrying}))
+}
+
+/// The mailing as it stands after an order, or why it was not followed.
+pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, Problem> {
+    match ordered {
+        Ordered::Done(row) => {
+            tracing::info!(
+                event = Event::MailingState.as_str(),
+                mailing_id = row.mailing_id.as_str(),
+                state = row.state.as_str(),
+                request_id = invocation.request_id,
+            );
+            Ok(*row)
+        }
+        Ordered::Already(row) => Ok(*row),
+        Ordered::Refused(row) => {
+            let detail = format!("a mailing that is {} cannot be asked for this", row.state);
+            Err(Problem::new(409, Code::WrongState, detail))
+        }
+        Ordered::KeyReused => {
+            let detail = "there was another order with this Idempotency-Key";
+            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+        }
+        Ordered::NoMailing => Err(Problem::not_found("there is no such mailing")),
+    }
+}

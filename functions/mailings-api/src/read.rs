@@ -1,0 +1,27 @@
+//! `GET /mailings` and `GET /mailings/{id}`.
+
+use serde_json::json;
+use umavez_domain::mailings::{MailingSummary, MailingView};
+use umavez_platform::http::{Answer, Problem, Request, paging};
+use umavez_platform::invocation::Invocation;
+
+use crate::{Deps, mailing};
+
+pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let mut errors = Vec::new();
+    let limit = paging::limit(request, &mut errors);
+    let is_place = |text: &str| text.len() < 100 && text.contains("#mlg_");
+    let after = paging::cursor(request, &mut errors, is_place);
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let (rows, next) = deps.mailings.page(invocation, after, limit).await?;
+    let mailings: Vec<_> = rows.into_iter().map(MailingSummary::from).collect();
+    Answer::json(200, &json!({"mailings": mailings, "cursor": next.map(|place| paging::to_cursor(&place))}))
+}
+
+pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let row = mailing(deps, invocation, request).await?;
+    let shards = deps.mailings.shards(invocation, &row.mailing_id).await?;
+    Answer::json(200, &MailingView::of(&row, &shards, invocation.now))
+}

@@ -1,0 +1,207 @@
+//! `POST /mailings` and `POST /mailings/uploads`: a file's name is a mailing's once, whoever comes first.
+//!
+//! A file that came with its request is read whole before anything is written. Then it is put under a key of this request's
+//! own, and the mailing that names it is made by one transaction; whoever loses the name takes its object away again.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::fields::FieldError;
+use umavez_domain::idempotency::body_hash;
+use umavez_domain::mailings::jobs::inline_object;
+use umavez_domain::mailings::{
+    Format, ImportState, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode, Order,
+    UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
+};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::Created;
+
+use crate::{Deps, form};
+
+/// A name that is given free and taken again under this request is looked at again this often.
+const ROUNDS: usize = 3;
+
+pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let query = || request.query.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let (asked, file) = match request.media_type().as_str() {
+        "multipart/form-data" => {
+            let form = form::read(request).await?;
+            let asked = UploadRequest::of_form(&form.file_name, &form.fields, query());
+            (asked.map_err(Problem::invalid)?, form.file)
+        }
+        "text/csv" | "application/octet-stream" => {
+            (UploadRequest::of_csv(query()).map_err(Problem::invalid)?, request.body().to_vec())
+        }
+        _ => {
+            let detail = "send a form (multipart/form-data) with the field `file`, or the file itself as text/csv";
+            return Err(Problem::new(415, Code::UnsupportedMediaType, detail));
+        }
+    };
+    if file.len() > LARGEST_INLINE {
+        return Err(form::too_large());
+    }
+    let checked = check_file(&file, &asked.options).map_err(|bad| Problem::invalid(vec![file_error(bad)]))?;
+    if let Some(content) = &asked.content {
+        check_columns(content, &checked.format)?;
+    }
+    let asked = UploadRequest { sha256: Some(content_hash(&file)), ..asked };
+    create(deps, invocation, request, asked, Some(file)).await
+}
+
+pub async fn by_form(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let asked = UploadRequest::of_json(&request.object()?).map_err(Problem::invalid)?;
+    create(deps, invocation, request, asked, None).await
+}
+
+/// What a mailing says may name the columns of its file, and no others: an address of a thousand people is no place to find
+/// out about a misspelt one.
+pub fn check_columns(content: &MailingContent, format: &Format) -> Result<(), Problem> {
+    let unknown = content.unknown_variables(&format.variables());
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let error = |(field, names): (&'static str, Vec<String>)| {
+        let names: Vec<_> = names.iter().take(5).map(|name| format!("{{{{{name}}}}}")).collect();
+        let detail = format!("names what is no column of the file: {}", names.join(", "));
+        FieldError::new(field, FieldProblem::Unknown, detail)
+    };
+    Err(Problem::invalid(unknown.into_iter().map(error).collect()))
+}
+
+async fn create(
+    deps: &Deps,
+    invocation: &Invocation,
+    request: &Request,
+    asked: UploadRequest,
+    file: Option<Vec<u8>>,
+) -> Result<Answer, Problem> {
+    let caller = &request.caller()?.key_id;
+    let key = request.idempotency_key()?;
+    let asked_as = key.map(|key| Order {
+        key: body_hash(format!("{caller}:{}", key.as_str()).as_bytes()),
+        body: request.body_hash(),
+    });
+    for _ in 0..ROUNDS {
+        let name = deps.mailings.named(invocation, &asked.file_name).await?;
+        if let Some(owner) = name.as_ref().and_then(|name| name.mailing_id.as_ref()) {
+            let Some(row) = deps.mailings.get(invocation, owner).await? else {
+                return Err(Problem::internal().because(&"a name without its mailing"));
+            };
+            return known(deps, invocation, &asked, asked_as.as_ref(), &row);
+        }
+        let turn = name.as_ref().map_or(0, |name| name.turn);
+        let mut row =
+            MailingRow { asked_as: asked_as.clone(), ..MailingRow::new(&asked, turn, caller, invocation.now) };
+        match &file {
+            Some(file) => {
+                row.object = inline_object(&row.mailing_id, &invocation.request_id);
+                let etag = deps.uploads.put(invocation, &row.object, file.clone()).await;
+                let etag = etag.map_err(|error| unavailable().because(&error))?;
+                row.file_is_there(etag, file.len() as u64, invocation.now);
+            }
+            None => row.waits(invocation.now.plus_ms(UPLOAD_MS)),
+        }
+        match deps.mailings.create(invocation, name.as_ref(), &row, asked.content.as_ref()).await? {
+            Created::New => {
+                tell(invocation, &row);
+                return answer(deps, invocation, &asked, &row, true, Some(true));
+            }
+            Created::Standing(standing) => {
+                take_away(deps, invocation, &row, file.is_some()).await;
+                return known(deps, invocation, &asked, asked_as.as_ref(), &standing);
+            }
+            Created::Again => take_away(deps, invocation, &row, file.is_some()).await,
+        }
+    }
+    Err(unavailable())
+}
+
+fn unavailable() -> Problem {
+    Problem::new(503, Code::Unavailable, "the store did not answer; ask again")
+}
+
+/// The object of a mailing that was not made. If it cannot be taken away now, the bucket forgets it in days.
+async fn take_away(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
+    if put && deps.uploads.delete(invocation, &row.object).await.is_err() {
+        tracing::warn!(event = "NOT_TAKEN_AWAY", request_id = invocation.request_id);
+    }
+}
+
+/// The name is a mailing's already.
+fn known(
+    deps: &Deps,
+    invocation: &Invocation,
+    asked: &UploadRequest,
+    asked_as: Option<&Order>,
+    row: &MailingRow,
+) -> Result<Answer, Problem> {
+    if let Some(order) = asked_as
+        && row.asked_as.as_ref().is_some_and(|first| first.key == order.key)
+    {
+        if row.asked_as.as_ref() != Some(order) {
+            let detail = "there is a mailing with this Idempotency-Key, from a request with another body";
+            return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+        }
+        return Ok(answer(deps, invocation, asked, row, true, Some(true))?.replayed());
+    }
+    let matches = match (&row.content_hash, &asked.sha256) {
+        (Some(stored), Some(asked_hash)) => match judge_upload(Some(stored), asked_hash, asked.mode) {
+            Upload::Known { content_matches } => Some(content_matches),
+            Upload::New | Upload::Refused => return Err(taken(row)),
+        },
+        // Nobody can say whether it is the same: what is strict does not guess.
+        _ if asked.mode == NameMode::Strict => return Err(taken(row)),
+        _ => None,
+    };
+    answer(deps, invocation, asked, row, false, matches)
+}
+
+fn taken(row: &MailingRow) -> Problem {
+    let detail = format!("{} has this file name, with other content", row.mailing_id);
+    Problem::new(409, Code::NameTaken, detail)
+}
+
+fn answer(
+    deps: &Deps,
+    invocation: &Invocation,
+    asked: &UploadRequest,
+    row: &MailingRow,
+    created: bool,
+    matches: Option<bool>,
+) -> Result<Answer, Problem> {
+    let mut body = json!({
+        "mailingId": row.mailing_id,
+        "status": row.state,
+        "created": created,
+        "contentMatches": matches,
+    });
+    let awaited = row.import == ImportState::AwaitingUpload && row.state != MailingState::Canceled;
+    if awaited && matches != Some(false) {
+        body["upload"] = form_of(deps, invocation, asked, row);
+    }
+    Answer::json(if created { 202 } else { 200 }, &body)
+}
+
+/// Signed anew whenever it is asked for.
+fn form_of(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &MailingRow) -> Value {
+    let largest = asked.size.unwrap_or(LARGEST_UPLOAD);
+    let sizes = asked.size.unwrap_or(1)..=largest;
+    let hash = row.content_hash.as_ref().and_then(|hash| hex::decode(hash).ok());
+    let form = deps.uploads.form(invocation, &row.object, sizes, hash.map(|hash| BASE64_STANDARD.encode(hash)));
+    let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+    json!({"url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": largest})
+}
+
+fn tell(invocation: &Invocation, row: &MailingRow) {
+    tracing::info!(
+        event = Event::MailingCreated.as_str(),
+        mailing_id = row.mailing_id.as_str(),
+        size = row.size,
+        shards = row.shards,
+        content = row.content_version > 0,
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("Mailings").increment(1);
+}
