@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use umavez_domain::codes::{Decision, Problem};
+use umavez_domain::codes::{Decision, FileProblem, Problem, Reason, RowProblem};
+use umavez_domain::mailings::{DUPLICATE, EntryState, MailingState};
 use umavez_domain::outbound::reason_codes;
 use umavez_local::binaries::workspace_root;
 use umavez_local::model::Model;
@@ -14,7 +15,7 @@ use umavez_platform::http::{Access, Route};
 use umavez_tests::template;
 
 /// The only routes that need no API key.
-const PUBLIC: &[&str] = &["GET /health"];
+const PUBLIC: &[&str] = &["GET /health", "GET /u/{token}", "POST /u/{token}"];
 
 fn model() -> Model {
     load(&template(), &Default::default()).expect("the template loads")
@@ -22,7 +23,7 @@ fn model() -> Model {
 
 /// The routes of every HTTP function, by its binary.
 fn routes() -> Vec<(&'static str, &'static [Route])> {
-    vec![("outbound-api", outbound_api::ROUTES), ("ingest", ingest::ROUTES)]
+    vec![("outbound-api", outbound_api::ROUTES), ("ingest", ingest::ROUTES), ("mailings-api", mailings_api::ROUTES)]
 }
 
 fn sources(below: &str) -> Vec<(PathBuf, String)> {
@@ -129,6 +130,20 @@ fn the_closed_lists_of_codes_are_the_documented_ones() {
     assert_eq!(listed("decisions", "/components/schemas/Decision/properties/code/enum"), decisions);
     let problems: BTreeSet<_> = Problem::ALL.iter().map(|code| code.as_str().to_owned()).collect();
     assert_eq!(listed("problems", "/components/schemas/Problem/properties/code/enum"), problems);
+    let files: BTreeSet<_> = FileProblem::ALL
+        .iter()
+        .map(|code| code.as_str())
+        .chain([Reason::InputMissing.as_str(), Reason::InputChanged.as_str()])
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(listed("problems of files", "/components/schemas/FileProblem/properties/code/enum"), files);
+    let rows: BTreeSet<_> =
+        RowProblem::ALL.iter().map(|code| code.as_str()).chain([DUPLICATE]).map(str::to_owned).collect();
+    assert_eq!(listed("problems of rows", "/components/schemas/ReportLine/properties/reason/enum"), rows);
+    let mailings: BTreeSet<_> = MailingState::ALL.iter().map(|state| state.as_str().to_owned()).collect();
+    assert_eq!(listed("mailing states", "/components/schemas/MailingStatus/enum"), mailings);
+    let entries: BTreeSet<_> = EntryState::ALL.iter().map(|state| state.as_str().to_owned()).collect();
+    assert_eq!(listed("entry states", "/components/schemas/MailingEntryStatus/enum"), entries);
 }
 
 #[test]
