@@ -1,6 +1,8 @@
 //! DynamoDB and its streams: the embedded emulator, its tables from the template, and TTL by the stack's clock.
 
-use std::collections::HashSet;
+mod changes;
+
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +30,8 @@ pub struct Dynamo {
     server: Arc<Mutex<Option<Server>>>,
     /// The tables as they were when the indexes were frozen, and the file that holds them.
     frozen: Arc<Mutex<Option<(Database, PathBuf)>>>,
+    /// By table: where its changes are.
+    shards: Arc<Mutex<HashMap<String, changes::Shard>>>,
 }
 
 struct Server {
@@ -53,6 +57,7 @@ impl Dynamo {
             db.enable_bulk_loading().and_then(|()| db.disable_bulk_loading()).map_err(emulator)?;
         }
         create_tables(&db, tables)?;
+        changes::add_index(&db, file)?;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(StackError::Io)?;
         listener.set_nonblocking(true).map_err(StackError::Io)?;
         let address = listener.local_addr().map_err(StackError::Io)?;
@@ -66,6 +71,7 @@ impl Dynamo {
             sweeping: Arc::default(),
             server: Arc::new(Mutex::new(Some(server))),
             frozen: Arc::default(),
+            shards: Arc::default(),
         })
     }
 
@@ -84,7 +90,7 @@ impl Dynamo {
     pub async fn freeze(&self) -> Result<(), StackError> {
         let this = self.clone();
         blocking(move || {
-            let file = std::env::temp_dir().join(format!("umavez-frozen-{:016x}.sqlite", fastrand::u64(..)));
+            let file = temporary_file();
             this.db.vacuum_into(&file.to_string_lossy()).map_err(emulator)?;
             let copy = Database::new(&file.to_string_lossy()).map_err(emulator)?;
             this.thaw();
@@ -175,73 +181,9 @@ impl Dynamo {
         self.removed_by_ttl.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The records of a table's stream after a sequence number, oldest first, as an event source mapping delivers them.
-    pub async fn records_after(
-        &self,
-        table: &str,
-        sequence_number: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<Value>, StackError> {
-        let (this, table, after) = (self.clone(), table.to_owned(), sequence_number.map(str::to_owned));
-        blocking(move || {
-            let (arn, shard) = this.shard(&table)?;
-            let mut iterator = json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"});
-            if let Some(after) = after {
-                iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
-                iterator["SequenceNumber"] = json!(after);
-            }
-            let iterator = this.db.get_shard_iterator(request(iterator)?).map_err(emulator)?;
-            let read = json!({"ShardIterator": iterator.shard_iterator.unwrap_or_default(), "Limit": limit});
-            let read = this.db.get_records(request(read)?).map_err(emulator)?;
-            let records =
-                serde_json::to_value(read.records).map_err(|error| StackError::Emulator(error.to_string()))?;
-            let Value::Array(mut records) = records else { return Ok(Vec::new()) };
-            for record in &mut records {
-                record["eventSourceARN"] = json!(arn);
-                let at = record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
-                let offset_seconds = (this.clock.offset_ms() / 1_000) as f64;
-                record["dynamodb"]["ApproximateCreationDateTime"] = json!(at + offset_seconds);
-                this.mark_removal(&table, record);
-            }
-            Ok(records)
-        })
-        .await
-    }
-
-    /// The newest sequence number of a table's stream, if anything was ever written to it.
-    pub async fn newest(&self, table: &str) -> Result<Option<String>, StackError> {
-        let (this, table) = (self.clone(), table.to_owned());
-        blocking(move || {
-            let (arn, _) = this.shard(&table)?;
-            let described = this.db.describe_stream(request(json!({"StreamArn": arn}))?).map_err(emulator)?;
-            let shard = described.stream_description.shards.into_iter().next();
-            Ok(shard.and_then(|shard| shard.sequence_number_range.ending_sequence_number))
-        })
-        .await
-    }
-
-    fn shard(&self, table: &str) -> Result<(String, String), StackError> {
-        let streams = self.db.list_streams(request(json!({"TableName": table}))?).map_err(emulator)?;
-        let missing = || StackError::Emulator(format!("table {table} has no stream"));
-        let arn = streams.streams.into_iter().next().ok_or_else(missing)?.stream_arn;
-        let described = self.db.describe_stream(request(json!({"StreamArn": arn}))?).map_err(emulator)?;
-        let shard = described.stream_description.shards.into_iter().next().ok_or_else(missing)?.shard_id;
-        Ok((arn, shard))
-    }
-
     /// The marks, to be kept over a restart.
     pub fn removed_by_ttl(&self) -> Vec<String> {
         self.marks().iter().cloned().collect()
-    }
-
-    fn mark_removal(&self, table: &str, record: &mut Value) {
-        let attribute =
-            self.tables.iter().find(|known| known.name == table).and_then(|known| known.ttl_attribute.as_ref());
-        let Some(attribute) = attribute.filter(|_| record["eventName"] == "REMOVE") else { return };
-        let change = &record["dynamodb"];
-        if self.marks().contains(&mark(table, &change["Keys"], &change["OldImage"][attribute])) {
-            record["userIdentity"] = json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
-        }
     }
 }
 
@@ -277,6 +219,10 @@ fn shape(table: &Value) -> Value {
         .collect();
     indexes.sort_by_key(ToString::to_string);
     json!([table["KeySchema"], indexes, table["StreamSpecification"]["StreamViewType"]])
+}
+
+fn temporary_file() -> PathBuf {
+    std::env::temp_dir().join(format!("umavez-{:016x}.sqlite", fastrand::u64(..)))
 }
 
 /// SQLite runs on the thread that serves it, so it has one of its own.

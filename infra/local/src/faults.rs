@@ -13,6 +13,8 @@ use crate::s3::PRESIGNED;
 
 /// The access key of tests, which may be struck too.
 const TOOL: &str = "test";
+/// The operation whose parts can fail one by one.
+const BATCH: &str = "BatchExecuteStatement";
 
 /// What is to go wrong, as `POST /_local/faults` takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +83,8 @@ pub enum Action {
     /// It happened; a 500 all the same.
     ErrorAfter,
     Throttle,
+    /// The first half of a batch of statements happens; each of the rest is throttled.
+    Partial,
     /// A transaction met another on the same rows.
     Conflict,
     /// It happens late: the caller may have given up.
@@ -168,6 +172,11 @@ impl Fault {
         }
         if let Self::Call(CallFault { action: Action::Answer, answer: None, .. }) = self {
             return Err("an answer needs answer: {status, body}".to_owned());
+        }
+        if let Self::Call(CallFault { action: Action::Partial, operation, .. }) = self
+            && operation.as_deref() != Some(BATCH)
+        {
+            return Err(format!("partial needs operation: {BATCH}, whose parts fail one by one"));
         }
         let (nth, times) = match self {
             Self::Call(call) => (call.nth, call.times),
@@ -310,6 +319,19 @@ mod tests {
         assert!(faults.on_call("f", "dynamodb", "GetItem", "t").is_none());
         assert!(faults.on_delivery("f").is_none());
         assert!(faults.on_call("f", "dynamodb", "PutItem", "t").is_some());
+    }
+
+    #[test]
+    fn only_a_batch_of_statements_fails_in_parts() {
+        let check = |operation: Option<&str>| {
+            let operation = operation.map(str::to_owned);
+            let fault = Fault::Call(CallFault { operation, ..CallFault::first(Action::Partial) });
+            fault.check(&Model::default())
+        };
+        assert_eq!(check(Some("BatchExecuteStatement")), Ok(()));
+        let refused = "partial needs operation: BatchExecuteStatement, whose parts fail one by one";
+        assert_eq!(check(Some("PutItem")), Err(refused.to_owned()));
+        assert_eq!(check(None), Err(refused.to_owned()));
     }
 
     #[test]

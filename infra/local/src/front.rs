@@ -6,6 +6,10 @@
 
 mod call;
 mod reply;
+mod statements;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 mod units;
 
 use std::collections::HashMap;
@@ -18,13 +22,14 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{Method, StatusCode};
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use self::call::{Arrived, end_to_end};
-use self::reply::{Lost, conflict, failed, lost, refusal, respond, scripted, throttled};
+use self::reply::{Lost, conflict, failed, lost, refusal, respond, scripted, throttled, throttled_statement};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
 use crate::calls::{Call, Calls};
@@ -144,8 +149,13 @@ impl Front {
                 response
             }
             Action::Conflict => {
-                let response = conflict(&call.service, &call.body);
+                let response = conflict(&call.service, &call.request);
                 self.note(&call, response.status().as_u16(), action, Units::default());
+                response
+            }
+            Action::Partial => {
+                let (response, units) = self.forward_half(&call).await;
+                self.note(&call, response.status().as_u16(), action, units);
                 response
             }
             Action::DelayBefore => {
@@ -213,29 +223,51 @@ impl Front {
         if let Some(stale) = self.stale(call).await {
             return (stale, Units::default());
         }
-        let forwarded = self
+        match self.ask_dynamodb(call, &call.request, &call.body).await {
+            Some(Answered { status, headers, body }) => {
+                let units = units(&call.operation, &call.request, &body);
+                (answer(status, headers, body), units)
+            }
+            None => (StatusCode::BAD_GATEWAY.into_response(), Units::default()),
+        }
+    }
+
+    /// The first half of a batch of statements is carried out; the rest is too much at once.
+    async fn forward_half(&self, call: &Arrived) -> (Response, Units) {
+        let mut request = call.request.clone();
+        let Some(statements) = request["Statements"].as_array_mut() else { return self.forward(call).await };
+        let rest = statements.split_off(statements.len() / 2);
+        let throttled = rest.iter().map(throttled_statement);
+        if statements.is_empty() {
+            let all: Vec<_> = throttled.collect();
+            return (axum::Json(json!({"Responses": all})).into_response(), Units::default());
+        }
+        let body = Bytes::from(request.to_string());
+        let Some(Answered { status, mut headers, body }) = self.ask_dynamodb(call, &request, &body).await else {
+            return (StatusCode::BAD_GATEWAY.into_response(), Units::default());
+        };
+        let units = units(&call.operation, &request, &body);
+        let mut told: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let Some(responses) = told["Responses"].as_array_mut() else { return (answer(status, headers, body), units) };
+        responses.extend(throttled);
+        // Of the body that the emulator sent.
+        headers.remove("x-amz-crc32");
+        (answer(status, headers, Bytes::from(told.to_string())), units)
+    }
+
+    /// What the emulator answers, if it does.
+    async fn ask_dynamodb(&self, call: &Arrived, request: &Value, body: &Bytes) -> Option<Answered> {
+        let asked = self
             .http
             .post(format!("http://{}/", self.parts.dynamo.address))
             .headers(end_to_end(call.headers.clone()))
-            .body(with_capacity(call.body.clone()))
-            .send()
-            .await;
-        let answered = match forwarded {
-            Ok(response) => {
-                let (status, headers) = (response.status(), response.headers().clone());
-                response.bytes().await.map(|body| (status, headers, body))
-            }
-            Err(error) => Err(error),
-        };
-        let Ok((status, headers, body)) = answered else {
-            return (StatusCode::BAD_GATEWAY.into_response(), Units::default());
-        };
-        let units = units(&call.operation, &body);
+            .body(with_capacity(request, body))
+            .send();
+        let response = asked.await.ok()?;
+        let (status, headers) = (response.status(), end_to_end(response.headers().clone()));
+        let body = response.bytes().await.ok()?;
         self.parts.activity.moved();
-        let mut response = Response::new(Body::from(body));
-        *response.status_mut() = status;
-        *response.headers_mut() = end_to_end(headers);
-        (response, units)
+        Some(Answered { status, headers, body })
     }
 
     /// What an index says that lags behind, while the indexes are frozen.
@@ -243,9 +275,8 @@ impl Front {
         if call.operation != "Query" || !self.parts.faults.indexes_are_frozen() {
             return None;
         }
-        let body: Value = serde_json::from_slice(&call.body).ok()?;
-        body.get("IndexName")?;
-        match self.parts.dynamo.query_frozen(body).await? {
+        call.request.get("IndexName")?;
+        match self.parts.dynamo.query_frozen(call.request.clone()).await? {
             Ok(answer) => Some(axum::Json(answer).into_response()),
             Err(_) => Some(refusal(500, "InternalServerError", Value::Null)),
         }
@@ -272,4 +303,18 @@ impl Front {
             write_units: units.write,
         });
     }
+}
+
+/// What an emulator answered.
+struct Answered {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+fn answer(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Everything that the template deploys and the local stack runs.
 #[derive(Debug, Clone, Default)]
@@ -140,7 +140,23 @@ pub struct Secret {
     pub name: String,
     pub arn: String,
     /// What it holds until something else is put into it.
-    pub value: String,
+    pub value: SecretValue,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub enum SecretValue {
+    Given(String),
+    /// Made up when there is a stack.
+    Generated(Generated),
+}
+
+/// How a value is made up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    pub length: usize,
+    pub punctuation: bool,
+    /// The object that the password is put into, and under which key; none: the password is all.
+    pub into: Option<(Map<String, Value>, String)>,
 }
 
 /// Without its value.

@@ -1,8 +1,10 @@
 //! Secrets Manager: the secrets of the template, with the values that they have here.
 //!
-//! A value is the template's, unless the file of local values has another, unless another was put while the stack ran.
-//! What was put is kept in the data directory, if there is one. Values are told to callers of the API and to nobody else.
+//! A value is the template's, or made up if the template says so, unless the file of local values has another, unless
+//! another was put while the stack ran. What was made up or put is kept in the data directory, if there is one. Values are
+//! told to callers of the API and to nobody else.
 
+mod password;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
@@ -21,7 +23,7 @@ use crate::StackError;
 use crate::binaries::workspace_root;
 use crate::clock::Clock;
 use crate::functions::random_uuid;
-use crate::model::Secret;
+use crate::model::{Secret, SecretValue};
 use crate::template::secret_name;
 
 const CURRENT: &str = "AWSCURRENT";
@@ -47,6 +49,9 @@ struct Version {
     /// Whether it was put while a stack ran.
     #[serde(skip, default = "yes")]
     put: bool,
+    /// Whether it was made up, for want of another.
+    #[serde(default)]
+    generated: bool,
 }
 
 fn yes() -> bool {
@@ -72,14 +77,23 @@ impl Secrets {
         let mut put = file.as_deref().map(load::<BTreeMap<String, Version>>).transpose()?.flatten().unwrap_or_default();
         let created_ms = clock.now_ms();
         let version = |secret: &Secret| {
+            let given = given.get(&secret.logical_id);
+            let kept = put.remove(&secret.logical_id).filter(|kept| !kept.generated || given.is_none());
             let begins = || {
-                let value = given.get(&secret.logical_id).map_or_else(|| secret.value.clone(), text_of);
-                Version { id: random_uuid(), value, created_ms, put: false }
+                let (value, generated) = match (given, &secret.value) {
+                    (Some(given), _) => (text_of(given), false),
+                    (None, SecretValue::Given(value)) => (value.clone(), false),
+                    (None, SecretValue::Generated(how)) => (password::value(how), true),
+                };
+                Version { id: random_uuid(), value, created_ms, put: false, generated }
             };
-            (secret.logical_id.clone(), put.remove(&secret.logical_id).unwrap_or_else(begins))
+            (secret.logical_id.clone(), kept.unwrap_or_else(begins))
         };
-        let versions = Mutex::new(secrets.iter().map(version).collect());
-        Ok(Self(Arc::new(Shared { secrets: secrets.to_vec(), file, clock, versions })))
+        let versions: BTreeMap<_, _> = secrets.iter().map(version).collect();
+        if versions.values().any(|version| version.generated) {
+            keep(file.as_deref(), &versions)?;
+        }
+        Ok(Self(Arc::new(Shared { secrets: secrets.to_vec(), file, clock, versions: Mutex::new(versions) })))
     }
 
     /// Puts a value into a secret that is named by its logical id, its name or its ARN; the id of the version.
@@ -140,16 +154,14 @@ impl Secrets {
 
     fn put(&self, secret: &Secret, id: String, value: String) -> Result<(), StackError> {
         let mut versions = self.versions();
-        let version = Version { id, value, created_ms: self.0.clock.now_ms(), put: true };
+        let version = Version { id, value, created_ms: self.0.clock.now_ms(), put: true, generated: false };
         versions.insert(secret.logical_id.clone(), version);
-        let Some(file) = &self.0.file else { return Ok(()) };
-        let put: BTreeMap<_, _> = versions.iter().filter(|(_, version)| version.put).collect();
-        save(file, &put)
+        keep(self.0.file.as_deref(), &versions)
     }
 
     fn current(&self, secret: &Secret) -> Version {
-        let empty = || Version { id: String::new(), value: secret.value.clone(), created_ms: 0, put: false };
-        self.versions().get(&secret.logical_id).cloned().unwrap_or_else(empty)
+        let none = || Version { id: String::new(), value: String::new(), created_ms: 0, put: false, generated: false };
+        self.versions().get(&secret.logical_id).cloned().unwrap_or_else(none)
     }
 
     fn find(&self, id: &str) -> Option<&Secret> {
@@ -191,6 +203,13 @@ fn load<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, StackError
         StackError::State(format!("{file} cannot be read: line {line} is not what is expected there"))
     };
     serde_json::from_str(&text).map(Some).map_err(unreadable)
+}
+
+/// Keeps what was put or made up, if there is a place for it.
+fn keep(file: Option<&Path>, versions: &BTreeMap<String, Version>) -> Result<(), StackError> {
+    let Some(file) = file else { return Ok(()) };
+    let kept: BTreeMap<_, _> = versions.iter().filter(|(_, version)| version.put || version.generated).collect();
+    save(file, &kept)
 }
 
 /// Written beside and moved into place, for nobody but its owner to read.

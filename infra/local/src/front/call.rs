@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
+use super::statements::{self, Statement};
 use super::{Front, PROVIDER};
 use crate::calls::Needed;
 use crate::s3::{self, Posted, What};
@@ -25,6 +26,8 @@ pub(super) struct Arrived {
     pub(super) headers: HeaderMap,
     /// Empty if it is for S3.
     pub(super) body: Bytes,
+    /// The body of a call to a service that speaks JSON.
+    pub(super) request: Value,
     /// Of a presigned URL: the caller whose signature it bears.
     signer: Option<String>,
     /// What is for S3, with its body still to come.
@@ -75,6 +78,7 @@ impl Arrived {
             method,
             headers,
             body: Bytes::new(),
+            request: Value::Null,
             signer,
             object: Some(ForS3 { what, request: Mutex::new(Some(request)), posted: OnceLock::new() }),
         })
@@ -92,15 +96,30 @@ impl Arrived {
             let operation = path.split(['/', '?']).nth(2).unwrap_or_default().to_owned();
             let (caller, process) = caller.split_once('@').unwrap_or((caller, ""));
             let (caller, process, service) = (caller.to_owned(), process.to_owned(), service.to_owned());
-            let (target, signer, object) = (String::new(), None, None);
-            return Self { caller, process, service, operation, target, path, method, headers, body, signer, object };
+            let (target, request) = (String::new(), Value::Null);
+            let (signer, object) = (None, None);
+            return Self {
+                caller,
+                process,
+                service,
+                operation,
+                target,
+                path,
+                method,
+                headers,
+                body,
+                request,
+                signer,
+                object,
+            };
         }
         let signed = Signed::of(&headers);
         let (process, caller, service) = (process(&headers), front.caller(signed.access_key), signed.service);
         let operation = if service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
-        let target = target_of(&body);
+        let request = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let target = target_of(&request);
         let (path, signer, object) = (whole, None, None);
-        Self { caller, process, service, operation, target, path, method, headers, body, signer, object }
+        Self { caller, process, service, operation, target, path, method, headers, body, request, signer, object }
     }
 
     /// The caller whose signature a presigned URL or form bears.
@@ -113,7 +132,7 @@ impl Arrived {
     pub(super) fn needed(&self) -> Vec<Needed> {
         match &self.object {
             Some(ForS3 { what, posted, .. }) => posted.get().map_or_else(|| what.needed(), Posted::needed),
-            None => actions(&self.service, &self.operation, &self.target, &self.body),
+            None => actions(&self.service, &self.operation, &self.target, &self.request),
         }
     }
 }
@@ -156,9 +175,8 @@ fn operation(headers: &HeaderMap) -> String {
     target.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// The table, queue or secret that a request names.
-fn target_of(body: &[u8]) -> String {
-    let Ok(request) = serde_json::from_slice::<Value>(body) else { return String::new() };
+/// The table, queue or secret that a request names; of several tables each once, as `a+b`.
+fn target_of(request: &Value) -> String {
     if let Some(table) = request["TableName"].as_str() {
         return table.to_owned();
     }
@@ -168,43 +186,50 @@ fn target_of(body: &[u8]) -> String {
     if let Some(secret) = request["SecretId"].as_str() {
         return secret_name(secret).to_owned();
     }
-    let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut tables: Vec<_> = writes
-        .iter()
-        .filter_map(Value::as_object)
-        .flat_map(|write| write.values())
-        .filter_map(|write| write["TableName"].as_str())
-        .collect();
-    tables.dedup();
+    let mut tables: Vec<&str> = Vec::new();
+    let of_statements = statements::texts(request).into_iter().filter_map(Statement::read).map(|known| known.table);
+    for table in of_statements.chain(parts(request).map(|(_, table)| table)).chain(batched(request)) {
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
     tables.join("+")
 }
 
-/// What a policy has to grant for a call. A query of an index needs the index; a transaction needs what its parts need; a
-/// batch needs what one of it needs.
-fn actions(service: &str, operation: &str, target: &str, body: &[u8]) -> Vec<Needed> {
+/// What each part of a transaction does, and the table that it is about.
+fn parts(request: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let items = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let parts = items.iter().filter_map(Value::as_object).flatten();
+    parts.map(|(part, what)| (part.as_str(), what["TableName"].as_str().unwrap_or_default()))
+}
+
+/// The tables of a batch of keys or rows.
+fn batched(request: &Value) -> impl Iterator<Item = &str> {
+    request["RequestItems"].as_object().into_iter().flatten().map(|(table, _)| table.as_str())
+}
+
+/// What a policy has to grant for a call, each once. A query of an index needs the index; a transaction and a batch of
+/// statements need what their parts need; a batch of messages needs what one of it needs.
+fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec<Needed> {
     let needed = |action: &str, on: &str| Needed { action: format!("{service}:{action}"), on: on.to_owned() };
-    let request = || serde_json::from_slice::<Value>(body).unwrap_or(Value::Null);
-    match operation {
-        "Query" | "Scan" => match request()["IndexName"].as_str() {
+    let mut all: Vec<_> = match operation {
+        "Query" | "Scan" => match request["IndexName"].as_str() {
             Some(index) => vec![needed(operation, &format!("{target}/index/{index}"))],
             None => vec![needed(operation, target)],
         },
-        "TransactWriteItems" => {
-            let request = request();
-            let writes = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let parts = writes.iter().filter_map(Value::as_object).flatten();
-            let mut all: Vec<_> = parts
-                .map(|(part, write)| {
-                    let action = format!("{part}Item");
-                    needed(&action, write["TableName"].as_str().unwrap_or_default())
-                })
-                .collect();
-            all.sort();
-            all.dedup();
-            all
+        "TransactWriteItems" | "TransactGetItems" => {
+            parts(request).map(|(part, table)| needed(&format!("{part}Item"), table)).collect()
         }
+        "ExecuteStatement" | "BatchExecuteStatement" | "ExecuteTransaction" => {
+            let known = statements::texts(request).into_iter().filter_map(Statement::read);
+            known.map(|statement| needed(statement.verb.action(), &statement.on())).collect()
+        }
+        "BatchGetItem" | "BatchWriteItem" => batched(request).map(|table| needed(operation, table)).collect(),
         _ => vec![needed(operation.strip_suffix("Batch").unwrap_or(operation), target)],
-    }
+    };
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// Headers that belong to a connection are not passed on.
@@ -217,6 +242,8 @@ pub(super) fn end_to_end(mut headers: HeaderMap<HeaderValue>) -> HeaderMap<Heade
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -232,27 +259,41 @@ mod tests {
     #[test]
     fn a_call_is_about_what_its_request_names() {
         let arn = "arn:aws:secretsmanager:us-east-1:000000000000:secret:s-local0";
+        let insert = |table: &str| json!({"Statement": format!("INSERT INTO \"{table}\" VALUE {{'pk': ?}}")});
+        let put = |table: &str| json!({"Put": {"TableName": table}});
         for (request, target) in [
-            (serde_json::json!({"TableName": "t"}), "t"),
-            (serde_json::json!({"QueueUrl": "http://x/000000000000/q"}), "q"),
-            (serde_json::json!({"SecretId": arn}), "s"),
-            (serde_json::json!({"SecretId": "s"}), "s"),
-            (serde_json::json!({}), ""),
+            (json!({"TableName": "t"}), "t"),
+            (json!({"QueueUrl": "http://x/000000000000/q"}), "q"),
+            (json!({"SecretId": arn}), "s"),
+            (json!({"SecretId": "s"}), "s"),
+            (json!({"TransactItems": [put("b"), put("a"), put("b")]}), "b+a"),
+            (json!({"Statements": [insert("t"), insert("t")]}), "t"),
+            (json!({"TransactStatements": [insert("b"), insert("a")]}), "b+a"),
+            (insert("t"), "t"),
+            (json!({"RequestItems": {"t": {"Keys": []}}}), "t"),
+            (json!({}), ""),
         ] {
-            assert_eq!(target_of(request.to_string().as_bytes()), target, "{request}");
+            assert_eq!(target_of(&request), target, "{request}");
         }
     }
 
     #[test]
     fn a_call_needs_what_its_parts_need() {
         let needed = |action: &str, on: &str| Needed { action: action.to_owned(), on: on.to_owned() };
-        assert_eq!(actions("sqs", "SendMessageBatch", "q", b"{}"), [needed("sqs:SendMessage", "q")]);
-        let query = br#"{"TableName": "t", "IndexName": "i"}"#;
-        assert_eq!(actions("dynamodb", "Query", "t", query), [needed("dynamodb:Query", "t/index/i")]);
-        let put = serde_json::json!({"Put": {"TableName": "a"}});
-        let check = serde_json::json!({"ConditionCheck": {"TableName": "b"}});
-        let both = serde_json::json!({"TransactItems": [put, check, put]}).to_string();
+        assert_eq!(actions("sqs", "SendMessageBatch", "q", &json!({})), [needed("sqs:SendMessage", "q")]);
+        let query = json!({"TableName": "t", "IndexName": "i"});
+        assert_eq!(actions("dynamodb", "Query", "t", &query), [needed("dynamodb:Query", "t/index/i")]);
+        let put = json!({"Put": {"TableName": "a"}});
+        let check = json!({"ConditionCheck": {"TableName": "b"}});
+        let both = json!({"TransactItems": [put, check, put]});
         let expected = [needed("dynamodb:ConditionCheckItem", "b"), needed("dynamodb:PutItem", "a")];
-        assert_eq!(actions("dynamodb", "TransactWriteItems", "a+b", both.as_bytes()), expected);
+        assert_eq!(actions("dynamodb", "TransactWriteItems", "a+b", &both), expected);
+        let statements = ["INSERT INTO \"a\" VALUE {}", "UPDATE \"b\" SET x = 1", "INSERT INTO \"a\" VALUE {}"];
+        let batch = json!({"Statements": statements.map(|text| json!({"Statement": text}))});
+        let expected = [needed("dynamodb:PartiQLInsert", "a"), needed("dynamodb:PartiQLUpdate", "b")];
+        assert_eq!(actions("dynamodb", "BatchExecuteStatement", "a+b", &batch), expected);
+        let keys = json!({"RequestItems": {"a": {}, "b": {}}});
+        let expected = [needed("dynamodb:BatchGetItem", "a"), needed("dynamodb:BatchGetItem", "b")];
+        assert_eq!(actions("dynamodb", "BatchGetItem", "a+b", &keys), expected);
     }
 }

@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
+use super::statements::Statement;
 use crate::catcher::Caught;
 use crate::faults::Scripted;
 use crate::s3;
@@ -67,13 +68,22 @@ pub(super) fn throttled(service: &str) -> Response {
     }
 }
 
+/// Too much at once, said of one statement of a batch.
+pub(super) fn throttled_statement(statement: &Value) -> Value {
+    let message = "Throughput exceeds the current capacity of your table or index.";
+    let mut throttled = json!({"Error": {"Code": "ThrottlingError", "Message": message}});
+    if let Some(known) = statement["Statement"].as_str().and_then(Statement::read) {
+        throttled["TableName"] = json!(known.table);
+    }
+    throttled
+}
+
 /// Another transaction is at work on the rows: of a transaction, every write says so. Or on the object.
-pub(super) fn conflict(service: &str, body: &[u8]) -> Response {
+pub(super) fn conflict(service: &str, request: &Value) -> Response {
     if service == "s3" {
         let message = "A conflicting operation occurred during your conditional request.";
         return s3::refuse(409, "ConditionalRequestConflict", message);
     }
-    let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let Some(writes) = request["TransactItems"].as_array() else {
         return refusal(400, "TransactionConflictException", Value::Null);
     };

@@ -128,22 +128,22 @@ fn cookies(headers: &HeaderMap) -> Vec<String> {
     each.filter(|cookie| !cookie.is_empty()).collect()
 }
 
-/// The body as text and whether that is base64.
+/// The body as text and whether that is base64. The header alone decides: what is said to be text and is not UTF-8 has
+/// lost what it was, as any text in an event has.
 fn body(headers: &HeaderMap, body: &Bytes) -> (String, bool) {
     let content_type = headers.get(header::CONTENT_TYPE).map(text).unwrap_or_default();
-    match std::str::from_utf8(body) {
-        Ok(body) if body.is_empty() || is_text(&content_type) => (body.to_owned(), false),
-        _ => (BASE64_STANDARD.encode(body), true),
+    if body.is_empty() || is_text(&content_type) {
+        return (String::from_utf8_lossy(body).into_owned(), false);
     }
+    (BASE64_STANDARD.encode(body), true)
 }
 
+/// What an HTTP API takes for text. Forms are not among it, nor is JSON under another name.
 fn is_text(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match essence.split_once('/') {
         Some(("text", _)) => true,
-        Some(("application", kind)) => {
-            matches!(kind, "json" | "xml" | "javascript" | "x-www-form-urlencoded") || kind.ends_with("+json")
-        }
+        Some(("application", kind)) => matches!(kind, "json" | "xml" | "javascript"),
         _ => false,
     }
 }

@@ -44,9 +44,9 @@ async fn the_authorizer_decides_and_what_it_says_reaches_the_function() {
 }
 
 #[tokio::test]
-async fn a_function_that_fails_or_dies_or_mumbles_is_a_bad_gateway() {
+async fn a_function_that_fails_or_dies_or_mumbles_or_says_too_much_is_a_bad_gateway() {
     let gateway = started(LONG, &Logs::in_memory()).await;
-    for path in ["/fail", "/exit", "/mumble"] {
+    for path in ["/fail", "/exit", "/mumble", "/flood"] {
         assert_eq!(post(&gateway, path, "", "").await, (502, json!({ "message": "Bad Gateway" })), "{path}");
     }
 }
@@ -68,6 +68,15 @@ async fn a_body_that_is_too_large_for_the_gateway_or_for_the_function_is_refused
 }
 
 #[tokio::test]
+async fn a_body_of_several_megabytes_reaches_the_function_whole() {
+    let gateway = started(LONG, &Logs::in_memory()).await;
+    // The function sends the event back inside its answer, where every quote is escaped twice.
+    let sent = "a;\"b\"\r\n".repeat(300_000);
+    let (status, body) = post(&gateway, "/echo/1", "", &sent).await;
+    assert_eq!((status, body["body"] == sent), (201, true));
+}
+
+#[tokio::test]
 async fn what_a_client_that_went_away_has_set_in_motion_goes_on() {
     let logs = Logs::in_memory();
     let gateway = started(LONG, &logs).await;
@@ -81,7 +90,7 @@ async fn what_a_client_that_went_away_has_set_in_motion_goes_on() {
 
 async fn started(timeout: Duration, logs: &Logs) -> Gateway {
     let functions = Functions::start(vec![spec("function"), spec("authorizer")], logs.clone()).await.unwrap();
-    let paths = ["/echo/{id}", "/guarded", "/fail", "/exit", "/mumble", "/hang", "/slow"];
+    let paths = ["/echo/{id}", "/guarded", "/fail", "/exit", "/mumble", "/flood", "/hang", "/slow"];
     let routes = paths.map(|path| Route {
         method: "POST".to_owned(),
         path: path.to_owned(),
@@ -132,6 +141,7 @@ async fn the_function() {
             "mumble" => ("response", json!({ "statusCode": "mumble", "isAuthorized": "perhaps" })),
             "fail" => ("error", json!({ "errorType": "Function", "errorMessage": "as asked" })),
             "exit" => std::process::exit(3),
+            "flood" => ("response", json!({ "statusCode": 200, "body": "x".repeat(6 << 20) })),
             "hang" => std::future::pending().await,
             path => {
                 if path == "slow" {

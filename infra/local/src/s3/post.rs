@@ -10,6 +10,7 @@ use futures::{StreamExt, stream};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 
 use super::form::{Form, FormError};
+use super::former::Former;
 use super::refusal::escaped;
 use super::{S3, access, is_a_file_name, policy, refuse};
 use crate::calls::Needed;
@@ -58,8 +59,12 @@ impl S3 {
         let file = bounded(form, size.clone(), *range.start(), *range.end());
         let mut put = access::inside(Method::PUT, &bucket.name, &key, Body::from_stream(file));
         put.headers_mut().extend(headers);
+        let former = Former::of(self.file(&bucket.name, &key), &self.0.directory.path);
         let response = self.emulate(put).await;
         if !response.status().is_success() {
+            if response.status() == StatusCode::BAD_REQUEST {
+                former.restore();
+            }
             return match size.load(Ordering::SeqCst) {
                 size if size > *range.end() => {
                     refuse(400, "EntityTooLarge", "Your proposed upload exceeds the maximum allowed size")

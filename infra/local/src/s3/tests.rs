@@ -1,6 +1,6 @@
 //! Buckets as the SDK and strangers with presigned URLs see them.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::Credentials;
@@ -8,9 +8,13 @@ use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::presigning::PresigningConfig;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use umavez_platform::aws::{Aws, PresignedPost};
 
+use super::presigned::from_basic;
 use crate::calls::Needed;
 use crate::faults::Fault;
 use crate::{Options, Stack};
@@ -27,12 +31,16 @@ Resources:
           - Event: s3:ObjectCreated:*
             Queue: !GetAtt Told.Arn
             Filter: {S3Key: {Rules: [{Name: prefix, Value: in/}, {Name: suffix, Value: .csv}]}}
+          - Event: s3:ObjectCreated:*
+            Queue: !GetAtt Others.Arn
+            Filter: {S3Key: {Rules: [{Name: prefix, Value: back/}]}}
       CorsConfiguration:
         CorsRules: [{AllowedOrigins: ['https://*.example.com'], AllowedMethods: [PUT, POST], AllowedHeaders: ['*'],
           ExposedHeaders: [ETag], MaxAge: 60}]
       LifecycleConfiguration: {Rules: [{Status: Enabled, Prefix: in/, ExpirationInDays: 2}]}
   Other: {Type: AWS::S3::Bucket, Properties: {BucketName: other}}
   Told: {Type: AWS::SQS::Queue, Properties: {QueueName: told}}
+  Others: {Type: AWS::SQS::Queue, Properties: {QueueName: others}}
   Ruled: {Type: AWS::SQS::Queue, Properties: {QueueName: ruled}}
   Posts:
     Type: AWS::Events::Rule
@@ -164,6 +172,30 @@ async fn a_queue_is_told_of_an_object_as_s3_tells_it() {
     let object = &record["s3"]["object"];
     assert_eq!((&object["key"], &object["size"]), (&json!("in/a+b%2B%C3%A7.csv"), &json!(5)));
     assert_eq!(object["eTag"], tag.trim_matches('"'));
+    stack.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_queue_is_told_of_the_objects_under_its_prefix() {
+    let (stack, client, _) = started().await;
+    for key in ["in/a.csv", "back/a.csv", "back/b", "elsewhere"] {
+        put(&client, key, b"1").await;
+    }
+    let told = messages(&stack).await;
+    let mut told: Vec<_> = told
+        .iter()
+        .map(|(queue, event)| (queue.as_str(), event["Records"][0]["s3"]["object"]["key"].as_str().unwrap()))
+        .collect();
+    told.sort();
+    assert_eq!(told, [("others", "back/a.csv"), ("others", "back/b"), ("told", "in/a.csv")]);
+
+    client.delete_object().bucket("files").key("back/b").send().await.unwrap();
+    assert_eq!(get(&client, "back/b").await, None);
+    assert_eq!(messages(&stack).await, [], "of what goes, nobody is told");
+    let calls = stack.calls().since(4);
+    for (call, action) in calls.iter().zip(["s3:DeleteObject", "s3:GetObject"]) {
+        assert_eq!(call.actions, [Needed { action: action.into(), on: "files/back/b".into() }]);
+    }
     stack.stop().await.unwrap();
 }
 
@@ -303,6 +335,45 @@ async fn a_form_uploads_what_its_policy_lets_it() {
     stack.advance(Duration::from_secs(120), false).await.unwrap();
     let (status, text) = post(&form, &[], "12345").await;
     assert!(status == 403 && text.contains("Policy expired"), "{text}");
+    stack.stop().await.unwrap();
+}
+
+/// The form with one more field, which its policy demands to be so, signed anew.
+fn demanding(form: &PresignedPost, name: &str, value: &str) -> PresignedPost {
+    let of = |name: &str| form.fields.iter().find(|field| field.0 == name).unwrap().1.clone();
+    let mut policy: Value = serde_json::from_slice(&STANDARD.decode(of("policy")).unwrap()).unwrap();
+    policy["conditions"].as_array_mut().unwrap().push(json!(["eq", format!("${name}"), value]));
+    let policy = STANDARD.encode(policy.to_string());
+    let at = UNIX_EPOCH + Duration::from_secs(from_basic(&of("x-amz-date")).unwrap().seconds().try_into().unwrap());
+    let signing_key = generate_signing_key("none", at, "us-east-1", "s3");
+    let signature = calculate_signature(signing_key, policy.as_bytes());
+    let signed = ["policy", "x-amz-signature"];
+    let mut fields: Vec<_> = form.fields.iter().filter(|field| !signed.contains(&field.0.as_str())).cloned().collect();
+    let more = [(name, value.to_owned()), ("policy", policy), ("x-amz-signature", signature)];
+    fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    PresignedPost { fields, ..form.clone() }
+}
+
+#[tokio::test]
+async fn a_form_with_a_checksum_uploads_that_file_and_no_other() {
+    const OF_12345: &str = "WZRHGrsBESr8wYFZ9sx0tPURuZgG2lmzyvWpwXPKz8U=";
+    let (stack, client, aws) = started().await;
+    let form = aws.presigned_post("files", "in/p.csv", 3..=10, None, Duration::from_secs(60));
+    let form = demanding(&form, "x-amz-checksum-sha256", OF_12345);
+    let without = PresignedPost {
+        fields: form.fields.iter().filter(|field| field.0 != "x-amz-checksum-sha256").cloned().collect(),
+        ..form.clone()
+    };
+    let (status, text) = post(&without, &[], "12345").await;
+    assert!(status == 403 && text.contains("Policy Condition failed"), "{text}");
+    let (status, text) = post(&form, &[], "54321").await;
+    assert!(status == 400 && text.contains("<Code>BadDigest</Code>"), "{text}");
+    assert_eq!((get(&client, "in/p.csv").await, messages(&stack).await), (None, vec![]));
+
+    assert_eq!(post(&form, &[], "12345").await.0, 204);
+    assert_eq!(messages(&stack).await.len(), 2);
+    assert_eq!(post(&form, &[], "54321").await.0, 400);
+    assert_eq!((get(&client, "in/p.csv").await.unwrap(), messages(&stack).await), (b"12345".to_vec(), vec![]));
     stack.stop().await.unwrap();
 }
 

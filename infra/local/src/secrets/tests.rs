@@ -1,9 +1,10 @@
 use super::*;
+use crate::model::Generated;
 
 const ARN: &str = "arn:aws:secretsmanager:us-east-1:000000000000:secret:a-local0";
 
 fn secret() -> Secret {
-    Secret { logical_id: "A".into(), name: "a".into(), arn: ARN.into(), value: "{}".into() }
+    Secret { logical_id: "A".into(), name: "a".into(), arn: ARN.into(), value: SecretValue::Given("{}".into()) }
 }
 
 fn open(given: Value, file: Option<PathBuf>) -> Secrets {
@@ -79,5 +80,30 @@ fn what_was_put_survives_and_what_was_not_follows_its_file() {
     fs::write(&file, "{\"A\": \"hidden").unwrap();
     let refused = Secrets::open(&[secret()], &BTreeMap::new(), Some(file), Clock::new(0)).err().unwrap().to_string();
     assert!(refused.contains("cannot be read") && !refused.contains("hidden"), "{refused}");
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_value_that_is_made_up_stays_until_there_is_another() {
+    let directory = std::env::temp_dir().join(format!("umavez-made-up-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    let file = || Some(directory.join("secrets.json"));
+    let open = |given: Value, file: Option<PathBuf>| {
+        let fields = serde_json::from_str(r#"{"v": 1}"#).unwrap();
+        let into = Some((fields, "key".to_owned()));
+        let made_up = SecretValue::Generated(Generated { length: 43, punctuation: false, into });
+        let secret = Secret { value: made_up, ..secret() };
+        Secrets::open(&[secret], &serde_json::from_value(given).unwrap(), file, Clock::new(0)).unwrap()
+    };
+    let first = value(&open(json!({}), file()));
+    let parsed: Value = serde_json::from_str(first.as_str().unwrap()).unwrap();
+    assert_eq!((&parsed["v"], parsed["key"].as_str().unwrap().len()), (&json!(1), 43));
+    assert_eq!(value(&open(json!({}), file())), first, "it is kept");
+    assert_ne!(value(&open(json!({}), None)), first, "there is no place to keep it");
+    let local = open(json!({"A": "local"}), file());
+    assert_eq!(value(&local), "local");
+    local.set("A", &json!("put")).unwrap();
+    assert_eq!(value(&open(json!({"A": "local"}), file())), "put");
     fs::remove_dir_all(&directory).unwrap();
 }

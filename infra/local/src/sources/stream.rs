@@ -17,6 +17,8 @@ use crate::parts::Parts;
 
 /// Attempts at one batch when the template sets no limit: AWS would go on until the record is too old.
 const UNLIMITED: u32 = 100;
+/// Records that are read at once where a filter may leave few of them: as many as the emulator gives.
+const PAGE: usize = 1_000;
 
 #[derive(Clone)]
 pub struct StreamMapping {
@@ -65,17 +67,23 @@ impl StreamMapping {
         loop {
             moved.mark_unchanged();
             let at = self.checkpoint();
-            let records =
-                self.parts.dynamo.records_after(&self.source.table, at.as_deref(), self.source.batch_size).await?;
+            let page = if self.source.filters.is_empty() { self.source.batch_size } else { PAGE };
+            let records = self.parts.dynamo.records_after(&self.source.table, at.as_deref(), page).await?;
             let Some(last) = records.last().map(sequence_number) else {
                 if moved.changed().await.is_err() {
                     return Ok(());
                 }
                 continue;
             };
-            let wanted: Vec<_> =
+            let mut wanted: Vec<_> =
                 records.into_iter().filter(|record| filter::passes(&self.source.filters, record)).collect();
-            self.deliver(wanted).await?;
+            while !wanted.is_empty() {
+                let rest = wanted.split_off(self.source.batch_size.clamp(1, wanted.len()));
+                let delivered = wanted.last().map(sequence_number);
+                self.deliver(wanted).await?;
+                self.set_checkpoint(delivered);
+                wanted = rest;
+            }
             self.set_checkpoint(Some(last));
             self.parts.activity.moved();
         }

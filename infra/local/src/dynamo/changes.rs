@@ -1,0 +1,174 @@
+//! The changes of tables: what their streams hold, in order.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use dynoxide::Database;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use super::{Dynamo, blocking, emulator, mark, request, temporary_file};
+use crate::StackError;
+
+/// At every write to a table with a stream the emulator looks for the newest change, and at every read for those after
+/// one. It has no index for either: a million rows would each look at all before them.
+const INDEX: &str = "CREATE INDEX IF NOT EXISTS _changes_in_order \
+                     ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
+
+/// A stream and its one shard.
+#[derive(Clone)]
+pub(super) struct Shard {
+    arn: String,
+    id: String,
+}
+
+/// Gives the emulator's changes their index. What is in memory is the emulator's alone, so there it is done in a copy that
+/// then takes its place.
+pub(super) fn add_index(db: &Database, file: Option<&Path>) -> Result<(), StackError> {
+    if let Some(file) = file {
+        return index(file);
+    }
+    let copy = temporary_file();
+    db.vacuum_into(&copy.to_string_lossy()).map_err(emulator)?;
+    let indexed = index(&copy).and_then(|()| db.restore_from(&copy.to_string_lossy()).map_err(emulator));
+    // One that stays is no harm.
+    let _ = std::fs::remove_file(copy);
+    indexed
+}
+
+fn index(file: &Path) -> Result<(), StackError> {
+    Connection::open(file).and_then(|connection| connection.execute_batch(INDEX)).map_err(emulator)
+}
+
+impl Dynamo {
+    /// The records of a table's stream after a sequence number, oldest first, as an event source mapping delivers them.
+    pub async fn records_after(
+        &self,
+        table: &str,
+        sequence_number: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Value>, StackError> {
+        let (this, table, after) = (self.clone(), table.to_owned(), sequence_number.map(str::to_owned));
+        blocking(move || {
+            let Shard { arn, id } = this.shard(&table)?;
+            let mut iterator = json!({"StreamArn": arn, "ShardId": id, "ShardIteratorType": "TRIM_HORIZON"});
+            if let Some(after) = after {
+                iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
+                iterator["SequenceNumber"] = json!(after);
+            }
+            let iterator = this.db.get_shard_iterator(request(iterator)?).map_err(emulator)?;
+            let read = json!({"ShardIterator": iterator.shard_iterator.unwrap_or_default(), "Limit": limit});
+            let read = this.db.get_records(request(read)?).map_err(emulator)?;
+            let records =
+                serde_json::to_value(read.records).map_err(|error| StackError::Emulator(error.to_string()))?;
+            let Value::Array(mut records) = records else { return Ok(Vec::new()) };
+            for record in &mut records {
+                record["eventSourceARN"] = json!(arn);
+                let at = record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
+                let offset_seconds = (this.clock.offset_ms() / 1_000) as f64;
+                record["dynamodb"]["ApproximateCreationDateTime"] = json!(at + offset_seconds);
+                this.mark_removal(&table, record);
+            }
+            Ok(records)
+        })
+        .await
+    }
+
+    /// The newest sequence number of a table's stream, if anything was ever written to it.
+    pub async fn newest(&self, table: &str) -> Result<Option<String>, StackError> {
+        let (this, table) = (self.clone(), table.to_owned());
+        blocking(move || {
+            let Shard { arn, .. } = this.shard(&table)?;
+            let described = this.db.describe_stream(request(json!({"StreamArn": arn}))?).map_err(emulator)?;
+            let shard = described.stream_description.shards.into_iter().next();
+            Ok(shard.and_then(|shard| shard.sequence_number_range.ending_sequence_number))
+        })
+        .await
+    }
+
+    /// Asked of the emulator once: for a description, it counts through all changes.
+    fn shard(&self, table: &str) -> Result<Shard, StackError> {
+        let mut known = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shard) = known.get(table) {
+            return Ok(shard.clone());
+        }
+        let streams = self.db.list_streams(request(json!({"TableName": table}))?).map_err(emulator)?;
+        let missing = || StackError::Emulator(format!("table {table} has no stream"));
+        let arn = streams.streams.into_iter().next().ok_or_else(missing)?.stream_arn;
+        let described = self.db.describe_stream(request(json!({"StreamArn": arn}))?).map_err(emulator)?;
+        let id = described.stream_description.shards.into_iter().next().ok_or_else(missing)?.shard_id;
+        let shard = Shard { arn, id };
+        known.insert(table.to_owned(), shard.clone());
+        Ok(shard)
+    }
+
+    fn mark_removal(&self, table: &str, record: &mut Value) {
+        let attribute =
+            self.tables.iter().find(|known| known.name == table).and_then(|known| known.ttl_attribute.as_ref());
+        let Some(attribute) = attribute.filter(|_| record["eventName"] == "REMOVE") else { return };
+        let change = &record["dynamodb"];
+        if self.marks().contains(&mark(table, &change["Keys"], &change["OldImage"][attribute])) {
+            record["userIdentity"] = json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::model::Table;
+
+    fn table() -> Table {
+        let keys = json!([{"AttributeName": "pk", "KeyType": "HASH"}]);
+        let create = json!({
+            "TableName": "rows", "BillingMode": "PAY_PER_REQUEST", "KeySchema": keys,
+            "AttributeDefinitions": [{"AttributeName": "pk", "AttributeType": "S"}],
+            "StreamSpecification": {"StreamEnabled": true, "StreamViewType": "NEW_IMAGE"},
+        });
+        Table { logical_id: "Rows".into(), name: "rows".into(), create, ttl_attribute: None, streams: true }
+    }
+
+    /// How SQLite would look for something.
+    fn plan(file: &Path, query: &str) -> String {
+        let connection = Connection::open(file).unwrap();
+        connection.query_row(&format!("EXPLAIN QUERY PLAN {query}"), [], |row| row.get("detail")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn changes_are_read_in_order_and_found_without_looking_at_all_of_them() {
+        let directory = std::env::temp_dir().join(format!("umavez-changes-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for file in [None, Some(directory.join("kept.sqlite"))] {
+            let dynamo = Dynamo::start(file.as_deref(), &[table()], Clock::new(0), &[]).await.unwrap();
+            for key in ["a", "b", "c"] {
+                let put = json!({"TableName": "rows", "Item": {"pk": {"S": key}}});
+                dynamo.db.put_item(request(put).unwrap()).unwrap();
+            }
+            let keys = |records: &[Value]| -> Vec<_> {
+                records.iter().map(|record| record["dynamodb"]["Keys"]["pk"]["S"].clone()).collect()
+            };
+            let first = dynamo.records_after("rows", None, 2).await.unwrap();
+            assert_eq!(keys(&first), ["a", "b"]);
+            let at = first[1]["dynamodb"]["SequenceNumber"].as_str();
+            let rest = dynamo.records_after("rows", at, 9).await.unwrap();
+            assert_eq!(keys(&rest), ["c"]);
+            assert_eq!(dynamo.newest("rows").await.unwrap().as_deref(), rest[0]["dynamodb"]["SequenceNumber"].as_str());
+
+            let copy = temporary_file();
+            dynamo.db.vacuum_into(&copy.to_string_lossy()).unwrap();
+            let number = "CAST(sequence_number AS INTEGER)";
+            for query in [
+                format!("SELECT COALESCE(MAX({number}), 0) + 1 FROM _stream_records WHERE table_name = 'rows'"),
+                format!("SELECT * FROM _stream_records WHERE table_name = 'rows' AND {number} > 1 ORDER BY {number}"),
+            ] {
+                let plan = plan(&copy, &query);
+                assert!(plan.contains("_changes_in_order"), "{plan}");
+            }
+            std::fs::remove_file(copy).unwrap();
+            dynamo.stop();
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
