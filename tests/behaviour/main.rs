@@ -9,6 +9,8 @@ mod intents_expiry;
 mod intents_options;
 mod limiter;
 mod local_stack;
+mod mailings;
+mod mailings_sending;
 mod mappings;
 mod outbound;
 mod outbound_events;

@@ -70,7 +70,6 @@ pub async fn report(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let body = json!({
         "mailingId": row.mailing_id,
         "file_name": row.file_name,
-        "state": import.state,
         "rows": import.rows,
         "recipients": import.recipients,
         "duplicates": import.duplicates,

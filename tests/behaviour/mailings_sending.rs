@@ -1,0 +1,1 @@
+//! Mailings on their way: pause, cancel, failures, crashes, two at once, links.
