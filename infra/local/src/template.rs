@@ -326,6 +326,38 @@ Outputs: {Q: {Condition: IsBig, Value: !Ref Q}}";
     }
 
     #[test]
+    fn an_environment_is_worked_out_from_parameters_conditions_and_the_api() {
+        let yaml = "
+Parameters: {Domain: {Type: String, Default: ''}, Stage: {Type: String, Default: dev}}
+Conditions:
+  NoDomain: !Equals [!Ref Domain, '']
+  HasDomain: !Not [!Condition NoDomain]
+  NotDev: !Not [!Equals [!Ref Stage, dev]]
+Resources:
+  F:
+    Type: AWS::Serverless::Function
+    Properties:
+      CodeUri: a
+      Environment:
+        Variables:
+          BASE: !If [HasDomain, !Sub 'https://${Domain}', !Sub 'https://${Api}.execute-api.${AWS::Region}.${AWS::URLSuffix}']
+          LIST: !Join [',', [!Ref Stage, !If [NotDev, strict, lax], !Sub '${Stage}-x']]
+          DOMAIN: !If [NoDomain, !Ref 'AWS::NoValue', !Ref Domain]
+  Api: {Type: AWS::Serverless::HttpApi}
+  Lost:
+    Type: AWS::CloudWatch::Alarm
+    Condition: NotDev
+    Properties: {Namespace: Anything, MetricName: lost, Statistic: Sum, Period: 60, EvaluationPeriods: 1, Threshold: 1,
+      ComparisonOperator: GreaterThanOrEqualToThreshold, TreatMissingData: notBreaching}";
+        let environment = |pairs: &[(&str, &str)]| load(yaml, &given(pairs)).unwrap().functions[0].environment.clone();
+        let api = "https://local-api.execute-api.us-east-1.amazonaws.com";
+        assert_eq!(environment(&[]), given(&[("BASE", api), ("LIST", "dev,lax,dev-x")]));
+        let own = environment(&[("Domain", "a.example"), ("Stage", "prod")]);
+        let expected = [("BASE", "https://a.example"), ("DOMAIN", "a.example"), ("LIST", "prod,strict,prod-x")];
+        assert_eq!(own, given(&expected));
+    }
+
+    #[test]
     fn a_second_api_is_refused() {
         let yaml = "Resources: {A: {Type: 'AWS::Serverless::HttpApi'}, B: {Type: 'AWS::Serverless::HttpApi'}}";
         assert_eq!(refusal(yaml), "template.yaml: Resources.B.Properties: the local stack knows one API");

@@ -1,5 +1,7 @@
 //! SES v2: `POST /v2/email/outbound-emails`.
 
+mod headers;
+
 use serde_json::{Value, json};
 
 use super::{Caught, Provider, Reading, Stamp, request::Request};
@@ -16,7 +18,10 @@ fn read(request: &Request, stamp: Stamp) -> Reading {
 fn answer(request: &Request, stamp: Stamp) -> Caught {
     match (request.method.as_str(), request.path().as_slice()) {
         ("POST", ["v2", "email", "outbound-emails"]) if request.body["Content"].is_object() => {
-            Caught::json(200, json!({ "MessageId": message_id(stamp) }))
+            match headers::check(&request.body["Content"]["Simple"]["Headers"]) {
+                Ok(()) => Caught::json(200, json!({ "MessageId": message_id(stamp) })),
+                Err(why) => error(400, "BadRequestException", &why),
+            }
         }
         ("POST", ["v2", "email", "outbound-emails"]) => {
             error(400, "BadRequestException", "1 validation error detected: Value at 'content' must not be null")

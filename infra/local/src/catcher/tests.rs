@@ -134,6 +134,23 @@ fn an_email_is_answered_as_ses_does_and_is_found_by_each_address() {
 }
 
 #[test]
+fn an_email_is_kept_whole_and_one_with_a_header_that_ses_refuses_is_not_sent() {
+    let catcher = catcher();
+    let with = |header: &str| {
+        json!({
+            "Destination": { "ToAddresses": ["ana@example.com"] },
+            "ReplyToAddresses": ["reply@example.com"],
+            "EmailTags": [{ "Name": "n", "Value": "v" }],
+            "Content": { "Simple": { "Subject": { "Data": "s" }, "Headers": [{ "Name": header, "Value": "<u>" }] } },
+        })
+    };
+    assert_eq!(ses(&catcher, "/v2/email/outbound-emails", with("List-Unsubscribe")).status, 200);
+    assert_eq!(catcher.sent(None, None)[0].body, with("List-Unsubscribe"));
+    let refused = ses(&catcher, "/v2/email/outbound-emails", with("To"));
+    assert_eq!((refused.status, refused.body.get("MessageId")), (400, None));
+}
+
+#[test]
 fn what_ses_would_not_take_has_the_error_type_in_a_header() {
     let catcher = catcher();
     for (path, status, kind) in [
