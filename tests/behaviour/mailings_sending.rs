@@ -1,1 +1,556 @@
-//! Mailings on their way: pause, cancel, failures, crashes, two at once, links.
+//! Mailings on their way: pause, cancel, failures, crashes, two at once, and the link by which a recipient leaves.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
+use umavez_tests::{Answer, Expected, KEY, Setup, World, play_with};
+
+use crate::mailings::{
+    content, content_without_columns, entries, mailing, order, recipients, sending, upload, upload_to,
+};
+
+fn rate(per_second: u32, sent: usize) -> Setup {
+    let rates = format!(r#"{{"email": {{"sender": "{per_second}/1s"}}}}"#);
+    Setup::default().parameter("SendRates", &rates).expecting(Expected { sent, ..Expected::default() })
+}
+
+fn file(count: usize) -> String {
+    let rows: String = (0..count).map(|n| format!("user{n}@example.com\n")).collect();
+    format!("email\n{rows}")
+}
+
+fn mails(world: &World) -> usize {
+    world.stack.catcher().sent(Some("email"), None).len()
+}
+
+/// Until so many mails were sent. Each look is a request, so that nothing is waited for by the clock.
+async fn until_sent(world: &World, count: usize) {
+    while mails(world) < count {
+        assert_eq!(world.request_health().await, 200);
+    }
+}
+
+async fn at_ses(world: &World, fault: CallFault) {
+    let fault = CallFault { service: Some("ses".to_owned()), ..fault };
+    world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+fn refused(status: u16, kind: &str) -> CallFault {
+    let headers = [("x-amzn-errortype".to_owned(), kind.to_owned())].into();
+    let answer = Scripted { status, headers, body: json!({"message": "no"}) };
+    CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }
+}
+
+async fn status(world: &World, id: &str) -> String {
+    mailing(world, id).await["status"].as_str().expect("a status").to_owned()
+}
+
+#[tokio::test]
+async fn a_pause_holds_after_a_sub_batch_and_a_resume_goes_on() {
+    play_with(rate(60, 150), async |world| {
+        let id = upload(world, "a.csv", &file(150), &content_without_columns()).await;
+        until_sent(world, 20).await;
+        let paused = order(world, &id, "pause").await;
+        assert_eq!((paused.status, &paused.body["status"]), (200, &json!("PAUSED")));
+        let by_then = mails(world);
+        world.drain().await;
+        let after = mails(world);
+        assert!(after < by_then + 50, "{by_then} by then, and {after} in the end");
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("PAUSED"), &json!(after)), "{told}");
+        assert_eq!(order(world, &id, "pause").await.status, 200, "asked twice, it is the same");
+        world.tick("Recovery").await;
+        world.advance(Duration::from_secs(3_600)).await;
+        world.tick("Recovery").await;
+        assert_eq!(mails(world), after, "nobody goes on by himself");
+        assert_eq!(order(world, &id, "resume").await.body["status"], "QUEUED");
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+        assert!(recipients(world).len() == 150 && recipients(world).values().all(|times| *times == 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cancel_tells_every_entry_and_is_the_end() {
+    // Fewer than two sub-batches are under way by then.
+    let setup = rate(60, 0);
+    let world = World::start(setup).await;
+    let id = upload(&world, "a.csv", &file(200), &content_without_columns()).await;
+    until_sent(&world, 20).await;
+    assert_eq!(order(&world, &id, "cancel").await.body["status"], "CANCELED");
+    let by_then = mails(&world);
+    world.drain().await;
+    let sent = mails(&world);
+    assert!(sent < by_then + 50, "{by_then} by then, and {sent} in the end");
+    let told = mailing(&world, &id).await;
+    assert_eq!(told["status"], "CANCELED", "{told}");
+    let counts = &told["counts"];
+    assert_eq!(
+        (counts["sent"].as_u64(), counts["canceled"].as_u64()),
+        (Some(sent as u64), Some(200 - sent as u64)),
+        "{told}"
+    );
+    for what in ["resume", "pause", "retry-failed"] {
+        order(&world, &id, what).await.assert_problem(409, "wrong_state", &[]);
+    }
+    assert_eq!(order(&world, &id, "cancel").await.status, 200);
+    // A second word about a shard that somebody had comes back when that one's lease is over.
+    world.advance(Duration::from_secs(60)).await;
+    world.audit(Expected { sent, ..Expected::default() }).await;
+    world.stack.stop().await.expect("the stack stops");
+}
+
+#[tokio::test]
+async fn what_fails_for_a_while_is_tried_again_and_what_is_refused_fails() {
+    play_with(sending(3), async |world| {
+        at_ses(world, refused(429, "TooManyRequestsException")).await;
+        let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "PROCESSING");
+        world.advance(Duration::from_secs(5)).await;
+        let told = &entries(world, &id, "").await[0];
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)), "{told}");
+
+        at_ses(world, refused(400, "MessageRejected")).await;
+        let id = upload(world, "b.csv", "email\nx@example.com\ny@example.com\n", &content_without_columns()).await;
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        let failed = entries(world, &id, "status=FAILED").await;
+        assert_eq!(failed[0]["reason"], "message_rejected");
+        let retried = world.post_with_key("r1", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
+        assert_eq!((retried.status, &retried.body["retrying"]), (202, &json!(1)), "{}", retried.body);
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+        let again = &entries(world, &id, "").await;
+        assert!(again.iter().all(|entry| entry["status"] == "SENT"), "{again:?}");
+        let replayed = world.post_with_key("r1", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
+        assert_eq!(replayed.body["status"], "COMPLETED", "the same order again is no other");
+        world.drain().await;
+        assert!(recipients(world).values().all(|times| *times == 1));
+        let other = json!({"include_unknown": true});
+        let reused = world.post_with_key("r1", &format!("/mailings/{id}/retry-failed"), &other).await;
+        reused.assert_problem(422, "idempotency_key_reused", &[]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_come() {
+    play_with(sending(2), async |world| {
+        world.stack.email_events().switch(false);
+        at_ses(world, CallFault::first(Action::DropReply)).await;
+        let id = upload(world, "a.csv", &file(2), &content_without_columns()).await;
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        assert_eq!(told["counts"]["sent"], 1);
+        let nothing = order(world, &id, "retry-failed").await;
+        assert_eq!((nothing.status, &nothing.body["retrying"]), (202, &json!(0)), "an unknown one did not fail");
+        let unknown = entries(world, &id, "status=UNKNOWN").await;
+        let entry = unknown[0]["entry_id"].as_str().expect("an id");
+        for _ in 0..2 {
+            told_by_ses(world, "Delivery", entry, 1, &unknown[0]["email"]).await;
+        }
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["counts"]["sent"], &told["counts"]["unknown"]), (&json!(2), &json!(0)), "{told}");
+        assert_eq!((&told["status"], &told["total"]), (&json!("COMPLETED"), &json!(2)));
+    })
+    .await;
+}
+
+/// An event of an entry's attempt, as the bus delivers it.
+async fn told_by_ses(world: &World, kind: &str, entry: &str, attempt: u32, to: &Value) {
+    let at = world.now().to_string();
+    let tags =
+        json!({"message_id": [entry], "attempt": [attempt.to_string()], "ses:configuration-set": ["umavez-dev"]});
+    let mail = json!({"timestamp": at, "messageId": "0100-x", "destination": [to], "tags": tags});
+    let detail = json!({"eventType": kind, "mail": mail, kind.to_lowercase(): {"timestamp": at}});
+    let body = json!({"source": "aws.ses", "detail": detail}).to_string();
+    let event = json!({"Records": [{"messageId": "1", "body": body, "receiptHandle": "r"}]});
+    let answer = world.deliver("delivery-events", &event).await;
+    assert_eq!(answer["batchItemFailures"], json!([]), "{answer}");
+}
+
+#[tokio::test]
+async fn an_unknown_mail_is_sent_again_only_by_order_and_never_becomes_one_that_was_not_sent() {
+    play_with(sending(1), async |world| {
+        world.stack.email_events().switch(false);
+        at_ses(world, CallFault::first(Action::DropReply)).await;
+        let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
+        world.drain().await;
+        world.tick("Recovery").await;
+        assert_eq!(mails(world), 1, "nobody repeats it by himself");
+        at_ses(world, refused(400, "MessageRejected")).await;
+        let again = world.post(&format!("/mailings/{id}/retry-failed"), &json!({"include_unknown": true})).await;
+        assert_eq!(again.body["retrying"], 1);
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        let told = &entries(world, &id, "").await[0];
+        assert_eq!(
+            (&told["attempts"], &told["status"]),
+            (&json!(2), &json!("UNKNOWN")),
+            "the first may have been: {told}"
+        );
+        let entry = told["entry_id"].as_str().expect("an id");
+        told_by_ses(world, "Send", entry, 1, &told["email"]).await;
+        assert_eq!(entries(world, &id, "").await[0]["status"], "SENT", "the first one was");
+        assert_eq!(mailing(world, &id).await["counts"]["sent"], 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_mail_that_ses_took_and_then_rejected_has_failed() {
+    play_with(sending(1), async |world| {
+        let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
+        world.drain().await;
+        let told = &entries(world, &id, "").await[0];
+        let entry = told["entry_id"].as_str().expect("an id");
+        told_by_ses(world, "Reject", entry, 1, &told["email"]).await;
+        told_by_ses(world, "Send", entry, 1, &told["email"]).await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["counts"]["failed"], &told["counts"]["sent"]), (&json!(1), &json!(0)), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bounce_puts_the_address_on_the_list_and_the_next_mailing_leaves_it_out() {
+    play_with(sending(2), async |world| {
+        let file = "email\nbounce@simulator.amazonses.com\na@example.com\n";
+        let id = upload(world, "a.csv", file, &content_without_columns()).await;
+        world.drain().await;
+        let all = entries(world, &id, "").await;
+        let bounced = all.iter().find(|entry| entry["bounced_at"].is_string()).expect("one that bounced");
+        assert_eq!(bounced["status"], "SENT", "it was sent, whatever came of it");
+        let next = upload(world, "b.csv", "email\nBounce@simulator.amazonses.com\n", &content_without_columns()).await;
+        world.drain().await;
+        let left_out = &entries(world, &next, "").await[0];
+        assert_eq!((&left_out["status"], &left_out["reason"]), (&json!("SUPPRESSED"), &json!("hard_bounce")));
+        assert_eq!(status(world, &next).await, "COMPLETED");
+    })
+    .await;
+}
+
+/// The link in the mail to an address.
+fn link(world: &World, to: &str) -> String {
+    let sent = world.stack.catcher().sent(Some("email"), Some(to));
+    let headers =
+        sent.last().expect("a mail").body["Content"]["Simple"]["Headers"].as_array().expect("headers").clone();
+    let header = headers.iter().find(|header| header["Name"] == "List-Unsubscribe").expect("a link");
+    let url = header["Value"].as_str().expect("text").trim_matches(['<', '>']).to_owned();
+    url.strip_prefix("http://127.0.0.1:3000").expect("our address").to_owned()
+}
+
+fn text(answer: &Answer) -> &str {
+    answer.body.as_str().expect("a page")
+}
+
+#[tokio::test]
+async fn whoever_posts_the_link_is_off_the_list_and_whoever_looks_is_not() {
+    play_with(sending(5), async |world| {
+        let id = upload(world, "a.csv", "email,nome\nana@example.com,Ana\n", &content()).await;
+        world.drain().await;
+        let link = link(world, "ana@example.com");
+        let show = world.request(Method::GET, &link).header("accept-language", "pt-BR,pt;q=0.9,en;q=0.5");
+        let page = world.send(show).await;
+        assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+        assert!(
+            text(&page).contains("lang=\"pt-BR\"") && text(&page).contains("<form method=\"post\""),
+            "{}",
+            page.body
+        );
+        assert!(text(&page).contains("loja@example.com"), "the list is named");
+        let english = world.send(world.request(Method::GET, &link)).await;
+        assert!(text(&english).contains("lang=\"en\""));
+        let second = upload(world, "b.csv", "email,nome\nana@example.com,Ana\n", &content()).await;
+        world.drain().await;
+        assert_eq!(mailing(world, &second).await["counts"]["sent"], 1, "looking changed nothing");
+
+        for tampered in [format!("{link}0"), link.replace("/u/mlg_", "/u/mlg_0"), "/u/x".to_owned()] {
+            let answer = world.send(world.request(Method::POST, &tampered)).await;
+            assert_eq!(answer.status, 404, "{tampered}");
+        }
+        let one_click = || {
+            let request = world.request(Method::POST, &link);
+            request.header("content-type", "application/x-www-form-urlencoded").body("List-Unsubscribe=One-Click")
+        };
+        for _ in 0..2 {
+            let left = world.send(one_click()).await;
+            assert_eq!(left.status, 200, "{}", left.body);
+        }
+        assert_eq!(world.events("MAILING_UNSUBSCRIBED").len(), 1);
+        let third = upload(world, "c.csv", "email,nome\nANA@example.com,Ana\nbia@example.com,Bia\n", &content()).await;
+        world.drain().await;
+        let left_out = entries(world, &third, "status=SUPPRESSED").await;
+        assert_eq!(
+            (&left_out[0]["email"], &left_out[0]["reason"]),
+            (&json!("ana@example.com"), &json!("unsubscribed"))
+        );
+        assert_eq!(mailing(world, &third).await["counts"]["sent"], 1);
+        let mut other_list = content();
+        other_list.push(("list", "novidades"));
+        let fourth = upload(world, "d.csv", "email,nome\nana@example.com,Ana\n", &other_list).await;
+        let mut without = content_without_columns().to_vec();
+        without.extend([("unsubscribe", "false"), ("list", "avisos")]);
+        let fifth = upload(world, "e.csv", "email\nana@example.com\n", &without).await;
+        world.drain().await;
+        assert_eq!(mailing(world, &fourth).await["counts"]["sent"], 1, "another list is another");
+        assert_eq!(mailing(world, &fifth).await["counts"]["sent"], 1);
+        let last = world.stack.catcher().sent(Some("email"), Some("ana@example.com"));
+        assert!(last.last().expect("a mail").body["Content"]["Simple"]["Headers"].is_null());
+        assert_eq!(status(world, &id).await, "COMPLETED");
+    })
+    .await;
+}
+
+async fn ask_upload(world: &World, body: &Value) -> Answer {
+    world.post("/mailings/uploads", body).await
+}
+
+/// Sends a file by the form that was given for it; the status that S3 answers.
+async fn post_form(world: &World, upload: &Value, file: &[u8]) -> u16 {
+    let mut body = Vec::new();
+    for (name, value) in upload["fields"].as_object().expect("fields") {
+        let value = value.as_str().expect("text");
+        let part = format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+        body.extend_from_slice(part.as_bytes());
+    }
+    body.extend_from_slice(b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.csv\"\r\n\r\n");
+    body.extend_from_slice(file);
+    body.extend_from_slice(b"\r\n--b--\r\n");
+    let url = upload["url"].as_str().expect("a URL");
+    let request = world.outside(Method::POST, url).header("content-type", "multipart/form-data; boundary=b");
+    request.body(body).send().await.expect("S3 answers").status().as_u16()
+}
+
+#[tokio::test]
+async fn a_large_file_is_uploaded_by_a_form_and_begins_when_it_is_there() {
+    play_with(sending(3), async |world| {
+        let file = "email,nome\na@example.com,A\nb@example.com,B\nc@example.com,C\n";
+        let hash = umavez_domain::mailings::content_hash(file.as_bytes());
+        let body = json!({"filename": "large.csv", "sha256": hash, "size": file.len(), "subject": "Oi {{nome}}",
+            "text": "x", "from": "loja@example.com"});
+        let asked = ask_upload(world, &body).await;
+        assert_eq!((asked.status, &asked.body["created"]), (202, &json!(true)), "{}", asked.body);
+        let id = asked.text("/mailingId");
+        assert_eq!(mailing(world, &id).await["import"]["state"], "AWAITING_UPLOAD");
+        let again = ask_upload(world, &body).await;
+        assert_eq!((again.status, &again.body["mailingId"]), (200, &json!(id)));
+        assert!(again.body["upload"].is_object(), "the form is signed anew: {}", again.body);
+        let upload = &asked.body["upload"];
+        assert_eq!(
+            post_form(world, upload, file.replace('a', "b").as_bytes()).await,
+            400,
+            "not the file that was said"
+        );
+        assert!(post_form(world, upload, format!("{file}d@example.com,D\n").as_bytes()).await >= 400, "too long");
+        world.drain().await;
+        assert_eq!(mailing(world, &id).await["import"]["state"], "AWAITING_UPLOAD");
+        assert_eq!(post_form(world, upload, file.as_bytes()).await, 204);
+        assert_eq!(post_form(world, upload, file.as_bytes()).await, 204, "again, and S3 tells of it again");
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(3)), "{told}");
+        let record = json!({"s3": {"object": {"key": format!("mailings/uploads/{id}.csv"), "eTag": "old", "size": 1}}});
+        world.send_to_queue("umavez-dev-mailing-import", &json!({"Records": [record]}).to_string()).await;
+        world.drain().await;
+        assert_eq!(mailing(world, &id).await["status"], "COMPLETED", "a late word of S3's changes nothing");
+        let known = ask_upload(world, &body).await;
+        assert_eq!((&known.body["contentMatches"], known.body.get("upload")), (&json!(true), None));
+        let strict = json!({"filename": "large.csv", "mode": "strict", "sha256": "0".repeat(64)});
+        ask_upload(world, &strict).await.assert_problem(409, "name_taken", &[]);
+        ask_upload(world, &json!({"filename": "x.csv", "mode": "strict", "size": 0})).await.assert_problem(
+            422,
+            "invalid_request",
+            &["size", "sha256"],
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
+    play_with(sending(1), async |world| {
+        let body = json!({"filename": "a.csv", "subject": "Oi", "text": "x", "from": "loja@example.com"});
+        let mut ids = Vec::new();
+        for (file, line, code) in [
+            ("email,nome\na@example.com,\"A\nb@example.com,B\n", 2, "quote_never_closes"),
+            ("nome\nAna\n", 1, "no_email_column"),
+            ("email\n", 2, "file_empty"),
+        ] {
+            let asked = ask_upload(world, &body).await;
+            assert_eq!(asked.body["created"], true, "{}", asked.body);
+            assert_eq!(post_form(world, &asked.body["upload"], file.as_bytes()).await, 204);
+            world.drain().await;
+            let id = asked.text("/mailingId");
+            let told = mailing(world, &id).await;
+            assert_eq!((&told["status"], &told["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{told}");
+            let problem = &told["import"]["problem"];
+            assert_eq!((&problem["code"], &problem["line"]), (&json!(code), &json!(line)), "{told}");
+            let report = world.get(&format!("/mailings/{id}/report")).await.body;
+            assert_eq!(report["problem"]["code"], code, "{report}");
+            order(world, &id, "resume").await.assert_problem(409, "wrong_state", &[]);
+            ids.push(id);
+        }
+        let unknown = json!({"filename": "a.csv", "subject": "{{nome}}", "text": "x", "from": "loja@example.com"});
+        let asked = ask_upload(world, &unknown).await;
+        assert_eq!(post_form(world, &asked.body["upload"], b"email\na@example.com\n").await, 204);
+        world.drain().await;
+        let told = mailing(world, &asked.text("/mailingId")).await;
+        assert_eq!(told["import"]["problem"]["code"], "missing_column", "{told}");
+        // And one that does not come.
+        let asked = ask_upload(world, &body).await;
+        world.advance(Duration::from_secs(9 * 3_600)).await;
+        world.tick("Recovery").await;
+        let told = mailing(world, &asked.text("/mailingId")).await;
+        assert_eq!((&told["status"], &told["import"]["problem"]["code"]), (&json!("FAILED"), &json!("input_missing")));
+        ids.push(asked.text("/mailingId"));
+        let id = upload(world, "a.csv", "email\na@example.com\n", &content_without_columns()).await;
+        assert!(!ids.contains(&id));
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shard_that_is_delivered_twice_is_sent_once() {
+    play_with(sending(40), async |world| {
+        let fault = DeliveryFault {
+            source: "umavez-dev-mailing-send".to_owned(),
+            nth: 1,
+            times: 3,
+            action: DeliveryAction::Twice,
+            seconds: 0,
+        };
+        world.stack.add_fault(Fault::Delivery(fault)).await.expect("armed");
+        let id = upload(world, "a.csv", &file(40), &content_without_columns()).await;
+        world.drain().await;
+        world.advance(Duration::from_secs(60)).await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+        assert!(recipients(world).len() == 40 && recipients(world).values().all(|times| *times == 1));
+    })
+    .await;
+}
+
+/// The rows of a mailing's shards.
+async fn shards(world: &World) -> Vec<Value> {
+    let rows = world.rows("MailingsTable").await;
+    rows.into_iter().filter(|row| row["sk"].as_str().is_some_and(|sk| sk.starts_with("SHARD#"))).collect()
+}
+
+#[tokio::test]
+async fn recovery_gives_a_lost_shard_back_once_however_often_it_runs() {
+    let world = World::start(sending(0)).await;
+    at_ses(&world, CallFault { nth: 12, ..CallFault::first(Action::KillBefore) }).await;
+    let id = upload(&world, "a.csv", &file(30), &content_without_columns()).await;
+    world.drain().await;
+    let told = mailing(&world, &id).await;
+    assert_eq!((&told["status"], told["last_attempt"].is_string()), (&json!("PROCESSING"), true), "{told}");
+    world.tick("Recovery").await;
+    assert_eq!(shards(&world).await[0]["state"], "PROCESSING", "its lease is not over");
+    world.advance(Duration::from_secs(45)).await;
+    // Whoever is handed it next is handed it late, so that what recovery does can be seen.
+    let source = "umavez-dev-mailing-send".to_owned();
+    let late = DeliveryFault { source, nth: 1, times: 1, action: DeliveryAction::Late, seconds: 120 };
+    world.stack.add_fault(Fault::Delivery(late)).await.expect("armed");
+    for _ in 0..3 {
+        world.tick("Recovery").await;
+        let shard = &shards(&world).await[0];
+        assert_eq!((&shard["state"], &shard["emits"]), (&json!("PENDING"), &json!(2)), "{shard}");
+        assert!(shard["last_attempt"].is_null(), "{shard}");
+        assert_eq!(shard["emit"]["id"], format!("requeue#{id}#00#1"));
+        let told = mailing(&world, &id).await;
+        assert_eq!((&told["status"], &told["last_attempt"]), (&json!("PENDING"), &Value::Null), "{told}");
+    }
+    world.advance(Duration::from_secs(130)).await;
+    world.advance(Duration::from_secs(800)).await;
+    let told = mailing(&world, &id).await;
+    assert_eq!(told["status"], "COMPLETED", "{told}");
+    let (sent, unknown) = (told["counts"]["sent"].as_u64(), told["counts"]["unknown"].as_u64());
+    assert_eq!(sent.zip(unknown).map(|(sent, unknown)| sent + unknown), Some(30), "{told}");
+    assert!(unknown <= Some(10), "no more than were under way: {told}");
+    assert!(recipients(&world).values().all(|times| *times == 1));
+    let sent = mails(&world);
+    world.audit(Expected { sent, ..Expected::default() }).await;
+    world.stack.stop().await.expect("the stack stops");
+}
+
+#[tokio::test]
+async fn a_sender_that_dies_among_ten_thousand_leaves_at_most_its_calls_unknown() {
+    const COUNT: usize = 10_000;
+    let world = World::start(rate(2_000, 0)).await;
+    world.stack.email_events().switch(false);
+    for nth in [2_500, 6_000] {
+        at_ses(&world, CallFault { nth, ..CallFault::first(Action::KillAfter) }).await;
+    }
+    let id = upload(&world, "many.csv", &file(COUNT), &content_without_columns()).await;
+    world.drain().await;
+    for _ in 0..8 {
+        if status(&world, &id).await == "COMPLETED" {
+            break;
+        }
+        world.advance(Duration::from_secs(60)).await;
+        world.tick("Recovery").await;
+    }
+    let told = mailing(&world, &id).await;
+    assert_eq!(told["status"], "COMPLETED", "{told}");
+    let count = |name: &str| usize::try_from(told["counts"][name].as_u64().expect("a count")).expect("small");
+    assert_eq!(count("sent") + count("unknown"), COUNT, "{told}");
+    // Two senders died, each with at most ten calls under way.
+    assert!((1..=20).contains(&count("unknown")), "{told}");
+    let to = recipients(&world);
+    assert!(to.values().all(|times| *times == 1), "no address twice");
+    assert!(to.len() <= COUNT && to.len() >= count("sent"));
+    let unknown = entries(&world, &id, "status=UNKNOWN").await;
+    for entry in &unknown {
+        let arrived = to.contains_key(entry["email"].as_str().expect("an address"));
+        assert!(arrived || entry["reason"] == "sender_lost", "{entry}");
+    }
+    // What the dead senders had been handed comes back, and finds nothing to do.
+    world.advance(Duration::from_secs(800)).await;
+    let sent = mails(&world);
+    world.audit(Expected { sent, ..Expected::default() }).await;
+    world.stack.stop().await.expect("the stack stops");
+}
+
+#[tokio::test]
+async fn a_small_mailing_is_not_starved_by_a_large_one() {
+    play_with(rate(150, 1_220), async |world| {
+        let pad = "x".repeat(400);
+        let rows: String = (0..1_200).map(|n| format!("user{n}@example.com,{pad}\n")).collect();
+        let large = upload(world, "large.csv", &format!("email,pad\n{rows}"), &content_without_columns()).await;
+        until_sent(world, 100).await;
+        assert!(shards(world).await.len() > 6, "it has more shards than lanes");
+        let rows: String = (0..20).map(|n| format!("small{n}@example.com\n")).collect();
+        let small = upload(world, "small.csv", &format!("email\n{rows}"), &content_without_columns()).await;
+        world.drain().await;
+        for id in [large, small] {
+            assert_eq!(status(world, &id).await, "COMPLETED");
+        }
+        let sent = world.stack.catcher().sent(Some("email"), None);
+        let last = sent.iter().rposition(|mail| mail.to[0].starts_with("small")).expect("sent");
+        assert!(last < 800, "the last of the small one was mail {last} of {}", sent.len());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_form_of_a_browser_is_as_good_as_any() {
+    play_with(sending(1), async |world| {
+        let mut fields = content_without_columns().to_vec();
+        fields.extend([("reply_to", ""), ("list", ""), ("mode", "strict"), ("encoding", "utf-8")]);
+        let answer = upload_to(world, "/mailings", "a.csv", b"email\na@example.com\n", &fields).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        world.drain().await;
+        let listed = world.send(world.request(Method::GET, "/mailings?limit=1").bearer_auth(KEY)).await;
+        assert_eq!(listed.body["mailings"][0]["status"], "COMPLETED", "{}", listed.body);
+    })
+    .await;
+}

@@ -153,6 +153,16 @@ impl World {
         self.http.request(method, format!("{}{path}", self.stack.url()))
     }
 
+    /// A request to somewhere else than the product.
+    pub fn outside(&self, method: Method, url: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, url)
+    }
+
+    /// The status of `GET /health`: a request that changes nothing.
+    pub async fn request_health(&self) -> u16 {
+        self.send(self.request(Method::GET, "/health")).await.status
+    }
+
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
         let request = request.build().expect("a request");
         let (method, url) = (request.method().to_string(), request.url().clone());

@@ -31,8 +31,12 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
             let asked = UploadRequest::of_form(&form.file_name, &form.fields, query());
             (asked.map_err(Problem::invalid)?, form.file)
         }
-        "text/csv" | "application/octet-stream" => {
-            (UploadRequest::of_csv(query()).map_err(Problem::invalid)?, request.body().to_vec())
+        kind @ ("text/csv" | "application/octet-stream") => {
+            let asked = UploadRequest::of_csv(query()).map_err(Problem::invalid)?;
+            if kind == "text/csv" {
+                came_as_text(request.body())?;
+            }
+            (asked, request.body().to_vec())
         }
         _ => {
             let detail = "send a form (multipart/form-data) with the field `file`, or the file itself as text/csv";
@@ -48,6 +52,18 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     }
     let asked = UploadRequest { sha256: Some(content_hash(&file)), ..asked };
     create(deps, invocation, request, asked, Some(file)).await
+}
+
+/// What says that it is text is taken for UTF-8 on its way here, and what was not is mangled by now.
+fn came_as_text(file: &[u8]) -> Result<(), Problem> {
+    const REPLACED: &[u8] = "\u{fffd}".as_bytes();
+    let Some(at) = file.windows(REPLACED.len()).position(|part| part == REPLACED) else { return Ok(()) };
+    let line = 1 + file[..at].iter().filter(|byte| **byte == b'\n').count();
+    let detail = format!(
+        "line {line}: this is not UTF-8; save the file as UTF-8, or send it in a form or as application/octet-stream, \
+         with encoding=latin1 if it is Latin-1 or Windows-1252"
+    );
+    Err(Problem::invalid(vec![FieldError::new("file", FieldProblem::Malformed, detail)]))
 }
 
 pub async fn by_form(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {

@@ -24,7 +24,7 @@ pub fn limit(request: &Request, errors: &mut Vec<FieldError>) -> usize {
 
 /// The place that a cursor stands for, if `is_place` says that it can be one.
 pub fn cursor(request: &Request, errors: &mut Vec<FieldError>, is_place: impl Fn(&str) -> bool) -> Option<String> {
-    let text = request.query.get("cursor")?;
+    let text = optional(request, "cursor")?;
     let decoded = BASE64_URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let place = decoded.filter(|text| is_place(text));
     if place.is_none() {
