@@ -103,7 +103,9 @@ async fn a_csv_becomes_a_mailing_and_each_recipient_gets_it_once() {
         world.canary("ana@example.com");
         let file = "nome;E-mail\nAna;ana@example.com\nBia; BIA@example.com \n\"Ana, de novo\";ana@EXAMPLE.com\nX;not an address\n\
             Cid <b>;cid@example.com\n;\n";
-        let id = upload(world, "monthly.csv", file, &content()).await;
+        let mut fields = content();
+        fields.push(("text", "{{e-mail}} {{email}}"));
+        let id = upload(world, "monthly.csv", file, &fields).await;
         world.drain().await;
         let told = mailing(world, &id).await;
         assert_eq!(told["status"], "COMPLETED", "{told}");
@@ -120,6 +122,7 @@ async fn a_csv_becomes_a_mailing_and_each_recipient_gets_it_once() {
         let sent = world.stack.catcher().sent(Some("email"), Some("cid@example.com"));
         let simple = &sent[0].body["Content"]["Simple"];
         assert_eq!(simple["Subject"]["Data"], "Olá Cid <b>");
+        assert_eq!(simple["Body"]["Text"]["Data"], "cid@example.com cid@example.com", "by either name");
         let html = simple["Body"]["Html"]["Data"].as_str().expect("html");
         assert!(html.starts_with("<p>Oi Cid &lt;b&gt;, <a href=\"http://127.0.0.1:3000/u/mlg_"), "{html}");
         let header = |name: &str| {
@@ -176,6 +179,9 @@ async fn the_same_name_is_the_same_mailing_whoever_asks() {
         .await;
         world.drain().await;
         let fields = [("subject", "a"), ("text", "b"), ("from", "a@b.co")];
+        let other_content = [("subject", "x"), ("text", "b"), ("from", "a@b.co")];
+        let warned = upload_to(world, "/mailings", "test.csv", b"email\nuser@example.com\n", &other_content).await;
+        assert!(warned.body["warnings"][0].is_string(), "{}", warned.body);
         let again = upload_to(world, "/mailings", "test.csv", b"email\nuser@example.com\n", &fields).await;
         assert_eq!(again.status, 200);
         let told = json!({"mailingId": id, "status": "COMPLETED", "created": false, "contentMatches": true});
@@ -238,11 +244,22 @@ async fn an_upload_with_a_key_is_answered_the_same_again() {
             world.send(request.body(form("k.csv", file.as_bytes(), &content_without_columns()))).await
         };
         let first = ask("k1", "email\na@example.com\n").await;
+        // Another boundary is the same form.
+        let body =
+            String::from_utf8(form("k.csv", b"email\na@example.com\n", &content_without_columns())).expect("text");
+        let request = world.request(Method::POST, "/mailings").bearer_auth(KEY).header("idempotency-key", "k1");
+        let request = request.header("content-type", "multipart/form-data; boundary=other");
+        let other = world.send(request.body(body.replace(BOUNDARY, "other"))).await;
+        assert!(other.is_replayed(), "{}", other.body);
         let again = ask("k1", "email\na@example.com\n").await;
         assert!(again.is_replayed() && !first.is_replayed());
         assert_eq!((&again.body["mailingId"], &again.body["created"]), (&first.body["mailingId"], &json!(true)));
         ask("k1", "email\nb@example.com\n").await.assert_problem(422, "idempotency_key_reused", &[]);
         assert_eq!(ask("k2", "email\na@example.com\n").await.body["created"], false);
+        let request = world.request(Method::POST, "/mailings?filename=other.csv").bearer_auth(KEY);
+        let request = request.header("idempotency-key", "k1").header("content-type", "text/csv");
+        let other = world.send(request.body("email\na@example.com\n")).await;
+        other.assert_problem(422, "idempotency_key_reused", &[]);
     })
     .await;
 }
@@ -252,9 +269,9 @@ async fn bad_files_and_fields_are_refused_and_leave_nothing() {
     play(async |world| {
         let utf16_without_mark: Vec<u8> = "email\na@b.co\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (file, says) in [
-            (&b""[..], "empty"),
+            (&b""[..], "no rows"),
             (b"email\n", "no rows"),
-            (b"  \n\n", "empty"),
+            (b"  \n\n", "no rows"),
             (b"PK\x03\x04\0\0\0", "NUL"),
             (b"name,phone\nAna,1\n", "email"),
             (b"email,nome\na@b.co,\"Ana\nb@b.co,Bia\n", "line 2"),
@@ -278,6 +295,10 @@ async fn bad_files_and_fields_are_refused_and_leave_nothing() {
             (vec![("subject", "a"), ("text", "{{nome"), ("from", "a@b.co")], vec!["text"]),
             (vec![("subject", "{{nome}}"), ("text", "b"), ("from", "a@b.co")], vec!["subject"]),
             (vec![("subject", "a"), ("text", "b"), ("from", "a@b.co"), ("colour", "red")], vec!["colour"]),
+            (
+                vec![("subject", "a"), ("text", "{{unsubscribe_url}}"), ("from", "a@b.co"), ("unsubscribe", "false")],
+                vec!["text"],
+            ),
             (vec![("subject", "a"), ("text", "b"), ("from", "a@b.co"), ("unsubscribe", "maybe")], vec!["unsubscribe"]),
         ] {
             let answer = upload_to(world, "/mailings", "bad.csv", good, &fields).await;

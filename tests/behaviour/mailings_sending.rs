@@ -398,12 +398,17 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
             order(world, &id, "resume").await.assert_problem(409, "wrong_state", &[]);
             ids.push(id);
         }
-        let unknown = json!({"filename": "a.csv", "subject": "{{nome}}", "text": "x", "from": "loja@example.com"});
+        let unknown = json!({"filename": "b.csv", "subject": "{{nome}}", "text": "x", "from": "loja@example.com"});
         let asked = ask_upload(world, &unknown).await;
         assert_eq!(post_form(world, &asked.body["upload"], b"email\na@example.com\n").await, 204);
         world.drain().await;
-        let told = mailing(world, &asked.text("/mailingId")).await;
-        assert_eq!(told["import"]["problem"]["code"], "missing_column", "{told}");
+        let id = asked.text("/mailingId");
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["has_content"]), (&json!("PENDING"), &json!(false)), "{told}");
+        assert_eq!(told["import"]["problem"]["code"], "missing_column", "its content is at fault: {told}");
+        order(world, &id, "cancel").await;
+        world.drain().await;
+        assert_eq!(mailing(world, &id).await["counts"]["canceled"], 1, "its entries are told");
         // And one that does not come.
         let asked = ask_upload(world, &body).await;
         world.advance(Duration::from_secs(9 * 3_600)).await;

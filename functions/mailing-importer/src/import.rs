@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use umavez_domain::codes::{Event, FileProblem, Reason};
 use umavez_domain::mailings::{
-    Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingContent, MailingId,
-    MailingRow, Place, Records, Unreadable,
+    Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState,
+    Place, Records, Unreadable,
 };
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Held;
-use umavez_platform::mailings::{Importing, Line, Mailings};
+use umavez_platform::mailings::{Checkpoint, Importing, Line, Mailings};
 use umavez_platform::store::StoreError;
 use umavez_platform::uploads::Read;
 
@@ -37,8 +37,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result
         Importing::Busy(until) => return Ok(Worked::Busy(until)),
         Importing::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
     };
-    let content = deps.mailings.content(invocation, id).await?.map(|row| row.content);
-    let mut importer = Importer { deps, invocation, held, row, content };
+    let mut importer = Importer { deps, invocation, held, row };
     let ended = importer.read().await?;
     importer.end(ended).await
 }
@@ -49,8 +48,6 @@ struct Importer<'a> {
     held: Held,
     /// As of the last checkpoint.
     row: MailingRow,
-    /// What it says, if it was known when the import began.
-    content: Option<MailingContent>,
 }
 
 enum Ended {
@@ -107,8 +104,14 @@ impl Importer<'_> {
                 if read_all && at_end {
                     return Ok(self.whole(progress));
                 }
-                if !self.checkpoint(progress).await? {
-                    return Ok(Ended::Lost);
+                // No further than the one that found it canceled may have come: its lines are the same.
+                if self.row.state == MailingState::Canceled {
+                    return Ok(Ended::Whole(progress));
+                }
+                match self.deps.mailings.checkpoint(self.invocation, &self.held, &self.row, progress.clone()).await? {
+                    Checkpoint::Kept(kept) => (self.held, self.row) = *kept,
+                    Checkpoint::Canceled => return Ok(Ended::Whole(progress)),
+                    Checkpoint::Lost => return Ok(Ended::Lost),
                 }
                 if self.invocation.time_left() < LOW_TIME {
                     return Ok(Ended::OutOfTime);
@@ -149,22 +152,7 @@ impl Importer<'_> {
         if let Some(format) = &self.row.progress.format {
             return Ok(format.clone());
         }
-        let format = Format::detect(head, at_end, &self.row.options).map_err(problem)?;
-        let named = self.content.as_ref().map(|content| content.unknown_variables(&format.variables()));
-        if named.is_some_and(|unknown| !unknown.is_empty()) {
-            return Err(ImportProblem { line: Some(1), cause: ImportCause::File(FileProblem::MissingColumn) });
-        }
-        Ok(format)
-    }
-
-    async fn checkpoint(&mut self, progress: ImportProgress) -> Result<bool, StoreError> {
-        match self.deps.mailings.checkpoint(self.invocation, &self.held, &self.row, progress).await? {
-            Some((held, row)) => {
-                (self.held, self.row) = (held, row);
-                Ok(true)
-            }
-            None => Ok(false),
-        }
+        Format::detect(head, at_end, &self.row.options).map_err(problem)
     }
 
     async fn end(self, ended: Ended) -> Result<Worked, StoreError> {
@@ -180,7 +168,11 @@ impl Importer<'_> {
                     tell(invocation, &row, Event::MailingImportFailed, problem.cause.code());
                     "failed"
                 }
-                None => "lost_the_lease",
+                // Canceled, perhaps: what is there of it is told all the same.
+                None => match mailings.imported(invocation, &self.held, id, &self.row.progress).await? {
+                    Some(_) => "canceled",
+                    None => "lost_the_lease",
+                },
             },
             Ended::Whole(progress) => match mailings.imported(invocation, &self.held, id, &progress).await? {
                 Some(row) => {

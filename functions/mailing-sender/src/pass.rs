@@ -42,7 +42,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardWork) -> Resu
     let Some(mailing) = deps.mailings.get(invocation, &work.mailing).await? else {
         return Ok(Step::Done("no_such_mailing"));
     };
-    let turn = match deps.mailings.take_shard(invocation, &mailing, work.shard).await? {
+    let turn = match deps.mailings.take_shard(invocation, &mailing, work).await? {
         Taken::Mine(turn) => *turn,
         Taken::Busy(until) => return Ok(Step::Busy(until)),
         Taken::Finished => {
@@ -132,7 +132,7 @@ impl Pass<'_> {
                 }
                 EntryNext::Cancel => self.end_unsent(&entry, EntryState::Canceled, "mailing_canceled").await?,
                 EntryNext::Lost { .. } => {
-                    if self.deps.mailings.lost(self.invocation, &entry).await? {
+                    if self.deps.mailings.lost(self.invocation, &entry, mailing.retry).await? {
                         self.moved(entry.row.state, EntryState::Unknown);
                         send::tell(self.invocation, &entry, EntryState::Unknown, "sender_lost");
                     }

@@ -8,8 +8,8 @@ use futures::StreamExt;
 use umavez_domain::codes::Event;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    EntryProgress, EntryState, MailingContent, MailingRow, Prepared, UNSUBSCRIBE_URL, settle_entry,
-    unsubscribe_headers, unsubscribe_token, unsubscribe_url,
+    EntryProgress, EntryState, MailingContent, MailingRow, Prepared, settle_entry, unsubscribe_headers,
+    unsubscribe_token, unsubscribe_url, values,
 };
 use umavez_domain::outbound::content::Email;
 use umavez_domain::outbound::limiter::reach_ms;
@@ -18,7 +18,7 @@ use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Held;
 use umavez_platform::limiter::Grant;
-use umavez_platform::mailings::{Claim, Entry, EntrySettled, Signing};
+use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Signing};
 use umavez_platform::outbound::Mail;
 use umavez_platform::store::StoreError;
 
@@ -108,10 +108,12 @@ impl Batch<'_> {
         }
         let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let settle_by = now.plus_ms(timeout_ms + MARGIN_MS);
-        if self.deps.mailings.claim(self.invocation, self.held, entry, attempt, settle_by).await? == Claim::Lost {
-            return Ok(None);
-        }
-        let outcome = self.call(entry, attempt, settle_by).await;
+        let begun = Attempt { number: attempt, settle_by, order: self.mailing.retry };
+        let outcome = match self.deps.mailings.claim(self.invocation, self.held, entry, begun).await? {
+            Claim::Yes => self.call(entry, attempt, settle_by).await,
+            Claim::Late => Outcome::Transient { code: code::NOT_CALLED },
+            Claim::Lost => return Ok(None),
+        };
         let now = self.invocation.current();
         if let Outcome::Throttled { retry_after_ms, .. } = outcome {
             let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
@@ -144,12 +146,10 @@ impl Batch<'_> {
         let token = self.signing.map(|signing| {
             unsubscribe_token(signing.current.as_bytes(), &self.mailing.mailing_id, email, self.mailing.shards)
         });
-        let mut variables = entry.row.variables.clone();
-        let mut headers = Vec::new();
-        if let Some(token) = &token {
-            variables.insert(UNSUBSCRIBE_URL.to_owned(), unsubscribe_url(&self.deps.public_url, token));
-            headers.extend(unsubscribe_headers(&self.deps.public_url, token));
-        }
+        let link = token.as_ref().map(|token| unsubscribe_url(&self.deps.public_url, token));
+        let headers: Vec<_> =
+            token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
+        let variables = values(&entry.row.variables, email, self.mailing.progress.format.as_ref(), link);
         let Ok(rendered) = self.prepared.render(email, &variables) else {
             return Outcome::Permanent { code: code::TOO_LARGE, suppress: false };
         };

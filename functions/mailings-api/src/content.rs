@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use umavez_domain::codes::Problem as Code;
+use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
-    UNSUBSCRIBE_URL, list_of, unsubscribe_token, unsubscribe_url,
+    unsubscribe_token, unsubscribe_url, values,
 };
 use umavez_domain::outbound::content::{Content, Email};
-use umavez_domain::outbound::{NewMessage, Priority, State, message_id};
+use umavez_domain::outbound::{NewMessage, Priority, message_id};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::Accepted;
@@ -19,18 +20,17 @@ use crate::orders::ordered;
 use crate::upload::check_columns;
 use crate::{Deps, mailing};
 
+/// Bytes of a mail that is shown, and of one that is kept to be sent by itself.
+const LARGEST_PREVIEW: usize = 2 * 1024 * 1024;
+const LARGEST_MESSAGE: usize = 300 * 1024;
+
 pub async fn put(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = ContentRequest::read(&request.object()?).map_err(Problem::invalid)?;
     let row = mailing(deps, invocation, request).await?;
     if let Some(format) = &row.progress.format {
-        check_columns(&asked.content, format)?;
+        check_columns(&asked.content, format, asked.unsubscribe.unwrap_or(row.unsubscribe))?;
     }
-    // What is not said is as the upload said; and a list is one per sender where nobody names one.
-    let list = asked.list.or_else(|| row.list.clone());
-    let list = list_of(list.as_deref(), Some(&asked.content.from));
-    let unsubscribe = asked.unsubscribe.unwrap_or(row.unsubscribe);
-    let id = &row.mailing_id;
-    let done = deps.mailings.put_content(invocation, id, &asked.content, list.as_deref(), unsubscribe).await?;
+    let done = deps.mailings.put_content(invocation, &row.mailing_id, &asked).await?;
     let row = ordered(invocation, done)?;
     Answer::json(200, &json!({"mailingId": row.mailing_id, "status": row.state}))
 }
@@ -41,7 +41,9 @@ pub async fn preview(deps: &Deps, invocation: &Invocation, request: &Request) ->
     let content = content(deps, invocation, &row).await?;
     let (email, mut variables) = recipient(deps, invocation, &row, asked.email).await?;
     variables.extend(asked.variables);
-    let Rendered { subject, html, text } = rendered(deps, invocation, &row, &content, &email, variables).await?;
+    // A link that leads nowhere: whoever may look is not whoever may leave.
+    let link = unsubscribe_url(&deps.public_url, "preview");
+    let Rendered { subject, html, text } = rendered(&row, &content, &email, &variables, link, LARGEST_PREVIEW)?;
     Answer::json(200, &json!({"email": email, "subject": subject, "html": html, "text": text}))
 }
 
@@ -71,8 +73,11 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let asked = TestRequest::read(&request.object()?).map_err(Problem::invalid)?;
     let row = mailing(deps, invocation, request).await?;
     let content = content(deps, invocation, &row).await?;
+    let signing = deps.links.get(invocation).await.map_err(|error| Problem::internal().because(&error))?;
+    let token = unsubscribe_token(signing.current.as_bytes(), &row.mailing_id, &asked.to, row.shards.max(1));
+    let link = unsubscribe_url(&deps.public_url, &token);
     let Rendered { subject, html, text } =
-        rendered(deps, invocation, &row, &content, &asked.to, asked.variables).await?;
+        rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
     let (from, reply_to) = (content.from.clone(), content.reply_to.clone());
     let caller = &request.caller()?.key_id;
     let key = request.idempotency_key()?;
@@ -92,13 +97,16 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         not_after: None,
         metadata: None,
     };
-    let (Accepted::New(message) | Accepted::Deduped(message) | Accepted::Standing(message)) =
-        deps.messages.accept(invocation, &new).await?;
+    let (message, replayed) = match deps.messages.accept(invocation, &new).await? {
+        Accepted::New(message) | Accepted::Deduped(message) => (message, false),
+        Accepted::Standing(message) => (message, true),
+    };
     if judge(&message.body_hash, &body_hash) == Replay::OtherBody {
         let detail = "there is a test with this Idempotency-Key, from a request with another body";
         return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
     }
-    Answer::json(202, &json!({"message_id": message.id, "status": State::Queued}))
+    let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.state}))?;
+    Ok(if replayed { answer.replayed() } else { answer })
 }
 
 async fn content(deps: &Deps, invocation: &Invocation, row: &MailingRow) -> Result<MailingContent, Problem> {
@@ -108,22 +116,21 @@ async fn content(deps: &Deps, invocation: &Invocation, row: &MailingRow) -> Resu
     }
 }
 
-async fn rendered(
-    deps: &Deps,
-    invocation: &Invocation,
+fn rendered(
     row: &MailingRow,
     content: &MailingContent,
     email: &str,
-    mut variables: BTreeMap<String, String>,
+    variables: &BTreeMap<String, String>,
+    link: String,
+    largest: usize,
 ) -> Result<Rendered, Problem> {
-    if row.unsubscribe {
-        let signing = deps.links.get(invocation).await;
-        let signing = signing.map_err(|error| Problem::internal().because(&error))?;
-        let token = unsubscribe_token(signing.current.as_bytes(), &row.mailing_id, email, row.shards.max(1));
-        variables.insert(UNSUBSCRIBE_URL.to_owned(), unsubscribe_url(&deps.public_url, &token));
-    }
     let prepared = Prepared::of(content).map_err(|error| Problem::internal().because(&error))?;
-    prepared.render(email, &variables).map_err(|_| {
-        Problem::new(422, Code::InvalidRequest, "with these variables the mail is larger than a mail may be")
+    let values = values(variables, email, row.progress.format.as_ref(), row.unsubscribe.then_some(link));
+    let rendered = prepared.render(email, &values).ok().filter(|rendered| {
+        rendered.html.as_ref().map_or(0, String::len) + rendered.text.as_ref().map_or(0, String::len) <= largest
+    });
+    rendered.ok_or_else(|| {
+        let detail = format!("with these variables the mail has more than {largest} bytes");
+        Problem::invalid(vec![FieldError::new("variables", FieldProblem::OutOfRange, detail)])
     })
 }

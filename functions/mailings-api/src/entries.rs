@@ -1,5 +1,7 @@
 //! `GET /mailings/{id}/entries` and `GET /mailings/{id}/report`.
 
+use std::time::Duration;
+
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
@@ -13,6 +15,7 @@ use crate::{Deps, mailing};
 /// Lines of a report as CSV: an answer has its limit, and the rest is asked for by cursor.
 const LINES_OF_CSV: usize = 20_000;
 const LINES_AT_ONCE: usize = 1_000;
+const ENOUGH_TIME: Duration = Duration::from_secs(5);
 
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
@@ -85,6 +88,7 @@ async fn csv(deps: &Deps, invocation: &Invocation, row: &MailingRow, after: u64)
     let (mut all, mut next) = (Vec::new(), Some(after));
     while let Some(after) = next
         && all.len() < LINES_OF_CSV
+        && invocation.time_left() > ENOUGH_TIME
     {
         let (lines, more) = deps.mailings.lines(invocation, row, after, LINES_AT_ONCE).await?;
         all.extend(told(lines));

@@ -4,7 +4,7 @@
 use umavez_domain::codes::Event;
 use umavez_domain::mailings::{
     CONTENT_SECURITY_POLICY, Language, MailingEntryId, UnsubscribeRow, UnsubscribeSource, ask_page, done_page,
-    unknown_page, verify_unsubscribe,
+    later_page, unknown_page, verify_unsubscribe,
 };
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -13,20 +13,27 @@ use crate::Deps;
 
 pub async fn show(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let language = language(request);
-    Ok(match found(deps, invocation, request).await? {
-        Some((_, list)) => page(200, ask_page(language, &list)),
-        None => page(404, unknown_page(language)),
+    Ok(match found(deps, invocation, request).await {
+        Ok(Some((_, list))) => page(200, ask_page(language, &list)),
+        Ok(None) => page(404, unknown_page(language)),
+        Err(problem) => later(invocation, language, &problem),
     })
 }
 
 pub async fn leave(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let language = language(request);
-    let Some((entry, list)) = found(deps, invocation, request).await? else {
-        return Ok(page(404, unknown_page(language)));
+    let (entry, list) = match found(deps, invocation, request).await {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(page(404, unknown_page(language))),
+        Err(problem) => return Ok(later(invocation, language, &problem)),
     };
     let source = UnsubscribeSource::of_post(request.body());
     let row = UnsubscribeRow::by_link(&entry, &list, source, invocation.now);
-    if deps.unsubscribes.add(invocation, &row).await? {
+    let added = match deps.unsubscribes.add(invocation, &row).await {
+        Ok(added) => added,
+        Err(error) => return Ok(later(invocation, language, &Problem::from(error))),
+    };
+    if added {
         let event = Event::MailingUnsubscribed.as_str();
         let (mailing_id, source) = (entry.mailing.as_str(), source.as_str());
         tracing::info!(event, mailing_id, source, request_id = invocation.request_id);
@@ -47,6 +54,13 @@ async fn found(
     let Some(entry) = verify_unsubscribe(signing.all(), token) else { return Ok(None) };
     let row = deps.mailings.get(invocation, &entry.mailing).await?;
     Ok(row.and_then(|row| row.list).map(|list| (entry, list)))
+}
+
+/// Whoever reads this is no program: a page, and not a problem. Mail programs try again by its status.
+fn later(invocation: &Invocation, language: Language, problem: &Problem) -> Answer {
+    let cause = problem.cause.as_deref();
+    tracing::error!(event = "LINK_FAILED", cause, request_id = invocation.request_id);
+    page(503, later_page(language)).header("retry-after", "60")
 }
 
 fn language(request: &Request) -> Language {

@@ -27,12 +27,18 @@ pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Reques
     let order = request.idempotency_key()?.map(|key| Order {
         key: body_hash(format!("{caller}:{}", key.as_str()).as_bytes()),
         body: request.body_hash(),
+        entries: 0,
     });
     let retry = Retry { include_unknown: asked.include_unknown, order };
     let (done, counts) = deps.mailings.retry_failed(invocation, &id(request)?, &retry).await?;
+    let answer = |row: &MailingRow, retrying: u64| {
+        Answer::json(202, &json!({"mailingId": row.mailing_id, "status": row.state, "retrying": retrying}))
+    };
+    if let Ordered::Replayed(row, entries) = done {
+        return Ok(answer(&row, entries)?.replayed());
+    }
     let row = ordered(invocation, done)?;
-    let retrying = counts.failed + if asked.include_unknown { counts.unknown } else { 0 };
-    Answer::json(202, &json!({"mailingId": row.mailing_id, "status": row.state, "retrying": retrying}))
+    answer(&row, counts.failed + if asked.include_unknown { counts.unknown } else { 0 })
 }
 
 /// The mailing as it stands after an order, or why it was not followed.
@@ -47,9 +53,10 @@ pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, 
             );
             Ok(*row)
         }
-        Ordered::Already(row) => Ok(*row),
+        Ordered::Already(row) | Ordered::Replayed(row, _) => Ok(*row),
         Ordered::Refused(row) => {
-            let detail = format!("a mailing that is {} cannot be asked for this", row.state);
+            let begun = if row.started_at.is_some() { ", and was begun to be sent," } else { "" };
+            let detail = format!("a mailing that is {}{begun} cannot be asked for this", row.state);
             Err(Problem::new(409, Code::WrongState, detail))
         }
         Ordered::KeyReused => {

@@ -11,8 +11,8 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::mailings::jobs::inline_object;
 use umavez_domain::mailings::{
-    Format, ImportState, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode, Order,
-    UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
+    Format, ImportState, KeyRow, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode,
+    Order, UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
 };
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -48,10 +48,10 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     }
     let checked = check_file(&file, &asked.options).map_err(|bad| Problem::invalid(vec![file_error(bad)]))?;
     if let Some(content) = &asked.content {
-        check_columns(content, &checked.format)?;
+        check_columns(content, &checked.format, asked.unsubscribe)?;
     }
     let asked = UploadRequest { sha256: Some(content_hash(&file)), ..asked };
-    create(deps, invocation, request, asked, Some(file)).await
+    create(deps, invocation, request, asked, Some((file, checked.format))).await
 }
 
 /// What says that it is text is taken for UTF-8 on its way here, and what was not is mangled by now.
@@ -73,8 +73,8 @@ pub async fn by_form(deps: &Deps, invocation: &Invocation, request: &Request) ->
 
 /// What a mailing says may name the columns of its file, and no others: an address of a thousand people is no place to find
 /// out about a misspelt one.
-pub fn check_columns(content: &MailingContent, format: &Format) -> Result<(), Problem> {
-    let unknown = content.unknown_variables(&format.variables());
+pub fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -> Result<(), Problem> {
+    let unknown = content.misfits(format, unsubscribe);
     if unknown.is_empty() {
         return Ok(());
     }
@@ -91,27 +91,35 @@ async fn create(
     invocation: &Invocation,
     request: &Request,
     asked: UploadRequest,
-    file: Option<Vec<u8>>,
+    file: Option<(Vec<u8>, Format)>,
 ) -> Result<Answer, Problem> {
     let caller = &request.caller()?.key_id;
     let key = request.idempotency_key()?;
+    // By what it says, not by its bytes: a form is never written the same way twice.
     let asked_as = key.map(|key| Order {
-        key: body_hash(format!("{caller}:{}", key.as_str()).as_bytes()),
-        body: request.body_hash(),
+        key: body_hash(format!("{}:{caller}:{}", request.route, key.as_str()).as_bytes()),
+        body: body_hash(format!("{asked:?}").as_bytes()),
+        entries: 0,
     });
     for _ in 0..ROUNDS {
+        if let Some(order) = &asked_as
+            && let Some(first) = deps.mailings.asked(invocation, &order.key).await?
+        {
+            return again(deps, invocation, &asked, order, &first).await;
+        }
         let name = deps.mailings.named(invocation, &asked.file_name).await?;
         if let Some(owner) = name.as_ref().and_then(|name| name.mailing_id.as_ref()) {
             let Some(row) = deps.mailings.get(invocation, owner).await? else {
                 return Err(Problem::internal().because(&"a name without its mailing"));
             };
-            return known(deps, invocation, &asked, asked_as.as_ref(), &row);
+            return known(deps, invocation, &asked, &row).await;
         }
         let turn = name.as_ref().map_or(0, |name| name.turn);
-        let mut row =
-            MailingRow { asked_as: asked_as.clone(), ..MailingRow::new(&asked, turn, caller, invocation.now) };
+        let mut row = MailingRow::new(&asked, turn, caller, invocation.now);
         match &file {
-            Some(file) => {
+            Some((file, format)) => {
+                row.progress.place = format.start;
+                row.progress.format = Some(format.clone());
                 row.object = inline_object(&row.mailing_id, &invocation.request_id);
                 let etag = deps.uploads.put(invocation, &row.object, file.clone()).await;
                 let etag = etag.map_err(|error| unavailable().because(&error))?;
@@ -119,16 +127,32 @@ async fn create(
             }
             None => row.waits(invocation.now.plus_ms(UPLOAD_MS)),
         }
-        match deps.mailings.create(invocation, name.as_ref(), &row, asked.content.as_ref()).await? {
+        match deps.mailings.create(invocation, name.as_ref(), &row, asked.content.as_ref(), asked_as.as_ref()).await? {
             Created::New => {
                 tell(invocation, &row);
-                return answer(deps, invocation, &asked, &row, true, Some(true));
+                return answer(
+                    deps,
+                    invocation,
+                    &asked,
+                    &row,
+                    Told { created: true, matches: Some(true), warning: None },
+                );
+            }
+            // Its own, by a reply that was lost.
+            Created::Standing(standing) if file.is_some() && standing.object == row.object => {
+                let told = Told { created: true, matches: Some(true), warning: None };
+                return answer(deps, invocation, &asked, &standing, told);
             }
             Created::Standing(standing) => {
                 take_away(deps, invocation, &row, file.is_some()).await;
-                return known(deps, invocation, &asked, asked_as.as_ref(), &standing);
+                return known(deps, invocation, &asked, &standing).await;
             }
-            Created::Again => take_away(deps, invocation, &row, file.is_some()).await,
+            Created::Again => {
+                let standing = deps.mailings.get(invocation, &row.mailing_id).await?;
+                if standing.is_none_or(|standing| standing.object != row.object) {
+                    take_away(deps, invocation, &row, file.is_some()).await;
+                }
+            }
         }
     }
     Err(unavailable())
@@ -145,38 +169,61 @@ async fn take_away(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: 
     }
 }
 
-/// The name is a mailing's already.
-fn known(
+/// A request with this key made a mailing before.
+async fn again(
     deps: &Deps,
     invocation: &Invocation,
     asked: &UploadRequest,
-    asked_as: Option<&Order>,
+    order: &Order,
+    first: &KeyRow,
+) -> Result<Answer, Problem> {
+    if first.body != order.body {
+        let detail = "there is a mailing with this Idempotency-Key, from a request with another body";
+        return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+    }
+    match deps.mailings.get(invocation, &first.mailing_id).await? {
+        Some(row) => {
+            let told = Told { created: true, matches: Some(true), warning: None };
+            Ok(answer(deps, invocation, asked, &row, told)?.replayed())
+        }
+        None => Err(Problem::internal().because(&"a request without its mailing")),
+    }
+}
+
+/// The name is a mailing's already.
+async fn known(
+    deps: &Deps,
+    invocation: &Invocation,
+    asked: &UploadRequest,
     row: &MailingRow,
 ) -> Result<Answer, Problem> {
-    if let Some(order) = asked_as
-        && row.asked_as.as_ref().is_some_and(|first| first.key == order.key)
-    {
-        if row.asked_as.as_ref() != Some(order) {
-            let detail = "there is a mailing with this Idempotency-Key, from a request with another body";
-            return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
-        }
-        return Ok(answer(deps, invocation, asked, row, true, Some(true))?.replayed());
-    }
     let matches = match (&row.content_hash, &asked.sha256) {
         (Some(stored), Some(asked_hash)) => match judge_upload(Some(stored), asked_hash, asked.mode) {
             Upload::Known { content_matches } => Some(content_matches),
-            Upload::New | Upload::Refused => return Err(taken(row)),
+            Upload::New | Upload::Refused => return Err(taken(row, "with other content")),
         },
         // Nobody can say whether it is the same: what is strict does not guess.
-        _ if asked.mode == NameMode::Strict => return Err(taken(row)),
+        _ if asked.mode == NameMode::Strict => return Err(taken(row, "and its content is not known to be this")),
         _ => None,
     };
-    answer(deps, invocation, asked, row, false, matches)
+    let stored = match asked.content {
+        Some(_) => deps.mailings.content(invocation, &row.mailing_id).await?.map(|stored| stored.content),
+        None => None,
+    };
+    let dropped = asked.content.is_some() && asked.content != stored;
+    let warning = dropped.then_some("the content of this request was not taken; PUT /mailings/{id}/content changes it");
+    answer(deps, invocation, asked, row, Told { created: false, matches, warning })
 }
 
-fn taken(row: &MailingRow) -> Problem {
-    let detail = format!("{} has this file name, with other content", row.mailing_id);
-    Problem::new(409, Code::NameTaken, detail)
+fn taken(row: &MailingRow, how: &str) -> Problem {
+    Problem::new(409, Code::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
+}
+
+struct Told {
+    created: bool,
+    /// Unknown where one of the files has not been seen.
+    matches: Option<bool>,
+    warning: Option<&'static str>,
 }
 
 fn answer(
@@ -184,27 +231,29 @@ fn answer(
     invocation: &Invocation,
     asked: &UploadRequest,
     row: &MailingRow,
-    created: bool,
-    matches: Option<bool>,
+    told: Told,
 ) -> Result<Answer, Problem> {
     let mut body = json!({
         "mailingId": row.mailing_id,
         "status": row.state,
-        "created": created,
-        "contentMatches": matches,
+        "created": told.created,
+        "contentMatches": told.matches,
     });
+    if let Some(warning) = told.warning {
+        body["warnings"] = json!([warning]);
+    }
     let awaited = row.import == ImportState::AwaitingUpload && row.state != MailingState::Canceled;
-    if awaited && matches != Some(false) {
+    if awaited && told.matches != Some(false) {
         body["upload"] = form_of(deps, invocation, asked, row);
     }
-    Answer::json(if created { 202 } else { 200 }, &body)
+    Answer::json(if told.created { 202 } else { 200 }, &body)
 }
 
 /// Signed anew whenever it is asked for.
 fn form_of(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &MailingRow) -> Value {
     let largest = asked.size.unwrap_or(LARGEST_UPLOAD);
     let sizes = asked.size.unwrap_or(1)..=largest;
-    let hash = row.content_hash.as_ref().and_then(|hash| hex::decode(hash).ok());
+    let hash = row.content_hash.as_ref().or(asked.sha256.as_ref()).and_then(|hash| hex::decode(hash).ok());
     let form = deps.uploads.form(invocation, &row.object, sizes, hash.map(|hash| BASE64_STANDARD.encode(hash)));
     let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
     json!({"url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": largest})

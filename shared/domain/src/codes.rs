@@ -226,6 +226,7 @@ codes! {
         HeaderTooLong = "header_too_long",
         TooManyColumns = "too_many_columns",
         ColumnTwice = "column_twice",
+        ColumnTooLong = "column_too_long",
         NoEmailColumn = "no_email_column",
         TwoEmailColumns = "two_email_columns",
         TooManyRows = "too_many_rows",

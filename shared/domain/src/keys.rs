@@ -179,6 +179,11 @@ pub fn mailing_name(file_name: &str) -> Key {
     Key { pk: format!("NAME#{}", short_hash(file_name)), sk: "NAME".to_owned() }
 }
 
+/// The row that says which mailing a request with a key of its own made. `key` is a hash.
+pub fn mailing_request(key: &str) -> Key {
+    Key { pk: format!("REQUEST#{key}"), sk: "REQUEST".to_owned() }
+}
+
 /// The partition that lists all mailings, the newest first. One is added a few times a day.
 pub const MAILINGS: &str = "MAILINGS";
 
@@ -328,6 +333,7 @@ mod tests {
         let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
         let id = MailingId::of("monthly.csv", 0);
         assert_eq!(shown(mailing_name("monthly.csv")), "NAME#d424e8217020ae25c1fd63eb8e6b4cca | NAME");
+        assert_eq!(shown(mailing_request("ab")), "REQUEST#ab | REQUEST");
         let listed = |ms| mailing_listed(&id, Timestamp::from_millis(ms));
         assert_eq!(shown(listed(1_773_144_000_123)), "MAILINGS | 998226855999876#mlg_7face19d7d5e1e6f67aa83ba7af0a67c");
         assert!(listed(2).sk < listed(1).sk, "the newest first");

@@ -27,7 +27,7 @@ mod upload;
 mod views;
 
 pub use check::{Checked, MOST_ROWS, check_file, file_error};
-pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_of};
+pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_of, values};
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
@@ -37,14 +37,14 @@ pub use identity::{
 };
 pub use lanes::{LANES, first_in_lanes, next_in_lane, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
-pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, unknown_page};
+pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, later_page, unknown_page};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
 pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
 pub use requests::{PreviewRequest, RetryRequest, TestRequest};
 pub use rows::{
-    EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, LineRow, MOST_DUPLICATES_TOLD, MailingRow,
-    NameRow, Order, ShardRow, UPLOAD_MS,
+    EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow, MOST_DUPLICATES_TOLD,
+    MailingRow, NameRow, Order, ShardRow, UPLOAD_MS,
 };
 pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,

@@ -13,12 +13,12 @@ mod shards;
 mod unsubscribes;
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{MailingContent, MailingId, MailingRow, NameRow, ShardRow};
+use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, NameRow, Order, ShardRow};
 use umavez_domain::time::Timestamp;
 
-pub use entries::{Claim, Entry, EntryPage, EntrySettled, Tally};
+pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled, Tally};
 pub use events::EntryApplied;
-pub use imports::{Importing, Line, LinesInserted};
+pub use imports::{Checkpoint, Importing, Line, LinesInserted};
 pub use link_secrets::{LinkSecrets, NoSecret, Signing};
 pub use listing::EntryPlace;
 pub use orders::{Ordered, Retry};
@@ -72,6 +72,11 @@ impl Mailings {
         self.store.get(invocation, &self.table, &keys::mailing(id)).await
     }
 
+    /// What a request with this key made.
+    pub async fn asked(&self, invocation: &Invocation, key: &str) -> Result<Option<KeyRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::mailing_request(key)).await
+    }
+
     /// Who has a name.
     pub async fn named(&self, invocation: &Invocation, file_name: &str) -> Result<Option<NameRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_name(file_name)).await
@@ -102,6 +107,7 @@ impl Mailings {
         seen: Option<&NameRow>,
         row: &MailingRow,
         content: Option<&MailingContent>,
+        asked_as: Option<&Order>,
     ) -> Result<Created, StoreError> {
         let id = &row.mailing_id;
         // Nobody has the name, or it was given free in the turn that was seen.
@@ -120,8 +126,18 @@ impl Mailings {
             let content = ContentRow { version: row.content_version, content: content.clone() };
             writes.push(Write::put(&self.table, keys::mailing_content(id), &content)?);
         }
+        if let Some(Order { key, body, .. }) = asked_as {
+            let known = KeyRow { mailing_id: id.clone(), body: body.clone() };
+            writes.push(Write::put(&self.table, keys::mailing_request(key), &known)?.when(Condition::Absent));
+        }
         if self.store.transact(invocation, writes).await? == Transacted::Done {
             return Ok(Created::New);
+        }
+        // The same request twice at once.
+        if let Some(order) = asked_as
+            && self.asked(invocation, &order.key).await?.is_some()
+        {
+            return Ok(Created::Again);
         }
         let Some(name) = self.named(invocation, &row.file_name).await? else { return Ok(Created::Again) };
         let Some(owner) = name.mailing_id else { return Ok(Created::Again) };

@@ -63,6 +63,7 @@ impl Unreadable {
             FileProblem::QuoteNeverCloses => "a quote is never closed",
             FileProblem::HeaderTooLong => "the header is longer than 64 KB",
             FileProblem::TooManyColumns => "the header has more than 100 columns",
+            FileProblem::ColumnTooLong => "a column of the header has a name of more than 200 bytes",
             FileProblem::ColumnTwice => "two columns of the header have the same name",
             FileProblem::NoEmailColumn => {
                 "no column of the header is called email; pass email_column= with the name of the one that holds the address"

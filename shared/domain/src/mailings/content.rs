@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::format::Format;
 use super::template::{Target, Template, TemplateError};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
@@ -50,16 +51,20 @@ impl MailingContent {
         Some(content)
     }
 
-    /// The names that it uses and `known` does not have, by field. The link of unsubscribing is no column, and known.
+    /// The names that it uses and that no recipient of the file has a value for, by field. `unsubscribe`: there is a link.
+    pub fn misfits(&self, format: &Format, unsubscribe: bool) -> BTreeMap<&'static str, Vec<String>> {
+        let mut known = format.variables();
+        if unsubscribe {
+            known.insert(UNSUBSCRIBE_URL);
+        }
+        self.unknown_variables(&known)
+    }
+
+    /// The names that it uses and `known` does not have, by field.
     pub fn unknown_variables(&self, known: &BTreeSet<&str>) -> BTreeMap<&'static str, Vec<String>> {
         let unknown = |(name, template): (_, Result<Template, _>)| {
             let template = template.ok()?;
-            let names: Vec<_> = template
-                .unknown(known)
-                .into_iter()
-                .filter(|name| *name != UNSUBSCRIBE_URL)
-                .map(str::to_owned)
-                .collect();
+            let names: Vec<_> = template.unknown(known).into_iter().map(str::to_owned).collect();
             (!names.is_empty()).then_some((name, names))
         };
         self.templates().filter_map(unknown).collect()
@@ -77,6 +82,21 @@ impl MailingContent {
 
 /// The variable that is filled with each recipient's own link.
 pub const UNSUBSCRIBE_URL: &str = "unsubscribe_url";
+
+/// What a recipient's mail is filled with: the columns of the file, the address under its column's own name, and the link.
+pub fn values(
+    own: &BTreeMap<String, String>,
+    email: &str,
+    format: Option<&Format>,
+    link: Option<String>,
+) -> BTreeMap<String, String> {
+    let mut values = own.clone();
+    if let Some(name) = format.map(Format::email_name).filter(|name| !name.is_empty()) {
+        values.insert(name.to_owned(), email.to_owned());
+    }
+    values.extend(link.map(|link| (UNSUBSCRIBE_URL.to_owned(), link)));
+    values
+}
 
 /// `PUT /mailings/{id}/content`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,6 +10,8 @@ use super::records::{LONGEST_RECORD, Place, Unreadable};
 use crate::codes::{FileProblem, codes};
 
 pub const MOST_COLUMNS: usize = 100;
+/// Bytes of a column's name: it is stored with every recipient.
+const LONGEST_COLUMN_NAME: usize = 200;
 
 /// What the column of addresses is called where nobody says so: as [`column_name`] writes it, without `-`, `_` and spaces.
 const EMAIL_NAMES: [&str; 8] =
@@ -102,6 +104,11 @@ impl Format {
         Ok(Self { encoding, separator, columns, email, start })
     }
 
+    /// What the column of addresses is called: a template may say that, or `email`.
+    pub fn email_name(&self) -> &str {
+        self.columns.get(self.email).map_or("", String::as_str)
+    }
+
     /// The names that a template may use.
     pub fn variables(&self) -> BTreeSet<&str> {
         let named = self.columns.iter().map(String::as_str).filter(|name| !name.is_empty());
@@ -183,6 +190,9 @@ fn check_columns(columns: &[String]) -> Result<(), FileProblem> {
     if columns.len() > MOST_COLUMNS {
         return Err(FileProblem::TooManyColumns);
     }
+    if columns.iter().any(|name| name.len() > LONGEST_COLUMN_NAME) {
+        return Err(FileProblem::ColumnTooLong);
+    }
     let mut seen = BTreeSet::new();
     let twice = columns.iter().filter(|name| !name.is_empty()).any(|name| !seen.insert(name));
     if twice { Err(FileProblem::ColumnTwice) } else { Ok(()) }
@@ -263,6 +273,7 @@ mod tests {
             ("email,e-mail\n", FileProblem::TwoEmailColumns),
             ("email,nome,Nome \n", FileProblem::ColumnTwice),
             (many.as_str(), FileProblem::TooManyColumns),
+            (&format!("email,{}", "x".repeat(LONGEST_COLUMN_NAME + 1)), FileProblem::ColumnTooLong),
             (long.as_str(), FileProblem::HeaderTooLong),
         ] {
             assert_eq!(detect(file), Err(problem), "{:.20}", file);

@@ -49,9 +49,21 @@ pub struct Arrived {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Body {
-    Import { v: u32, mailing_id: String },
-    HandOut { v: u32, mailing_id: String },
-    Shard { v: u32, mailing_id: String, shard: u32 },
+    Import {
+        v: u32,
+        mailing_id: String,
+    },
+    HandOut {
+        v: u32,
+        mailing_id: String,
+    },
+    Shard {
+        v: u32,
+        mailing_id: String,
+        shard: u32,
+        #[serde(default)]
+        seq: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,13 +94,15 @@ fn arrived(object: Object) -> Option<Arrived> {
 pub struct ShardWork {
     pub mailing: MailingId,
     pub shard: u32,
+    /// Of the emission: once there is a later one, this has nothing to say.
+    pub seq: u64,
 }
 
 impl ShardWork {
     pub fn read(body: &str) -> Result<Self, UnreadableWork> {
         match serde_json::from_str(body) {
-            Ok(Body::Shard { v: 1, mailing_id, shard }) => {
-                Ok(Self { mailing: MailingId::parse(&mailing_id).ok_or(UnreadableWork)?, shard })
+            Ok(Body::Shard { v: 1, mailing_id, shard, seq }) => {
+                Ok(Self { mailing: MailingId::parse(&mailing_id).ok_or(UnreadableWork)?, shard, seq })
             }
             _ => Err(UnreadableWork),
         }
@@ -117,7 +131,7 @@ pub fn emit_shard(
     not_before: Option<Timestamp>,
     id: Option<String>,
 ) -> Emit {
-    let body = text(&Body::Shard { v: 1, mailing_id: mailing.as_str().to_owned(), shard });
+    let body = text(&Body::Shard { v: 1, mailing_id: mailing.as_str().to_owned(), shard, seq });
     let id = id.unwrap_or_else(|| format!("{}/{seq}", keys::mailing_shard_id(mailing, shard)));
     Emit { seq, queue: SEND_QUEUE.to_owned(), not_before: not_before.map(Timestamp::millis), id, body }
 }
@@ -141,8 +155,8 @@ mod tests {
         assert_eq!(ImportWork::read(&v1("hand_out")), Ok(ImportWork::HandOut(id())));
         assert_eq!(emit_import(&id(), 2).body, v1("import"));
         assert_eq!(emit_hand_out(&id(), 2).body, v1("hand_out"));
-        let shard = format!(r#"{{"kind":"shard","v":1,"mailing_id":"{}","shard":7}}"#, id());
-        assert_eq!(ShardWork::read(&shard), Ok(ShardWork { mailing: id(), shard: 7 }));
+        let shard = format!(r#"{{"kind":"shard","v":1,"mailing_id":"{}","shard":7,"seq":3}}"#, id());
+        assert_eq!(ShardWork::read(&shard), Ok(ShardWork { mailing: id(), shard: 7, seq: 3 }));
         let emitted = emit_shard(&id(), 7, 3, None, None);
         assert_eq!((emitted.body, emitted.id), (shard, format!("{}-07/3", id())));
     }

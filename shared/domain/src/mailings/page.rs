@@ -108,6 +108,15 @@ pub fn unknown_page(language: Language) -> String {
     page(language, title, &format!("<p>{advice}</p>"))
 }
 
+/// For when something of ours does not work.
+pub fn later_page(language: Language) -> String {
+    let (title, advice) = match language {
+        Language::Pt => ("Tente de novo em instantes", "Não foi possível registrar o seu pedido agora."),
+        Language::En => ("Please try again in a moment", "Your request could not be recorded just now."),
+    };
+    page(language, title, &format!("<p>{advice}</p>"))
+}
+
 /// A name from an upload, kept from turning the text around it.
 fn shown(list: &str) -> String {
     let mut shown = "<strong><bdi>".to_owned();

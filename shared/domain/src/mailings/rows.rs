@@ -139,6 +139,16 @@ impl ImportCause {
 pub struct Order {
     pub key: String,
     pub body: String,
+    /// How many entries it was about.
+    #[serde(default)]
+    pub entries: u64,
+}
+
+/// The mailing that a request with an `Idempotency-Key` made, or was told of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRow {
+    pub mailing_id: MailingId,
+    pub body: String,
 }
 
 /// The row of a mailing. `version` grows with every change of its state; the import's checkpoints leave it.
@@ -147,10 +157,8 @@ pub struct MailingRow {
     pub mailing_id: MailingId,
     pub file_name: String,
     pub turn: u32,
-    /// The API key that uploaded it, and the request, if it had a key of its own.
+    /// The API key that uploaded it.
     pub caller: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked_as: Option<Order>,
     /// SHA-256 of the file; unknown for one that is uploaded without saying it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
@@ -161,6 +169,9 @@ pub struct MailingRow {
     pub size: Option<u64>,
     #[serde(default)]
     pub options: ImportOptions,
+    /// The list as it was named, and the one that it is: without a name, its sender's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named_list: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
     pub unsubscribe: bool,
@@ -212,11 +223,11 @@ impl MailingRow {
             file_name: asked.file_name.clone(),
             turn,
             caller: caller.to_string(),
-            asked_as: None,
             content_hash: asked.sha256.clone(),
             etag: None,
             size: None,
             options: asked.options.clone(),
+            named_list: asked.list.clone(),
             list: list_of(asked.list.as_deref(), from),
             unsubscribe: asked.unsubscribe,
             content_version: u32::from(asked.content.is_some()),
@@ -299,6 +310,9 @@ pub struct ShardRow {
     /// Entries up to this place have been gone through in this pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// The order that the pass followed which made the cursor.
+    #[serde(default)]
+    pub cursor_order: u32,
     /// It was handed over at least once.
     pub begun: bool,
     /// It was gone through once since it was begun: it does not hold up its lane any more.
@@ -333,6 +347,7 @@ impl ShardRow {
             counts,
             lease: None,
             cursor: None,
+            cursor_order: 0,
             begun: false,
             passed: false,
             retried: 0,

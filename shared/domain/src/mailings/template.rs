@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::format::column_name;
 
 /// Characters of a subject after its variables were filled in; more is cut.
-const LONGEST_SUBJECT: usize = 500;
+const LONGEST_SUBJECT: usize = 998;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {

@@ -68,6 +68,9 @@ fn email(text: &str) -> Result<String, &'static str> {
     if local.is_empty() || local.len() > LONGEST_LOCAL_PART {
         return Err("must have 1 to 64 characters before the @");
     }
+    if local.starts_with('.') || local.ends_with('.') || local.contains("..") {
+        return Err("must not have a dot at the ends of the part before the @, nor two in a row");
+    }
     if !local.bytes().all(is_local_part) {
         return Err("has a character before the @ that cannot be delivered to");
     }
@@ -77,7 +80,8 @@ fn email(text: &str) -> Result<String, &'static str> {
     if !domain.is_ascii() {
         return Err("must have its domain in ASCII (punycode)");
     }
-    if !domain.contains('.') || !domain.split('.').all(is_label) {
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    if !domain.contains('.') || !domain.split('.').all(is_label) || domain.rsplit('.').next().is_some_and(is_number) {
         return Err("must have a domain such as example.com after the @");
     }
     Ok(text.to_ascii_lowercase())

@@ -32,8 +32,27 @@ pub struct EntryPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     Yes,
+    /// It was begun, and it took so long to know that, that it is not to be called.
+    Late,
     /// The entry is not as it was read: somebody else did something with it.
     Lost,
+}
+
+/// An attempt to be begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    pub number: u32,
+    pub settle_by: Timestamp,
+    /// The last order to send failed entries again that was given by now: it is not about what comes of this one.
+    pub order: u32,
+}
+
+#[derive(serde::Deserialize)]
+struct Claimed {
+    state: EntryState,
+    #[serde(default)]
+    attempt: u32,
+    epoch: Option<u64>,
 }
 
 /// What came of an outcome.
@@ -94,8 +113,7 @@ impl Mailings {
         invocation: &Invocation,
         held: &Held,
         entry: &Entry,
-        attempt: u32,
-        settle_by: Timestamp,
+        Attempt { number: attempt, settle_by, order }: Attempt,
     ) -> Result<Claim, StoreError> {
         let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
             .set("state", EntryState::Sending.as_str())
@@ -103,11 +121,21 @@ impl Mailings {
             .set_value("last_attempt", attribute(&invocation.current())?)
             .set_value("settle_by", attribute(&settle_by)?)
             .set_number("epoch", held.epoch)
+            .set_number("retried", order)
             .remove("not_before")
             .when(as_read(&entry.row));
-        match self.store.write(invocation, write).await? {
-            Written::New | Written::Mine => Ok(Claim::Yes),
-            Written::Refused(_) => Ok(Claim::Lost),
+        match self.store.write(invocation, write).await {
+            Ok(Written::New | Written::Mine) => Ok(Claim::Yes),
+            Ok(Written::Refused(_)) => Ok(Claim::Lost),
+            // It may have been made, and nothing was called: that is known to nobody else.
+            Err(error) if error.is_passing() => {
+                let met = self.store.get::<Claimed>(invocation, &self.table, &keys::mailing_entry(&entry.id)).await?;
+                let mine = met.is_some_and(|met| {
+                    met.state == EntryState::Sending && met.attempt == attempt && met.epoch == Some(held.epoch)
+                });
+                if mine { Ok(Claim::Late) } else { Err(error) }
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -129,11 +157,13 @@ impl Mailings {
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
     }
 
-    /// The sender of an attempt was not heard of again. Whether it was so.
-    pub async fn lost(&self, invocation: &Invocation, entry: &Entry) -> Result<bool, StoreError> {
+    /// The sender of an attempt was not heard of again. `order` is the last that was given: it is not about this. Whether it
+    /// was so.
+    pub async fn lost(&self, invocation: &Invocation, entry: &Entry, order: u32) -> Result<bool, StoreError> {
         let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
             .set("state", EntryState::Unknown.as_str())
             .set("reason", code::SENDER_LOST)
+            .set_number("retried", order)
             .remove("settle_by")
             .when(as_read(&entry.row));
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
@@ -152,6 +182,8 @@ impl Mailings {
             retried: order,
             not_before: None,
             reason: None,
+            // What was rejected was an earlier attempt.
+            rejected_at: None,
             ..entry.row.clone()
         };
         if entry.row.state == EntryState::Unknown {
@@ -180,14 +212,30 @@ impl Mailings {
             Written::Refused(None) => Ok(EntrySettled::Gone),
             Written::Refused(Some(item)) => {
                 let met: EntryRow = read_row(item)?;
+                // It was taken for lost, and is to be sent again by order: it need not be.
+                if matches!(verdict, Verdict::Sent { .. }) && met.state == EntryState::Pending && met.attempt == attempt
+                {
+                    let entry = Entry { id: entry.id.clone(), row: met };
+                    let write =
+                        self.outcome(&entry, attempt, verdict, state, invocation.current())?.remove("not_before");
+                    let waiting = of_attempt(EntryState::Pending, attempt);
+                    let made = self.store.write(invocation, write.when(waiting)).await?;
+                    let lost = matches!(made, Written::Refused(_));
+                    return Ok(if lost { EntrySettled::Known(entry.row.state) } else { EntrySettled::Now(state) });
+                }
+                // It was given up as lost, and is known after all. Its shard may be finished: it is not sent again by itself,
+                // and one that may have been sent before stays unknown.
+                let state = match state {
+                    EntryState::Pending if met.doubt.is_none() => EntryState::Failed,
+                    EntryState::Pending => EntryState::Unknown,
+                    state => state,
+                };
                 if met.state != EntryState::Unknown || met.attempt != attempt || state == EntryState::Unknown {
                     return Ok(EntrySettled::Known(met.state));
                 }
-                // It was given up as lost, and is known after all. Its shard may be finished: it is not sent again by itself.
-                let state = if state == EntryState::Pending { EntryState::Failed } else { state };
                 let entry = Entry { id: entry.id.clone(), row: met };
                 let write = self.outcome(&entry, attempt, verdict, state, invocation.current())?;
-                let moved = self.correct(invocation, &entry, attempt, state, write).await?;
+                let moved = self.correct(invocation, &entry, state, write).await?;
                 Ok(if moved { EntrySettled::Now(state) } else { EntrySettled::Known(entry.row.state) })
             }
         }
@@ -229,7 +277,6 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         entry: &Entry,
-        attempt: u32,
         to: EntryState,
         write: Write,
     ) -> Result<bool, StoreError> {
@@ -258,7 +305,6 @@ impl Mailings {
                 }
             }
         }
-        let _ = attempt;
         Err(StoreError::Conflict)
     }
 

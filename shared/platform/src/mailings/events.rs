@@ -32,6 +32,10 @@ impl Mailings {
         for _ in 0..ROUNDS {
             let Some(row) = met else { return Ok(EntryApplied::NoEntry) };
             let entry = Entry { id: id.clone(), row };
+            // Whatever comes of the later attempt, this one proves that it was sent: told again when that is settled.
+            if event.kind.proves_sent() && entry.row.state == EntryState::Sending && attempt < entry.row.attempt {
+                return Err(StoreError::Conflict);
+            }
             if let Some(state) = learned(&entry.row, event.kind, attempt) {
                 if self.learn(invocation, &entry, attempt, state, event).await? {
                     return Ok(EntryApplied::Reconciled(state));
@@ -39,7 +43,8 @@ impl Mailings {
                 met = self.entry(invocation, id).await?;
                 continue;
             }
-            let Some((name, _)) = event.kind.mark().filter(|(name, _)| !is_marked(&entry.row, name)) else {
+            let Some((name, _)) = event.kind.mark().filter(|(name, _)| is_to_be_marked(&entry.row, name, attempt))
+            else {
                 return Ok(EntryApplied::Known);
             };
             // Set once; the first that is heard of is as good as any.
@@ -64,20 +69,20 @@ impl Mailings {
         let mut write = Write::update(&self.table, keys::mailing_entry(&entry.id))
             .set("state", state.as_str())
             .remove("settle_by")
-            .remove("not_before")
-            .remove("doubt");
+            .remove("not_before");
         write = match state {
             EntryState::Sent => write
+                .remove("doubt")
                 .set("external_id", &event.provider_id)
                 .set_value("sent_at", attribute(&entry.row.sent_at.unwrap_or(event.at))?)
                 .remove("reason"),
             _ => write.set("reason", ses::code::MESSAGE_REJECTED),
         };
-        if let Some((name, _)) = event.kind.mark().filter(|(name, _)| !is_marked(&entry.row, name)) {
+        if let Some((name, _)) = event.kind.mark().filter(|(name, _)| is_to_be_marked(&entry.row, name, attempt)) {
             write = write.set_value(name, attribute(&event.at)?);
         }
         if entry.row.state.is_settled() {
-            return self.correct(invocation, entry, attempt, state, write).await;
+            return self.correct(invocation, entry, state, write).await;
         }
         // Its shard is not finished while it is open: whoever works on it counts it.
         let unchanged = of_attempt(entry.row.state, entry.row.attempt);
@@ -96,9 +101,20 @@ fn learned(row: &EntryRow, kind: Kind, attempt: u32) -> Option<EntryState> {
         (true, _) if row.rejected_at.is_some() => None,
         (true, EntryState::Unknown | EntryState::Pending | EntryState::Failed) => Some(EntryState::Sent),
         (true, EntryState::Sending) if last => Some(EntryState::Sent),
+        // An earlier attempt may have been sent all the same.
+        (false, EntryState::Sending) if last && row.doubt.is_some_and(|doubt| doubt != attempt) => {
+            Some(EntryState::Unknown)
+        }
+        (false, EntryState::Unknown) if row.doubt.is_some_and(|doubt| doubt != attempt) => None,
         (false, EntryState::Sending | EntryState::Unknown | EntryState::Sent) if last => Some(EntryState::Failed),
         _ => None,
     }
+}
+
+/// Each once; and that it was rejected only of the last attempt, because of an earlier one it says nothing any more.
+fn is_to_be_marked(row: &EntryRow, name: &str, attempt: u32) -> bool {
+    let old = name == "rejected_at" && (attempt != row.attempt || row.state == EntryState::Pending);
+    !old && !is_marked(row, name)
 }
 
 fn is_marked(row: &EntryRow, name: &str) -> bool {

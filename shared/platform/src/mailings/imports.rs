@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use umavez_domain::codes::Reason;
+use umavez_domain::codes::{FileProblem, Reason};
 use umavez_domain::keys::{self, Wake};
 use umavez_domain::mailings::jobs::Arrived;
 use umavez_domain::mailings::{
@@ -30,6 +30,16 @@ pub enum Importing {
     Busy(Timestamp),
     /// It has ended, or waits for its file.
     NothingToDo,
+}
+
+/// What came of a checkpoint.
+#[derive(Debug)]
+pub enum Checkpoint {
+    Kept(Box<(Held, MailingRow)>),
+    /// Nobody is to go on; what was read so far is to be told.
+    Canceled,
+    /// Another has taken over.
+    Lost,
 }
 
 /// A line of the file, and the row that it is to have.
@@ -76,9 +86,8 @@ impl Mailings {
 
     /// Takes the import on, if there is one to do and nobody does it.
     pub async fn import_turn(&self, invocation: &Invocation, id: &MailingId) -> Result<Importing, StoreError> {
-        let to_do = |row: &MailingRow| {
-            matches!(row.import, ImportState::Queued | ImportState::Running) && row.state != MailingState::Canceled
-        };
+        // Also of one that was canceled: what is there of it has to be counted before it can be told.
+        let to_do = |row: &MailingRow| matches!(row.import, ImportState::Queued | ImportState::Running);
         if !self.get(invocation, id).await?.is_some_and(|row| to_do(&row)) {
             return Ok(Importing::NothingToDo);
         }
@@ -222,14 +231,14 @@ impl Mailings {
         keyed(&keys::mailing_line(id, shard, told.line), row_of(told)?)
     }
 
-    /// Writes how far the import is, and extends the lease with it. `None`: it is another's, or was canceled.
+    /// Writes how far the import is, and extends the lease with it.
     pub async fn checkpoint(
         &self,
         invocation: &Invocation,
         held: &Held,
         row: &MailingRow,
         progress: ImportProgress,
-    ) -> Result<Option<(Held, MailingRow)>, StoreError> {
+    ) -> Result<Checkpoint, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
         let mut next = MailingRow { progress, import: ImportState::Running, emit: None, ..row.clone() };
         next.waits(until);
@@ -240,11 +249,15 @@ impl Mailings {
             .set("wake", keys::wake(Wake::Check, keys::wake_shard(row.mailing_id.as_str())))
             .set("wake_at", next.wake_at.clone().unwrap_or_default())
             .remove("emit");
-        // It is still this importer's, and still wanted.
-        let wanted = Condition::all([held.fence(), Condition::is_not("state", MailingState::Canceled.as_str())]);
+        // It is still this importer's, still under way, and still wanted.
+        let importing =
+            [ImportState::Queued, ImportState::Running].map(|state| Condition::is("import", state.as_str()));
+        let canceled = Condition::is_not("state", MailingState::Canceled.as_str());
+        let wanted = Condition::all([held.fence(), Condition::any(importing), canceled]);
         match self.store.write(invocation, write.when(wanted)).await? {
-            Written::New | Written::Mine => Ok(Some((Held { until, ..held.clone() }, next))),
-            Written::Refused(_) => Ok(None),
+            Written::New | Written::Mine => Ok(Checkpoint::Kept(Box::new((Held { until, ..held.clone() }, next)))),
+            Written::Refused(_) if self.is_lost(invocation, held, &row.mailing_id).await? => Ok(Checkpoint::Lost),
+            Written::Refused(_) => Ok(Checkpoint::Canceled),
         }
     }
 
@@ -277,8 +290,21 @@ impl Mailings {
         Err(StoreError::Conflict)
     }
 
-    /// The file was read to its end: the mailing says so, and its shards are made, in one transaction. If it can be sent,
-    /// the first of each lane is handed over with it. `None`: it is another's, or was canceled.
+    /// Whether what the mailing says, if it says anything by now, names columns of the file only.
+    async fn fits(
+        &self,
+        invocation: &Invocation,
+        row: &MailingRow,
+        progress: &ImportProgress,
+    ) -> Result<bool, StoreError> {
+        let (true, Some(format)) = (row.content_version > 0, &progress.format) else { return Ok(true) };
+        let content = self.content(invocation, &row.mailing_id).await?;
+        Ok(content.is_none_or(|stored| stored.content.misfits(format, row.unsubscribe).is_empty()))
+    }
+
+    /// The file was read to its end, or as far as it was when the mailing was canceled: the mailing says so, and its shards
+    /// are made, in one transaction. If they can be gone through, the first of each lane is handed over with it. `None`: it
+    /// is another's.
     pub async fn imported(
         &self,
         invocation: &Invocation,
@@ -288,7 +314,7 @@ impl Mailings {
     ) -> Result<Option<MailingRow>, StoreError> {
         for _ in 0..ROUNDS {
             let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
-            if row.state == MailingState::Canceled || row.import == ImportState::Done {
+            if matches!(row.import, ImportState::Done | ImportState::Failed) {
                 return Ok(None);
             }
             let now = invocation.current();
@@ -297,14 +323,24 @@ impl Mailings {
             let mut after = MailingRow { import: ImportState::Done, progress: told, ..row.clone() };
             after.recoveries = 0;
             after.rests();
+            if !self.fits(invocation, &row, progress).await? {
+                // It waits for content that names no other columns than there are.
+                after.content_version = 0;
+                after.problem =
+                    Some(ImportProblem { line: None, cause: ImportCause::File(FileProblem::MissingColumn) });
+            }
             if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
                 after.state = state;
+            }
+            // To be sent, or to be told that they will not be.
+            let goes = matches!(after.state, MailingState::Queued | MailingState::Canceled);
+            if goes {
                 after.is_watched(now);
             }
             let mut shards = Vec::new();
             for number in 0..row.shards {
                 let mut shard = ShardRow::new(id, number, progress.of_shard(number));
-                if after.state == MailingState::Queued && first_in_lanes(row.shards).contains(&number) {
+                if goes && first_in_lanes(row.shards).contains(&number) {
                     shard.hand_over(None, None, now);
                 }
                 shards.push(Write::put(&self.table, keys::mailing_shard(id, number), &shard)?.when(Condition::Absent));
@@ -333,6 +369,10 @@ impl Mailings {
             let Move::To(state) = move_mailing(row.state, MailingEvent::Unreadable, row.is_ready()) else {
                 return Ok(None);
             };
+            // It has come after all.
+            if held.is_none() && row.import != ImportState::AwaitingUpload {
+                return Ok(None);
+            }
             let now = invocation.current();
             let mut after = MailingRow {
                 state,

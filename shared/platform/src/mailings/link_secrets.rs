@@ -56,19 +56,24 @@ impl LinkSecrets {
 
     pub async fn get(&self, invocation: &Invocation) -> Result<Signing, NoSecret> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((read_at, signing)) = cached
+        if let Some((read_at, signing)) = &cached
             && read_at.elapsed() < FRESH_FOR
         {
-            return Ok(signing);
+            return Ok(signing.clone());
         }
-        let call = self.client.get_secret_value().secret_id(&self.secret_id).send();
-        let value = invocation.within(call).await.map_err(|_| NoSecret)?.map_err(|_| NoSecret)?;
-        let signing: Signing =
-            value.secret_string().and_then(|text| serde_json::from_str(text).ok()).ok_or(NoSecret)?;
-        if signing.current.is_empty() {
-            return Err(NoSecret);
-        }
+        // One that was good a while ago is better than none.
+        let signing = match self.read(invocation).await {
+            Ok(signing) => signing,
+            Err(error) => return cached.map(|(_, signing)| signing).ok_or(error),
+        };
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), signing.clone()));
         Ok(signing)
+    }
+
+    async fn read(&self, invocation: &Invocation) -> Result<Signing, NoSecret> {
+        let call = self.client.get_secret_value().secret_id(&self.secret_id).send();
+        let value = invocation.within(call).await.map_err(|_| NoSecret)?.map_err(|_| NoSecret)?;
+        let signing: Option<Signing> = value.secret_string().and_then(|text| serde_json::from_str(text).ok());
+        signing.filter(|signing| !signing.current.is_empty()).ok_or(NoSecret)
     }
 }

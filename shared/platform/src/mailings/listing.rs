@@ -108,6 +108,8 @@ impl Mailings {
     ) -> Result<(Vec<LineRow>, Option<u64>), StoreError> {
         use futures::{StreamExt, TryStreamExt};
         const AT_ONCE: usize = 16;
+        // Lines are spread evenly over the shards.
+        let share = (limit * 2 / usize::try_from(mailing.shards.max(1)).unwrap_or(1)).clamp(16, limit + 1);
         let of_shard = |shard: u32| async move {
             let of = SliceOf {
                 table: &self.table,
@@ -115,17 +117,26 @@ impl Mailings {
                 prefix: keys::MAILING_LINE_PREFIX,
                 only: None,
                 after: (after > 0).then(|| keys::mailing_line(&mailing.mailing_id, shard, after).sk),
-                looked_at: limit + 1,
+                looked_at: share,
             };
             self.store.slice(invocation, &of).await
         };
         let slices: Vec<_> =
             futures::stream::iter(0..mailing.shards).map(of_shard).buffer_unordered(AT_ONCE).try_collect().await?;
-        let mut lines: Vec<LineRow> =
-            slices.into_iter().flat_map(|slice| slice.rows).map(read_row).collect::<Result<_, _>>()?;
+        let (mut lines, mut known_to) = (Vec::<LineRow>::new(), u64::MAX);
+        for slice in slices {
+            let rows = slice.rows.into_iter().map(read_row::<LineRow>).collect::<Result<Vec<_>, _>>()?;
+            // Beyond its last one, a shard that has more may have any.
+            if let (Some(_), Some(last)) = (&slice.next, rows.last()) {
+                known_to = known_to.min(last.line);
+            }
+            lines.extend(rows);
+        }
         lines.sort_unstable_by_key(|line| line.line);
-        let more = lines.len() > limit;
+        let found = lines.len();
+        lines.retain(|line| line.line <= known_to);
         lines.truncate(limit);
+        let more = known_to < u64::MAX || lines.len() < found;
         let next = lines.last().map(|line| line.line).filter(|_| more);
         Ok((lines, next))
     }

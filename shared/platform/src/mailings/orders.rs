@@ -2,7 +2,7 @@
 
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    EntryCounts, ImportState, MailingContent, MailingEvent, MailingId, MailingRow, MailingState, Move, Order,
+    ContentRequest, EntryCounts, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, Order, list_of,
     move_mailing,
 };
 
@@ -19,6 +19,8 @@ pub enum Ordered {
     Done(Box<MailingRow>),
     /// It is as it was asked to be.
     Already(Box<MailingRow>),
+    /// This very order was followed before, and was about so many entries.
+    Replayed(Box<MailingRow>, u64),
     /// It cannot be asked of a mailing in this state.
     Refused(Box<MailingRow>),
     /// There was another order with this key.
@@ -57,10 +59,12 @@ impl Mailings {
                 MailingState::Queued => after.hand_out(invocation.now),
                 MailingState::Canceled => {
                     after.finished_at = Some(invocation.now);
-                    match imported {
+                    match row.import {
                         // Its entries are told.
-                        true => after.hand_out(invocation.now),
-                        false => after.rests(),
+                        ImportState::Done => after.hand_out(invocation.now),
+                        // So are those that are there by now, as soon as somebody has counted them.
+                        ImportState::Queued | ImportState::Running => after.hand_to_importer(invocation.now),
+                        ImportState::AwaitingUpload | ImportState::Failed => after.rests(),
                     }
                 }
                 _ => {}
@@ -78,14 +82,17 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         id: &MailingId,
-        content: &MailingContent,
-        list: Option<&str>,
-        unsubscribe: bool,
+        asked: &ContentRequest,
     ) -> Result<Ordered, StoreError> {
+        let content = &asked.content;
         for _ in 0..ROUNDS {
             let Some(row) = self.get(invocation, id).await? else { return Ok(Ordered::NoMailing) };
             let stored = self.content(invocation, id).await?;
-            let same_list = row.list.as_deref() == list && row.unsubscribe == unsubscribe;
+            // What is not said is as the upload said.
+            let named_list = asked.list.clone().or_else(|| row.named_list.clone());
+            let list = list_of(named_list.as_deref(), Some(&content.from));
+            let unsubscribe = asked.unsubscribe.unwrap_or(row.unsubscribe);
+            let same_list = row.list == list && row.unsubscribe == unsubscribe;
             if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version)
                 && same_list
             {
@@ -97,8 +104,10 @@ impl Mailings {
             }
             let mut after = MailingRow {
                 content_version: row.content_version + 1,
-                list: list.map(str::to_owned),
+                named_list,
+                list,
                 unsubscribe,
+                problem: None,
                 ..row.clone()
             };
             if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
@@ -129,9 +138,10 @@ impl Mailings {
             if let Some(known) =
                 asked.order.as_ref().and_then(|order| row.orders.iter().find(|one| one.key == order.key))
             {
-                let same = asked.order.as_ref() == Some(known);
-                let told = if same { Ordered::Already(Box::new(row)) } else { Ordered::KeyReused };
-                return Ok((told, self.counts(invocation, id).await?));
+                let same = asked.order.as_ref().is_some_and(|order| order.body == known.body);
+                let entries = known.entries;
+                let told = if same { Ordered::Replayed(Box::new(row), entries) } else { Ordered::KeyReused };
+                return Ok((told, EntryCounts::default()));
             }
             let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
             let counts = self.counts(invocation, id).await?;
@@ -151,7 +161,8 @@ impl Mailings {
             if row.state != MailingState::Paused {
                 after.hand_out(invocation.now);
             }
-            after.orders.extend(asked.order.clone());
+            let entries = counts.failed + if asked.include_unknown { counts.unknown } else { 0 };
+            after.orders.extend(asked.order.clone().map(|order| Order { entries, ..order }));
             let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
             after.orders.drain(..surplus);
             match self.change(invocation, &row, after).await? {

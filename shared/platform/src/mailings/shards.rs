@@ -4,6 +4,7 @@
 use futures::future::try_join_all;
 use umavez_domain::keys;
 use umavez_domain::lease::Lease;
+use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
     AfterPass, Completion, EntryCounts, ImportState, LEASE_MS, MailingEvent, MailingId, MailingRow, MailingState, Move,
     Recover, ShardRow, ShardState, Take, after_pass, completion, is_abandoned, move_mailing, next_in_lane,
@@ -72,8 +73,9 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         mailing: &MailingRow,
-        shard: u32,
+        work: &ShardWork,
     ) -> Result<Taken, StoreError> {
+        let shard = work.shard;
         let Some(seen) = self.shard(invocation, &mailing.mailing_id, shard).await? else {
             return Ok(Taken::NothingToDo);
         };
@@ -84,6 +86,10 @@ impl Mailings {
             Take::Leave if seen.state == ShardState::Finished => return Ok(Taken::Finished),
             Take::Leave => return Ok(Taken::NothingToDo),
         };
+        // It was handed over again since: whoever has that word does it, at its time.
+        if work.seq < seen.emits && work.seq > 0 {
+            return Ok(Taken::NothingToDo);
+        }
         let held = Held { owner: invocation.request_id.clone(), epoch, until };
         let lease = Lease { lease_owner: held.owner.clone(), lease_epoch: epoch, lease_until: until.millis() };
         let mut row = ShardRow {
@@ -93,6 +99,10 @@ impl Mailings {
             emit: None,
             ..seen.clone()
         };
+        // An order that came since is about all of its entries.
+        if seen.cursor_order != seen.retried {
+            row.cursor = None;
+        }
         row.waits(until);
         let write = Write::changes(&self.table, keys::mailing_shard(&mailing.mailing_id, shard), &seen, &row)?;
         match self.store.write(invocation, write.when(unleased_as_read(&seen))).await? {
@@ -108,7 +118,7 @@ impl Mailings {
         row.waits(until);
         let (wake, wake_at) = (row.wake.clone().unwrap_or_default(), row.wake_at.clone().unwrap_or_default());
         let write = self.turn_write(turn, until)?.set("wake", wake).set("wake_at", wake_at).set_number("recoveries", 0);
-        match self.store.update_returning(invocation, write.when(turn.held.fence())).await? {
+        match self.store.update_returning(invocation, write.when(working(&turn.held))).await? {
             Returned::Row(item) => {
                 // What events and orders say of it meanwhile is told at its end.
                 let met: ShardRow = read_row(item)?;
@@ -131,12 +141,14 @@ impl Mailings {
         for _ in 0..ROUNDS {
             let id = &turn.row.mailing_id;
             let Some(seen) = self.shard(invocation, id, turn.row.shard).await? else { return Ok(false) };
-            if !is_mine(&seen, &turn.held) {
+            if !is_mine(&seen, &turn.held) || seen.state != ShardState::Processing {
                 return Ok(false);
             }
             let now = invocation.current();
             let ShardRow { counts, cursor, .. } = turn.row.clone();
-            let mut after = ShardRow { state: ShardState::Pending, counts, cursor, recoveries: 0, ..seen.clone() };
+            let cursor_order = turn.row.retried;
+            let mut after =
+                ShardRow { state: ShardState::Pending, counts, cursor, cursor_order, recoveries: 0, ..seen.clone() };
             if let Some(lease) = &mut after.lease {
                 lease.lease_until = now.millis();
             }
@@ -147,7 +159,7 @@ impl Mailings {
                 None => after.rests(),
             }
             // It is still this sender's, and handed out as it was read.
-            let mine = Condition::all([turn.held.fence(), Condition::is_number("emits", seen.emits)]);
+            let mine = Condition::all([working(&turn.held), Condition::is_number("emits", seen.emits)]);
             let write = Write::changes(&self.table, keys::mailing_shard(id, seen.shard), &seen, &after)?;
             if !matches!(self.store.write(invocation, write.when(mine)).await?, Written::Refused(_)) {
                 return Ok(true);
@@ -161,6 +173,7 @@ impl Mailings {
         let row = &turn.row;
         let write = Write::update(&self.table, keys::mailing_shard(&row.mailing_id, row.shard))
             .set_row(&row.counts, &[])?
+            .set_number("cursor_order", row.retried)
             .set_number("lease_until", until.millis());
         Ok(match &row.cursor {
             Some(cursor) => write.set("cursor", cursor),
@@ -181,7 +194,7 @@ impl Mailings {
         for _ in 0..ROUNDS {
             let shards = self.shards(invocation, id).await?;
             let Some(seen) = shards.iter().find(|one| one.shard == turn.row.shard) else { return Ok(Finished::Lost) };
-            if !is_mine(seen, &turn.held) {
+            if !is_mine(seen, &turn.held) || seen.state != ShardState::Processing {
                 return Ok(Finished::Lost);
             }
             let same = seen.touched == turn.row.touched
@@ -208,7 +221,7 @@ impl Mailings {
             };
             // It is this sender's, and as it was when its entries were counted.
             let counted = Condition::all([
-                turn.held.fence(),
+                working(&turn.held),
                 Condition::is_number("touched", seen.touched),
                 Condition::is_number("retried", seen.retried),
                 Condition::is_number("retried_unknown", seen.retried_unknown),
@@ -243,7 +256,7 @@ impl Mailings {
 
     /// Hands the shards of a mailing to senders that stand still: after content, resume, cancel, or an order to send failed
     /// entries again. Done twice, a shard is handed over twice, which its lease makes the same.
-    pub async fn hand_out(&self, invocation: &Invocation, id: &MailingId) -> Result<u64, StoreError> {
+    pub async fn hand_out(&self, invocation: &Invocation, id: &MailingId) -> Result<usize, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(0) };
         if !is_worked_on(&row) {
             return Ok(0);
@@ -252,16 +265,48 @@ impl Mailings {
         let shards = self.shards(invocation, id).await?;
         let reopened = shards.iter().map(|shard| self.follow_order(invocation, &row, shard));
         let shards = try_join_all(reopened).await?;
-        let mut handed = 0;
-        for shard in to_hand_out(&shards) {
-            let write = self.handing_over(shard, None, now)?;
-            handed += u64::from(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)));
+        let to_hand_out = to_hand_out(&shards);
+        for shard in &to_hand_out {
+            self.hand_over(invocation, shard, now).await?;
         }
-        let mut after = MailingRow { emit: None, recoveries: 0, ..row.clone() };
-        after.is_watched(now);
-        // Changed meanwhile, it is looked at again for what changed it.
-        self.change(invocation, &row, after).await?.ok();
-        Ok(handed)
+        if to_hand_out.is_empty() {
+            self.complete(invocation, id).await?;
+        }
+        self.handed_out(invocation, row).await?;
+        Ok(to_hand_out.len())
+    }
+
+    /// Until it is handed over, by whoever: a sender may have given it back since it was read.
+    async fn hand_over(&self, invocation: &Invocation, shard: &ShardRow, now: Timestamp) -> Result<(), StoreError> {
+        let mut seen = shard.clone();
+        for _ in 0..ROUNDS {
+            let write = self.handing_over(&seen, None, now)?;
+            match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => return Ok(()),
+                Written::Refused(None) => return Ok(()),
+                Written::Refused(Some(item)) => seen = read_row(item)?,
+            }
+            if seen.state == ShardState::Finished || seen.emits != shard.emits {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// The mailing's own word is done with, unless there is a newer one.
+    async fn handed_out(&self, invocation: &Invocation, row: MailingRow) -> Result<(), StoreError> {
+        let (emits, mut row) = (row.emits, row);
+        for _ in 0..ROUNDS {
+            let mut after = MailingRow { emit: None, recoveries: 0, ..row.clone() };
+            if is_worked_on(&row) {
+                after.is_watched(invocation.current());
+            }
+            match self.change(invocation, &row, after).await? {
+                Err(Some(met)) if met.emits == emits => row = met,
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
     }
 
     /// Reopens a shard that has entries which an order is about, or tells it of the order.
@@ -412,19 +457,25 @@ impl Mailings {
             (Recover::Leave, ShardState::Pending) => {
                 Condition::all([Condition::is_number("emits", seen.emits), Condition::is("state", seen.state.as_str())])
             }
-            _ => return Ok(Recovered::Left),
+            // Nobody is to look for it.
+            (Recover::Leave, ShardState::Finished) => {
+                after.recoveries = seen.recoveries;
+                Condition::is("state", ShardState::Finished.as_str())
+            }
+            (Recover::Leave, ShardState::Processing) => return Ok(Recovered::Left),
         };
         let emit_id = match lost {
             Recover::Requeue { emit_id, .. } => Some(emit_id),
             Recover::Leave => None,
         };
-        match is_worked_on(&mailing) {
+        match is_worked_on(&mailing) && seen.state != ShardState::Finished {
             true => after.hand_over(None, emit_id, now),
             false => after.rests(),
         }
         let key = keys::mailing_shard(id, shard);
         let write = Write::changes(&self.table, key, &seen, &after)?.when(unchanged);
-        if matches!(self.store.write(invocation, write).await?, Written::Refused(_)) {
+        let refused = matches!(self.store.write(invocation, write).await?, Written::Refused(_));
+        if refused || seen.state == ShardState::Finished {
             return Ok(Recovered::Left);
         }
         self.abandon(invocation, id).await?;
@@ -471,10 +522,13 @@ impl Mailings {
             }
             ImportState::Failed => return Ok(Recovered::Left),
             ImportState::Done => {
+                let shards = self.shards(invocation, id).await?;
+                let ordered = shards.iter().any(|shard| shard.retried < row.retry);
                 match self.complete(invocation, id).await? {
-                    Some((Completion::Complete(_), ended)) => {
-                        return Ok(ended.map_or(Recovered::Left, |_| Recovered::Completed));
-                    }
+                    Some((Completion::Complete(_), Some(_))) => return Ok(Recovered::Completed),
+                    // An order that no shard was told of is told again.
+                    Some((Completion::Complete(_), None)) if !ordered => return Ok(Recovered::Left),
+                    Some((Completion::Complete(_), None)) => {}
                     Some((Completion::Mismatch { .. }, _)) => {
                         after.is_watched(now);
                         self.change(invocation, &row, after).await?.ok();
@@ -482,9 +536,8 @@ impl Mailings {
                     }
                     Some((Completion::Open(_), _)) | None => {}
                 }
-                let shards = self.shards(invocation, id).await?;
                 let still = to_hand_out(&shards).into_iter().any(|shard| shard.wake.is_none());
-                let told = row.emit.is_some();
+                let told = row.emit.is_some() || ordered;
                 match is_worked_on(&row) && (still || told) {
                     true => after.hand_out(now),
                     false => {
@@ -507,6 +560,11 @@ fn is_worked_on(row: &MailingRow) -> bool {
     let canceled = row.state == MailingState::Canceled;
     let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
     row.import == ImportState::Done && (canceled || open && row.is_ready())
+}
+
+/// It is this sender's, and being worked on: recovery takes it from a sender that is late, and what is finished stays so.
+fn working(held: &Held) -> Condition {
+    Condition::all([held.fence(), Condition::is("state", ShardState::Processing.as_str())])
 }
 
 /// Nobody has taken or renewed its lease since it was read.
