@@ -16,6 +16,8 @@ use crate::scenario::{Kind, Scenario};
 
 /// Longer than any visibility timeout, lease and check of the scenarios.
 const SWEEP: Duration = Duration::from_secs(700);
+/// Longer than any queue hides a message that nobody settles.
+const HIDDEN: Duration = Duration::from_secs(5_600);
 /// After the faults are off, everything accepted is terminal within so many.
 const SWEEPS: usize = 3;
 /// How often a client with a key asks again when it got no answer.
@@ -88,6 +90,10 @@ async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -
             for _ in 0..if scenario.swept { SWEEPS } else { 0 } {
                 run.sweep().await;
             }
+            // What a dead worker had been handed comes back when its queue's own time is over.
+            if run.is_anything_hidden().await {
+                run.world.advance(HIDDEN).await;
+            }
             // What was sent is the scenario's to judge.
             let sent = run.world.stack.catcher().sent(None, None).len();
             let server_errors = run.unavailable(strikes.len());
@@ -113,6 +119,27 @@ impl Run {
         panic!("{what}: no answer in {TRIES} tries");
     }
 
+    /// As [`Self::ask`], with any body.
+    pub async fn ask_with(
+        &self,
+        what: &str,
+        key: &str,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Answer {
+        for _ in 0..TRIES {
+            let request = self.world.request(method.clone(), path).bearer_auth(KEY).header("idempotency-key", key);
+            let request = request.header("content-type", content_type).body(body.clone());
+            let answer = self.told(what, self.world.send(request).await);
+            if answer.status < 500 {
+                return answer;
+            }
+        }
+        panic!("{what}: no answer in {TRIES} tries");
+    }
+
     /// Asks once, without a key: an answer that is lost stays lost.
     pub async fn ask_once(&self, what: &str, path: &str, body: &Value) -> Answer {
         self.once(what, None, path, body).await
@@ -121,7 +148,10 @@ impl Run {
     async fn once(&self, what: &str, key: Option<&str>, path: &str, body: &Value) -> Answer {
         let request = self.world.request(Method::POST, path).bearer_auth(KEY).json(body);
         let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
-        let answer = self.world.send(request).await;
+        self.told(what, self.world.send(request).await)
+    }
+
+    fn told(&self, what: &str, answer: Answer) -> Answer {
         let at = self.world.stack.calls().position();
         let mut line = format!("client: {what} -> {}", answer.status);
         for name in ["can_send", "released", "created"] {
@@ -150,6 +180,15 @@ impl Run {
         if moved || model.functions.iter().any(|function| !function.queue_sources.is_empty()) {
             self.world.advance(SWEEP).await;
         }
+    }
+
+    async fn is_anything_hidden(&self) -> bool {
+        for queue in &self.world.stack.model().queues {
+            if self.world.stack.queues().counts(&queue.name).await.is_ok_and(|counts| counts.waiting > 0) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Requests that were answered "try again": only faults cause them, and nothing causes an answer of 500.

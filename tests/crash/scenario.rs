@@ -32,18 +32,21 @@ pub enum Kind {
     ReplyLost,
     ErrorAfterApply,
     Throttled,
+    /// The first half of a batch is done, and the rest throttled.
+    Partial,
     Conflict,
     /// Held up while others go on.
     Stalled,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::KilledBefore,
         Self::KilledAfter,
         Self::ReplyLost,
         Self::ErrorAfterApply,
         Self::Throttled,
+        Self::Partial,
         Self::Conflict,
         Self::Stalled,
     ];
@@ -51,6 +54,7 @@ impl Kind {
     pub fn fits(self, operation: &str, concurrent: bool) -> bool {
         match self {
             Self::Conflict => operation == "TransactWriteItems",
+            Self::Partial => operation == "BatchExecuteStatement",
             Self::Stalled => concurrent,
             _ => true,
         }
@@ -63,6 +67,7 @@ impl Kind {
             Self::ReplyLost => Action::DropReply,
             Self::ErrorAfterApply => Action::ErrorAfter,
             Self::Throttled => Action::Throttle,
+            Self::Partial => Action::Partial,
             Self::Conflict => Action::Conflict,
             Self::Stalled => Action::DelayBefore,
         }

@@ -3,6 +3,7 @@
 mod ingest;
 mod intents;
 mod jobs;
+mod mailings;
 mod outbound;
 
 use crate::scenario::Scenario;
@@ -12,6 +13,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(jobs::scenarios());
     all.extend(outbound::scenarios());
     all.extend(ingest::scenarios());
+    all.extend(mailings::scenarios());
     all
 }
 

@@ -1,0 +1,341 @@
+//! Mailings: a file becomes a mailing once, each recipient is called once per attempt and settled, and totals add up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::aws::Aws;
+use umavez_tests::Setup;
+
+use crate::run::{Point, Run};
+use crate::scenario::Scenario;
+
+/// Slots so far apart that one mail is settled before the next is claimed: the calls come in the same order every time.
+fn setup() -> Setup {
+    Setup::default().parameter("SendRates", r#"{"email": {"sender": "10/1s"}}"#)
+}
+
+const FILE: &str = "email,nome\nana@example.com,Ana\nbia@example.com,Bia\nANA@example.com,Ana\nnot an address,X\n";
+/// More lines than are read between two checkpoints.
+const MANY: usize = 2_100;
+
+pub fn scenarios() -> Vec<Scenario> {
+    let scenario =
+        |name, play, audit, strikes| Scenario { name, setup, play, audit, concurrent: false, swept: true, strikes };
+    vec![
+        scenario(
+            "a mailing is uploaded, imported and sent",
+            |run| Box::pin(send(run)),
+            |run| Box::pin(sent_or_unknown(run)),
+            |point| {
+                point.function.starts_with("mailing") && is_effect(point)
+                    || point.function == "delivery-events" && point.nth <= 2
+            },
+        ),
+        scenario(
+            "a mailing of more than one checkpoint is imported",
+            |run| Box::pin(import_many(run)),
+            |run| Box::pin(imported_many(run)),
+            |point| {
+                let first_or_last = point.nth <= 2 || point.nth == MANY.div_ceil(25) as u64;
+                let insert = point.operation == "BatchExecuteStatement" && first_or_last;
+                point.function == "mailing-importer"
+                    && (insert
+                        || point.operation == "GetObject" && point.nth == 1
+                        || point.operation == "UpdateItem" && point.nth == 2)
+            },
+        ),
+        scenario(
+            "a mailing is held, goes on, and its failures are sent again",
+            |run| Box::pin(orders(run)),
+            |run| Box::pin(all_sent(run)),
+            |point| {
+                let order = point.function == "mailings-api" && point.operation == "UpdateItem";
+                let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 1;
+                let again = point.function == "mailing-sender" && is_effect(point) && point.nth > 10;
+                order || handed || again
+            },
+        ),
+        scenario(
+            "a mailing is canceled",
+            |run| Box::pin(cancel(run)),
+            |run| Box::pin(canceled(run)),
+            |point| {
+                let told = point.function == "mailing-sender" && is_effect(point);
+                let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 1;
+                told || handed || point.function == "mailings-api" && point.operation == "UpdateItem"
+            },
+        ),
+        scenario(
+            "a bad upload gives its name free",
+            |run| Box::pin(bad_upload(run)),
+            |run| Box::pin(given_free(run)),
+            |point| {
+                point.function == "mailing-importer" && is_effect(point) && point.operation != "BatchExecuteStatement"
+            },
+        ),
+        scenario(
+            "a sender of a mailing was not heard of again",
+            |run| Box::pin(abandon(run)),
+            |run| Box::pin(sent_or_unknown(run)),
+            |point| {
+                point.function == "recovery"
+                    && point.target.contains("mailings")
+                    && (point.operation != "Query" || point.nth == 1)
+            },
+        ),
+        Scenario {
+            concurrent: true,
+            ..scenario(
+                "rivals with one file name",
+                |run| Box::pin(rivals(run)),
+                |run| Box::pin(one_mailing(run)),
+                |point| point.function == "mailings-api" && is_effect(point),
+            )
+        },
+    ]
+}
+
+/// What changes something, and the first of each kind of look: between two looks nothing can be half done.
+fn is_effect(point: &Point) -> bool {
+    let look = ["GetItem", "Query", "BatchGetItem", "GetSecretValue", "GetObject"].contains(&point.operation.as_str());
+    !look || point.nth == 1
+}
+
+const BOUNDARY: &str = "a-boundary";
+
+async fn upload(run: &Run, key: &str, name: &str, file: &str, content: bool) -> String {
+    let mut body = String::new();
+    let fields = [("subject", "Oi"), ("text", "Oi {{nome}}"), ("from", "loja@example.com")];
+    for (field, value) in fields.iter().filter(|_| content) {
+        body.push_str(&format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{field}\"\r\n\r\n{value}\r\n"));
+    }
+    let head = format!("Content-Disposition: form-data; name=\"file\"; filename=\"{name}\"");
+    body.push_str(&format!("--{BOUNDARY}\r\n{head}\r\n\r\n{file}\r\n--{BOUNDARY}--\r\n"));
+    let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+    let answer = run.ask_with("upload", key, Method::POST, "/mailings", &kind, body.into_bytes()).await;
+    assert!(answer.status < 300, "an upload was refused: {}", answer.body);
+    answer.text("/mailingId")
+}
+
+async fn order(run: &Run, id: &str, what: &str) {
+    let answer = run.ask(what, what, &format!("/mailings/{id}/{what}"), &json!({})).await;
+    assert!(answer.status < 300, "{what}: {}", answer.body);
+}
+
+async fn send(run: &Run) {
+    upload(run, "a", "a.csv", FILE, true).await;
+    run.world.drain().await;
+}
+
+async fn import_many(run: &Run) {
+    let rows: String = (0..MANY).map(|n| format!("user{}@example.com\n", n % (MANY - 50))).collect();
+    upload(run, "a", "many.csv", &format!("email\n{rows}"), false).await;
+    run.world.drain().await;
+}
+
+async fn orders(run: &Run) {
+    let rejected = [("x-amzn-errortype".to_owned(), "MessageRejected".to_owned())].into();
+    let answer = Scripted { status: 400, headers: rejected, body: json!({"message": "no"}) };
+    let fault = CallFault { service: Some("ses".to_owned()), answer: Some(answer), ..CallFault::first(Action::Answer) };
+    let id = upload(run, "a", "a.csv", FILE, false).await;
+    run.world.drain().await;
+    order(run, &id, "pause").await;
+    let content = json!({"subject": "Oi", "text": "Oi {{nome}}", "from": "loja@example.com"}).to_string();
+    let path = format!("/mailings/{id}/content");
+    let put = run.ask_with("content", "c", Method::PUT, &path, "application/json", content.into_bytes()).await;
+    assert_eq!(put.status, 200, "{}", put.body);
+    run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+    order(run, &id, "resume").await;
+    run.world.drain().await;
+    order(run, &id, "retry-failed").await;
+    run.world.drain().await;
+    // What a fault kept from failing in time is asked for again.
+    run.world.advance(Duration::from_secs(700)).await;
+    run.world.tick("Recovery").await;
+    let answer = run.ask("again", "again", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
+    assert!(answer.status < 300 || answer.status == 409, "{}", answer.body);
+    run.world.drain().await;
+}
+
+async fn cancel(run: &Run) {
+    let id = upload(run, "a", "a.csv", FILE, false).await;
+    run.world.drain().await;
+    order(run, &id, "cancel").await;
+    run.world.drain().await;
+}
+
+async fn bad_upload(run: &Run) {
+    let body = json!({"filename": "a.csv", "subject": "Oi", "text": "Oi", "from": "loja@example.com"});
+    let answer = run.ask("bad upload", "a", "/mailings/uploads", &body).await;
+    let id = answer.text("/mailingId");
+    let s3 = Aws::at(run.world.stack.front_url(), "test").s3();
+    let bucket = run.world.stack.output("UploadsBucket").expect("a bucket");
+    let put = s3.put_object().bucket(bucket).key(format!("mailings/uploads/{id}.csv"));
+    put.body(b"email\n\"ana@example.com\n".to_vec().into()).send().await.expect("put");
+    run.world.drain().await;
+    // Whoever was struck is done when it comes back.
+    run.world.advance(Duration::from_secs(700)).await;
+    run.world.tick("Recovery").await;
+    run.world.advance(Duration::from_secs(5_500)).await;
+    upload(run, "b", "a.csv", "email,nome\nbia@example.com,Bia\n", true).await;
+    run.world.drain().await;
+}
+
+async fn abandon(run: &Run) {
+    let fault = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::KillBefore) };
+    run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+    upload(run, "a", "a.csv", FILE, true).await;
+    run.world.drain().await;
+    run.world.advance(Duration::from_secs(60)).await;
+    run.world.tick("Recovery").await;
+}
+
+async fn rivals(run: &Run) {
+    let ask = |key: &'static str, file: &'static str| async move { upload(run, key, "a.csv", file, true).await };
+    let (a, b) = tokio::join!(ask("a", FILE), ask("b", "email,nome\nbia@example.com,Bia\nana@example.com,Ana\n"));
+    assert_eq!(a, b, "both are told the one");
+    run.world.drain().await;
+}
+
+/// The rows of the one mailing that was not given up: itself, its shards, its entries.
+struct Rows {
+    mailing: Value,
+    shards: Vec<Value>,
+    entries: Vec<Value>,
+}
+
+async fn the_one(run: &Run) -> Rows {
+    let rows = run.world.rows("MailingsTable").await;
+    let of = |prefix: &str| -> Vec<Value> {
+        rows.iter().filter(|row| row["sk"].as_str().is_some_and(|sk| sk.starts_with(prefix))).cloned().collect()
+    };
+    let mailings: Vec<_> = of("MAILING").into_iter().filter(|row| row["state"] != "FAILED").collect();
+    assert_eq!(mailings.len(), 1, "one mailing: {mailings:?}");
+    let names = of("NAME");
+    assert_eq!(names.len(), 1, "one name");
+    assert_eq!(names[0]["mailing_id"], mailings[0]["mailing_id"], "the name is the mailing's");
+    let mailing = mailings.into_iter().next().expect("one");
+    let entries = of("ENTRY#").into_iter().filter(|row| {
+        row["pk"].as_str().is_some_and(|pk| pk.contains(mailing["mailing_id"].as_str().unwrap_or_default()))
+    });
+    Rows { shards: of("SHARD#"), entries: entries.collect(), mailing }
+}
+
+/// What must hold of any mailing that is over.
+async fn adds_up(run: &Run, state: &str) -> Rows {
+    let rows = the_one(run).await;
+    assert_eq!(rows.mailing["state"], state, "accepted, and lost: {}", rows.mailing);
+    assert_eq!(rows.mailing["import"], "DONE");
+    assert!(rows.mailing["wake"].is_null(), "over, and still looked for: {}", rows.mailing);
+    let mut counted: BTreeMap<String, i64> = BTreeMap::new();
+    for entry in &rows.entries {
+        let state = entry["state"].as_str().expect("a state");
+        assert!(state != "PENDING" && state != "SENDING", "left on its way: {entry}");
+        *counted.entry(state.to_lowercase()).or_default() += 1;
+    }
+    for shard in &rows.shards {
+        assert_eq!(shard["state"], "FINISHED", "{shard}");
+        assert!(shard["wake"].is_null(), "finished, and still looked for: {shard}");
+    }
+    for name in ["pending", "sending", "sent", "failed", "unknown", "suppressed", "canceled"] {
+        let told: i64 = rows.shards.iter().filter_map(|shard| shard[name].as_i64()).sum();
+        assert_eq!(told, counted.get(name).copied().unwrap_or(0), "{name}: {:?}", rows.shards);
+    }
+    calls_are_attempts(run, &rows);
+    rows
+}
+
+/// I5: the provider is called at most once per attempt, and each mail says which one it is of.
+fn calls_are_attempts(run: &Run, rows: &Rows) {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for sent in run.world.stack.catcher().sent(Some("email"), None) {
+        *seen.entry(sent.body["EmailTags"].to_string()).or_default() += 1;
+    }
+    assert!(seen.values().all(|times| *times == 1), "an attempt was called twice: {seen:?}");
+    for entry in &rows.entries {
+        let to = entry["email"].as_str().expect("an address");
+        let mails = run.world.stack.catcher().sent(Some("email"), Some(to)).len();
+        let attempts = entry["attempt"].as_u64().unwrap_or(0);
+        assert!(mails as u64 <= attempts, "more mails than attempts: {entry}");
+        if entry["state"] == "SENT" {
+            assert!(mails >= 1, "said to be sent: {entry}");
+        }
+    }
+}
+
+async fn sent_or_unknown(run: &Run) {
+    let rows = adds_up(run, "COMPLETED").await;
+    let progress = &rows.mailing["progress"];
+    let told = ["rows", "recipients", "duplicates", "invalid"].map(|name| progress[name].as_i64());
+    assert_eq!(told, [Some(4), Some(2), Some(1), Some(1)], "{progress}");
+    assert_eq!(rows.entries.len(), 2);
+    for entry in &rows.entries {
+        let to = entry["email"].as_str().expect("an address");
+        let mails = run.world.stack.catcher().sent(Some("email"), Some(to)).len();
+        assert!(mails <= 1, "twice: {entry}");
+        match entry["state"].as_str() {
+            // Whatever SES took is known to have been sent: its events say so.
+            Some("SENT") => assert_eq!(mails, 1, "{entry}"),
+            Some("UNKNOWN") => assert_eq!(mails, 0, "SES told of it: {entry}"),
+            _ => panic!("neither sent nor unknown: {entry}"),
+        }
+    }
+    let unknown = rows.entries.iter().filter(|entry| entry["state"] == "UNKNOWN").count();
+    let struck = run.world.stack.calls().since(0).into_iter().filter(|call| call.fault.is_some());
+    let at_a_call = struck
+        .filter(|call| call.caller == "mailing-sender" && (call.service == "ses" || call.operation == "UpdateItem"));
+    assert!(unknown <= at_a_call.count(), "unknown for no reason: {:?}", rows.entries);
+}
+
+async fn imported_many(run: &Run) {
+    let rows = the_one(run).await;
+    assert_eq!(
+        (&rows.mailing["state"], &rows.mailing["import"]),
+        (&json!("PENDING"), &json!("DONE")),
+        "{}",
+        rows.mailing
+    );
+    let progress = &rows.mailing["progress"];
+    let (many, distinct) = (MANY as i64, MANY as i64 - 50);
+    let told = ["rows", "recipients", "duplicates"].map(|name| progress[name].as_i64());
+    assert_eq!(told, [Some(many), Some(distinct), Some(50)], "{progress}");
+    assert_eq!(rows.entries.len() as i64, distinct);
+    let pending: i64 = rows.shards.iter().filter_map(|shard| shard["pending"].as_i64()).sum();
+    assert_eq!(pending, distinct, "the shards know their entries");
+    let lines = run.world.rows("MailingsTable").await;
+    let told = lines.iter().filter(|row| row["reason"] == "duplicate").count();
+    assert_eq!(told, 50, "each line that came twice is told once");
+}
+
+async fn all_sent(run: &Run) {
+    let rows = adds_up(run, "COMPLETED").await;
+    for entry in &rows.entries {
+        let to = entry["email"].as_str().expect("an address");
+        let mails = run.world.stack.catcher().sent(Some("email"), Some(to)).len();
+        let unsettled = entry["state"] == "UNKNOWN" && mails == 0;
+        assert!(entry["state"] == "SENT" && mails == 1 || unsettled, "{mails} mails: {entry}");
+    }
+}
+
+async fn canceled(run: &Run) {
+    let rows = adds_up(run, "CANCELED").await;
+    assert!(rows.entries.iter().all(|entry| entry["state"] == "CANCELED"), "{:?}", rows.entries);
+    assert!(run.world.stack.catcher().sent(None, None).is_empty());
+}
+
+async fn given_free(run: &Run) {
+    let rows = adds_up(run, "COMPLETED").await;
+    assert_eq!(rows.mailing["turn"], 1, "the name was given free once");
+    assert_eq!(rows.entries.len(), 1);
+    assert_eq!(run.world.stack.catcher().sent(None, None).len(), 1);
+}
+
+async fn one_mailing(run: &Run) {
+    let rows = adds_up(run, "COMPLETED").await;
+    assert_eq!(rows.entries.len(), 2);
+    let addresses: Vec<_> = run.world.stack.catcher().sent(None, None).into_iter().flat_map(|sent| sent.to).collect();
+    assert_eq!(addresses.len(), 2, "{addresses:?}");
+}
