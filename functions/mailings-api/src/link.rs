@@ -26,7 +26,7 @@ pub async fn leave(deps: &Deps, invocation: &Invocation, request: &Request) -> R
     };
     let source = UnsubscribeSource::of_post(request.body());
     let row = UnsubscribeRow::by_link(&entry, &list, source, invocation.now);
-    if deps.unsubscribes.add(invocation, &row).await? {
+    if deps.unsubscribes.add(invocation, &row).await?.is_none() {
         let event = Event::MailingUnsubscribed.as_str();
         let (mailing_id, source) = (entry.mailing.as_str(), source.as_str());
         tracing::info!(event, mailing_id, source, request_id = invocation.request_id);
