@@ -238,7 +238,7 @@ async fn a_bounce_puts_the_address_on_the_list_and_the_next_mailing_leaves_it_ou
 }
 
 /// The link in the mail to an address.
-fn link(world: &World, to: &str) -> String {
+pub fn link(world: &World, to: &str) -> String {
     let sent = world.stack.catcher().sent(Some("email"), Some(to));
     let headers =
         sent.last().expect("a mail").body["Content"]["Simple"]["Headers"].as_array().expect("headers").clone();

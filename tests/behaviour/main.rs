@@ -17,3 +17,4 @@ mod outbound_events;
 mod outbound_outcomes;
 mod outbox;
 mod store;
+mod suppressions;

@@ -29,11 +29,11 @@ pub async fn leave(deps: &Deps, invocation: &Invocation, request: &Request) -> R
     };
     let source = UnsubscribeSource::of_post(request.body());
     let row = UnsubscribeRow::by_link(&entry, &list, source, invocation.now);
-    let added = match deps.unsubscribes.add(invocation, &row).await {
-        Ok(added) => added,
+    let standing = match deps.unsubscribes.add(invocation, &row).await {
+        Ok(standing) => standing,
         Err(error) => return Ok(later(invocation, language, &Problem::from(error))),
     };
-    if added {
+    if standing.is_none() {
         let event = Event::MailingUnsubscribed.as_str();
         let (mailing_id, source) = (entry.mailing.as_str(), source.as_str());
         tracing::info!(event, mailing_id, source, request_id = invocation.request_id);

@@ -11,6 +11,7 @@ use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::Unsubscribes;
 use umavez_platform::outbound::{Messages, Suppressions};
 use umavez_platform::store::Store;
 
@@ -53,6 +54,7 @@ pub const ROUTES: &[Route] = &[
 pub struct Deps {
     pub messages: Messages,
     pub suppressions: Suppressions,
+    pub unsubscribes: Unsubscribes,
     pub types: IntentTypes,
 }
 
@@ -63,7 +65,8 @@ impl Deps {
             .map_err(|error| ConfigError::malformed("INTENT_TYPE_OPTIONS", format!("usable: {error}")))?;
         let messages = Messages::from_env(&Store::new(Aws::from_env()?.dynamodb()))?;
         let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
-        Ok(Self { messages, suppressions, types })
+        let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
+        Ok(Self { messages, suppressions, unsubscribes, types })
     }
 }
 

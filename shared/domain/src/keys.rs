@@ -137,7 +137,8 @@ pub fn rate_of_chat(channel: &str, sender: &str, to: &str) -> Key {
     Key { pk: format!("RATE#{channel}#{sender}#{}", short_hash(to)), sk: "CHAT".to_owned() }
 }
 
-fn short_hash(text: &str) -> String {
+/// What a foreign or personal text is known by.
+pub(crate) fn short_hash(text: &str) -> String {
     hex::encode(&Sha256::digest(text.as_bytes())[..16])
 }
 
@@ -209,8 +210,15 @@ pub fn mailing_of(key: &Key) -> Option<(MailingId, Option<u32>)> {
 
 /// Whoever left a list: spread over sixteen partitions by the hash of the address, as other suppressions are.
 pub fn unsubscribed(list: &str, email_hash: &str) -> Key {
-    let shard = email_hash.get(..1).unwrap_or("0");
-    Key { pk: format!("UNSUBSCRIBED#{}#{shard}", short_hash(list)), sk: email_hash.to_owned() }
+    let shard = email_hash.get(..1).and_then(|digit| u32::from_str_radix(digit, 16).ok()).unwrap_or(0);
+    Key { pk: unsubscribed_from(list, shard), sk: email_hash.to_owned() }
+}
+
+/// One partition of those who left a list. However a list's name is typed, who left it has left it: its case and its spaces
+/// make no other list.
+pub fn unsubscribed_from(list: &str, shard: u32) -> String {
+    let list = list.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&list))
 }
 
 /// The row of a mailing.
@@ -344,6 +352,14 @@ mod tests {
             shown(unsubscribed("news", "08168cd80dfd534ab0f10af10f1303fe")),
             "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#0 | 08168cd80dfd534ab0f10af10f1303fe"
         );
+        assert_eq!(unsubscribed_from("news", 15), "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#f");
+        for list in ["Promoções de Março", " promoções  DE\u{a0}março\t"] {
+            assert_eq!(
+                shown(unsubscribed(list, "e8168cd80dfd534ab0f10af10f1303fe")),
+                "UNSUBSCRIBED#117b76b791713f39e08505306a90af98#e | e8168cd80dfd534ab0f10af10f1303fe",
+                "{list}"
+            );
+        }
         assert_eq!(shown(mailing(&id)), "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c | MAILING");
         assert_eq!(shown(mailing_content(&id)), "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c | CONTENT");
         assert_eq!(shown(mailing_shard(&id, 7)), "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c | SHARD#07");

@@ -27,13 +27,15 @@ mod upload;
 mod views;
 
 pub use check::{Checked, MOST_ROWS, check_file, file_error};
-pub use content::{ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_of, values};
+pub use content::{
+    ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_name, list_of, values,
+};
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
 pub use identity::{
-    Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, file_name, judge_entry,
-    judge_upload, shard_of_line, shards_of,
+    Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, email_hash, file_name,
+    judge_entry, judge_upload, shard_of_line, shards_of,
 };
 pub use lanes::{LANES, first_in_lanes, next_in_lane, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};

@@ -9,6 +9,7 @@ mod conflicts;
 mod error;
 mod many;
 mod read;
+mod spread;
 mod transact;
 mod write;
 
@@ -23,6 +24,7 @@ pub use condition::Condition;
 pub use error::StoreError;
 pub use many::Insert;
 pub use read::{Found, IndexOf, Page, PageOf, Slice, SliceOf};
+pub use spread::{SpreadOf, SpreadPlace};
 pub use transact::{Refusal, Transacted};
 pub use write::{Returned, Write, Written};
 

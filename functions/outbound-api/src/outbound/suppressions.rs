@@ -1,73 +1,119 @@
-//! `GET`, `POST` and `DELETE /suppressions`: the addresses that are not written to.
+//! `GET`, `POST` and `DELETE /suppressions`: the addresses that are not written to. With `list`, those who left that list of
+//! mailings; of them only hashes are stored, so an address is told to whoever asked by it.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem};
+use umavez_domain::codes::Event;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys::SUPPRESSION_SHARDS;
+use umavez_domain::mailings::{UnsubscribeRow, email_hash};
 use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::suppression::{self, SuppressionView, read_address};
+use umavez_domain::outbound::suppression::{Reach, SuppressionRequest, SuppressionRow, SuppressionView};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
+use umavez_platform::store::SpreadPlace;
 
 use crate::Deps;
 
-/// One channel's list; with `to`, that address only.
+/// Those of one channel or one list; with `to`, that address only.
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
-    let channel = paging::required(request, "channel", &mut errors);
-    if let Some((channel, to)) = channel.zip(paging::optional(request, "to")) {
-        let Some((channel, to)) = read_address(channel, to, &mut errors) else { return Err(Problem::invalid(errors)) };
-        let row = deps.suppressions.get(invocation, channel, &to).await?;
-        let found: Vec<_> = row.into_iter().map(SuppressionView::from).collect();
+    let reach = reach(request, &mut errors);
+    if let Some((reach, to)) = reach.as_ref().zip(paging::optional(request, "to")) {
+        let to = reach.read_to(to, &mut errors).ok_or_else(|| Problem::invalid(errors))?;
+        let found: Vec<_> = one(deps, invocation, reach, &to).await?.into_iter().collect();
         return Answer::json(200, &json!({"suppressions": found, "cursor": null}));
     }
-    let channel = channel.and_then(|text| known_channel(text, &mut errors));
     let limit = paging::limit(request, &mut errors);
     let after = paging::cursor(request, &mut errors, |text| place(text).is_some());
-    let Some(channel) = channel.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
+    let Some(reach) = reach.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
     let after = after.as_deref().and_then(place);
-    let (rows, next) = deps.suppressions.page(invocation, channel, after, limit).await?;
-    let suppressions: Vec<_> = rows.into_iter().map(SuppressionView::from).collect();
+    let (suppressions, next) = page(deps, invocation, &reach, after, limit).await?;
     let cursor = next.map(|(shard, place)| paging::to_cursor(&format!("{shard}/{place}")));
     Answer::json(200, &json!({"suppressions": suppressions, "cursor": cursor}))
 }
 
-/// Putting an address on the list twice is as good as once: the first reason stands.
+/// Suppressing an address twice is as good as once: the first reason stands.
 pub async fn add(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let row = suppression::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
-    match deps.suppressions.add(invocation, &row).await? {
-        None => {
-            tell(invocation, row.channel, Event::SuppressionAdded);
-            Answer::json(201, &SuppressionView::from(row))
+    let asked = SuppressionRequest::read(&request.object()?).map_err(Problem::invalid)?;
+    let SuppressionRequest { reach, to, note } = asked;
+    let channel = reach.channel();
+    let (is_new, view) = match reach {
+        Reach::Channel(channel) => {
+            let row = SuppressionRow::by_operator(channel, &to, note, invocation.now);
+            let standing = deps.suppressions.add(invocation, &row).await?;
+            (standing.is_none(), SuppressionView::from(standing.unwrap_or(row)))
         }
-        Some(standing) => Answer::json(200, &SuppressionView::from(standing)),
+        Reach::List(list) => {
+            let row = UnsubscribeRow::by_operator(list, &to, note, invocation.now);
+            let standing = deps.unsubscribes.add(invocation, &row).await?;
+            (standing.is_none(), standing.unwrap_or(row).view(Some(&to)))
+        }
+    };
+    if is_new {
+        tell(invocation, channel, Event::SuppressionAdded);
     }
+    Answer::json(if is_new { 201 } else { 200 }, &view)
 }
 
 pub async fn remove(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
-    let channel = paging::required(request, "channel", &mut errors);
+    let reach = reach(request, &mut errors);
     let to = paging::required(request, "to", &mut errors);
-    let address = channel.zip(to).and_then(|(channel, to)| read_address(channel, to, &mut errors));
-    let Some((channel, to)) = address else { return Err(Problem::invalid(errors)) };
-    let removed = deps.suppressions.remove(invocation, channel, &to).await?;
+    let asked = reach.zip(to).and_then(|(reach, to)| reach.read_to(to, &mut errors).map(|to| (reach, to)));
+    let Some((reach, to)) = asked else { return Err(Problem::invalid(errors)) };
+    let removed = match &reach {
+        Reach::Channel(channel) => deps.suppressions.remove(invocation, *channel, &to).await?,
+        Reach::List(list) => deps.unsubscribes.remove(invocation, list, &email_hash(&to)).await?,
+    };
+    let channel = reach.channel();
     if removed {
         tell(invocation, channel, Event::SuppressionRemoved);
     }
-    Answer::json(200, &json!({"channel": channel, "to": to, "removed": removed}))
+    Answer::json(200, &json!({"channel": channel, "list": reach.list(), "to": to, "removed": removed}))
 }
 
-fn known_channel(text: &str, errors: &mut Vec<FieldError>) -> Option<Channel> {
-    let channel = Channel::parse(text);
-    if channel.is_none() {
-        let detail = "must be one of email, telegram, whatsapp";
-        errors.push(FieldError::new("channel", FieldProblem::Unknown, detail));
-    }
-    channel
+/// An empty `list` is a mistake, and not the whole channel.
+fn reach(request: &Request, errors: &mut Vec<FieldError>) -> Option<Reach> {
+    let channel = paging::required(request, "channel", errors)?;
+    Reach::read(channel, request.query.get("list").map(String::as_str), errors)
+}
+
+async fn one(
+    deps: &Deps,
+    invocation: &Invocation,
+    reach: &Reach,
+    to: &str,
+) -> Result<Option<SuppressionView>, Problem> {
+    Ok(match reach {
+        Reach::Channel(channel) => deps.suppressions.get(invocation, *channel, to).await?.map(SuppressionView::from),
+        Reach::List(list) => {
+            let row = deps.unsubscribes.get(invocation, list, &email_hash(to)).await?;
+            row.map(|row| row.view(Some(to)))
+        }
+    })
+}
+
+async fn page(
+    deps: &Deps,
+    invocation: &Invocation,
+    reach: &Reach,
+    after: Option<SpreadPlace>,
+    limit: usize,
+) -> Result<(Vec<SuppressionView>, Option<SpreadPlace>), Problem> {
+    Ok(match reach {
+        Reach::Channel(channel) => {
+            let (rows, next) = deps.suppressions.page(invocation, *channel, after, limit).await?;
+            (rows.into_iter().map(SuppressionView::from).collect(), next)
+        }
+        Reach::List(list) => {
+            let (rows, next) = deps.unsubscribes.page(invocation, list, after, limit).await?;
+            (rows.into_iter().map(|row| row.view(None)).collect(), next)
+        }
+    })
 }
 
 /// A shard, and where in it.
-fn place(text: &str) -> Option<(u32, String)> {
+fn place(text: &str) -> Option<SpreadPlace> {
     let (shard, place) = text.split_once('/')?;
     let shard = shard.parse().ok().filter(|shard| *shard < SUPPRESSION_SHARDS)?;
     let is_hash = place.bytes().all(|byte| byte.is_ascii_hexdigit()) && matches!(place.len(), 0 | 32);

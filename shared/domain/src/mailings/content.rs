@@ -119,15 +119,29 @@ impl ContentRequest {
     }
 }
 
-/// The name of a list as a recipient reads it when leaving: one line.
 pub(super) fn read_list(fields: &mut Fields<'_>) -> Option<String> {
-    let list = fields.optional_text("list")?.trim();
-    if list.chars().count() > LONGEST_LIST {
-        fields.refuse("list", FieldProblem::OutOfRange, "must not be longer than 100 characters");
-    } else if list.chars().any(char::is_control) {
-        fields.refuse("list", FieldProblem::Malformed, "must not contain line ends or control characters");
+    match list_name(fields.optional_text("list")?) {
+        Ok(list) => Some(list.to_owned()),
+        Err(error) => {
+            fields.refuse(error.field, error.code, error.detail);
+            None
+        }
     }
-    Some(list.to_owned())
+}
+
+/// The name of a list as a recipient reads it when leaving: one line.
+pub fn list_name(text: &str) -> Result<&str, FieldError> {
+    let refused = |code, detail| Err(FieldError::new("list", code, detail));
+    let list = text.trim();
+    if list.is_empty() {
+        refused(FieldProblem::Missing, "is blank")
+    } else if list.chars().count() > LONGEST_LIST {
+        refused(FieldProblem::OutOfRange, "must not be longer than 100 characters")
+    } else if list.chars().any(char::is_control) {
+        refused(FieldProblem::Malformed, "must not contain line ends or control characters")
+    } else {
+        Ok(list)
+    }
 }
 
 /// The list that a mailing is sent to: the one that was named, else one per sender, known by its address. A mailing that

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::codes::codes;
+use crate::keys::short_hash;
 
 const PREFIX: &str = "mlg_";
 const HASH_DIGITS: usize = 32;
@@ -50,17 +51,17 @@ impl fmt::Display for MailingId {
 pub struct MailingEntryId {
     pub mailing: MailingId,
     pub shard: u32,
-    /// Of the normalized address.
+    /// See [`email_hash`].
     pub email_hash: String,
 }
 
 impl MailingEntryId {
     pub fn of(mailing: &MailingId, email: &str, shards: u32) -> Self {
+        // The half of the hash that the name does not use.
         let hash = Sha256::digest(email.as_bytes());
-        let (name, place) = hash.split_at(HASH_DIGITS / 2);
-        let place = place.iter().take(8).fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
+        let place = hash.iter().skip(HASH_DIGITS / 2).take(8).fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
         let shard = u32::try_from(place % u64::from(shards.max(1))).unwrap_or(0);
-        Self { mailing: mailing.clone(), shard, email_hash: hex::encode(name) }
+        Self { mailing: mailing.clone(), shard, email_hash: email_hash(email) }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
@@ -76,6 +77,11 @@ impl fmt::Display for MailingEntryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{:02}-{}", self.mailing, self.shard, self.email_hash)
     }
+}
+
+/// What a normalized address is known by where it is not to be read: in entries, in links, and of those who left a list.
+pub fn email_hash(email: &str) -> String {
+    short_hash(email)
 }
 
 /// Over how many shards a file of this size is spread.

@@ -6,8 +6,10 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::identity::{MailingEntryId, MailingId};
+use super::identity::{MailingEntryId, MailingId, email_hash};
 use crate::codes::codes;
+use crate::outbound::Channel;
+use crate::outbound::suppression::{SuppressionView, reason};
 use crate::time::Timestamp;
 
 /// Said before what is signed, so that no other use of the secret makes a token.
@@ -69,12 +71,16 @@ impl UnsubscribeSource {
 /// and an entry's key has the same hash, so that a sender need not know more either.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsubscribeRow {
+    /// As it was named where it was left; its key knows no case and no spaces.
     pub list: String,
     pub email_hash: String,
     /// The mailing whose link it was; an operator has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mailing_id: Option<MailingId>,
     pub source: UnsubscribeSource,
+    /// What an operator wrote to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     pub created_at: Timestamp,
 }
 
@@ -86,7 +92,36 @@ impl UnsubscribeRow {
             email_hash: entry.email_hash.clone(),
             mailing_id: Some(entry.mailing.clone()),
             source,
+            note: None,
             created_at: now,
+        }
+    }
+
+    /// Somebody asked to leave, and not by the link. `to` is normalized.
+    pub fn by_operator(list: String, to: &str, note: Option<String>, now: Timestamp) -> Self {
+        Self {
+            list,
+            email_hash: email_hash(to),
+            mailing_id: None,
+            source: UnsubscribeSource::Operator,
+            note,
+            created_at: now,
+        }
+    }
+
+    /// As it is listed. Only whoever asked by the address knows it.
+    pub fn view(self, to: Option<&str>) -> SuppressionView {
+        SuppressionView {
+            channel: Channel::Email,
+            list: Some(self.list),
+            to: to.map(str::to_owned),
+            email_hash: Some(self.email_hash),
+            reason: reason::UNSUBSCRIBED.to_owned(),
+            note: self.note,
+            source: self.source.as_str().to_owned(),
+            message_id: None,
+            mailing_id: self.mailing_id.map(|id| id.to_string()),
+            created_at: self.created_at,
         }
     }
 }
@@ -162,9 +197,18 @@ mod tests {
         assert_eq!((&stored["source"], &stored["mailing_id"]), (&"page".into(), &mailing().as_str().into()));
         assert!(!stored.to_string().contains("a@example.com"), "the address is nowhere in it");
         assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), rows[0]);
-        let by_hand = UnsubscribeRow { mailing_id: None, source: UnsubscribeSource::Operator, ..rows[0].clone() };
-        let stored = serde_json::to_value(&by_hand).expect("json");
-        assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), by_hand);
+    }
+
+    #[test]
+    fn taken_off_by_hand_it_is_the_same_row_without_a_mailing() {
+        let note = Some("by telephone".to_owned());
+        let row = UnsubscribeRow::by_operator("Clientes".to_owned(), "a@example.com", note, Timestamp::from_seconds(0));
+        assert_eq!(row.email_hash, MailingEntryId::of(&mailing(), "a@example.com", 99).email_hash);
+        let stored = serde_json::to_value(&row).expect("json");
+        assert!(!stored.to_string().contains("a@example.com"), "the address is nowhere in it");
+        assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), row);
+        let told = serde_json::to_value(row.view(None)).expect("json");
+        assert_eq!((&told["to"], &told["list"], &told["source"]), (&().into(), &"Clientes".into(), &"operator".into()));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Addresses that are not written to, per channel: why, since when, and who said so.
+//! Addresses that are not written to, per channel: why, since when, and who said so. Whoever left a list of mailings has a row of
+//! another kind, and is asked for in the same words.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,6 +8,7 @@ use super::address::{Channel, normalize_to};
 use super::message::MessageRow;
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
+use crate::mailings::{list_name, normalize_email};
 use crate::time::Timestamp;
 
 const LONGEST_NOTE: usize = 200;
@@ -65,14 +67,20 @@ impl SuppressionRow {
     pub fn by_message(row: &MessageRow, reason: &str, source: &str, at: Timestamp) -> Self {
         Self::new(row.channel, &row.to, reason, source, Some(&row.id), at)
     }
+
+    pub fn by_operator(channel: Channel, to: &str, note: Option<String>, now: Timestamp) -> Self {
+        Self { note, ..Self::new(channel, to, reason::OPERATOR, source::OPERATOR, None, now) }
+    }
 }
 
 pub mod reason {
     pub const HARD_BOUNCE: &str = "hard_bounce";
     pub const COMPLAINT: &str = "complaint";
     pub const OPERATOR: &str = "operator";
+    /// Of a list, not of a channel.
+    pub const UNSUBSCRIBED: &str = "unsubscribed";
 
-    pub const ALL: &[&str] = &[HARD_BOUNCE, COMPLAINT, OPERATOR];
+    pub const ALL: &[&str] = &[HARD_BOUNCE, COMPLAINT, OPERATOR, UNSUBSCRIBED];
 }
 
 pub mod source {
@@ -81,59 +89,109 @@ pub mod source {
     pub const OPERATOR: &str = "operator";
 }
 
-/// A suppression as it is listed.
+/// A suppression as it is listed: an address that a channel does not write to, or one that left a list of mailings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SuppressionView {
     pub channel: Channel,
-    pub to: String,
+    /// None: the whole channel.
+    pub list: Option<String>,
+    /// None where only its hash is known.
+    pub to: Option<String>,
+    /// Of those who left a list.
+    pub email_hash: Option<String>,
     pub reason: String,
     pub note: Option<String>,
     pub source: String,
     pub message_id: Option<String>,
+    /// The mailing whose link it was.
+    pub mailing_id: Option<String>,
     pub created_at: Timestamp,
 }
 
 impl From<SuppressionRow> for SuppressionView {
     fn from(row: SuppressionRow) -> Self {
         let SuppressionRow { channel, to, reason, note, source, message_id, created_at, .. } = row;
-        Self { channel, to, reason, note, source, message_id, created_at }
+        let (list, email_hash, mailing_id) = (None, None, None);
+        Self { channel, list, to: Some(to), email_hash, reason, note, source, message_id, mailing_id, created_at }
     }
 }
 
-/// Reads `{channel, to, note?}`.
-pub fn read(body: &Map<String, Value>, now: Timestamp) -> Result<SuppressionRow, Vec<FieldError>> {
-    let mut fields = Fields::of(body);
-    let channel = fields.text("channel").map(str::to_owned);
-    let to = fields.text("to").map(str::to_owned);
-    let note = fields.optional_text("note").map(str::to_owned);
-    if let Some(note) = &note
-        && (note.len() > LONGEST_NOTE || note.chars().any(char::is_control))
-    {
-        fields.refuse("note", FieldProblem::OutOfRange, "must be a line of at most 200 bytes");
-    }
-    let mut errors = Vec::new();
-    let address = channel.zip(to).and_then(|(channel, to)| read_address(&channel, &to, &mut errors));
-    errors.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
-    let row = address.map(|(channel, to)| SuppressionRow {
-        note,
-        ..SuppressionRow::new(channel, &to, reason::OPERATOR, source::OPERATOR, None, now)
-    });
-    fields.finish(row)
+/// How far a suppression reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reach {
+    Channel(Channel),
+    /// One list of mailings, which are emails.
+    List(String),
 }
 
-/// A channel and an address in its one form.
-pub fn read_address(channel: &str, to: &str, errors: &mut Vec<FieldError>) -> Option<(Channel, String)> {
-    let Some(known) = Channel::parse(channel) else {
-        let detail = "must be one of email, telegram, whatsapp";
-        errors.push(FieldError::new("channel", FieldProblem::Unknown, detail));
-        return None;
-    };
-    match normalize_to(known, to) {
-        Ok(to) => Some((known, to)),
-        Err(detail) => {
-            errors.push(FieldError::new("to", FieldProblem::Malformed, detail));
-            None
+impl Reach {
+    pub fn read(channel: &str, list: Option<&str>, errors: &mut Vec<FieldError>) -> Option<Self> {
+        let Some(known) = Channel::parse(channel) else {
+            let detail = "must be one of email, telegram, whatsapp";
+            errors.push(FieldError::new("channel", FieldProblem::Unknown, detail));
+            return None;
+        };
+        let Some(list) = list else { return Some(Self::Channel(known)) };
+        if known != Channel::Email {
+            errors.push(FieldError::new("list", FieldProblem::NotAllowed, "only email has lists"));
+            return None;
         }
+        list_name(list).map(|list| Self::List(list.to_owned())).map_err(|error| errors.push(error)).ok()
+    }
+
+    /// An address in its one form. A list knows the addresses of files, however they were typed there.
+    pub fn read_to(&self, to: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+        let form = match self {
+            Self::Channel(channel) => normalize_to(*channel, to),
+            Self::List(_) => normalize_email(to).map_err(|_| "must be an email address"),
+        };
+        form.map_err(|detail| errors.push(FieldError::new("to", FieldProblem::Malformed, detail))).ok()
+    }
+
+    pub fn channel(&self) -> Channel {
+        match self {
+            Self::Channel(channel) => *channel,
+            Self::List(_) => Channel::Email,
+        }
+    }
+
+    pub fn list(&self) -> Option<&str> {
+        match self {
+            Self::Channel(_) => None,
+            Self::List(list) => Some(list),
+        }
+    }
+}
+
+/// `POST /suppressions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuppressionRequest {
+    pub reach: Reach,
+    pub to: String,
+    pub note: Option<String>,
+}
+
+impl SuppressionRequest {
+    /// Reads `{channel, to, list?, note?}`.
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let channel = fields.text("channel");
+        let to = fields.text("to");
+        let list = fields.optional_text("list");
+        let note = fields.optional_text("note").map(str::to_owned);
+        if let Some(note) = &note
+            && (note.len() > LONGEST_NOTE || note.chars().any(char::is_control))
+        {
+            fields.refuse("note", FieldProblem::OutOfRange, "must be a line of at most 200 bytes");
+        }
+        let mut errors = Vec::new();
+        let reach = channel.and_then(|channel| Reach::read(channel, list, &mut errors));
+        let request = reach.zip(to).and_then(|(reach, to)| {
+            let to = reach.read_to(to, &mut errors)?;
+            Some(Self { reach, to, note })
+        });
+        errors.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
+        fields.finish(request)
     }
 }
 
@@ -143,22 +201,36 @@ mod tests {
 
     use super::*;
 
+    fn read(body: Value) -> Result<SuppressionRequest, Vec<FieldError>> {
+        SuppressionRequest::read(body.as_object().expect("an object"))
+    }
+
     #[test]
     fn an_address_is_suppressed_in_its_one_form() {
-        let now = Timestamp::from_seconds(0);
-        let body = json!({"channel": "whatsapp", "to": "+55 (11) 91234-5678"});
-        let row = read(body.as_object().expect("an object"), now).expect("fits");
-        assert_eq!(
-            (row.to.as_str(), row.reason.as_str(), row.source.as_str()),
-            ("5511912345678", "operator", "operator")
-        );
+        let asked = read(json!({"channel": "whatsapp", "to": "+55 (11) 91234-5678"})).expect("fits");
+        assert_eq!((asked.reach, asked.to.as_str()), (Reach::Channel(Channel::Whatsapp), "5511912345678"));
+        let row = SuppressionRow::by_operator(Channel::Whatsapp, &asked.to, None, Timestamp::from_seconds(0));
+        assert_eq!((row.reason.as_str(), row.source.as_str()), ("operator", "operator"));
+    }
+
+    #[test]
+    fn an_address_leaves_a_list_in_the_form_that_files_have_it_in() {
+        let asked = read(json!({"channel": "email", "to": "“A@Bücher.example”", "list": " Clientes "})).expect("fits");
+        assert_eq!((asked.reach.list(), asked.to.as_str()), (Some("Clientes"), "a@xn--bcher-kva.example"));
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        let body = json!({"channel": "sms", "to": "1", "note": "a\nb", "x": 1});
-        let errors = read(body.as_object().expect("an object"), Timestamp::from_seconds(0)).expect_err("unfit");
-        let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-        assert_eq!(fields, ["note", "channel", "x"]);
+        for (body, wrong) in [
+            (json!({"channel": "sms", "to": "1", "note": "a\nb", "x": 1}), &["note", "channel", "x"][..]),
+            (json!({"channel": "telegram", "to": "1", "list": "Clientes"}), &["list"]),
+            (json!({"channel": "email", "to": "a@b.co", "list": " "}), &["list"]),
+            (json!({"channel": "email", "to": "a@b.co", "list": "x".repeat(101)}), &["list"]),
+            (json!({"channel": "email", "to": "a", "list": "Clientes"}), &["to"]),
+        ] {
+            let errors = read(body).expect_err("unfit");
+            let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, wrong);
+        }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use umavez_domain::keys::{self, Key};
+use umavez_domain::keys::{self, Key, SUPPRESSION_SHARDS};
 use umavez_domain::mailings::{MailingEntryId, UnsubscribeRow};
 use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::suppression::{Status, SuppressionRow};
+use umavez_domain::outbound::suppression::{Status, SuppressionRow, reason};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
+use crate::store::{Condition, SpreadOf, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Unsubscribes {
@@ -30,7 +30,7 @@ pub enum Why {
 impl Why {
     pub fn code(&self) -> &str {
         match self {
-            Self::Unsubscribed => "unsubscribed",
+            Self::Unsubscribed => reason::UNSUBSCRIBED,
             Self::Suppressed(reason) => reason,
         }
     }
@@ -41,11 +41,49 @@ impl Unsubscribes {
         Ok(Self { store: store.clone(), table: config::required("OUTBOUND_TABLE")? })
     }
 
-    /// Takes somebody off a list. Whether it was this request that did; asked twice, the first one stands.
-    pub async fn add(&self, invocation: &Invocation, row: &UnsubscribeRow) -> Result<bool, StoreError> {
+    /// Takes somebody off a list. Nothing if it was this request that did; otherwise the row that stands, which is the first.
+    pub async fn add(
+        &self,
+        invocation: &Invocation,
+        row: &UnsubscribeRow,
+    ) -> Result<Option<UnsubscribeRow>, StoreError> {
         let key = keys::unsubscribed(&row.list, &row.email_hash);
         let write = Write::put(&self.table, key, row)?.when(Condition::Absent);
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+        match self.store.write(invocation, write).await? {
+            Written::New | Written::Mine => Ok(None),
+            Written::Refused(item) => item.map(read_row).transpose(),
+        }
+    }
+
+    pub async fn get(
+        &self,
+        invocation: &Invocation,
+        list: &str,
+        email_hash: &str,
+    ) -> Result<Option<UnsubscribeRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::unsubscribed(list, email_hash)).await
+    }
+
+    /// Puts somebody on a list again. Whether they had left it, and have not again.
+    pub async fn remove(&self, invocation: &Invocation, list: &str, email_hash: &str) -> Result<bool, StoreError> {
+        let Some(row) = self.get(invocation, list, email_hash).await? else { return Ok(false) };
+        // The row that was read, and no other: a delete that is heard twice must not undo what came between.
+        let this_one = Condition::Is("created_at".to_owned(), attribute(&row.created_at)?);
+        let write = Write::delete(&self.table, keys::unsubscribed(list, email_hash)).when(this_one);
+        // Refused with no row, it is gone as asked, perhaps by this very delete, whose reply was lost.
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(Some(_))))
+    }
+
+    /// A page of those who left a list, in the order of their addresses' hashes.
+    pub async fn page(
+        &self,
+        invocation: &Invocation,
+        list: &str,
+        after: Option<SpreadPlace>,
+        limit: usize,
+    ) -> Result<(Vec<UnsubscribeRow>, Option<SpreadPlace>), StoreError> {
+        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::unsubscribed_from(list, shard)).collect();
+        self.store.page_spread(invocation, SpreadOf { table: &self.table, pks, only: None, after, limit }).await
     }
 
     /// Who of these is not written to, by the hashes of their addresses, as of now.

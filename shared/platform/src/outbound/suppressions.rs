@@ -6,7 +6,7 @@ use umavez_domain::outbound::Channel;
 use umavez_domain::outbound::suppression::{Status, SuppressionRow, source};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Page, PageOf, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, SpreadOf, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Suppressions {
@@ -70,39 +70,16 @@ impl Suppressions {
         Ok(row.filter(|row| row.status == Status::Active))
     }
 
-    /// A page of a channel's list, in the order of the addresses' hashes. `after` is where the last page ended: a shard and
-    /// a place in it.
+    /// A page of a channel's list, in the order of the addresses' hashes.
     pub async fn page(
         &self,
         invocation: &Invocation,
         channel: Channel,
-        after: Option<(u32, String)>,
+        after: Option<SpreadPlace>,
         limit: usize,
-    ) -> Result<(Vec<SuppressionRow>, Option<(u32, String)>), StoreError> {
-        let (first, mut place) = match after {
-            Some((shard, place)) => (shard, Some(place).filter(|place| !place.is_empty())),
-            None => (0, None),
-        };
-        let mut rows = Vec::new();
-        for shard in first..SUPPRESSION_SHARDS {
-            let active = Condition::Is("status".to_owned(), attribute(&Status::Active)?);
-            let of = PageOf {
-                table: &self.table,
-                pk: keys::suppressions(channel.as_str(), shard),
-                prefix: "",
-                only: Some(active),
-                after: place.take(),
-                limit: limit - rows.len(),
-            };
-            let page: Page<SuppressionRow> = self.store.page(invocation, of).await?;
-            rows.extend(page.rows);
-            if let Some(next) = page.next {
-                return Ok((rows, Some((shard, next))));
-            }
-            if rows.len() == limit && shard + 1 < SUPPRESSION_SHARDS {
-                return Ok((rows, Some((shard + 1, String::new()))));
-            }
-        }
-        Ok((rows, None))
+    ) -> Result<(Vec<SuppressionRow>, Option<SpreadPlace>), StoreError> {
+        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::suppressions(channel.as_str(), shard)).collect();
+        let only = Some(Condition::Is("status".to_owned(), attribute(&Status::Active)?));
+        self.store.page_spread(invocation, SpreadOf { table: &self.table, pks, only, after, limit }).await
     }
 }
