@@ -48,6 +48,8 @@ struct Request {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     body: Option<Value>,
+    /// A body that is not JSON; its type is in the headers.
+    text: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -193,6 +195,9 @@ async fn ask(http: &reqwest::Client, url: &str, request: &Request) -> Result<Val
     }
     if let Some(body) = &request.body {
         call = call.json(body);
+    }
+    if let Some(text) = &request.text {
+        call = call.body(text.clone());
     }
     let response = call.send().await.map_err(failed)?;
     let status = response.status().as_u16();

@@ -269,10 +269,11 @@ impl Mailings {
         for shard in &to_hand_out {
             self.hand_over(invocation, shard, now).await?;
         }
-        if to_hand_out.is_empty() {
-            self.complete(invocation, id).await?;
+        match to_hand_out.is_empty() {
+            // Every shard is finished: it only has to be ended.
+            true => drop(self.complete(invocation, id).await?),
+            false => self.handed_out(invocation, row).await?,
         }
-        self.handed_out(invocation, row).await?;
         Ok(to_hand_out.len())
     }
 
@@ -302,7 +303,8 @@ impl Mailings {
                 after.is_watched(invocation.current());
             }
             match self.change(invocation, &row, after).await? {
-                Err(Some(met)) if met.emits == emits => row = met,
+                // Whoever ended it meanwhile has seen to that nobody looks for it.
+                Err(Some(met)) if met.emits == emits && met.wake.is_some() => row = met,
                 Ok(_) | Err(_) => return Ok(()),
             }
         }
