@@ -139,6 +139,52 @@ async fn what_fails_for_a_while_is_tried_again_and_what_is_refused_fails() {
 }
 
 #[tokio::test]
+async fn a_sender_that_ses_does_not_know_holds_the_mailing() {
+    play_with(sending(2), async |world| {
+        let headers = [("x-amzn-errortype".to_owned(), "MessageRejected".to_owned())].into();
+        let body = json!({"message": "Email address is not verified."});
+        let answer = Scripted { status: 400, headers, body };
+        at_ses(world, CallFault { answer: Some(answer), times: 2, ..CallFault::first(Action::Answer) }).await;
+        let id = upload(world, "a.csv", &file(2), &content_without_columns()).await;
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("PAUSED"), &json!(2)), "{told}");
+        assert_eq!(entries(world, &id, "status=FAILED").await[0]["reason"], "identity_not_verified");
+        order(world, &id, "resume").await;
+        world.drain().await;
+        order(world, &id, "retry-failed").await;
+        world.drain().await;
+        world.advance(Duration::from_secs(60)).await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(2)), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
+    // With so little time an importer hands over after each checkpoint.
+    let template = Setup::default().template.replace("Timeout: 900", "Timeout: 20");
+    play_with(Setup { template, ..sending(0) }, async |world| {
+        let csv = file(4_500);
+        let body = json!({"filename": "long.csv"});
+        let asked = ask_upload(world, &body).await;
+        assert_eq!(post_form(world, &asked.body["upload"], csv.as_bytes()).await, 204);
+        world.drain().await;
+        let told = mailing(world, &asked.text("/mailingId")).await;
+        assert_eq!(
+            (&told["import"]["state"], &told["import"]["recipients"]),
+            (&json!("DONE"), &json!(4_500)),
+            "{told}"
+        );
+        assert_eq!(told["counts"]["pending"], 4_500, "{told}");
+        let handed = world.events("RECORD").iter().filter(|line| line["outcome"] == "handed_over").count();
+        assert_eq!(handed, 2, "two of three turns left the rest to the next");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_come() {
     play_with(sending(2), async |world| {
         world.stack.email_events().switch(false);

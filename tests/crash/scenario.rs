@@ -39,6 +39,9 @@ pub enum Kind {
     Stalled,
 }
 
+/// Calls that change nothing.
+pub const LOOKS: [&str; 5] = ["GetItem", "Query", "BatchGetItem", "GetSecretValue", "GetObject"];
+
 impl Kind {
     pub const ALL: [Self; 8] = [
         Self::KilledBefore,
@@ -52,7 +55,10 @@ impl Kind {
     ];
 
     pub fn fits(self, operation: &str, concurrent: bool) -> bool {
+        let look = LOOKS.contains(&operation);
         match self {
+            // A look changes nothing: died before it or after, it is the same; and so is any answer that is asked for again.
+            Self::KilledAfter | Self::ReplyLost | Self::ErrorAfterApply if look => false,
             Self::Conflict => operation == "TransactWriteItems",
             Self::Partial => operation == "BatchExecuteStatement",
             Self::Stalled => concurrent,

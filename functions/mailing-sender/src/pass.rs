@@ -4,13 +4,14 @@
 //! unsubscription is honoured after at most one sub-batch of each sender.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use umavez_domain::codes::Event;
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
-    Completion, EntryNext, EntryState, LEASE_MS, MailingId, MailingRow, MailingState, Prepared, SUB_BATCH,
-    next_of_entry,
+    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingEvent, MailingId, MailingRow, MailingState,
+    Prepared, SUB_BATCH, next_of_entry,
 };
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
@@ -51,7 +52,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardWork) -> Resu
         }
         Taken::NothingToDo => return Ok(Step::Done("nothing_to_do")),
     };
-    let mut pass = Pass { deps, invocation, turn, begun: Instant::now(), tally: HashMap::new() };
+    let mut pass = Pass { deps, invocation, turn, begun: Instant::now(), tally: HashMap::new(), content: None };
     let ended = pass.go().await;
     pass.tell();
     pass.end(ended).await
@@ -64,6 +65,8 @@ struct Pass<'a> {
     begun: Instant,
     /// What became of entries in this turn.
     tally: HashMap<EntryState, u64>,
+    /// What the mailing says: it cannot be changed once it was begun.
+    content: Option<Rc<(Prepared, MailingContent)>>,
 }
 
 enum Ended {
@@ -214,20 +217,25 @@ impl Pass<'_> {
         mut entries: Vec<(Entry, u32)>,
     ) -> Result<Option<Ended>, StoreError> {
         let later = Ended::GiveBack(self.invocation.current().plus_ms(LATER_MS));
-        let Some((prepared, content)) = self.content(mailing).await? else { return Ok(Some(later)) };
+        let Some(content) = self.content(mailing).await? else { return Ok(Some(later)) };
         let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
         while !entries.is_empty() {
             let batch = Batch {
                 deps: self.deps,
                 invocation: self.invocation,
                 mailing,
-                prepared: &prepared,
-                content: &content,
+                prepared: &content.0,
+                content: &content.1,
                 signing: signing.as_ref(),
                 held: &self.turn.held,
             };
             match batch.send(&mut entries).await? {
-                Sent::Some(moves) => moves.into_iter().for_each(|(from, to)| self.moved(from, to)),
+                Sent::Some { moves, refused } => {
+                    moves.into_iter().for_each(|(from, to)| self.moved(from, to));
+                    if refused {
+                        return self.hold(mailing).await.map(Some);
+                    }
+                }
                 Sent::NoSlotBefore(at) => return Ok(Some(Ended::GiveBack(at))),
             }
             if !entries.is_empty() && !self.keep().await? {
@@ -240,17 +248,25 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    async fn content(
-        &self,
-        mailing: &MailingRow,
-    ) -> Result<Option<(Prepared, umavez_domain::mailings::MailingContent)>, StoreError> {
+    /// SES does not take mails from this sender: the rest is not tried in vain. A person puts it right, and resumes.
+    async fn hold(&self, mailing: &MailingRow) -> Result<Ended, StoreError> {
+        let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
+        tracing::error!(event = Event::MailingState.as_str(), mailing_id, code = "identity_not_verified", request_id);
+        self.deps.mailings.order(self.invocation, &mailing.mailing_id, MailingEvent::Pause).await?;
+        Ok(Ended::Held)
+    }
+
+    async fn content(&mut self, mailing: &MailingRow) -> Result<Option<Rc<(Prepared, MailingContent)>>, StoreError> {
+        if self.content.is_some() {
+            return Ok(self.content.clone());
+        }
         let content = self.deps.mailings.content(self.invocation, &mailing.mailing_id).await?.map(|row| row.content);
-        let prepared = content.and_then(|content| Some((Prepared::of(&content).ok()?, content)));
-        if prepared.is_none() {
+        self.content = content.and_then(|content| Some(Rc::new((Prepared::of(&content).ok()?, content))));
+        if self.content.is_none() {
             let mailing_id = mailing.mailing_id.as_str();
             tracing::error!(event = "NO_CONTENT", mailing_id, request_id = self.invocation.request_id);
         }
-        Ok(prepared)
+        Ok(self.content.clone())
     }
 
     /// What its links are signed with, if it has any. `None`: there should be a secret, and there is none now.

@@ -13,7 +13,7 @@ use umavez_domain::mailings::{
 };
 use umavez_domain::outbound::content::Email;
 use umavez_domain::outbound::limiter::reach_ms;
-use umavez_domain::outbound::{Channel, Outcome, Priority, Verdict, code};
+use umavez_domain::outbound::{Channel, Outcome, Priority, Verdict, code, ses};
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Held;
@@ -48,9 +48,20 @@ pub struct Batch<'a> {
 }
 
 pub enum Sent {
-    /// The states that entries went from and to.
-    Some(Vec<(EntryState, EntryState)>),
+    Some {
+        /// The states that entries went from and to.
+        moves: Vec<(EntryState, EntryState)>,
+        /// SES takes no mail of this sender at all.
+        refused: bool,
+    },
     NoSlotBefore(Timestamp),
+}
+
+struct One {
+    from: EntryState,
+    to: EntryState,
+    /// What it failed for, all others will fail for.
+    of_all: bool,
 }
 
 impl Batch<'_> {
@@ -72,7 +83,7 @@ impl Batch<'_> {
                 }
                 // Those who were refused together do not come back together.
                 sleep(wait_ms.max(0) + fastrand::i64(1..=100)).await;
-                return Ok(Sent::Some(Vec::new()));
+                return Ok(Sent::Some { moves: Vec::new(), refused: false });
             }
         };
         let batch: Vec<_> = entries.drain(..slots).enumerate().collect();
@@ -84,20 +95,17 @@ impl Batch<'_> {
         let moves: Vec<Result<_, StoreError>> =
             futures::stream::iter(sending).buffer_unordered(AT_ONCE).collect().await;
         // One that went wrong does not hide what became of the others.
-        let mut told = Vec::with_capacity(moves.len());
+        let (mut told, mut refused) = (Vec::with_capacity(moves.len()), false);
         for moved in moves {
-            told.extend(moved?);
+            let Some(One { from, to, of_all }) = moved? else { continue };
+            told.push((from, to));
+            refused |= of_all;
         }
-        Ok(Sent::Some(told))
+        Ok(Sent::Some { moves: told, refused })
     }
 
-    /// The states that the entry went from and to; `None` if nothing was done with it.
-    async fn one(
-        &self,
-        entry: &Entry,
-        attempt: u32,
-        slot: Timestamp,
-    ) -> Result<Option<(EntryState, EntryState)>, StoreError> {
+    /// What became of an entry; `None` if nothing was done with it.
+    async fn one(&self, entry: &Entry, attempt: u32, slot: Timestamp) -> Result<Option<One>, StoreError> {
         sleep(slot.millis() - self.invocation.current().millis()).await;
         let timeout = self.deps.providers.config.timeout;
         let now = self.invocation.current();
@@ -132,7 +140,8 @@ impl Batch<'_> {
         if let Verdict::Failed { code, .. } | Verdict::Unknown { code } | Verdict::Again { code, .. } = verdict {
             tell(self.invocation, entry, state, code);
         }
-        Ok(Some((entry.row.state, state)))
+        let of_all = matches!(verdict, Verdict::Failed { code: ses::code::IDENTITY_NOT_VERIFIED, .. });
+        Ok(Some(One { from: entry.row.state, to: state, of_all }))
     }
 
     /// The one call of the attempt, unless the claim took so long that it could not end in time.

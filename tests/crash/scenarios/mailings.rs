@@ -10,7 +10,7 @@ use umavez_platform::aws::Aws;
 use umavez_tests::Setup;
 
 use crate::run::{Point, Run};
-use crate::scenario::Scenario;
+use crate::scenario::{LOOKS, Scenario};
 
 /// Slots so far apart that one mail is settled before the next is claimed: the calls come in the same order every time.
 fn setup() -> Setup {
@@ -100,8 +100,7 @@ pub fn scenarios() -> Vec<Scenario> {
 
 /// What changes something, and the first of each kind of look: between two looks nothing can be half done.
 fn is_effect(point: &Point) -> bool {
-    let look = ["GetItem", "Query", "BatchGetItem", "GetSecretValue", "GetObject"].contains(&point.operation.as_str());
-    !look || point.nth == 1
+    !LOOKS.contains(&point.operation.as_str()) || point.nth == 1
 }
 
 const BOUNDARY: &str = "a-boundary";
