@@ -24,11 +24,12 @@ pub async fn order(
 pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = RetryRequest::read(&request.object_or_nothing()?).map_err(Problem::invalid)?;
     let caller = &request.caller()?.key_id;
-    let order = request.idempotency_key()?.map(|key| Order {
-        key: body_hash(format!("{caller}:{}", key.as_str()).as_bytes()),
-        body: request.body_hash(),
-        entries: 0,
-    });
+    // Without a key of its own it is known by its request: an answer of the store that was lost makes no second order.
+    let known_by = match request.idempotency_key()? {
+        Some(key) => format!("{caller}:{}", key.as_str()),
+        None => format!("request:{}", invocation.request_id),
+    };
+    let order = Order { key: body_hash(known_by.as_bytes()), body: request.body_hash(), entries: 0 };
     let retry = Retry { include_unknown: asked.include_unknown, order };
     let (done, counts) = deps.mailings.retry_failed(invocation, &id(request)?, &retry).await?;
     let answer = |row: &MailingRow, retrying: u64| {

@@ -3,12 +3,16 @@
 //! Every change of a mailing's state is read, decided and written on the condition that the row's `version` is the one that
 //! was read. Whatever works on a shard has its lease. An entry's own state decides about the entry, and nothing else does.
 
+mod course;
 mod entries;
 mod events;
+mod handing_out;
 mod imports;
+mod lines;
 mod link_secrets;
 mod listing;
 mod orders;
+mod recovery;
 mod shards;
 mod unsubscribes;
 
@@ -18,11 +22,13 @@ use umavez_domain::time::Timestamp;
 
 pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled, Tally};
 pub use events::EntryApplied;
-pub use imports::{Checkpoint, Importing, Line, LinesInserted};
+pub use imports::{Checkpoint, Importing};
+pub use lines::{Line, LinesInserted};
 pub use link_secrets::{LinkSecrets, NoSecret, Signing};
 pub use listing::EntryPlace;
 pub use orders::{Ordered, Retry};
-pub use shards::{Finished, Recovered, ShardTurn, Taken};
+pub use recovery::Recovered;
+pub use shards::{Finished, ShardTurn, Taken};
 pub use unsubscribes::{Unsubscribes, Why};
 
 use crate::config::{self, ConfigError};

@@ -71,7 +71,8 @@ pub fn move_mailing(state: MailingState, event: MailingEvent, ready: bool) -> Mo
         (E::Pause, Pending | Queued | Processing) => Move::To(Paused),
         (E::Pause, Paused) => Move::Already,
         (E::Resume, Paused) => Move::To(waiting),
-        (E::Resume, Pending | Queued | Processing) => Move::Already,
+        // Also when it was over by the time that it was asked again.
+        (E::Resume, Pending | Queued | Processing | Completed) => Move::Already,
         (E::Cancel, Pending | Queued | Processing | Paused) => Move::To(Canceled),
         (E::Cancel, Canceled) => Move::Already,
         (E::Reopened, Completed) => Move::To(Queued),
@@ -204,6 +205,7 @@ mod tests {
             (Paused, E::Resume, true, Move::To(Queued)),
             (Paused, E::Resume, false, Move::To(Pending)),
             (Completed, E::Reopened, true, Move::To(Queued)),
+            (Completed, E::Resume, true, Move::Already),
             (Canceled, E::Resume, true, Move::Refused),
             (Completed, E::Cancel, true, Move::Refused),
         ] {

@@ -32,7 +32,7 @@ pub enum Ordered {
 #[derive(Debug)]
 pub struct Retry {
     pub include_unknown: bool,
-    pub order: Option<Order>,
+    pub order: Order,
 }
 
 impl Mailings {
@@ -135,11 +135,8 @@ impl Mailings {
         let mut met = self.get(invocation, id).await?;
         for _ in 0..ROUNDS {
             let Some(row) = met else { return Ok((Ordered::NoMailing, EntryCounts::default())) };
-            if let Some(known) =
-                asked.order.as_ref().and_then(|order| row.orders.iter().find(|one| one.key == order.key))
-            {
-                let same = asked.order.as_ref().is_some_and(|order| order.body == known.body);
-                let entries = known.entries;
+            if let Some(known) = row.orders.iter().find(|one| one.key == asked.order.key) {
+                let (entries, same) = (known.entries, known.body == asked.order.body);
                 let told = if same { Ordered::Replayed(Box::new(row), entries) } else { Ordered::KeyReused };
                 return Ok((told, EntryCounts::default()));
             }
@@ -162,7 +159,7 @@ impl Mailings {
                 after.hand_out(invocation.now);
             }
             let entries = counts.failed + if asked.include_unknown { counts.unknown } else { 0 };
-            after.orders.extend(asked.order.clone().map(|order| Order { entries, ..order }));
+            after.orders.push(Order { entries, ..asked.order.clone() });
             let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
             after.orders.drain(..surplus);
             match self.change(invocation, &row, after).await? {

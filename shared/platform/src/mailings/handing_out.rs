@@ -1,0 +1,126 @@
+//! Shards are handed to senders: the first of each lane, what was given back, what an order is about.
+
+use futures::future::try_join_all;
+use umavez_domain::keys;
+use umavez_domain::mailings::{ImportState, MailingId, MailingRow, MailingState, ShardRow, ShardState, to_hand_out};
+use umavez_domain::time::Timestamp;
+
+use super::{Mailings, ROUNDS};
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Write, Written, read_row};
+
+impl Mailings {
+    /// Hands a shard over, if nobody has done so since it was read.
+    pub(super) fn handing_over(
+        &self,
+        seen: &ShardRow,
+        id: Option<String>,
+        now: Timestamp,
+    ) -> Result<Write, StoreError> {
+        let mut after = seen.clone();
+        let lease_over = seen.lease.as_ref().is_none_or(|lease| lease.is_over(now));
+        after.hand_over(None, id, now);
+        // Whoever works on it is looked after by its lease.
+        if seen.state == ShardState::Processing && !lease_over {
+            (after.wake, after.wake_at) = (seen.wake.clone(), seen.wake_at.clone());
+        }
+        let write = Write::changes(&self.table, keys::mailing_shard(&seen.mailing_id, seen.shard), seen, &after)?;
+        let unchanged =
+            Condition::all([Condition::is_number("emits", seen.emits), Condition::is("state", seen.state.as_str())]);
+        Ok(write.when(unchanged))
+    }
+
+    /// Hands the shards of a mailing to senders that stand still: after content, resume, cancel, or an order to send failed
+    /// entries again. Done twice, a shard is handed over twice, which its lease makes the same.
+    pub async fn hand_out(&self, invocation: &Invocation, id: &MailingId) -> Result<usize, StoreError> {
+        let Some(row) = self.get(invocation, id).await? else { return Ok(0) };
+        if !is_worked_on(&row) {
+            return Ok(0);
+        }
+        let now = invocation.current();
+        let shards = self.shards(invocation, id).await?;
+        let reopened = shards.iter().map(|shard| self.follow_order(invocation, &row, shard));
+        let shards = try_join_all(reopened).await?;
+        let to_hand_out = to_hand_out(&shards);
+        for shard in &to_hand_out {
+            self.hand_over(invocation, shard, now).await?;
+        }
+        match to_hand_out.is_empty() {
+            // Every shard is finished: it only has to be ended.
+            true => drop(self.complete(invocation, id).await?),
+            false => self.handed_out(invocation, row).await?,
+        }
+        Ok(to_hand_out.len())
+    }
+
+    /// Until it is handed over, by whoever: a sender may have given it back since it was read.
+    async fn hand_over(&self, invocation: &Invocation, shard: &ShardRow, now: Timestamp) -> Result<(), StoreError> {
+        let mut seen = shard.clone();
+        for _ in 0..ROUNDS {
+            let write = self.handing_over(&seen, None, now)?;
+            match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => return Ok(()),
+                Written::Refused(None) => return Ok(()),
+                Written::Refused(Some(item)) => seen = read_row(item)?,
+            }
+            if seen.state == ShardState::Finished || seen.emits != shard.emits {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// The mailing's own word is done with, unless there is a newer one.
+    async fn handed_out(&self, invocation: &Invocation, row: MailingRow) -> Result<(), StoreError> {
+        let (emits, mut row) = (row.emits, row);
+        for _ in 0..ROUNDS {
+            let mut after = MailingRow { emit: None, recoveries: 0, ..row.clone() };
+            if is_worked_on(&row) {
+                after.is_watched(invocation.current());
+            }
+            match self.change(invocation, &row, after).await? {
+                // Whoever ended it meanwhile has seen to that nobody looks for it.
+                Err(Some(met)) if met.emits == emits && met.wake.is_some() => row = met,
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reopens a shard that has entries which an order is about, or tells it of the order.
+    async fn follow_order(
+        &self,
+        invocation: &Invocation,
+        mailing: &MailingRow,
+        shard: &ShardRow,
+    ) -> Result<ShardRow, StoreError> {
+        if shard.retried >= mailing.retry {
+            return Ok(shard.clone());
+        }
+        let unknown = mailing.retry_unknown > shard.retried_unknown && shard.counts.unknown > 0;
+        let concerned = shard.counts.failed > 0 || unknown;
+        let mut after = ShardRow { retried: mailing.retry, retried_unknown: mailing.retry_unknown, ..shard.clone() };
+        if shard.state == ShardState::Finished && concerned {
+            after = ShardRow { state: ShardState::Pending, begun: false, passed: false, cursor: None, ..after };
+        }
+        let unchanged = Condition::all([
+            Condition::is("state", shard.state.as_str()),
+            Condition::is_number("retried", shard.retried),
+            Condition::is_number("touched", shard.touched),
+        ]);
+        let key = keys::mailing_shard(&shard.mailing_id, shard.shard);
+        let write = Write::changes(&self.table, key, shard, &after)?.when(unchanged);
+        match self.store.write(invocation, write).await? {
+            Written::New | Written::Mine => Ok(after),
+            // The whole is done again.
+            Written::Refused(_) => Err(StoreError::Conflict),
+        }
+    }
+}
+
+/// Its shards are to be gone through: to be sent, or to be told that they will not be.
+pub(super) fn is_worked_on(row: &MailingRow) -> bool {
+    let canceled = row.state == MailingState::Canceled;
+    let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
+    row.import == ImportState::Done && (canceled || open && row.is_ready())
+}

@@ -1,0 +1,182 @@
+//! What was lost sight of: a shard whose sender was not heard of, a word that reached nobody, a file that did not come.
+
+use umavez_domain::codes::Reason;
+use umavez_domain::keys;
+use umavez_domain::mailings::{
+    Completion, ImportState, MailingEvent, MailingId, MailingRow, Move, Recover, ShardRow, ShardState, is_abandoned,
+    move_mailing, recover_shard, to_hand_out,
+};
+
+use super::handing_out::is_worked_on;
+use super::shards::unleased_as_read;
+use super::{BY_TIME, Mailings};
+use crate::invocation::Invocation;
+use crate::store::{Condition, Found, IndexOf, StoreError, Write, Written};
+
+/// What recovery did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovered {
+    Shard,
+    Import,
+    /// A file did not come.
+    GivenUp,
+    HandedOut,
+    Completed,
+    Mismatch,
+    Left,
+}
+
+impl Mailings {
+    /// Mailings and shards that were not heard of until now.
+    pub async fn overdue(
+        &self,
+        invocation: &Invocation,
+        partition: u32,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        let of = IndexOf {
+            table: &self.table,
+            index: BY_TIME,
+            partition: ("wake", keys::wake(keys::Wake::Check, partition)),
+            place: "wake_at",
+            after,
+            before: Some(keys::until_time(invocation.now)),
+            newest_first: false,
+            limit,
+        };
+        self.store.indexed(invocation, of).await
+    }
+
+    /// Hands over again what was lost sight of.
+    pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Recovered, StoreError> {
+        match keys::mailing_of(&found.key) {
+            Some((id, Some(shard))) => self.recover_shard(invocation, &id, shard, found).await,
+            Some((id, None)) => self.recover_mailing(invocation, &id, found).await,
+            None => Ok(Recovered::Left),
+        }
+    }
+
+    async fn recover_shard(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        shard: u32,
+        found: &Found,
+    ) -> Result<Recovered, StoreError> {
+        let (Some(mailing), Some(seen)) = (self.get(invocation, id).await?, self.shard(invocation, id, shard).await?)
+        else {
+            return Ok(Recovered::Left);
+        };
+        if seen.wake_at.as_deref() != Some(&found.place) {
+            return Ok(Recovered::Left);
+        }
+        let now = invocation.now;
+        let lost = recover_shard(id, shard, seen.state, seen.lease.as_ref(), now);
+        let mut after = ShardRow { recoveries: seen.recoveries + 1, ..seen.clone() };
+        let unchanged = match (&lost, seen.state) {
+            (Recover::Requeue { .. }, _) => {
+                (after.state, after.last_attempt) = (ShardState::Pending, None);
+                unleased_as_read(&seen)
+            }
+            // Handed over, and not taken on.
+            (Recover::Leave, ShardState::Pending) => {
+                Condition::all([Condition::is_number("emits", seen.emits), Condition::is("state", seen.state.as_str())])
+            }
+            // Nobody is to look for it.
+            (Recover::Leave, ShardState::Finished) => {
+                after.recoveries = seen.recoveries;
+                Condition::is("state", ShardState::Finished.as_str())
+            }
+            (Recover::Leave, ShardState::Processing) => return Ok(Recovered::Left),
+        };
+        let emit_id = match lost {
+            Recover::Requeue { emit_id, .. } => Some(emit_id),
+            Recover::Leave => None,
+        };
+        match is_worked_on(&mailing) && seen.state != ShardState::Finished {
+            true => after.hand_over(None, emit_id, now),
+            false => after.rests(),
+        }
+        let key = keys::mailing_shard(id, shard);
+        let write = Write::changes(&self.table, key, &seen, &after)?.when(unchanged);
+        let refused = matches!(self.store.write(invocation, write).await?, Written::Refused(_));
+        if refused || seen.state == ShardState::Finished {
+            return Ok(Recovered::Left);
+        }
+        self.abandon(invocation, id).await?;
+        Ok(Recovered::Shard)
+    }
+
+    /// A mailing that nobody works on is not being worked on.
+    async fn abandon(&self, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
+        let Some(row) = self.get(invocation, id).await? else { return Ok(()) };
+        let shards = self.shards(invocation, id).await?;
+        let leases = shards.iter().map(|shard| (shard.state, shard.lease.as_ref()));
+        if !is_abandoned(row.state, leases, invocation.now) {
+            return Ok(());
+        }
+        if let Move::To(state) = move_mailing(row.state, MailingEvent::Abandoned, row.is_ready()) {
+            let after = MailingRow { state, last_attempt: None, ..row.clone() };
+            // Changed meanwhile: somebody works on it.
+            self.change(invocation, &row, after).await?.ok();
+        }
+        Ok(())
+    }
+
+    async fn recover_mailing(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        found: &Found,
+    ) -> Result<Recovered, StoreError> {
+        let Some(row) = self.get(invocation, id).await? else { return Ok(Recovered::Left) };
+        if row.wake_at.as_deref() != Some(&found.place) {
+            return Ok(Recovered::Left);
+        }
+        let now = invocation.now;
+        let mut after = MailingRow { recoveries: row.recoveries + 1, ..row.clone() };
+        let recovered = match row.import {
+            ImportState::AwaitingUpload => {
+                let missing = Self::missing(Reason::InputMissing);
+                let failed = self.import_failed(invocation, None, id, missing).await?;
+                return Ok(failed.map_or(Recovered::Left, |_| Recovered::GivenUp));
+            }
+            ImportState::Queued | ImportState::Running => {
+                after.hand_to_importer(now);
+                Recovered::Import
+            }
+            ImportState::Failed => return Ok(Recovered::Left),
+            ImportState::Done => {
+                let shards = self.shards(invocation, id).await?;
+                let ordered = shards.iter().any(|shard| shard.retried < row.retry);
+                match self.complete(invocation, id).await? {
+                    Some((Completion::Complete(_), Some(_))) => return Ok(Recovered::Completed),
+                    // An order that no shard was told of is told again.
+                    Some((Completion::Complete(_), None)) if !ordered => return Ok(Recovered::Left),
+                    Some((Completion::Complete(_), None)) => {}
+                    Some((Completion::Mismatch { .. }, _)) => {
+                        after.is_watched(now);
+                        self.change(invocation, &row, after).await?.ok();
+                        return Ok(Recovered::Mismatch);
+                    }
+                    Some((Completion::Open(_), _)) | None => {}
+                }
+                let still = to_hand_out(&shards).into_iter().any(|shard| shard.wake.is_none());
+                let told = row.emit.is_some() || ordered;
+                match is_worked_on(&row) && (still || told) {
+                    true => after.hand_out(now),
+                    false => {
+                        after.recoveries = 0;
+                        after.is_watched(now);
+                    }
+                }
+                if still || told { Recovered::HandedOut } else { Recovered::Left }
+            }
+        };
+        match self.change(invocation, &row, after).await? {
+            Ok(_) => Ok(recovered),
+            Err(_) => Ok(Recovered::Left),
+        }
+    }
+}
