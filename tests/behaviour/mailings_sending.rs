@@ -359,22 +359,6 @@ async fn ask_upload(world: &World, body: &Value) -> Answer {
     world.post("/mailings/uploads", body).await
 }
 
-/// Sends a file by the form that was given for it; the status that S3 answers.
-async fn post_form(world: &World, upload: &Value, file: &[u8]) -> u16 {
-    let mut body = Vec::new();
-    for (name, value) in upload["fields"].as_object().expect("fields") {
-        let value = value.as_str().expect("text");
-        let part = format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
-        body.extend_from_slice(part.as_bytes());
-    }
-    body.extend_from_slice(b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.csv\"\r\n\r\n");
-    body.extend_from_slice(file);
-    body.extend_from_slice(b"\r\n--b--\r\n");
-    let url = upload["url"].as_str().expect("a URL");
-    let request = world.outside(Method::POST, url).header("content-type", "multipart/form-data; boundary=b");
-    request.body(body).send().await.expect("S3 answers").status().as_u16()
-}
-
 #[tokio::test]
 async fn a_large_file_is_uploaded_by_a_form_and_begins_when_it_is_there() {
     play_with(sending(3), async |world| {
@@ -390,16 +374,12 @@ async fn a_large_file_is_uploaded_by_a_form_and_begins_when_it_is_there() {
         assert_eq!((again.status, &again.body["mailingId"]), (200, &json!(id)));
         assert!(again.body["upload"].is_object(), "the form is signed anew: {}", again.body);
         let upload = &asked.body["upload"];
-        assert_eq!(
-            post_form(world, upload, file.replace('a', "b").as_bytes()).await,
-            400,
-            "not the file that was said"
-        );
-        assert!(post_form(world, upload, format!("{file}d@example.com,D\n").as_bytes()).await >= 400, "too long");
+        assert_eq!(world.post_form(upload, file.replace('a', "b").as_bytes()).await, 400, "not the file that was said");
+        assert!(world.post_form(upload, format!("{file}d@example.com,D\n").as_bytes()).await >= 400, "too long");
         world.drain().await;
         assert_eq!(mailing(world, &id).await["import"]["state"], "AWAITING_UPLOAD");
-        assert_eq!(post_form(world, upload, file.as_bytes()).await, 204);
-        assert_eq!(post_form(world, upload, file.as_bytes()).await, 204, "again, and S3 tells of it again");
+        assert_eq!(world.post_form(upload, file.as_bytes()).await, 204);
+        assert_eq!(world.post_form(upload, file.as_bytes()).await, 204, "again, and S3 tells of it again");
         world.drain().await;
         let told = mailing(world, &id).await;
         assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(3)), "{told}");
@@ -432,7 +412,7 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
         ] {
             let asked = ask_upload(world, &body).await;
             assert_eq!(asked.body["created"], true, "{}", asked.body);
-            assert_eq!(post_form(world, &asked.body["upload"], file.as_bytes()).await, 204);
+            assert_eq!(world.post_form(&asked.body["upload"], file.as_bytes()).await, 204);
             world.drain().await;
             let id = asked.text("/mailingId");
             let told = mailing(world, &id).await;
@@ -446,7 +426,7 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
         }
         let unknown = json!({"filename": "b.csv", "subject": "{{nome}}", "text": "x", "from": "loja@example.com"});
         let asked = ask_upload(world, &unknown).await;
-        assert_eq!(post_form(world, &asked.body["upload"], b"email\na@example.com\n").await, 204);
+        assert_eq!(world.post_form(&asked.body["upload"], b"email\na@example.com\n").await, 204);
         world.drain().await;
         let id = asked.text("/mailingId");
         let told = mailing(world, &id).await;

@@ -158,6 +158,22 @@ impl World {
         self.http.request(method, url)
     }
 
+    /// Sends a file by the form that was given for it; the status that S3 answers.
+    pub async fn post_form(&self, upload: &Value, file: &[u8]) -> u16 {
+        let mut body = Vec::with_capacity(file.len() + 4_096);
+        for (name, value) in upload["fields"].as_object().expect("fields") {
+            let value = value.as_str().expect("text");
+            let part = format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+            body.extend_from_slice(part.as_bytes());
+        }
+        body.extend_from_slice(b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.csv\"\r\n\r\n");
+        body.extend_from_slice(file);
+        body.extend_from_slice(b"\r\n--b--\r\n");
+        let url = upload["url"].as_str().expect("a URL");
+        let request = self.outside(Method::POST, url).header("content-type", "multipart/form-data; boundary=b");
+        request.body(body).send().await.expect("S3 answers").status().as_u16()
+    }
+
     /// The status of `GET /health`: a request that changes nothing.
     pub async fn request_health(&self) -> u16 {
         self.send(self.request(Method::GET, "/health")).await.status

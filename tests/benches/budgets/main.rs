@@ -1,10 +1,16 @@
 //! `cargo bench`: the budgets, as a table. Requests and capacity are counted at the front; times are ratios against a
 //! control in the same run, and nothing here fails because a machine was slow.
 
+mod mailings;
+mod prices;
+mod processes;
+mod single_puts;
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,32 +20,39 @@ use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 use umavez_tests::{KEY, World, template};
 
+use crate::processes::nanoseconds;
+
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
 const STARTS: usize = 40;
 const INVOCATIONS: usize = 300;
 
 fn main() {
+    // The control of an import is a process of this program.
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().is_some_and(|first| first == single_puts::ARGUMENT) {
+        return single_puts::run(arguments);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         eprintln!("building the functions with the bench profile");
         binaries::build_profile(false, "bench").await.expect("the functions build");
-        let world = start().await;
+        let world = start(1, "IntentTypeOptions", &json!({"discovery_first_touch": {"window": "rolling"}})).await;
         requests(&world).await;
         messages(&world).await;
         entries(&world).await;
         processor_time(&world).await;
         world.stack.stop().await.expect("stops");
+        mailings::budgets().await;
     });
     normalization();
     start_up();
 }
 
-async fn start() -> World {
-    let parameters =
-        [("IntentTypeOptions".to_owned(), json!({"discovery_first_touch": {"window": "rolling"}}).to_string())].into();
+async fn start(concurrency: usize, parameter: &str, value: &Value) -> World {
+    let parameters = [(parameter.to_owned(), value.to_string())].into();
     let parameters = with_local(parameters).expect("the parameters of this machine");
     let secrets = Some(secrets::local_file());
-    let options = Options { parameters, secrets, concurrency: 1, schedules: false, ..Options::in_memory(template()) };
+    let options = Options { parameters, secrets, concurrency, schedules: false, ..Options::in_memory(template()) };
     let world = World::of(Stack::start(options).await.expect("the stack starts"));
     world.create_key(KEY, &["*"]).await;
     world
@@ -114,7 +127,7 @@ async fn messages(world: &World) {
     row("sweep, nothing due", &calls, (4, 0.0));
     let (_, calls) = world.calls_of("recovery", world.tick("Recovery")).await;
     row("recovery, nothing lost", &calls, (8, 0.0));
-    cost(&whole, invocations);
+    prices::of_messages(&whole, invocations);
 }
 
 /// Inserts: the flag and the policies are one query, and then the entry.
@@ -203,45 +216,8 @@ fn only(calls: &[Call], which: impl Fn(&Call) -> bool) -> Vec<Call> {
     calls.iter().filter(|call| which(call)).cloned().collect()
 }
 
-/// List prices of us-east-1 per million, in dollars: on-demand write and read units, queue requests, HTTP API requests,
-/// Lambda requests on arm64, and its gigabyte-seconds.
-const WRITE_UNIT: f64 = 0.625;
-const READ_UNIT: f64 = 0.125;
-const QUEUE_REQUEST: f64 = 0.40;
-const API_REQUEST: f64 = 1.00;
-const LAMBDA_REQUEST: f64 = 0.20;
-const GIGABYTE_SECOND: f64 = 13.3334;
-/// What an invocation is billed for, of a quarter of a gigabyte.
-const BILLED_SECONDS: f64 = 0.03;
-
-fn cost(calls: &[Call], invocations: u64) {
-    let write: f64 = calls.iter().map(|call| call.write_units).sum();
-    let read: f64 = calls.iter().map(|call| call.read_units).sum();
-    // Sent by the relay; received and deleted by the mapping, a message at a time at worst.
-    let queue = calls.iter().filter(|call| call.service == "sqs").count() as f64 + 2.0;
-    let lambda = invocations as f64 * (LAMBDA_REQUEST + GIGABYTE_SECOND * 0.25 * BILLED_SECONDS);
-    let parts = [
-        ("DynamoDB", write * WRITE_UNIT + read * READ_UNIT),
-        ("SQS", queue * QUEUE_REQUEST),
-        ("Lambda", lambda),
-        ("HTTP API", API_REQUEST),
-    ];
-    println!(
-        "\na million messages with intents, at list prices (us-east-1, arm64, 256 MB, 30 ms an invocation, one at a time)"
-    );
-    for (name, dollars) in parts {
-        println!("{name:<44} {dollars:>8.2} $");
-    }
-    let whole: f64 = parts.iter().map(|(_, dollars)| dollars).sum();
-    println!(
-        "{:<44} {whole:>8.2} $   ({write} write units, {read} read units, {invocations} invocations each)",
-        "together"
-    );
-}
-
 fn row(name: &str, calls: &[Call], least: (usize, f64)) {
-    let write: f64 = calls.iter().map(|call| call.write_units).sum();
-    let read: f64 = calls.iter().map(|call| call.read_units).sum();
+    let (write, read) = (prices::write_units(calls), prices::read_units(calls));
     println!("{name:<44} {:>8} {:>6} {write:>8} {:>6} {read:>8}", calls.len(), least.0, least.1);
 }
 
@@ -297,9 +273,18 @@ fn start_up() {
         "start-up, medians of 40", "ms", "× empty", "cpu ms", "× empty", "MB"
     );
     let mut empty = None;
-    for binary in
-        ["probe-empty", "outbound-api", "outbound-sender", "outbox-relay", "ingest", "authorizer", "intent-expiry"]
-    {
+    for binary in [
+        "probe-empty",
+        "outbound-api",
+        "outbound-sender",
+        "outbox-relay",
+        "ingest",
+        "authorizer",
+        "intent-expiry",
+        "mailings-api",
+        "mailing-importer",
+        "mailing-sender",
+    ] {
         let program = binaries::directory().expect("a directory").join(binary);
         let mut runs: Vec<_> = (0..STARTS).map(|_| one_start(&program)).collect();
         let size = std::fs::metadata(&program).map(|file| file.len()).unwrap_or(0) as f64 / 1e6;
@@ -334,10 +319,17 @@ fn one_start(program: &Path) -> (f64, f64) {
         ("OUTBOUND_DOWNSELL_QUEUE", "q"),
         ("OUTBOUND_DLQ", "q"),
         ("BACKFILL_QUEUE", "q"),
+        ("MAILING_IMPORT_QUEUE", "q"),
+        ("MAILING_IMPORT_DLQ", "q"),
+        ("MAILING_SEND_QUEUE", "q"),
+        ("MAILING_SEND_DLQ", "q"),
+        ("MAILINGS_TABLE", "t"),
         ("ENTRIES_TABLE", "t"),
         ("ENTRIES_TEST_TABLE", "t"),
         ("UPLOADS_BUCKET", "b"),
         ("SENDERS_SECRET", "s"),
+        ("LINK_SECRET", "s"),
+        ("PUBLIC_URL", "http://127.0.0.1:9"),
         ("TELEGRAM_URL", "http://127.0.0.1:9"),
         ("METRICS_NAMESPACE", "Umavez"),
     ];
@@ -349,7 +341,11 @@ fn one_start(program: &Path) -> (f64, f64) {
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
-    let (mut connection, _) = api.accept().expect("it asks");
+    let (asked, asks) = mpsc::channel();
+    std::thread::spawn(move || asked.send(api.accept()));
+    // A process that does not come up, for want of a variable say, never asks.
+    let asks = asks.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{} asks", program.display()));
+    let (mut connection, _) = asks.expect("a connection");
     let mut question = [0; 64];
     let read = connection.read(&mut question).expect("a question");
     let wall = begin.elapsed().as_secs_f64() * 1e3;
@@ -359,14 +355,6 @@ fn one_start(program: &Path) -> (f64, f64) {
     process.kill().expect("it can be killed");
     process.wait().expect("it ends");
     (wall, cpu)
-}
-
-/// What the process has run on a processor, all threads.
-fn nanoseconds(pid: u32) -> f64 {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
-    let of = |path: std::path::PathBuf| std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-    let first = |text: String| text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
-    tasks.flatten().map(|task| first(of(task.path()))).sum::<f64>().max(Duration::from_nanos(1).as_nanos() as f64)
 }
 
 const EMPTY: &str = r#"

@@ -1,0 +1,114 @@
+//! Files of several sizes become rows, and how: processor time, memory, and how they lie over partitions.
+
+use std::time::{Duration, Instant};
+
+use aws_sdk_dynamodb::types::AttributeValue::S;
+use aws_sdk_dynamodb::types::Select;
+use serde_json::{Value, json};
+use umavez_domain::keys;
+use umavez_domain::mailings::{MailingId, shards_of};
+use umavez_local::functions::PROCESS_DIED;
+use umavez_platform::aws::Aws;
+use umavez_tests::World;
+
+use super::{file, upload};
+use crate::processes;
+
+/// An import, in a process of its own.
+pub struct Imported {
+    pub micros_per_row: f64,
+    pub peak_megabytes: f64,
+    /// Rows of each partition.
+    shards: Vec<usize>,
+}
+
+impl Imported {
+    /// Of the fullest shard, against the mean.
+    pub fn spread(&self) -> f64 {
+        let (rows, most) = (self.shards.iter().sum::<usize>(), self.shards.iter().max().copied().unwrap_or(0));
+        most as f64 * self.shards.len() as f64 / rows as f64
+    }
+}
+
+pub fn header() {
+    println!(
+        "\n{:<44} {:>12} {:>9} {:>8} {:>8} {:>6} {:>7} {:>7} {:>7} {:>9}",
+        "import", "rows", "cpu µs/r.", "peak MB", "rows/s", "turns", "shards", "least", "most", "most/mean"
+    );
+}
+
+/// Imports a file of so many rows, and checks that each is there.
+pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
+    let function = world.stack.function_name("mailing-importer").expect("an importer").to_owned();
+    // A process that is new: its time and its peak are of this import alone.
+    world.stack.functions().kill(&function).await.expect("an importer");
+    let logged = world.stack.logs().position();
+    let file = file(rows, "");
+    let begun = Instant::now();
+    let id = upload(world, &format!("{name}.csv"), &file, json!({})).await;
+    let told = until_imported(world, &id).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    // It has told of its end, too.
+    world.stack.functions().quiet().await;
+    let processes = world.stack.functions().processes();
+    let pids: Vec<_> = processes.into_iter().filter(|(of, _)| *of == function).map(|(_, pid)| pid).collect();
+    let lines = world.stack.logs().since(logged);
+    assert!(pids.len() == 1 && !lines.iter().any(|line| line.line.contains(PROCESS_DIED)), "one process did it all");
+    let import = &told["import"];
+    assert_eq!((&import["rows"], &import["recipients"]), (&json!(rows), &json!(rows)), "{told}");
+    assert_eq!(told["counts"]["pending"], json!(rows), "{told}");
+    let shards = entries_of_shards(world, &id, shards_of(file.len() as u64)).await;
+    assert_eq!(shards.iter().sum::<usize>(), rows, "each row is there once");
+    let turns = lines.iter().filter(|line| is_turn(&line.line)).count();
+    let imported = Imported {
+        micros_per_row: processes::seconds(pids[0]) * 1e6 / rows as f64,
+        peak_megabytes: processes::peak_megabytes(pids[0]),
+        shards,
+    };
+    let Imported { micros_per_row, peak_megabytes, shards } = &imported;
+    println!(
+        "{name:<44} {rows:>12} {micros_per_row:>9.1} {peak_megabytes:>8.1} {:>8.0} {turns:>6} {:>7} {:>7} {:>7} {:>9.3}",
+        rows as f64 / seconds,
+        shards.len(),
+        shards.iter().min().copied().unwrap_or(0),
+        shards.iter().max().copied().unwrap_or(0),
+        imported.spread(),
+    );
+    imported
+}
+
+/// Whether the line tells the end of an importer's turn at a file.
+fn is_turn(line: &str) -> bool {
+    let told: Value = serde_json::from_str(line).unwrap_or_default();
+    told["event"] == "RECORD" && (told["outcome"] == "imported" || told["outcome"] == "handed_over")
+}
+
+async fn until_imported(world: &World, id: &str) -> Value {
+    loop {
+        let told = world.get(&format!("/mailings/{id}")).await.body;
+        match told["import"]["state"].as_str() {
+            Some("DONE") => return told,
+            Some("AWAITING_UPLOAD" | "QUEUED" | "RUNNING") => tokio::time::sleep(Duration::from_millis(250)).await,
+            _ => panic!("not imported: {told}"),
+        }
+    }
+}
+
+/// Rows by partition, as the table has them.
+async fn entries_of_shards(world: &World, id: &str, shards: u32) -> Vec<usize> {
+    let client = Aws::at(world.stack.front_url(), "test").dynamodb();
+    let table = world.stack.output("MailingsTable").expect("a table of mailings");
+    let id = MailingId::parse(id).expect("a mailing's id");
+    let mut rows = Vec::new();
+    for shard in 0..shards {
+        let query = client
+            .query()
+            .table_name(table)
+            .select(Select::Count)
+            .key_condition_expression("pk = :pk")
+            .expression_attribute_values(":pk", S(keys::mailing_entries(&id, shard)));
+        let pages: Vec<_> = query.into_paginator().send().try_collect().await.expect("a count");
+        rows.push(pages.iter().map(|page| usize::try_from(page.count()).unwrap_or(0)).sum());
+    }
+    rows
+}

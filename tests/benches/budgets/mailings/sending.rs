@@ -1,0 +1,119 @@
+//! One mailing from its file to SENT: who asked what of the stores for it.
+
+use serde_json::json;
+use umavez_local::calls::Call;
+use umavez_tests::World;
+
+use super::{file, upload};
+use crate::prices;
+
+/// The calls of a mailing.
+pub struct Sent {
+    recipients: usize,
+    importer: Vec<Call>,
+    sender: Vec<Call>,
+    /// Of the upload, and of the relay that hands over.
+    beside: Vec<Call>,
+    /// Of what SES told about its mails.
+    pub after: Vec<Call>,
+}
+
+pub async fn send(world: &World, recipients: usize, longer_names: &str) -> Sent {
+    let position = world.stack.calls().position();
+    let content = json!({"subject": "Olá {{nome}}", "from": "Loja <loja@example.com>",
+        "html": "<p>Oi {{nome}}, <a href=\"{{unsubscribe_url}}\">sair</a></p>"});
+    let id = upload(world, "sent.csv", &file(recipients, longer_names), content).await;
+    world.drain().await;
+    let told = world.get(&format!("/mailings/{id}")).await.body;
+    assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(recipients)), "{told}");
+    assert_eq!(world.stack.catcher().sent(Some("email"), None).len(), recipients, "each once");
+    let calls = world.stack.calls().since(position);
+    let of = |function: &str| part(&calls, |call| call.caller == function);
+    Sent {
+        recipients,
+        importer: of("mailing-importer"),
+        sender: of("mailing-sender"),
+        beside: [of("mailings-api"), of("outbox-relay")].concat(),
+        after: of("delivery-events"),
+    }
+}
+
+impl Sent {
+    /// All up to SENT.
+    pub fn calls(&self) -> Vec<Call> {
+        [self.both(), self.beside.clone()].concat()
+    }
+
+    pub fn write_units_of_one(&self) -> f64 {
+        prices::write_units(&self.both()) / self.recipients as f64
+    }
+
+    fn both(&self) -> Vec<Call> {
+        [self.importer.clone(), self.sender.clone()].concat()
+    }
+
+    pub fn print(&self, how: &str) {
+        let Self { recipients, importer, sender, beside, after } = self;
+        println!(
+            "\n{:<44} {:>8} {:>9} {:>8} {:>9} {:>8} {:>9}",
+            format!("{recipients} mails, {how}"),
+            "requests",
+            "of one",
+            "write u.",
+            "of one",
+            "read u.",
+            "of one"
+        );
+        let row = |name: &str, sum: &Sum| {
+            let Sum { requests, write, read } = sum;
+            let [a_request, a_write, a_read] = [*requests, *write, *read].map(|all| all / *recipients as f64);
+            println!("{name:<44} {requests:>8} {a_request:>9.3} {write:>8} {a_write:>9.3} {read:>8} {a_read:>9.3}");
+        };
+        row("import: entries", &Sum::of(&part(importer, is_of_entries)));
+        row("import: lease, checkpoints, shards", &Sum::of(&part(importer, |call| !is_of_entries(call))));
+        // Each was sent by its first attempt: claimed by one request, and settled by one.
+        let twice = 2.0 * *recipients as f64;
+        let settled = Sum { requests: twice, write: twice, read: 0.0 };
+        row("sending: claims and outcomes", &settled);
+        let others = part(sender, |call| !is_of_slots(call) && !is_mail(call));
+        row("sending: leases, shards, reads", &Sum::of(&others).without(&settled));
+        row("sending: slots", &Sum::of(&part(sender, is_of_slots)));
+        row("sending: mails", &Sum::of(&part(sender, is_mail)));
+        row("import to SENT", &Sum::of(&self.both()));
+        row("beside it: upload, relay", &Sum::of(beside));
+        row("after it: what SES tells", &Sum::of(after));
+    }
+}
+
+struct Sum {
+    requests: f64,
+    write: f64,
+    read: f64,
+}
+
+impl Sum {
+    fn of(calls: &[Call]) -> Self {
+        Self { requests: calls.len() as f64, write: prices::write_units(calls), read: prices::read_units(calls) }
+    }
+
+    fn without(&self, part: &Self) -> Self {
+        Self { requests: self.requests - part.requests, write: self.write - part.write, read: self.read - part.read }
+    }
+}
+
+fn part(calls: &[Call], which: impl Fn(&Call) -> bool) -> Vec<Call> {
+    calls.iter().filter(|call| which(call)).cloned().collect()
+}
+
+fn is_of_entries(call: &Call) -> bool {
+    call.operation == "BatchExecuteStatement"
+}
+
+/// A sender changes no row of that table but the bucket's.
+fn is_of_slots(call: &Call) -> bool {
+    call.target.ends_with("-outbound") && call.operation == "UpdateItem"
+}
+
+fn is_mail(call: &Call) -> bool {
+    call.service == "ses"
+}

@@ -1,0 +1,74 @@
+//! What things cost at the list prices of us-east-1.
+
+use umavez_local::calls::Call;
+
+/// Per million, in dollars: on-demand write and read units, queue requests, HTTP API requests, Lambda requests on arm64 and
+/// its gigabyte-seconds, and mails.
+const WRITE_UNIT: f64 = 0.625;
+const READ_UNIT: f64 = 0.125;
+const QUEUE_REQUEST: f64 = 0.40;
+const API_REQUEST: f64 = 1.00;
+const LAMBDA_REQUEST: f64 = 0.20;
+const GIGABYTE_SECOND: f64 = 13.3334;
+const MAIL: f64 = 100.0;
+/// Of the functions that have no size of their own.
+const GIGABYTES: f64 = 0.25;
+/// What an invocation for one message is billed for.
+const BILLED_SECONDS: f64 = 0.03;
+
+/// A million messages, of one that took these calls and invocations.
+pub fn of_messages(calls: &[Call], invocations: u64) {
+    let (write, read) = (write_units(calls), read_units(calls));
+    let lambda = invocations as f64 * (LAMBDA_REQUEST + GIGABYTE_SECOND * GIGABYTES * BILLED_SECONDS);
+    println!(
+        "\na million messages with intents, at list prices (us-east-1, arm64, 256 MB, 30 ms an invocation, one at a time)"
+    );
+    let whole = print(&[
+        ("DynamoDB", write * WRITE_UNIT + read * READ_UNIT),
+        // Received and deleted by the mapping, a message at a time at worst.
+        ("SQS", (messages(calls) + 2.0) * QUEUE_REQUEST),
+        ("Lambda", lambda),
+        ("HTTP API", API_REQUEST),
+    ]);
+    println!(
+        "{:<44} {whole:>8.2} $   ({write} write units, {read} read units, {invocations} invocations each)",
+        "together"
+    );
+}
+
+/// A million recipients, of a mailing that took these calls up to SENT for some, and these for what SES told afterwards.
+/// `senders` work at a time, and wait for slots most of it: beside that time, what Lambda takes per request is nothing.
+pub fn of_recipients(sent: &[Call], told: &[Call], recipients: usize, senders: u32, mails_per_second: f64) {
+    let gigabyte_seconds = f64::from(senders) * GIGABYTES / mails_per_second;
+    let dynamodb = |calls: &[Call]| write_units(calls) * WRITE_UNIT + read_units(calls) * READ_UNIT;
+    println!("\na million recipients, at list prices ({senders} senders at {mails_per_second} mails a second)");
+    let whole = print(&[
+        ("DynamoDB, import to SENT", dynamodb(sent) / recipients as f64),
+        ("DynamoDB, what SES tells", dynamodb(told) / recipients as f64),
+        ("SQS, import to SENT", 3.0 * messages(sent) * QUEUE_REQUEST / recipients as f64),
+        ("Lambda, senders", gigabyte_seconds * GIGABYTE_SECOND),
+        ("SES", MAIL),
+    ]);
+    println!("{:<44} {whole:>8.2} $   ({:.4} $ per 1,000 recipients)", "together", whole / 1_000.0);
+}
+
+pub fn write_units(calls: &[Call]) -> f64 {
+    calls.iter().map(|call| call.write_units).sum()
+}
+
+pub fn read_units(calls: &[Call]) -> f64 {
+    calls.iter().map(|call| call.read_units).sum()
+}
+
+/// Messages that the functions sent.
+fn messages(calls: &[Call]) -> f64 {
+    calls.iter().filter(|call| call.service == "sqs").count() as f64
+}
+
+/// Prints the parts, and returns what they are together.
+fn print(parts: &[(&str, f64)]) -> f64 {
+    for (name, dollars) in parts {
+        println!("{name:<44} {dollars:>8.2} $");
+    }
+    parts.iter().map(|(_, dollars)| dollars).sum()
+}
