@@ -169,7 +169,7 @@ async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
         let csv = file(4_500);
         let body = json!({"filename": "long.csv"});
         let asked = ask_upload(world, &body).await;
-        assert_eq!(post_form(world, &asked.body["upload"], csv.as_bytes()).await, 204);
+        assert_eq!(world.post_form(&asked.body["upload"], csv.as_bytes()).await, 204);
         world.drain().await;
         let told = mailing(world, &asked.text("/mailingId")).await;
         assert_eq!(

@@ -28,7 +28,7 @@ const TURN: Duration = Duration::from_secs(45);
 /// What the writes around the last calls of a turn may take.
 const AROUND_CALLS: Duration = Duration::from_secs(10);
 /// The lease is renewed before a sub-batch that begins with less of it.
-const LEASE_WANTED_MS: i64 = LEASE_MS - 5_000;
+const LEASE_WANTED_MS: i64 = LEASE_MS / 2;
 /// A shard that was counted is counted again this often when it changed under the count.
 const COUNTS: usize = 5;
 /// What cannot be gone on with now is tried again after this.

@@ -74,7 +74,12 @@ impl Batch<'_> {
         let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
         let wanted = i64::try_from(slots).unwrap_or(1);
         let reach = reach_ms(Priority::Shot, 0);
-        let first = match self.deps.limiter.grant_row(self.invocation, &bucket, limit, reach, wanted).await? {
+        // Other senders ask for the same slots: most refusals are foreseen.
+        let granted = match self.deps.limiter.look(self.invocation, &bucket, reach).await? {
+            Some(at) => Grant::Later(at),
+            None => self.deps.limiter.grant_row(self.invocation, &bucket, limit, reach, wanted).await?,
+        };
+        let first = match granted {
             Grant::At(first) => first,
             Grant::Later(at) => {
                 let wait_ms = at.millis() - self.invocation.current().millis();

@@ -93,6 +93,21 @@ impl Limiter {
         Ok(Grant::Later(now.plus_ms(reach_ms)))
     }
 
+    /// When there may be a slot within reach; none if there may be one now. A look costs a fraction of a refusal.
+    pub async fn look(
+        &self,
+        invocation: &Invocation,
+        key: &Key,
+        reach_ms: i64,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let row: Option<Row> = self.store.get(invocation, &self.table, key).await?;
+        let Row { free_at_us, parked_until } = row.unwrap_or_default();
+        match ask(Bucket { free_at_us, parked_until }, reach_ms, invocation.current()) {
+            Ask::Later(at) => Ok(Some(at)),
+            Ask::Now | Ask::Next => Ok(None),
+        }
+    }
+
     /// A provider said to wait: no slot of this bucket before `until`. A shorter wait does not shorten a longer one.
     pub async fn park(&self, invocation: &Invocation, key: &Key, until: Timestamp) -> Result<(), StoreError> {
         let sooner =
