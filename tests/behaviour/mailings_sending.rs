@@ -185,6 +185,34 @@ async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
 }
 
 #[tokio::test]
+async fn a_mailing_that_is_canceled_while_it_is_imported_tells_the_entries_that_it_has() {
+    play_with(sending(0), async |world| {
+        // The importer dies in its second window, of two thousand lines each.
+        let killed = CallFault {
+            function: Some("mailing-importer".to_owned()),
+            operation: Some("BatchExecuteStatement".to_owned()),
+            nth: 120,
+            ..CallFault::first(Action::KillBefore)
+        };
+        world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
+        let id = upload(world, "long.csv", &file(9_000), &content_without_columns()).await;
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["import"]["state"], &told["import"]["rows"]), (&json!("RUNNING"), &json!(2_000)), "{told}");
+        assert_eq!(order(world, &id, "cancel").await.body["status"], "CANCELED");
+        world.drain().await;
+        // The dead importer's lease is over.
+        world.advance(Duration::from_secs(70)).await;
+        world.advance(Duration::from_secs(5_500)).await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{told}");
+        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(4_000), &json!(4_000)), "{told}");
+        assert!(entries(world, &id, "status=PENDING").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_come() {
     play_with(sending(2), async |world| {
         world.stack.email_events().switch(false);
