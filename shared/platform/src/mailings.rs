@@ -3,6 +3,7 @@
 //! Every change of a mailing's state is read, decided and written on the condition that the row's `version` is the one that
 //! was read. Whatever works on a shard has its lease. An entry's own state decides about the entry, and nothing else does.
 
+mod counts;
 mod course;
 mod entries;
 mod events;
@@ -20,7 +21,8 @@ use umavez_domain::keys;
 use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, NameRow, Order, ShardRow};
 use umavez_domain::time::Timestamp;
 
-pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled, Tally};
+pub use counts::Tally;
+pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled};
 pub use events::EntryApplied;
 pub use imports::{Checkpoint, Importing};
 pub use lines::{Line, LinesInserted};
