@@ -15,7 +15,13 @@ use umavez_platform::http::{Access, Route};
 use umavez_tests::template;
 
 /// The only routes that need no API key.
-const PUBLIC: &[&str] = &["GET /health", "GET /u/{token}", "POST /u/{token}"];
+const PUBLIC: &[&str] = &[
+    "GET /health",
+    "GET /u/{token}",
+    "POST /u/{token}",
+    "POST /webhooks/telegram/{bot}",
+    "POST /webhooks/evolution/{instance}",
+];
 
 fn model() -> Model {
     load(&template(), &Default::default()).expect("the template loads")
@@ -23,7 +29,13 @@ fn model() -> Model {
 
 /// The routes of every HTTP function, by its binary.
 fn routes() -> Vec<(&'static str, &'static [Route])> {
-    vec![("outbound-api", outbound_api::ROUTES), ("ingest", ingest::ROUTES), ("mailings-api", mailings_api::ROUTES)]
+    vec![
+        ("outbound-api", outbound_api::ROUTES),
+        ("ingest", ingest::ROUTES),
+        ("mailings-api", mailings_api::ROUTES),
+        ("webhook-intake", webhook_intake::ROUTES),
+        ("conversations-api", conversations_api::ROUTES),
+    ]
 }
 
 fn sources(below: &str) -> Vec<(PathBuf, String)> {

@@ -1,6 +1,8 @@
 //! What the product does, through the local stack: HTTP in, real function processes, real SDKs against the emulators.
 
 mod access;
+mod conversations;
+mod conversations_course;
 mod faults;
 mod http;
 mod ingest;

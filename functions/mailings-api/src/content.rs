@@ -96,6 +96,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         send_at: None,
         not_after: None,
         metadata: None,
+        then: None,
     };
     let (message, replayed) = match deps.messages.accept(invocation, &new).await? {
         Accepted::New(message) | Accepted::Deduped(message) => (message, false),

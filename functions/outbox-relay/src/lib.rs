@@ -5,6 +5,7 @@ use std::sync::Arc;
 use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
+use umavez_domain::conversations::job::QUEUE as CONVERSATIONS_QUEUE;
 use umavez_domain::ingest::BACKFILL_QUEUE;
 use umavez_domain::mailings::jobs::{IMPORT_QUEUE, SEND_QUEUE};
 use umavez_domain::outbound::Priority;
@@ -27,6 +28,7 @@ const QUEUES: &[(&str, &str)] = &[
     (BACKFILL_QUEUE, "BACKFILL_QUEUE"),
     (IMPORT_QUEUE, "MAILING_IMPORT_QUEUE"),
     (SEND_QUEUE, "MAILING_SEND_QUEUE"),
+    (CONVERSATIONS_QUEUE, "CONVERSATIONS_QUEUE"),
 ];
 
 impl Deps {

@@ -1,5 +1,6 @@
 //! Finds what was lost sight of: messages that were handed to their queue and not taken on, attempts whose sender was not
-//! heard of again, backfills, imports and shards of mailings that nobody works on. Each is conditional on the row as it was read, so that it runs as often as it likes.
+//! heard of again, backfills, imports and shards of mailings that nobody works on, conversations that nobody answers.
+//! Each is conditional on the row as it was read, so that it runs as often as it likes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use umavez_domain::keys::{WAKE_SHARDS, Wake, message_id_of};
 use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
+use umavez_platform::conversations::Conversations;
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Mailings, Recovered};
@@ -28,6 +30,7 @@ pub struct Deps {
     pub messages: Messages,
     pub backfills: Backfills,
     pub mailings: Mailings,
+    pub conversations: Conversations,
     pub policies: BTreeMap<Channel, UnknownPolicy>,
 }
 
@@ -38,7 +41,13 @@ impl Deps {
             .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
         let store = Store::new(Aws::from_env()?.dynamodb());
         let backfills = Backfills { store: store.clone(), table: config::required("ENTRIES_TABLE")? };
-        Ok(Self { messages: Messages::from_env(&store)?, mailings: Mailings::from_env(&store)?, backfills, policies })
+        Ok(Self {
+            messages: Messages::from_env(&store)?,
+            mailings: Mailings::from_env(&store)?,
+            conversations: Conversations::from_env(&store)?,
+            backfills,
+            policies,
+        })
     }
 }
 
@@ -54,7 +63,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     // The few first: a flood of the many does not keep them from being found.
     let backfills = recover_backfills(&deps, &invocation, &mut counts).await;
     let mailings = recover_mailings(&deps, &invocation, &mut counts).await;
-    let mut unread = backfills.is_err() || mailings.is_err();
+    let conversations = recover_conversations(&deps, &invocation, &mut counts).await;
+    let mut unread = backfills.is_err() || mailings.is_err() || conversations.is_err();
     for shard in 0..WAKE_SHARDS {
         match recover(&deps, &invocation, shard).await {
             Ok(found) => {
@@ -66,6 +76,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         }
     }
     let (backfills, mailings) = (backfills.unwrap_or(0), mailings.unwrap_or(0));
+    let conversations = conversations.unwrap_or(0);
     let Counts { emitted, unknown, failed } = counts;
     tracing::info!(
         event = "RECOVERED",
@@ -73,6 +84,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         unknown,
         backfills,
         mailings,
+        conversations,
         failed,
         request_id = invocation.request_id
     );
@@ -82,7 +94,14 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     if unread {
         return Err("a shard could not be read".into());
     }
-    Ok(json!({"emitted": emitted, "unknown": unknown, "backfills": backfills, "mailings": mailings, "failed": failed}))
+    Ok(json!({
+        "emitted": emitted,
+        "unknown": unknown,
+        "backfills": backfills,
+        "mailings": mailings,
+        "conversations": conversations,
+        "failed": failed,
+    }))
 }
 
 /// There are few of them.
@@ -123,6 +142,44 @@ async fn recover_mailings(deps: &Deps, invocation: &Invocation, counts: &mut Cou
             }
         }
     }
+    Ok(recovered)
+}
+
+/// Conversations that wait for an answer, and those whose hold is over.
+async fn recover_conversations(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
+    // Told first: a flood of those that wait does not keep it from being known.
+    let oldest = deps.conversations.oldest_unanswered(invocation).await?;
+    let waited_ms = oldest.map_or(0, |since| (invocation.now.millis() - since.millis()).max(0));
+    metrics::gauge!("oldest_unanswered_seconds").set(waited_ms as f64 / 1_000.0);
+    let mut recovered = 0;
+    for (wake, shard) in [Wake::Check, Wake::Held].into_iter().flat_map(|wake| (0..WAKE_SHARDS).map(move |s| (wake, s)))
+    {
+        let mut after = None;
+        while invocation.time_left() > LOW_TIME {
+            let found = deps.conversations.unanswered(invocation, wake, shard, after, PAGE).await?;
+            let last_page = found.len() < PAGE;
+            after = found.last().map(|found| found.place.clone());
+            let mut seen = futures::stream::iter(&found)
+                .map(|found| deps.conversations.recover(invocation, found))
+                .buffer_unordered(AT_ONCE);
+            while let Some(seen) = seen.next().await {
+                match seen {
+                    Ok(None) => {}
+                    Ok(Some(row)) => {
+                        recovered += 1;
+                        let (event, conversation_id) = (Event::ConversationRecovered.as_str(), row.id.as_str());
+                        let phase = row.course.phase.as_str();
+                        tracing::warn!(event, conversation_id, phase, request_id = invocation.request_id);
+                    }
+                    Err(_) => counts.failed += 1,
+                }
+            }
+            if last_page {
+                break;
+            }
+        }
+    }
+    metrics::counter!("ConversationsRecovered").increment(recovered);
     Ok(recovered)
 }
 

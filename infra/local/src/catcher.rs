@@ -1,15 +1,17 @@
-//! What the providers would have received: Telegram's Bot API, Evolution API v2 for WhatsApp, and SES v2 for email.
-//! Each request is answered as its provider would answer it, and kept whole but for the secrets in it.
+//! What the providers would have received: Telegram's Bot API, Evolution API v2 for WhatsApp, SES v2 for email, and a
+//! responder that is asked what to say. Each request is answered as its provider would answer it, and kept whole but
+//! for the secrets in it. What the responder was asked is no message that went out: it is listed only for who names it.
 //!
 //! - `request`: a request as it came, its parameters in whatever form, and its secrets masked.
-//! - `telegram`, `evolution`, `ses`: per provider, to whom a request goes and what the answer to it is. They keep
-//!   nothing and decide nothing else.
+//! - `telegram`, `evolution`, `ses`, `responder`: per provider, to whom a request goes and what the answer to it is.
+//!   They keep nothing and decide nothing else.
 //!
 //! Every request goes through `Catcher::take`: whoever wants a provider to fail, to stall or to lose an answer begins
 //! there, and finds both the request and what would have been the answer.
 
 mod evolution;
 mod request;
+mod responder;
 pub(crate) mod ses;
 mod telegram;
 #[cfg(test)]
@@ -36,12 +38,13 @@ const CAPACITY: usize = 100_000;
 pub struct Sent {
     /// Counts from 1, over all channels; `clear` does not begin anew.
     pub number: u64,
-    /// `telegram`, `whatsapp` or `email`.
+    /// `telegram`, `whatsapp`, `email` or `responder`.
     pub channel: &'static str,
     /// RFC 3339, by the clock of the stack.
     pub at: String,
     pub caller: String,
-    /// Chat ids, telephone numbers or addresses, as far as the request names any.
+    /// Chat ids, telephone numbers, addresses, or the batch that a responder is asked about: as far as the request
+    /// names any.
     pub to: Vec<String>,
     pub method: String,
     /// With the query, if there is one.
@@ -73,14 +76,21 @@ struct Shared {
 
 #[derive(Default)]
 struct Kept {
-    sent: VecDeque<Sent>,
+    received: VecDeque<Received>,
     last: u64,
     dropped: u64,
+}
+
+struct Received {
+    sent: Sent,
+    goes_out: bool,
 }
 
 /// What the catcher has to know of a provider.
 struct Provider {
     channel: &'static str,
+    /// Whether what it gets are messages to somebody, which count as sent.
+    goes_out: bool,
     read: fn(&Request, Stamp) -> Reading,
     /// Whether a segment of a path holds a secret.
     is_secret: fn(&str) -> bool,
@@ -125,11 +135,18 @@ impl Catcher {
         self.take(&ses::PROVIDER, caller, &Request::new(method, path, headers, body))
     }
 
-    /// What was received, the oldest first: all of it, or that of one channel or to one address.
+    /// `POST` of JSON to a responder, at any path.
+    pub fn responder(&self, caller: &str, method: &Method, path: &str, headers: &HeaderMap, body: &Bytes) -> Caught {
+        self.take(&responder::PROVIDER, caller, &Request::new(method, path, headers, body))
+    }
+
+    /// What was received, the oldest first: all that went out, or that of one channel, or to one address. What the
+    /// responder was asked did not go out: its channel has to be named.
     pub fn sent(&self, channel: Option<&str>, to: Option<&str>) -> Vec<Sent> {
         let kept = self.kept();
-        let of_channel = kept.sent.iter().filter(|sent| channel.is_none_or(|channel| sent.channel == channel));
-        of_channel.filter(|sent| to.is_none_or(|to| sent.to.iter().any(|one| one == to))).cloned().collect()
+        let is_listed = |one: &&Received| channel.map_or(one.goes_out, |channel| one.sent.channel == channel);
+        let listed = kept.received.iter().filter(is_listed).map(|one| &one.sent);
+        listed.filter(|sent| to.is_none_or(|to| sent.to.iter().any(|one| one == to))).cloned().collect()
     }
 
     /// How many requests had to make room for newer ones, ever.
@@ -138,7 +155,7 @@ impl Catcher {
     }
 
     pub fn clear(&self) {
-        self.kept().sent.clear();
+        self.kept().received.clear();
     }
 
     fn take(&self, provider: &Provider, caller: &str, request: &Request) -> Caught {
@@ -147,7 +164,7 @@ impl Catcher {
         kept.last += 1;
         let number = kept.last;
         let Reading { to, answer } = (provider.read)(request, Stamp { number, at_ms });
-        kept.sent.push_back(Sent {
+        let sent = Sent {
             number,
             channel: provider.channel,
             at: rfc3339(at_ms),
@@ -159,9 +176,10 @@ impl Catcher {
             body: request.body.clone(),
             status: answer.status,
             answer: answer.body.clone(),
-        });
-        while kept.sent.len() > self.0.capacity {
-            kept.sent.pop_front();
+        };
+        kept.received.push_back(Received { sent, goes_out: provider.goes_out });
+        while kept.received.len() > self.0.capacity {
+            kept.received.pop_front();
             kept.dropped += 1;
         }
         answer

@@ -39,7 +39,7 @@ enum Command {
     },
     /// Show what the running stack has sent
     Sent {
-        /// Only this one: telegram, whatsapp or email
+        /// Only this one: telegram, whatsapp or email; or responder, whose questions are not shown otherwise
         #[arg(long)]
         channel: Option<String>,
         /// Only to this address

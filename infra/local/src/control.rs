@@ -76,6 +76,7 @@ async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
 
 #[derive(Deserialize)]
 struct SentQuery {
+    /// Without, all but `responder`, to which nothing is sent.
     channel: Option<String>,
     to: Option<String>,
 }

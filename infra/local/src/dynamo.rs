@@ -211,14 +211,16 @@ fn create_tables(db: &Database, tables: &[Table]) -> Result<(), StackError> {
 
 /// What a table's rows and queries depend on.
 fn shape(table: &Value) -> Value {
-    let mut indexes: Vec<_> = table["GlobalSecondaryIndexes"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|index| json!([index["IndexName"], index["KeySchema"], index["Projection"]["ProjectionType"]]))
-        .collect();
-    indexes.sort_by_key(ToString::to_string);
-    json!([table["KeySchema"], indexes, table["StreamSpecification"]["StreamViewType"]])
+    let indexes = |kind: &str| {
+        let all = table[kind].as_array().into_iter().flatten();
+        let mut indexes: Vec<_> = all
+            .map(|index| json!([index["IndexName"], index["KeySchema"], index["Projection"]["ProjectionType"]]))
+            .collect();
+        indexes.sort_by_key(ToString::to_string);
+        indexes
+    };
+    let (global, local) = (indexes("GlobalSecondaryIndexes"), indexes("LocalSecondaryIndexes"));
+    json!([table["KeySchema"], global, local, table["StreamSpecification"]["StreamViewType"]])
 }
 
 fn temporary_file() -> PathBuf {

@@ -23,7 +23,7 @@ pub enum Fault {
     Call(CallFault),
     Delivery(DeliveryFault),
     Tick(TickFault),
-    /// From now on, queries of indexes see the tables as they are now.
+    /// From now on, queries of indexes see the tables as they are now, but for consistent reads.
     FrozenIndexes {},
 }
 

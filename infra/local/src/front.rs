@@ -196,6 +196,7 @@ impl Front {
             }
             "telegram" => self.catcher.telegram(caller, method, path, headers, body),
             "evolution" => self.catcher.evolution(caller, method, path, headers, body),
+            "responder" => self.catcher.responder(caller, method, path, headers, body),
             other => {
                 let message = json!({"message": format!("the local stack has no service {other:?}")});
                 return (refusal(400, "UnknownService", message), Units::default());
@@ -270,9 +271,11 @@ impl Front {
         Some(Answered { status, headers, body })
     }
 
-    /// What an index says that lags behind, while the indexes are frozen.
+    /// What an index says that lags behind, while the indexes are frozen. A consistent read does not lag: of a local
+    /// index it is up to date, and of a global one it is refused.
     async fn stale(&self, call: &Arrived) -> Option<Response> {
-        if call.operation != "Query" || !self.parts.faults.indexes_are_frozen() {
+        let is_consistent = call.request["ConsistentRead"] == true;
+        if call.operation != "Query" || is_consistent || !self.parts.faults.indexes_are_frozen() {
             return None;
         }
         call.request.get("IndexName")?;

@@ -85,6 +85,8 @@ pub const SCOPES: &[&str] = &[
     "ingest:read",
     "mailings",
     "mailings:read",
+    "conversations",
+    "conversations:read",
 ];
 
 pub fn is_known_scope(scope: &str) -> bool {

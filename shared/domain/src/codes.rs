@@ -154,6 +154,18 @@ codes! {
         MailingRecovered = "MAILING_RECOVERED",
         MailingUnsubscribed = "MAILING_UNSUBSCRIBED",
         MailingReconciled = "MAILING_RECONCILED",
+        /// A provider told of a message, and what became of it.
+        ConversationMessage = "CONVERSATION_MESSAGE",
+        /// What a worker did with a batch.
+        ConversationBatch = "CONVERSATION_BATCH",
+        /// The responder was asked in vain: a person is needed.
+        ConversationNeedsHuman = "CONVERSATION_NEEDS_HUMAN",
+        ConversationHeld = "CONVERSATION_HELD",
+        ConversationReleased = "CONVERSATION_RELEASED",
+        ConversationRecovered = "CONVERSATION_RECOVERED",
+        InstanceChanged = "INSTANCE_CHANGED",
+        /// A request to a webhook that did not prove where it came from.
+        WebhookRefused = "WEBHOOK_REFUSED",
     }
 }
 
@@ -180,6 +192,10 @@ codes! {
         NameTaken = "name_taken",
         /// It cannot be asked of a mailing that stands as this one does.
         WrongState = "wrong_state",
+        /// A webhook that does not prove where it comes from.
+        Unverified = "unverified",
+        /// There is another reply to this batch.
+        AlreadyAnswered = "already_answered",
         Unavailable = "unavailable",
         Internal = "internal",
     }

@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::access::KeyId;
+use crate::conversations::{BatchId, ConversationId, Via};
 use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 use crate::mailings::{MailingEntryId, MailingId};
 use crate::time::Timestamp;
@@ -76,6 +77,10 @@ pub enum Wake {
     Check,
     /// A person, or an event that tells what became of it.
     Unknown,
+    /// A person who answers in its place.
+    Human,
+    /// Whoever keeps it from being answered to let go.
+    Held,
 }
 
 /// A partition of the index by time.
@@ -84,6 +89,8 @@ pub fn wake(wake: Wake, shard: u32) -> String {
         Wake::Due => "DUE",
         Wake::Check => "CHECK",
         Wake::Unknown => "UNKNOWN",
+        Wake::Human => "HUMAN",
+        Wake::Held => "HELD",
     };
     format!("{word}#{shard}")
 }
@@ -263,6 +270,63 @@ pub fn mailing_entry(id: &MailingEntryId) -> Key {
 /// The row of a line that is no recipient: invalid, or one that was there before.
 pub fn mailing_line(id: &MailingId, shard: u32, line: u64) -> Key {
     Key { pk: mailing_entries(id, shard), sk: format!("{MAILING_LINE_PREFIX}{line:010}") }
+}
+
+/// What the partition of an instance begins with.
+pub const INSTANCE_PREFIX: &str = "INSTANCE#";
+
+/// The settings of one instance in the Config table. A partition each: every message of it reads one.
+pub fn instance(via: Via, name: &str) -> Key {
+    Key { pk: format!("{INSTANCE_PREFIX}{via}#{name}"), sk: "INSTANCE".to_owned() }
+}
+
+/// The partition that holds everything about one conversation.
+pub fn conversation_partition(id: &ConversationId) -> String {
+    format!("CONVERSATION#{id}")
+}
+
+/// The row that says where a conversation stands.
+pub fn conversation(id: &ConversationId) -> Key {
+    Key { pk: conversation_partition(id), sk: "STATE".to_owned() }
+}
+
+/// The conversation of a key that the index by time found.
+pub fn conversation_of(key: &Key) -> Option<ConversationId> {
+    key.pk.strip_prefix("CONVERSATION#").filter(|_| key.sk == "STATE").and_then(ConversationId::parse)
+}
+
+/// A message of a conversation, by what its provider calls it: told twice, it is one row.
+pub fn conversation_message(id: &ConversationId, message_id: &str) -> Key {
+    Key { pk: conversation_partition(id), sk: format!("MESSAGE#{}", short_hash(message_id)) }
+}
+
+/// The row of one batch's reply.
+pub fn conversation_batch(id: &BatchId) -> Key {
+    Key { pk: conversation_partition(&id.conversation), sk: conversation_batch_place(id.number) }
+}
+
+/// What the sort keys of batches begin with.
+pub const CONVERSATION_BATCH_PREFIX: &str = "BATCH#";
+
+pub fn conversation_batch_place(number: u64) -> String {
+    format!("{CONVERSATION_BATCH_PREFIX}{number:010}")
+}
+
+/// The place of a numbered message in the index of a conversation's messages.
+pub fn conversation_place(number: u64) -> String {
+    format!("IN#{number:010}")
+}
+
+/// The place of a message that is no part of any batch: it has no number, only a time.
+pub fn conversation_aside(at: Timestamp, message_id: &str) -> String {
+    format!("{ASIDE_PREFIX}{}", at_time(at, &short_hash(message_id)))
+}
+
+const ASIDE_PREFIX: &str = "ASIDE#";
+
+/// The first and the last place that such a message can have.
+pub fn conversation_asides() -> (String, String) {
+    (format!("{ASIDE_PREFIX}0"), format!("{ASIDE_PREFIX}~"))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod codes;
+pub mod conversations;
 pub mod fields;
 pub mod idempotency;
 pub mod ingest;
@@ -14,3 +15,4 @@ pub mod outbound;
 pub mod outbox;
 pub mod time;
 pub mod uploaded;
+pub mod webhooks;

@@ -26,7 +26,7 @@ pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled};
 pub use events::EntryApplied;
 pub use imports::{Checkpoint, Importing};
 pub use lines::{Line, LinesInserted};
-pub use link_secrets::{LinkSecrets, NoSecret, Signing};
+pub use link_secrets::{LinkSecrets, Signing};
 pub use listing::EntryPlace;
 pub use orders::{Ordered, Retry};
 pub use recovery::Recovered;

@@ -18,7 +18,7 @@ mod waiting;
 
 pub use accept::Accepted;
 pub use attempts::{Claimed, Settled};
-pub use credentials::{CredentialsError, Senders};
+pub use credentials::Senders;
 pub use events::Applied;
 pub use messages::{BY_CLIENT, BY_RECIPIENT, BY_TIME, Messages};
 pub use orders::{Canceled, Declared, Order, Resent};

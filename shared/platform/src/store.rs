@@ -23,7 +23,7 @@ use umavez_domain::keys::Key;
 pub use condition::Condition;
 pub use error::StoreError;
 pub use many::Insert;
-pub use read::{Found, IndexOf, Page, PageOf, Slice, SliceOf};
+pub use read::{Found, IndexOf, Page, PageOf, RangeOf, Slice, SliceOf};
 pub use spread::{SpreadOf, SpreadPlace};
 pub use transact::{Refusal, Transacted};
 pub use write::{Returned, Write, Written};

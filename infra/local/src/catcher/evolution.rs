@@ -6,7 +6,7 @@ use super::{Caught, Provider, Reading, Stamp, request::Request};
 
 const PERSON: &str = "@s.whatsapp.net";
 
-pub(super) const PROVIDER: Provider = Provider { channel: "whatsapp", read, is_secret: |_| false };
+pub(super) const PROVIDER: Provider = Provider { channel: "whatsapp", goes_out: true, read, is_secret: |_| false };
 
 fn read(request: &Request, stamp: Stamp) -> Reading {
     let number = request.parameter("number").filter(|number| !number.is_empty());

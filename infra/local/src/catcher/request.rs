@@ -9,8 +9,15 @@ use serde_json::{Map, Value, json};
 use crate::gateway::urlencoded;
 
 const MASK: &str = "***";
-const SECRET_HEADERS: [&str; 6] =
-    ["apikey", "authorization", "cookie", "proxy-authorization", "x-amz-security-token", "x-api-key"];
+const SECRET_HEADERS: [&str; 7] = [
+    "apikey",
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "webhook-signature",
+    "x-amz-security-token",
+    "x-api-key",
+];
 
 pub(super) struct Request {
     pub(super) method: String,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Caught, Provider, Reading, Stamp, request::Request};
 
-pub(super) const PROVIDER: Provider = Provider { channel: "email", read, is_secret: |_| false };
+pub(super) const PROVIDER: Provider = Provider { channel: "email", goes_out: true, read, is_secret: |_| false };
 
 fn read(request: &Request, stamp: Stamp) -> Reading {
     let to = recipients(&request.body);

@@ -20,7 +20,7 @@ const SENDING: [(&str, &str, &str); 9] = [
 /// The methods that are answered with `true`.
 const DOING: [&str; 4] = ["sendchataction", "answercallbackquery", "setwebhook", "deletewebhook"];
 
-pub(super) const PROVIDER: Provider = Provider { channel: "telegram", read, is_secret: is_token };
+pub(super) const PROVIDER: Provider = Provider { channel: "telegram", goes_out: true, read, is_secret: is_token };
 
 fn read(request: &Request, stamp: Stamp) -> Reading {
     let to: Vec<String> = request.parameter("chat_id").filter(|chat| !chat.is_empty()).into_iter().collect();

@@ -165,11 +165,59 @@ fn what_ses_would_not_take_has_the_error_type_in_a_header() {
 }
 
 #[test]
+fn a_responder_says_what_it_was_told() {
+    let catcher = catcher();
+    let message = |text: Value| json!({ "kind": "audio", "text": text });
+    for (messages, reply) in [
+        (json!([message(json!("olá")), message(json!("tudo bem?"))]), json!("olá\ntudo bem?")),
+        (json!([{ "kind": "image" }, message(Value::Null), message(json!("b")), {}]), json!("[image]\n[audio]\nb\n[]")),
+        (json!([message(json!(""))]), json!("[audio]")),
+        (json!([]), Value::Null),
+        (json!("none"), Value::Null),
+    ] {
+        let caught = responder(&catcher, &Method::POST, "/any/path?a=b", &json!({ "messages": messages }).to_string());
+        assert_eq!((caught.status, caught.body), (200, json!({ "reply": reply })), "{messages}");
+    }
+    assert_eq!(responder(&catcher, &Method::POST, "/", "{}").body, json!({ "reply": null }));
+}
+
+#[test]
+fn a_responder_is_asked_with_post() {
+    let catcher = catcher();
+    for method in [Method::GET, Method::PUT, Method::DELETE] {
+        let caught = responder(&catcher, &method, "/", r#"{"messages": [{"text": "x"}]}"#);
+        let error = format!("a responder is asked with POST, not {method}");
+        assert_eq!((caught.status, caught.body), (405, json!({ "error": error })));
+    }
+    let kept: Vec<_> = catcher.sent(Some("responder"), None).iter().map(|sent| sent.status).collect();
+    assert_eq!(kept, [405, 405, 405]);
+}
+
+#[test]
+fn what_a_responder_is_asked_did_not_go_out_and_is_listed_by_its_name_and_batch() {
+    let catcher = catcher();
+    let body = json!({ "batch_id": "b-1", "messages": [{ "text": "oi" }] });
+    responder(&catcher, &Method::POST, "/hook", &body.to_string());
+    responder(&catcher, &Method::POST, "/hook", r#"{"batch_id": 7}"#);
+    evolution(&catcher, "/message/sendText/main", json!({ "number": "b-1", "text": "oi" }));
+    let channels = |channel, to| catcher.sent(channel, to).iter().map(|sent| sent.channel).collect::<Vec<_>>();
+    assert_eq!(channels(None, None), ["whatsapp"]);
+    assert_eq!(channels(None, Some("b-1")), ["whatsapp"]);
+    assert_eq!(channels(Some("whatsapp"), None), ["whatsapp"]);
+    assert_eq!(channels(Some("responder"), None), ["responder", "responder"]);
+    assert_eq!(catcher.sent(Some("responder"), None)[1].to, Vec::<String>::new());
+    let asked = catcher.sent(Some("responder"), Some("b-1"));
+    let [asked] = &asked[..] else { panic!("one: {asked:?}") };
+    assert_eq!((asked.path.as_str(), &asked.body, &asked.answer), ("/hook", &body, &json!({ "reply": "oi" })));
+}
+
+#[test]
 fn no_secret_is_kept() {
     let catcher = catcher();
     let secrets = [
         ("apikey", "SECRET"),
         ("authorization", "Bearer SECRET"),
+        ("webhook-signature", "v1,SECRET v1,SECRET"),
         ("x-amz-security-token", "SECRET"),
         ("x-plain", "kept"),
     ];
@@ -185,8 +233,11 @@ fn no_secret_is_kept() {
         catcher.telegram("sender", &Method::POST, path, &headers, &Bytes::new());
         catcher.evolution("sender", &Method::POST, "/message/sendText/main", &headers, &Bytes::new());
         catcher.ses("sender", &Method::POST, "/v2/email/outbound-emails", &headers, &Bytes::new());
+        catcher.responder("sender", &Method::POST, "/", &headers, &Bytes::new());
     }
-    let kept = serde_json::to_string(&catcher.sent(None, None)).unwrap();
+    let asked = catcher.sent(Some("responder"), None);
+    assert_eq!(asked[0].headers["webhook-signature"], "***");
+    let kept = serde_json::to_string(&[catcher.sent(None, None), asked].concat()).unwrap();
     assert!(!kept.contains("SECRET"), "{kept}");
     let first = &catcher.sent(None, None)[0];
     assert_eq!((first.headers["authorization"].as_str(), first.headers["apikey"].as_str()), ("Bearer ***", "***"));
@@ -232,6 +283,11 @@ fn evolution(catcher: &Catcher, path: &str, body: Value) -> Caught {
 
 fn ses(catcher: &Catcher, path: &str, body: Value) -> Caught {
     catcher.ses("sender", &Method::POST, path, &headers(&[("content-type", JSON)]), &Bytes::from(body.to_string()))
+}
+
+fn responder(catcher: &Catcher, method: &Method, path: &str, body: &str) -> Caught {
+    let headers = headers(&[("content-type", JSON), ("webhook-signature", "v1,s")]);
+    catcher.responder("sender", method, path, &headers, &Bytes::from(body.to_owned()))
 }
 
 fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -91,9 +91,7 @@ impl Arrived {
             let mut words = path.splitn(3, '/');
             let (caller, service) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
             let path = format!("/{}", words.next().unwrap_or_default());
-            // `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be
-            // secret.
-            let operation = path.split(['/', '?']).nth(2).unwrap_or_default().to_owned();
+            let operation = provider_operation(service, &path).to_owned();
             let (caller, process) = caller.split_once('@').unwrap_or((caller, ""));
             let (caller, process, service) = (caller.to_owned(), process.to_owned(), service.to_owned());
             let (target, request) = (String::new(), Value::Null);
@@ -175,6 +173,15 @@ fn operation(headers: &HeaderMap) -> String {
     target.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
+/// `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be secret. A
+/// responder is only ever asked, at whatever path.
+fn provider_operation<'a>(service: &str, path: &'a str) -> &'a str {
+    match service {
+        "responder" => "Ask",
+        _ => path.split(['/', '?']).nth(2).unwrap_or_default(),
+    }
+}
+
 /// The table, queue or secret that a request names; of several tables each once, as `a+b`.
 fn target_of(request: &Value) -> String {
     if let Some(table) = request["TableName"].as_str() {
@@ -254,6 +261,19 @@ mod tests {
         let signed = Signed { access_key: "local-a".to_owned(), service: "dynamodb".to_owned() };
         assert_eq!(Signed::of(&headers), signed);
         assert_eq!(Signed::of(&HeaderMap::new()), Signed::default());
+    }
+
+    #[test]
+    fn a_provider_is_called_by_its_method_and_a_responder_is_asked() {
+        for (service, path, operation) in [
+            ("telegram", "/bot1:S/sendMessage?chat_id=1", "sendMessage"),
+            ("evolution", "/message/sendText/main", "sendText"),
+            ("telegram", "/", ""),
+            ("responder", "/", "Ask"),
+            ("responder", "/a/b/c?d=e", "Ask"),
+        ] {
+            assert_eq!(provider_operation(service, path), operation, "{service}{path}");
+        }
     }
 
     #[test]

@@ -62,6 +62,10 @@ pub(super) fn throttled(service: &str) -> Response {
             let body = json!({"status": 429, "error": "Too Many Requests"});
             (StatusCode::TOO_MANY_REQUESTS, axum::Json(body)).into_response()
         }
+        "responder" => {
+            let body = json!({"error": "too many requests"});
+            (StatusCode::TOO_MANY_REQUESTS, axum::Json(body)).into_response()
+        }
         "s3" => s3::refuse(503, "SlowDown", "Please reduce your request rate."),
         "ses" => refusal(429, "TooManyRequestsException", Value::Null),
         _ => refusal(400, "ThrottlingException", Value::Null),

@@ -103,6 +103,48 @@ async fn what_was_put_into_a_secret_survives_a_restart() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+#[tokio::test]
+async fn a_table_that_was_kept_with_other_indexes_is_refused() {
+    let directory = std::env::temp_dir().join(format!("umavez-stack-indexes-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    let keys = |range: &str| {
+        format!("KeySchema: [{{AttributeName: pk, KeyType: HASH}}, {{AttributeName: {range}, KeyType: RANGE}}]")
+    };
+    let table = |indexes: &[(&str, &str)]| {
+        let defined = |name: &str| format!("{{AttributeName: {name}, AttributeType: S}}");
+        let index = |(name, range): &(&str, &str)| {
+            format!("{{IndexName: {name}, {}, Projection: {{ProjectionType: ALL}}}}", keys(range))
+        };
+        let names = ["pk", "sk"].into_iter().chain(indexes.iter().map(|(_, range)| *range));
+        let definitions: Vec<_> = names.map(defined).collect();
+        let local = match indexes {
+            [] => String::new(),
+            all => format!(", LocalSecondaryIndexes: [{}]", all.iter().map(index).collect::<Vec<_>>().join(", ")),
+        };
+        let template = format!(
+            "Resources: {{T: {{Type: AWS::DynamoDB::Table, Properties: {{TableName: rows, \
+             BillingMode: PAY_PER_REQUEST, AttributeDefinitions: [{}], {}{local}}}}}}}",
+            definitions.join(", "),
+            keys("sk"),
+        );
+        Options { data: Some(directory.clone()), ..Options::in_memory(template) }
+    };
+    let refused = "the table rows was made by another template; choose another directory with --data, or delete it";
+    let start = async |indexes: &[(&str, &str)]| match Stack::start(table(indexes)).await {
+        Ok(stack) => stack.stop().await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    assert_eq!(start(&[]).await, Ok(()));
+    assert_eq!(start(&[("by-at", "at")]).await, Err(refused.to_owned()));
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(start(&[("by-at", "at"), ("by-name", "name")]).await, Ok(()));
+    assert_eq!(start(&[("by-name", "name"), ("by-at", "at")]).await, Ok(()), "in whatever order");
+    for other in [&[][..], &[("by-at", "at")], &[("by-at", "at"), ("by-name", "other")]] {
+        assert_eq!(start(other).await, Err(refused.to_owned()), "{other:?}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 async fn send(stack: &Stack, to: &str, set: &str) -> Option<(u16, Value)> {
     let email = json!({
         "FromEmailAddress": "a@example.com", "Destination": {"ToAddresses": [to]}, "ConfigurationSetName": set,

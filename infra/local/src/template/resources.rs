@@ -103,6 +103,7 @@ pub(super) fn table(resource: &Resource) -> Result<Table> {
         "AttributeDefinitions",
         "KeySchema",
         "GlobalSecondaryIndexes",
+        "LocalSecondaryIndexes",
         "StreamSpecification",
         "TimeToLiveSpecification",
         // Of no consequence on one machine.
@@ -121,11 +122,10 @@ pub(super) fn table(resource: &Resource) -> Result<Table> {
         "AttributeDefinitions": node.need("AttributeDefinitions")?.value,
         "KeySchema": node.need("KeySchema")?.value,
     });
-    if let Some(indexes) = node.get("GlobalSecondaryIndexes") {
-        for index in indexes.items()? {
-            index.only(&["IndexName", "KeySchema", "Projection"])?;
+    for kind in ["GlobalSecondaryIndexes", "LocalSecondaryIndexes"] {
+        if let Some(list) = node.get(kind) {
+            create[kind] = indexes(&list)?;
         }
-        create["GlobalSecondaryIndexes"] = indexes.value.clone();
     }
     let stream = node.get("StreamSpecification");
     if let Some(stream) = &stream {
@@ -139,6 +139,23 @@ pub(super) fn table(resource: &Resource) -> Result<Table> {
         ttl_attribute: ttl_attribute(&node)?,
         streams: stream.is_some(),
     })
+}
+
+/// The indexes of one kind, as they stand there. Whether their keys fit the table's is for DynamoDB to say.
+fn indexes(list: &Node) -> Result<Value> {
+    let all = list.items()?;
+    if all.is_empty() {
+        return Err(list.error(Problem::Expected("at least one index")));
+    }
+    for index in all {
+        let index = index.only(&["IndexName", "KeySchema", "Projection"])?;
+        index.need("IndexName")?.str()?;
+        for key in index.need("KeySchema")?.items()? {
+            key.only(&["AttributeName", "KeyType"])?;
+        }
+        index.need("Projection")?.only(&["ProjectionType", "NonKeyAttributes"])?;
+    }
+    Ok(list.value.clone())
 }
 
 fn ttl_attribute(table: &Node) -> Result<Option<String>> {
@@ -240,7 +257,9 @@ mod tests {
             ", BillingMode: PAY_PER_REQUEST, StreamSpecification: {StreamViewType: NEW_IMAGE}, \
              TimeToLiveSpecification: {AttributeName: gone_at, Enabled: true}, \
              GlobalSecondaryIndexes: [{IndexName: i, KeySchema: [{AttributeName: pk, KeyType: HASH}], \
-             Projection: {ProjectionType: ALL}}]",
+             Projection: {ProjectionType: ALL}}], \
+             LocalSecondaryIndexes: [{IndexName: l, KeySchema: [{AttributeName: pk, KeyType: HASH}, \
+             {AttributeName: at, KeyType: RANGE}], Projection: {ProjectionType: INCLUDE, NonKeyAttributes: [a]}}]",
         ));
         let table = &model.unwrap().tables[0];
         let keys = json!([{"AttributeName": "pk", "KeyType": "HASH"}]);
@@ -253,6 +272,12 @@ mod tests {
                 "KeySchema": keys,
                 "GlobalSecondaryIndexes":
                     [{"IndexName": "i", "KeySchema": keys, "Projection": {"ProjectionType": "ALL"}}],
+                "LocalSecondaryIndexes": [{
+                    "IndexName": "l",
+                    "KeySchema":
+                        [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "at", "KeyType": "RANGE"}],
+                    "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["a"]},
+                }],
                 "StreamSpecification": {"StreamEnabled": true, "StreamViewType": "NEW_IMAGE"},
             })
         );
@@ -273,7 +298,7 @@ mod tests {
     fn an_unknown_property_is_refused_by_name() {
         let unknown = |path: &str| format!("template.yaml: {path}: the local stack does not know this property");
         let cases = [
-            (table(", LocalSecondaryIndexes: []"), "Resources.T.Properties.LocalSecondaryIndexes"),
+            (table(", LocalSecondaryIndices: []"), "Resources.T.Properties.LocalSecondaryIndices"),
             ("  Q: {Type: 'AWS::SQS::Queue', Properties: {Colour: red}}".into(), "Resources.Q.Properties.Colour"),
             ("  Q: {Type: 'AWS::SQS::Queue', Colour: red}".into(), "Resources.Q.Colour"),
             ("  L: {Type: 'AWS::Logs::LogGroup', Properties: {Colour: red}}".into(), "Resources.L.Properties.Colour"),
@@ -285,6 +310,31 @@ mod tests {
         ];
         for (resources, path) in cases {
             assert_eq!(refusal(&resources), unknown(path));
+        }
+    }
+
+    #[test]
+    fn what_an_index_lacks_or_has_too_much_is_named() {
+        let key = "KeySchema: [{AttributeName: pk, KeyType: HASH}]";
+        let projection = "Projection: {ProjectionType: ALL}";
+        let unknown = "the local stack does not know this property";
+        for kind in ["GlobalSecondaryIndexes", "LocalSecondaryIndexes"] {
+            for (list, path, problem) in [
+                ("[]".to_owned(), "", "expected at least one index"),
+                (format!("[{{IndexName: i, {key}}}]"), ".0", "Projection is missing"),
+                (format!("[{{IndexName: i, {projection}}}]"), ".0", "KeySchema is missing"),
+                (format!("[{{{key}, {projection}}}]"), ".0", "IndexName is missing"),
+                (format!("[{{IndexName: i, {key}, {projection}, Colour: red}}]"), ".0.Colour", unknown),
+                (format!("[{{IndexName: i, {key}, Projection: {{Type: ALL}}}}]"), ".0.Projection.Type", unknown),
+                (
+                    format!("[{{IndexName: i, KeySchema: [{{Name: pk}}], {projection}}}]"),
+                    ".0.KeySchema.0.Name",
+                    unknown,
+                ),
+            ] {
+                let refused = refusal(&table(&format!(", BillingMode: PAY_PER_REQUEST, {kind}: {list}")));
+                assert_eq!(refused, format!("template.yaml: Resources.T.Properties.{kind}{path}: {problem}"));
+            }
         }
     }
 

@@ -9,6 +9,8 @@ const LONGEST_LABEL: usize = 63;
 const LONGEST_GROUP_ID: usize = 40;
 const PERSON_JID: &str = "@s.whatsapp.net";
 const GROUP_JID: &str = "@g.us";
+/// Of somebody whose number WhatsApp does not tell.
+const HIDDEN_JID: &str = "@lid";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -120,12 +122,16 @@ fn telegram(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A person is the number's digits, however it was written, and a group its JID.
+/// A person is the number's digits, however it was written, and a group, or somebody without a number, its JID.
 fn whatsapp(text: &str) -> Result<String, &'static str> {
     let text = text.to_ascii_lowercase();
     if let Some(id) = text.strip_suffix(GROUP_JID) {
         let shaped = id.len() <= LONGEST_GROUP_ID && id.split('-').count() <= 2 && id.split('-').all(is_digits);
         return if shaped { Ok(text) } else { Err("must have only digits and one dash before @g.us") };
+    }
+    if let Some(id) = text.strip_suffix(HIDDEN_JID) {
+        let shaped = id.len() <= LONGEST_GROUP_ID && is_digits(id);
+        return if shaped { Ok(text) } else { Err("must have only digits before @lid") };
     }
     let digits: String = match text.strip_suffix(PERSON_JID) {
         Some(number) => number.to_owned(),

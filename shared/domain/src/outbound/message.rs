@@ -94,6 +94,9 @@ pub struct MessageRow {
     /// What a sweep will emit when its time has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub later: Option<Emit>,
+    /// Who is told when it is settled, or when nobody knows what became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Then>,
     /// The sequence number of its last emission, made or prepared.
     pub emits: u64,
     /// The index by time: what it waits for, and since or until when.
@@ -124,6 +127,20 @@ pub struct MessageRow {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+/// Work that follows from the end of a message, whatever that is: the write that ends it emits it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Then {
+    pub queue: String,
+    pub body: String,
+}
+
+impl Then {
+    pub fn emit(&self, message_id: &str, seq: u64) -> Emit {
+        let id = format!("{message_id}/ended/{seq}");
+        Emit { seq, queue: self.queue.clone(), not_before: None, id, body: self.body.clone() }
+    }
 }
 
 /// The intent that a message holds, and what it takes to take it again.
@@ -254,6 +271,7 @@ impl MessageRow {
             claim: None,
             emit: None,
             later: None,
+            then: new.then.clone(),
             emits: 0,
             wake: None,
             wake_at: None,

@@ -6,7 +6,7 @@ use super::address::{Channel, normalize_to};
 use super::attempt::Priority;
 use super::content::{self, Content};
 use super::identity::message_id;
-use super::message::INLINE_CONTENT;
+use super::message::{INLINE_CONTENT, Then};
 use crate::access::KeyId;
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
@@ -46,6 +46,8 @@ pub struct NewMessage {
     pub send_at: Option<Timestamp>,
     pub not_after: Option<Timestamp>,
     pub metadata: Option<String>,
+    /// Who is told of its end.
+    pub then: Option<Then>,
 }
 
 /// Why a request cannot be taken.
@@ -122,6 +124,7 @@ impl NewMessage {
             send_at,
             not_after,
             metadata,
+            then: None,
             id,
         })
     }

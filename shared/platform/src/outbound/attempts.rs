@@ -161,7 +161,18 @@ impl Messages {
         }
     }
 
-    /// A sender says "sent" of an attempt that others have gone on from.
+    /// The provider's own word that the last attempt of a message was sent, from whoever heard it.
+    pub async fn confirm(
+        &self,
+        invocation: &Invocation,
+        row: MessageRow,
+        provider_id: &str,
+    ) -> Result<Settled, StoreError> {
+        let attempt = row.attempt;
+        self.sent_late(invocation, row, attempt, provider_id).await
+    }
+
+    /// "Sent" is said of an attempt that others may have gone on from.
     async fn sent_late(
         &self,
         invocation: &Invocation,
@@ -223,7 +234,7 @@ impl Messages {
             .set_value("state", attribute(&State::Unknown)?)
             .set("reason", code)
             .remove("deadline");
-        Ok(self.unknown_since(write, row, now))
+        self.unknown_since(write, row, now)
     }
 
     /// There will be another attempt.

@@ -62,7 +62,6 @@ impl Messages {
             .change(row, entry, now)?
             .set_value("state", attribute(&state)?)
             .remove("deadline")
-            .remove("emit")
             .remove("later")
             .remove("not_before");
         let message = match &entry.reason {
@@ -70,9 +69,9 @@ impl Messages {
             None => message.remove("reason"),
         };
         if state == State::Unknown {
-            return Ok(Change::of(self.unknown_since(message, row, now)));
+            return Ok(Change::of(self.unknown_since(message, row, now)?));
         }
-        let message = message
+        let message = telling(message, row)?
             .set_number("expires_at", now.plus_days(self.retention_days).seconds())
             .remove("wake")
             .remove("wake_at");
@@ -84,10 +83,11 @@ impl Messages {
     }
 
     /// It waits for an event or a person.
-    pub(super) fn unknown_since(&self, write: Write, row: &MessageRow, now: Timestamp) -> Write {
-        write
+    pub(super) fn unknown_since(&self, write: Write, row: &MessageRow, now: Timestamp) -> Result<Write, StoreError> {
+        let write = write
             .set("wake", keys::wake(Wake::Unknown, keys::wake_shard(&row.id)))
-            .set("wake_at", keys::at_time(now, &row.id))
+            .set("wake_at", keys::at_time(now, &row.id));
+        telling(write, row)
     }
 
     /// Hands the message to its queue, or to the sweep.
@@ -124,6 +124,13 @@ impl Messages {
             Written::Refused(item) => lost(item),
         }
     }
+}
+
+/// Tells whoever waits for the end of the message, in the write that ends it.
+fn telling(write: Write, row: &MessageRow) -> Result<Write, StoreError> {
+    let Some(then) = &row.then else { return Ok(write.remove("emit")) };
+    let seq = row.emits + 1;
+    Ok(write.set_value("emit", attribute(&then.emit(&row.id, seq))?).set_number("emits", seq))
 }
 
 fn lost(item: Option<crate::store::Item>) -> Result<Changed, StoreError> {

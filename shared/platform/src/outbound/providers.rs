@@ -1,9 +1,5 @@
-//! Calls to the providers: one request per attempt, with a timeout of its own, and never repeated here.
-//!
-//! Connections are kept for moments only. A function is frozen between invocations, and a request over a connection that
-//! the provider has closed meanwhile fails after its bytes have left: nobody would know whether it was sent.
+//! Calls to the providers: one request per attempt, and never repeated here.
 
-use std::error::Error;
 use std::time::Duration;
 
 use aws_sdk_sesv2::config::retry::RetryConfig;
@@ -12,20 +8,14 @@ use aws_sdk_sesv2::operation::send_email::SendEmailError;
 use aws_sdk_sesv2::types::{
     Body, Content as SesContent, Destination, EmailContent, Message, MessageHeader, MessageTag,
 };
-use aws_smithy_http_client::{Connector, tls};
-use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorSettings, SharedHttpConnector, http_client_fn};
-use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
-use aws_smithy_runtime_api::client::result::ConnectorError;
-use aws_smithy_types::body::SdkBody;
+use aws_smithy_runtime_api::client::http::http_client_fn;
 use umavez_domain::outbound::content::Email;
 use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{CallFailure, Content, HttpCall, Outcome, code, evolution, of_failure, ses, wire};
+use umavez_domain::outbound::{CallFailure, Content, Outcome, code, evolution, of_failure, ses, wire};
 
 use crate::aws::Aws;
 use crate::config::{self, ConfigError};
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const KEPT_IDLE: Duration = Duration::from_secs(3);
+use crate::outgoing::{Outgoing, failure_of};
 
 /// Where the providers are.
 #[derive(Debug, Clone)]
@@ -63,7 +53,7 @@ impl ProviderConfig {
 #[derive(Debug)]
 pub struct Providers {
     pub config: ProviderConfig,
-    connector: SharedHttpConnector,
+    outgoing: Outgoing,
     ses: aws_sdk_sesv2::Client,
 }
 
@@ -78,25 +68,12 @@ pub struct Mail<'a> {
     pub headers: &'a [(&'a str, String)],
 }
 
-struct Answer {
-    status: u16,
-    retry_after: Option<String>,
-    body: Vec<u8>,
-}
-
 impl Providers {
     pub fn new(aws: &Aws, config: ProviderConfig) -> Self {
-        let settings =
-            HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(config.timeout).build();
-        let connector = Connector::builder()
-            .connector_settings(settings)
-            .pool_idle_timeout(KEPT_IDLE)
-            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-            .build();
-        let connector = SharedHttpConnector::new(connector);
-        let for_ses = connector.clone();
+        let outgoing = Outgoing::new(config.timeout);
+        let for_ses = outgoing.connector();
         let ses = aws.sesv2(http_client_fn(move |_, _| for_ses.clone()), RetryConfig::disabled());
-        Self { config, connector, ses }
+        Self { config, outgoing, ses }
     }
 
     /// Makes the one call of attempt n, within `limit`.
@@ -119,7 +96,7 @@ impl Providers {
                     return outcome;
                 }
                 let call = wire::to_telegram(credential, &row.to, content);
-                match self.call(&self.config.telegram_url, &call, limit).await {
+                match self.outgoing.call(&self.config.telegram_url, &call, limit).await {
                     Ok(answer) => wire::of_telegram(&row.to, answer.status, &answer.body),
                     Err(failure) => of_failure(failure),
                 }
@@ -129,7 +106,7 @@ impl Providers {
                     return outcome;
                 }
                 let call = wire::to_evolution(&row.sender, credential, &row.to, content);
-                match self.call(&self.config.evolution_url, &call, limit).await {
+                match self.outgoing.call(&self.config.evolution_url, &call, limit).await {
                     Ok(answer) => evolution::classify(answer.status, answer.retry_after.as_deref(), &answer.body),
                     Err(failure) => of_failure(failure),
                 }
@@ -141,18 +118,6 @@ impl Providers {
     fn unconfigured(base: &str) -> Option<Outcome> {
         let is_absolute = base.starts_with("http://") || base.starts_with("https://");
         (!is_absolute).then_some(Outcome::Transient { code: code::NOT_CONFIGURED })
-    }
-
-    async fn call(&self, base: &str, call: &HttpCall, limit: Duration) -> Result<Answer, CallFailure> {
-        let request = http_request(base, call).ok_or(CallFailure::NotConnected)?;
-        let whole = async {
-            let response = self.connector.call(request).await.map_err(|error| failure_of(&error))?;
-            let status = response.status().as_u16();
-            let retry_after = response.headers().get("retry-after").map(str::to_owned);
-            let body = read_to_end(response.into_body()).await.ok_or(CallFailure::Unreadable)?;
-            Ok(Answer { status, retry_after, body })
-        };
-        tokio::time::timeout(limit, whole).await.unwrap_or(Err(CallFailure::TimedOut))
     }
 
     /// Makes the one call that an attempt to send a mail is, within `limit`.
@@ -216,52 +181,4 @@ fn of_ses_error(error: &SdkError<SendEmailError>) -> Outcome {
         }
         _ => of_failure(CallFailure::Unreadable),
     }
-}
-
-fn http_request(base: &str, call: &HttpCall) -> Option<HttpRequest> {
-    let uri = format!("{}{}", base.trim_end_matches('/'), call.path);
-    let mut request = http::Request::builder().method(call.method).uri(uri);
-    for (name, value) in &call.headers {
-        request = request.header(*name, value);
-    }
-    let request = request.body(SdkBody::from(call.body.as_str())).ok()?;
-    HttpRequest::try_from(request).ok()
-}
-
-/// Whether a byte can have left.
-fn failure_of(error: &ConnectorError) -> CallFailure {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>()
-            && error.is_connect()
-        {
-            return CallFailure::NotConnected;
-        }
-        cause = error.source();
-    }
-    if error.is_timeout() {
-        CallFailure::TimedOut
-    } else if error.is_user() {
-        CallFailure::NotConnected
-    } else {
-        CallFailure::Broken
-    }
-}
-
-/// Nobody answers a message with more than this.
-const LARGEST_ANSWER: usize = 256 * 1024;
-
-async fn read_to_end(mut body: SdkBody) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    while let Some(frame) =
-        std::future::poll_fn(|cx| http_body::Body::poll_frame(std::pin::Pin::new(&mut body), cx)).await
-    {
-        if let Ok(data) = frame.ok()?.into_data() {
-            if bytes.len() + data.len() > LARGEST_ANSWER {
-                return None;
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Some(bytes)
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use aws_sdk_dynamodb::types::{
     AttributeValue, BatchStatementErrorCodeEnum as Code, BatchStatementRequest, KeysAndAttributes,
 };
+use serde::de::DeserializeOwned;
 use umavez_domain::keys::Key;
 
-use super::{Item, Store, StoreError, key_item};
+use super::{Item, Store, StoreError, key_item, read_row};
 use crate::invocation::Invocation;
 
 /// What one request takes.
@@ -124,6 +125,39 @@ impl Store {
             }
         }
         Ok(found)
+    }
+}
+
+impl Store {
+    /// One row each of two tables, as of the last write, in one request.
+    pub async fn get_both<A: DeserializeOwned, B: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        (one_table, one): (&str, &Key),
+        (other_table, other): (&str, &Key),
+    ) -> Result<(Option<A>, Option<B>), StoreError> {
+        let asked = |key: &Key| {
+            let asked = KeysAndAttributes::builder().keys(key_item(key)).consistent_read(true).build();
+            asked.map_err(|error| StoreError::Rejected(error.to_string()))
+        };
+        let mut left = HashMap::from([(one_table.to_owned(), asked(one)?), (other_table.to_owned(), asked(other)?)]);
+        let (mut first, mut second) = (None, None);
+        for round in 0..=ROUNDS {
+            if round > 0 {
+                pause(invocation, round).await?;
+            }
+            let call = self.client.batch_get_item().set_request_items(Some(left)).send();
+            let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+            let mut tables = answer.responses.unwrap_or_default();
+            let mut row = |table: &str| tables.remove(table).and_then(|mut rows| rows.pop());
+            first = row(one_table).or(first);
+            second = row(other_table).or(second);
+            left = answer.unprocessed_keys.unwrap_or_default();
+            if left.is_empty() {
+                return Ok((first.map(read_row).transpose()?, second.map(read_row).transpose()?));
+            }
+        }
+        Err(StoreError::Throttled)
     }
 }
 

@@ -130,6 +130,52 @@ impl Store {
     }
 }
 
+/// Rows of one partition between two places, both included, by the table's own sort key or by that of a local index, which
+/// is as fresh as the table.
+#[derive(Debug)]
+pub struct RangeOf<'a> {
+    pub table: &'a str,
+    pub index: Option<&'a str>,
+    pub pk: String,
+    /// The name of the sort key.
+    pub place: &'a str,
+    pub from: String,
+    pub to: String,
+    pub newest_first: bool,
+    pub limit: usize,
+}
+
+impl Store {
+    pub async fn range<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        of: &RangeOf<'_>,
+    ) -> Result<Vec<T>, StoreError> {
+        let (mut rows, mut start) = (Vec::new(), None);
+        loop {
+            let mut names = Placeholders::default();
+            let text = |text: &str| AttributeValue::S(text.to_owned());
+            let (pk, place) = (names.name("pk"), names.name(of.place));
+            let (is, from, to) = (names.value(text(&of.pk)), names.value(text(&of.from)), names.value(text(&of.to)));
+            let keys = format!("{pk} = {is} AND {place} BETWEEN {from} AND {to}");
+            let (names, values) = names.into_parts();
+            let call = self.client.query().table_name(of.table).set_index_name(of.index.map(str::to_owned));
+            let call = call.key_condition_expression(keys).scan_index_forward(!of.newest_first).consistent_read(true);
+            let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            let call = call.limit(i32::try_from(of.limit - rows.len()).unwrap_or(i32::MAX));
+            let found = invocation.within(call.set_exclusive_start_key(start).send()).await?;
+            let found = found.map_err(|error| StoreError::of(&error))?;
+            for item in found.items.unwrap_or_default() {
+                rows.push(read_row(item)?);
+            }
+            start = found.last_evaluated_key;
+            if rows.len() >= of.limit || start.is_none() {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
 impl Store {
     /// Every row whose partition begins with `prefix`. For small tables and rare questions.
     pub async fn scan_prefix<T: DeserializeOwned>(

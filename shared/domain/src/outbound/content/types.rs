@@ -102,6 +102,15 @@ pub enum WhatsappMediaKind {
 }
 
 impl Content {
+    /// What it says, or what its media are captioned with.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Email(email) => email.text.as_deref(),
+            Self::Telegram(telegram) => telegram.text.as_deref(),
+            Self::Whatsapp(whatsapp) => whatsapp.text.as_deref(),
+        }
+    }
+
     pub const fn channel(&self) -> Channel {
         match self {
             Self::Email(_) => Channel::Email,

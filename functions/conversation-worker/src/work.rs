@@ -1,0 +1,128 @@
+//! One conversation that a worker was woken for: what is to be done next, and then that.
+
+use umavez_domain::codes::Event;
+use umavez_domain::conversations::job::WakeUp;
+use umavez_domain::conversations::{ConversationRow, Course, InstanceRow, Phase, Step, Timing};
+use umavez_domain::time::Timestamp;
+use umavez_platform::conversations::{Looked, Moved};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::StoreError;
+
+use crate::{Deps, ask};
+
+/// Races with messages and others are looked at again this often.
+const ROUNDS: usize = 8;
+
+pub enum Worked {
+    Done(&'static str),
+    /// The wake-up goes back until then.
+    Wait {
+        why: &'static str,
+        until: Timestamp,
+    },
+}
+
+/// What came of a step.
+enum Stepped {
+    Over(Worked),
+    /// The conversation has changed since it was read.
+    Again(Box<ConversationRow>),
+}
+
+pub async fn run(deps: &Deps, invocation: &Invocation, wake: &WakeUp) -> Result<Worked, StoreError> {
+    let Some(row) = deps.conversations.get(invocation, &wake.conversation).await? else {
+        return Ok(Worked::Done("no_such_conversation"));
+    };
+    let settings = deps.conversations.settings(invocation, &row).await?;
+    let mut row = Box::new(row);
+    for _ in 0..ROUNDS {
+        match step(deps, invocation, wake, &row, &settings).await? {
+            Stepped::Over(worked) => return Ok(worked),
+            Stepped::Again(met) => row = met,
+        }
+    }
+    Err(StoreError::Conflict)
+}
+
+async fn step(
+    deps: &Deps,
+    invocation: &Invocation,
+    wake: &WakeUp,
+    row: &ConversationRow,
+    settings: &InstanceRow,
+) -> Result<Stepped, StoreError> {
+    let (timing, conversations) = (settings.timing(), &deps.conversations);
+    let done = |code: &'static str| Ok(Stepped::Over(Worked::Done(code)));
+    match row.course.next(invocation.current(), &timing) {
+        Step::Rest => done("nothing_to_do"),
+        // There is a later message, and its own wake-up comes.
+        Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
+        Step::Wait(until) => Ok(Stepped::Over(Worked::Wait { why: "early", until })),
+        Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
+            Ok(Stepped::Over(Worked::Wait { why: "out_of_time", until: invocation.current() }))
+        }
+        Step::Ask(course) => match conversations.move_on(invocation, row, course, &timing).await? {
+            Moved::Lost(met) => Ok(Stepped::Again(met)),
+            Moved::Done(claimed) => {
+                tell(invocation, &claimed, "claimed");
+                ask::run(deps, invocation, *claimed, settings).await.map(Stepped::Over)
+            }
+        },
+        Step::HandOver(course) => {
+            told(invocation, conversations.hand_over(invocation, row, course, &timing).await?, "handed_over")
+        }
+        Step::Look => match conversations.look(invocation, row, &timing).await? {
+            Looked::OnItsWay => done("on_its_way"),
+            Looked::Moved(moved) => told(invocation, moved, "settled"),
+        },
+        Step::GiveUp(course) => give_up(deps, invocation, row, course, &timing).await,
+    }
+}
+
+async fn give_up(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &ConversationRow,
+    course: Course,
+    timing: &Timing,
+) -> Result<Stepped, StoreError> {
+    match deps.conversations.move_on(invocation, row, course, timing).await? {
+        Moved::Lost(met) => Ok(Stepped::Again(met)),
+        Moved::Done(row) => {
+            needs_human(invocation, &row, "attempts");
+            Ok(Stepped::Over(Worked::Done("needs_human")))
+        }
+    }
+}
+
+fn told(invocation: &Invocation, moved: Moved, outcome: &'static str) -> Result<Stepped, StoreError> {
+    match moved {
+        Moved::Lost(met) => Ok(Stepped::Again(met)),
+        Moved::Done(row) => {
+            tell(invocation, &row, outcome);
+            Ok(Stepped::Over(Worked::Done(outcome)))
+        }
+    }
+}
+
+/// Somebody must look at it.
+pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
+    let (conversation_id, batch) = (row.id.as_str(), row.course.claimed);
+    let event = Event::ConversationNeedsHuman.as_str();
+    tracing::error!(event, conversation_id, batch, code, request_id = invocation.request_id);
+    metrics::counter!("ConversationsNeedHuman").increment(1);
+}
+
+pub fn tell(invocation: &Invocation, row: &ConversationRow, outcome: &str) {
+    tracing::info!(
+        event = Event::ConversationBatch.as_str(),
+        conversation_id = row.id.as_str(),
+        channel = row.channel.as_str(),
+        batch = row.course.claimed,
+        attempt = row.course.attempts,
+        outcome,
+        request_id = invocation.request_id,
+    );
+    let (channel, outcome) = (row.channel.as_str(), outcome.to_owned());
+    metrics::counter!("ConversationBatches", "Channel" => channel, "Outcome" => outcome).increment(1);
+}

@@ -1,0 +1,86 @@
+//! Conversations over HTTP: messages of any other channel, late answers, silence and its end, and how all of it stands.
+
+mod instances;
+mod messages;
+mod orders;
+mod read;
+mod replies;
+
+use std::sync::Arc;
+
+use umavez_domain::conversations::requests::{DEFAULT_INSTANCE, Named};
+use umavez_domain::conversations::{ConversationId, Via};
+use umavez_platform::aws::Aws;
+use umavez_platform::config::ConfigError;
+use umavez_platform::conversations::Conversations;
+use umavez_platform::http::{Answer, Problem, Request, Route, paging};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::Store;
+
+const LIST: &str = "GET /conversations";
+const CONVERSATION: &str = "GET /conversations/{id}";
+const MESSAGE: &str = "POST /conversations/{id}/messages";
+const REPLY: &str = "POST /conversations/{id}/replies";
+const HOLD: &str = "POST /conversations/{id}/hold";
+const RELEASE: &str = "POST /conversations/{id}/release";
+const INSTANCES: &str = "GET /instances";
+const INSTANCE: &str = "GET /instances/{channel}/{instance}";
+const SET_UP: &str = "PUT /instances/{channel}/{instance}";
+
+/// The routes of this function, as the template has them.
+pub const ROUTES: &[Route] = &[
+    Route::scoped(LIST, "conversations:read"),
+    Route::scoped(CONVERSATION, "conversations:read"),
+    Route::scoped(MESSAGE, "conversations"),
+    Route::scoped(REPLY, "conversations"),
+    Route::scoped(HOLD, "conversations"),
+    Route::scoped(RELEASE, "conversations"),
+    Route::scoped(INSTANCES, "conversations:read"),
+    Route::scoped(INSTANCE, "conversations:read"),
+    Route::scoped(SET_UP, "conversations"),
+];
+
+#[derive(Debug)]
+pub struct Deps {
+    pub conversations: Conversations,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Ok(Self { conversations: Conversations::from_env(&Store::new(Aws::from_env()?.dynamodb()))? })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
+    let (deps, at, request) = (&deps, &invocation, &request);
+    match request.route.as_str() {
+        LIST => read::list(deps, at, request).await,
+        CONVERSATION => read::one(deps, at, request).await,
+        MESSAGE => messages::run(deps, at, request).await,
+        REPLY => replies::run(deps, at, request).await,
+        HOLD => orders::hold(deps, at, request).await,
+        RELEASE => orders::release(deps, at, request).await,
+        INSTANCES => instances::list(deps, at).await,
+        INSTANCE => instances::one(deps, at, request).await,
+        SET_UP => instances::put(deps, at, request).await,
+        _ => Err(Problem::not_found("there is no such route")),
+    }
+}
+
+/// What the path names, by its id or by the caller's own name for the contact.
+fn named(request: &Request) -> Result<Named, Problem> {
+    request.path.get("id").and_then(|text| Named::parse(text)).ok_or_else(no_such_conversation)
+}
+
+/// The conversation that the path names; a caller's own name is one of the instance in the query.
+fn id(request: &Request) -> Result<ConversationId, Problem> {
+    let instance = paging::optional(request, "instance").unwrap_or(DEFAULT_INSTANCE);
+    Ok(match named(request)? {
+        Named::Id(id) => id,
+        Named::Contact(contact) => ConversationId::of(Via::Api, instance, &contact),
+    })
+}
+
+fn no_such_conversation() -> Problem {
+    Problem::not_found("there is no such conversation")
+}

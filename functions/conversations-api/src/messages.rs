@@ -1,0 +1,59 @@
+//! `POST /conversations/{id}/messages`: a message of any other channel, stored before it is answered.
+
+use serde_json::json;
+use umavez_domain::codes::Event;
+use umavez_domain::conversations::requests::{Named, read_message};
+use umavez_domain::conversations::{ConversationId, InstanceRow, Told, Via};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+
+use crate::{Deps, named, no_such_conversation};
+
+pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let conversations = &deps.conversations;
+    let body = request.object()?;
+    let named = named(request)?;
+    let contact = match &named {
+        Named::Id(_) => "",
+        Named::Contact(contact) => contact,
+    };
+    let (instance, mut message) = read_message(&body, contact, invocation.now).map_err(Problem::invalid)?;
+    let (settings, row) = match named {
+        Named::Contact(contact) => {
+            let id = ConversationId::of(Via::Api, &instance, &contact);
+            let (settings, row) = conversations.instance_and(invocation, Via::Api, &instance, &id).await?;
+            (settings.ok_or_else(no_such_instance)?, row)
+        }
+        // One that began elsewhere goes on with what is set there.
+        Named::Id(id) => {
+            let row = conversations.get(invocation, &id).await?.ok_or_else(no_such_conversation)?;
+            message.contact.clone_from(&row.contact);
+            (conversations.settings(invocation, &row).await?, Some(row))
+        }
+    };
+    let id = ConversationId::of(settings.channel, &settings.instance, &message.contact);
+    let taken = conversations.receive(invocation, &settings, row, &message).await?;
+    tell(invocation, &settings, &id, taken.told);
+    let number = taken.row.filter(|_| taken.told == Told::Stored).map(|row| row.course.received);
+    let answer = json!({"conversation_id": id, "outcome": taken.told, "number": number});
+    match taken.told {
+        Told::Duplicate => Ok(Answer::json(200, &answer)?.replayed()),
+        _ => Answer::json(202, &answer),
+    }
+}
+
+fn no_such_instance() -> Problem {
+    Problem::not_found("there is no such instance; set it up with PUT /instances/api/{instance}")
+}
+
+fn tell(invocation: &Invocation, settings: &InstanceRow, id: &ConversationId, told: Told) {
+    tracing::info!(
+        event = Event::ConversationMessage.as_str(),
+        conversation_id = id.as_str(),
+        channel = settings.channel.as_str(),
+        outcome = told.as_str(),
+        request_id = invocation.request_id,
+    );
+    let (channel, outcome) = (settings.channel.as_str(), told.as_str());
+    metrics::counter!("ConversationMessages", "Channel" => channel, "Outcome" => outcome).increment(1);
+}

@@ -1,0 +1,70 @@
+//! `GET /conversations` and `GET /conversations/{id}`: what waits for a person, and how one conversation stands.
+
+use serde_json::json;
+use umavez_domain::codes::FieldProblem;
+use umavez_domain::conversations::views::{BatchView, ConversationView, MessageView};
+use umavez_domain::fields::FieldError;
+use umavez_domain::keys::{self, Wake};
+use umavez_platform::http::{Answer, Problem, Request, paging};
+use umavez_platform::invocation::Invocation;
+
+use crate::{Deps, id, no_such_conversation};
+
+/// Rows that are shown beside a page of messages.
+const ASIDES: usize = 20;
+
+pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let mut errors = Vec::new();
+    let limit = paging::limit(request, &mut errors);
+    let after = paging::cursor(request, &mut errors, |place| keys::time_of(place).is_some());
+    let wake = match paging::required(request, "status", &mut errors) {
+        Some("needs_human") => Wake::Human,
+        Some("held") => Wake::Held,
+        Some("unanswered") => Wake::Check,
+        Some(_) => {
+            let detail = "must be one of needs_human, held, unanswered";
+            errors.push(FieldError::new("status", FieldProblem::NotAllowed, detail));
+            Wake::Human
+        }
+        None => Wake::Human,
+    };
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let (rows, next) = deps.conversations.waiting_page(invocation, wake, after.as_deref(), limit).await?;
+    let rows: Vec<_> = rows.iter().map(|row| ConversationView::of(row, None, invocation.now)).collect();
+    Answer::json(200, &json!({"conversations": rows, "cursor": next.map(|place| paging::to_cursor(&place))}))
+}
+
+pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let conversations = &deps.conversations;
+    let mut errors = Vec::new();
+    let limit = paging::limit(request, &mut errors);
+    let before = paging::cursor(request, &mut errors, |place| place.parse::<u64>().is_ok());
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let row = conversations.get(invocation, &id(request)?).await?.ok_or_else(no_such_conversation)?;
+    let timing = conversations.settings(invocation, &row).await?.timing();
+    let before = before.and_then(|place| place.parse().ok());
+    let messages = conversations.latest_messages(invocation, &row, before, limit).await?;
+    // Those that end with the oldest message of the page, or later: a batch is known by its last.
+    let oldest = messages.last().and_then(|message| message.number).unwrap_or(0);
+    let batches = conversations.batches(invocation, &row, oldest, usize::MAX >> 1).await?;
+    let asides = match before {
+        None => conversations.asides(invocation, &row, ASIDES).await?,
+        Some(_) => Vec::new(),
+    };
+    let next = (messages.len() == limit && oldest > 1).then(|| paging::to_cursor(&oldest.to_string()));
+    let view = |message| MessageView::of(&row, &batches, message);
+    Answer::json(
+        200,
+        &json!({
+            "conversation": ConversationView::of(&row, Some(&timing), invocation.now),
+            "messages": messages.into_iter().map(view).collect::<Vec<_>>(),
+            "asides": asides.into_iter().map(view).collect::<Vec<_>>(),
+            "batches": batches.iter().take(limit).map(|batch| BatchView::of(&row, batch)).collect::<Vec<_>>(),
+            "cursor": next,
+        }),
+    )
+}

@@ -1,0 +1,78 @@
+//! `POST /conversations/{id}/replies`: a responder that said "later" answers, by the id of its batch.
+
+use serde_json::json;
+use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::conversations::requests::{Callback, read_callback};
+use umavez_domain::conversations::{Answer as By, BatchRow, ConversationRow};
+use umavez_domain::fields::FieldError;
+use umavez_platform::conversations::Answered;
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::StoreError;
+
+use crate::{Deps, id, no_such_conversation};
+
+/// Races with messages are looked at again this often.
+const ROUNDS: usize = 8;
+
+pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let callback = read_callback(&request.object()?).map_err(Problem::invalid)?;
+    let id = id(request)?;
+    if callback.batch.conversation != id {
+        let detail = "is a batch of another conversation than the path's";
+        return Err(Problem::invalid(vec![FieldError::new("batch_id", FieldProblem::Conflicting, detail)]));
+    }
+    let row = deps.conversations.get(invocation, &id).await?.ok_or_else(no_such_conversation)?;
+    let timing = deps.conversations.settings(invocation, &row).await?.timing();
+    let mut row = Box::new(row);
+    for _ in 0..ROUNDS {
+        if !row.course.wants_reply(callback.batch.number) {
+            return not_wanted(deps, invocation, &row, &callback).await;
+        }
+        let said = callback.reply.as_deref();
+        match deps.conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
+            Answered::Now(row) => {
+                tell(invocation, &row);
+                return accepted(&callback);
+            }
+            Answered::Lost(met) => row = met,
+            Answered::Before(standing) => return before(&callback, &standing),
+        }
+    }
+    Err(StoreError::Conflict.into())
+}
+
+/// It came too late, or twice, or is about no batch that there was.
+async fn not_wanted(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &ConversationRow,
+    callback: &Callback,
+) -> Result<Answer, Problem> {
+    if callback.batch.number > row.course.claimed {
+        return Err(Problem::not_found("there is no such batch"));
+    }
+    match deps.conversations.batch(invocation, &callback.batch).await? {
+        Some(standing) => before(callback, &standing),
+        None => Err(Problem::new(409, Code::WrongState, "the batch is over: a person has answered")),
+    }
+}
+
+/// The first reply to a batch stands; told again, it is the same.
+fn before(callback: &Callback, standing: &BatchRow) -> Result<Answer, Problem> {
+    match standing.reply == callback.reply {
+        true => Ok(accepted(callback)?.replayed()),
+        false => Err(Problem::new(409, Code::AlreadyAnswered, "there is another reply to this batch")),
+    }
+}
+
+fn accepted(callback: &Callback) -> Result<Answer, Problem> {
+    Answer::json(202, &json!({"batch_id": callback.batch.to_string(), "accepted": true}))
+}
+
+fn tell(invocation: &Invocation, row: &ConversationRow) {
+    let event = Event::ConversationBatch.as_str();
+    let (conversation_id, channel) = (row.id.as_str(), row.channel.as_str());
+    tracing::info!(event, conversation_id, channel, outcome = "callback", request_id = invocation.request_id);
+    metrics::counter!("ConversationBatches", "Channel" => channel, "Outcome" => "callback").increment(1);
+}

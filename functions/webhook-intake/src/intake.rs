@@ -1,0 +1,120 @@
+//! What every source has in common: proof, then reading, then storing, then the answer.
+
+use serde_json::json;
+use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
+use umavez_domain::conversations::{ConversationId, ConversationRow, InstanceRow, Told, Via};
+use umavez_domain::fields::FieldError;
+use umavez_domain::webhooks::{Verified, WebhookSecrets};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+/// Who says that it is calling.
+pub struct Source<'a> {
+    pub via: Via,
+    pub name: &'a str,
+}
+
+/// Refuses whoever does not prove to be the source.
+pub async fn admit(
+    deps: &Deps,
+    invocation: &Invocation,
+    request: &Request,
+    source: &Source<'_>,
+    verify: impl Fn(&WebhookSecrets) -> Verified,
+) -> Result<(), Problem> {
+    if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body without a content-encoding"));
+    }
+    // What does not fit may have been signed with a secret that was changed a moment ago.
+    let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
+    let secrets = secrets.map_err(|error| {
+        Problem::new(503, Code::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
+    })?;
+    let known = match verify(&secrets) {
+        Verified::Yes => return Ok(()),
+        Verified::No => true,
+        Verified::NoSuchSource => deps.conversations.instance(invocation, source.via, source.name).await?.is_some(),
+    };
+    let channel = source.via.as_str();
+    tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
+    metrics::counter!("WebhooksRefused", "Channel" => channel).increment(1);
+    match known {
+        true => Err(Problem::new(401, Code::Unverified, "the request does not prove where it comes from")),
+        false => Err(no_such_source()),
+    }
+}
+
+fn no_such_source() -> Problem {
+    Problem::not_found("there is no such bot or instance; set it up with PUT /instances/{channel}/{instance}")
+}
+
+pub fn unreadable(unreadable: Unreadable) -> Problem {
+    match unreadable {
+        Unreadable::NotJson => Problem::new(400, Code::InvalidJson, "the body is not a JSON object"),
+        Unreadable::Missing(field) => {
+            Problem::invalid(vec![FieldError::new(field, FieldProblem::Missing, "is required")])
+        }
+    }
+}
+
+/// Stores what was told, each message by itself, and answers what became of it.
+pub async fn take(
+    deps: &Deps,
+    invocation: &Invocation,
+    source: &Source<'_>,
+    reading: &Reading,
+) -> Result<Answer, Problem> {
+    let channel = source.via.as_str();
+    for why in &reading.ignored {
+        metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => why.as_str()).increment(1);
+    }
+    let mut known: Option<(InstanceRow, Option<ConversationRow>)> = None;
+    let mut counts = [0_u64; Told::ALL.len()];
+    for message in &reading.messages {
+        let (instance, row) = match known.take() {
+            Some((instance, Some(row))) if row.id == id_of(source, message) => (instance, Some(row)),
+            _ => look(deps, invocation, source, message).await?,
+        };
+        let taken = deps.conversations.receive(invocation, &instance, row, message).await?;
+        tell(invocation, source, message, taken.told);
+        let of_told = Told::ALL.iter().zip(&mut counts).find(|(told, _)| **told == taken.told);
+        of_told.into_iter().for_each(|(_, count)| *count += 1);
+        known = Some((instance, taken.row));
+    }
+    let mut answer = json!({"ok": true, "ignored": reading.ignored.len()});
+    for (told, count) in Told::ALL.iter().zip(counts) {
+        answer[told.as_str()] = json!(count);
+    }
+    Answer::json(200, &answer)
+}
+
+/// One read: what is set for the source, and where the conversation stands.
+async fn look(
+    deps: &Deps,
+    invocation: &Invocation,
+    source: &Source<'_>,
+    message: &Inbound,
+) -> Result<(InstanceRow, Option<ConversationRow>), Problem> {
+    let id = id_of(source, message);
+    let (instance, row) = deps.conversations.instance_and(invocation, source.via, source.name, &id).await?;
+    Ok((instance.ok_or_else(no_such_source)?, row))
+}
+
+fn id_of(source: &Source<'_>, message: &Inbound) -> ConversationId {
+    ConversationId::of(source.via, source.name, &message.contact)
+}
+
+fn tell(invocation: &Invocation, source: &Source<'_>, message: &Inbound, told: Told) {
+    tracing::info!(
+        event = Event::ConversationMessage.as_str(),
+        conversation_id = id_of(source, message).as_str(),
+        channel = source.via.as_str(),
+        outcome = told.as_str(),
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("ConversationMessages", "Channel" => source.via.as_str(), "Outcome" => told.as_str())
+        .increment(1);
+}

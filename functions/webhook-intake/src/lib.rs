@@ -1,0 +1,49 @@
+//! What providers tell: verified, read, stored, and only then answered. It never sends.
+//!
+//! The order is the promise. Verified before it is read, so that nobody's words are looked at but the provider's. Stored
+//! before it is answered: what could not be stored is answered 5xx, and the provider tells it again.
+
+mod evolution;
+mod intake;
+mod telegram;
+
+use std::sync::Arc;
+
+use umavez_platform::aws::Aws;
+use umavez_platform::config::ConfigError;
+use umavez_platform::conversations::{Conversations, Webhooks};
+use umavez_platform::http::{Answer, Problem, Request, Route};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::Store;
+
+const TELEGRAM: &str = "POST /webhooks/telegram/{bot}";
+const EVOLUTION: &str = "POST /webhooks/evolution/{instance}";
+
+/// Evolution sends media with its messages if it is told to; they are passed over.
+const LARGEST_EVOLUTION: usize = 5 * 1024 * 1024;
+
+/// The routes of this function, as the template has them. Their callers have secrets of their own, and no key.
+pub const ROUTES: &[Route] = &[Route::public(TELEGRAM), Route::public(EVOLUTION).taking(LARGEST_EVOLUTION)];
+
+#[derive(Debug)]
+pub struct Deps {
+    pub conversations: Conversations,
+    pub webhooks: Webhooks,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let aws = Aws::from_env()?;
+        let conversations = Conversations::from_env(&Store::new(aws.dynamodb()))?;
+        Ok(Self { conversations, webhooks: Webhooks::from_env(&aws)? })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
+    let (deps, at, request) = (&deps, &invocation, &request);
+    match request.route.as_str() {
+        TELEGRAM => telegram::run(deps, at, request).await,
+        EVOLUTION => evolution::run(deps, at, request).await,
+        _ => Err(Problem::not_found("there is no such route")),
+    }
+}

@@ -1,0 +1,17 @@
+//! Conversations: every burst of messages gets one answer, and no message goes unanswered.
+
+mod course;
+mod identity;
+pub mod inbound;
+pub mod job;
+pub mod reply;
+pub mod requests;
+pub mod responder;
+mod rows;
+mod settings;
+pub mod views;
+
+pub use course::{Course, HeldBy, Hold, PartEnd, Phase, Step};
+pub use identity::{BatchId, ConversationId, Via};
+pub use rows::{Answer, Author, BatchRow, ConversationRow, Received, StoredMessage, Told};
+pub use settings::{InstanceRow, Timing, is_name};

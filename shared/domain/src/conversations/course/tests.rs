@@ -1,0 +1,207 @@
+use super::*;
+
+const TIMING: Timing =
+    Timing { debounce_ms: 5_000, max_wait_ms: 30_000, lease_ms: 45_000, callback_ms: 600_000, attempts: 3 };
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_seconds(1_000_000 + seconds)
+}
+
+fn received(times: &[i64]) -> Course {
+    times.iter().fold(Course::default(), |course, seconds| course.receive(at(*seconds)))
+}
+
+fn asked(course: &Course, seconds: i64) -> Course {
+    match course.next(at(seconds), &TIMING) {
+        Step::Ask(course) => course,
+        other => panic!("not asked: {other:?}"),
+    }
+}
+
+#[test]
+fn a_burst_is_due_a_while_after_its_last_message_and_soon_enough_after_its_first() {
+    assert_eq!(received(&[0]).due(&TIMING), Some(at(5)));
+    assert_eq!(received(&[0, 3]).due(&TIMING), Some(at(8)));
+    let steady: Vec<i64> = (0..=28).step_by(2).collect();
+    assert_eq!(received(&steady).due(&TIMING), Some(at(30)), "no longer than the longest wait");
+    assert_eq!(Course::default().due(&TIMING), None);
+    let out_of_order = received(&[10, 4]);
+    assert_eq!(out_of_order.due(&TIMING), Some(at(15)), "clocks differ; the last is the latest");
+}
+
+#[test]
+fn a_claim_takes_exactly_what_was_received_and_what_comes_later_is_the_next_batch() {
+    let pending = received(&[0, 1]);
+    assert_eq!(pending.next(at(5), &TIMING), Step::Wait(at(6)));
+    let claimed = asked(&pending, 6);
+    assert_eq!((claimed.answered, claimed.claimed, claimed.received), (0, 2, 2));
+    let third = claimed.receive(at(6));
+    assert_eq!((third.claimed, third.received), (2, 3));
+    assert_eq!(third.pending_since, Some(at(6).millis()));
+    let finished = third.replied(1, at(8)).part_ended(PartEnd::Sent, at(9));
+    assert_eq!((finished.answered, finished.phase), (2, Phase::Idle));
+    assert_eq!(finished.wake_up(at(9), &TIMING), Some(at(11)), "the finishing write wakes for the rest");
+    let next = asked(&finished, 11);
+    assert_eq!((next.answered, next.claimed), (2, 3));
+}
+
+#[test]
+fn a_batch_in_process_is_left_to_its_worker_until_the_lease_is_over() {
+    let claimed = asked(&received(&[0]), 5);
+    assert_eq!(claimed.next(at(49), &TIMING), Step::Rest);
+    let taken_over = asked(&claimed, 50);
+    assert_eq!((taken_over.claimed, taken_over.epoch, taken_over.attempts), (1, 2, 2));
+    assert!(!taken_over.is_turn(1, 1), "the first worker is not heard any more");
+    assert!(taken_over.is_turn(1, 2));
+    assert!(!taken_over.is_turn(2, 2));
+}
+
+#[test]
+fn a_responder_that_fails_is_asked_again_later_and_then_a_person_is_called() {
+    let first = asked(&received(&[0]), 5).failed(at(6), &TIMING);
+    assert_eq!(first.next(at(7), &TIMING), Step::Wait(at(11)));
+    let second = asked(&first, 11).failed(at(12), &TIMING);
+    assert_eq!(second.next(at(12), &TIMING), Step::Wait(at(22)));
+    let third = asked(&second, 22).failed(at(23), &TIMING);
+    assert_eq!((third.phase, third.attempts), (Phase::Stuck, 3));
+    assert_eq!(third.next(at(9_999), &TIMING), Step::Rest);
+    let later = third.receive(at(30));
+    assert_eq!((later.claimed, later.received), (1, 2), "its messages stay, and so do those that follow");
+    let again = asked(&later.release(), 31);
+    assert_eq!((again.claimed, again.attempts), (1, 1), "the same batch, from the beginning");
+}
+
+#[test]
+fn a_worker_that_dies_each_time_ends_as_a_call_for_a_person() {
+    let mut course = received(&[0]);
+    let mut now = 5;
+    for _ in 0..TIMING.attempts {
+        course = asked(&course, now);
+        now += 45;
+    }
+    let Step::GiveUp(course) = course.next(at(now), &TIMING) else { panic!("asked for ever") };
+    assert_eq!(course.phase, Phase::Stuck);
+}
+
+#[test]
+fn a_late_answer_is_waited_for_and_wanted_as_long_as_nobody_gave_another() {
+    let awaiting = asked(&received(&[0]), 5).awaiting(at(6), &TIMING);
+    assert_eq!(awaiting.next(at(605), &TIMING), Step::Rest);
+    assert!(awaiting.wants_reply(1) && !awaiting.wants_reply(2));
+    let again = asked(&awaiting, 606);
+    assert_eq!(again.attempts, 2, "it did not come: the responder is asked again");
+    let sending = awaiting.replied(1, at(7));
+    assert!(!sending.wants_reply(1));
+    let stuck = Course { phase: Phase::Stuck, ..awaiting };
+    assert!(stuck.wants_reply(1), "better late than by nobody");
+}
+
+#[test]
+fn nothing_to_say_finishes_the_batch() {
+    let finished = asked(&received(&[0]), 5).replied(0, at(6));
+    assert_eq!((finished.answered, finished.phase, finished.unanswered_since()), (1, Phase::Idle, None));
+}
+
+#[test]
+fn parts_follow_each_other_and_one_that_failed_ends_the_reply() {
+    let sending = asked(&received(&[0]), 5).replied(2, at(6));
+    assert_eq!((sending.phase, sending.part, sending.handed), (Phase::Sending, 0, 1));
+    let second = sending.part_ended(PartEnd::Sent, at(7));
+    assert_eq!((second.phase, second.part, second.handed), (Phase::Sending, 1, 2));
+    assert_eq!(second.part_ended(PartEnd::Sent, at(8)).answered, 1);
+    assert_eq!(sending.part_ended(PartEnd::NotSent, at(7)).phase, Phase::Idle);
+}
+
+fn held(course: &Course, until: Option<i64>) -> Course {
+    let until = until.map(|seconds| at(seconds).millis());
+    course.hold(Hold { by: HeldBy::Operator, since: at(0).millis(), until })
+}
+
+#[test]
+fn whoever_holds_a_conversation_is_not_interrupted_at_the_claim_nor_before_sending() {
+    let pending = held(&received(&[0]), None);
+    assert_eq!(pending.next(at(99), &TIMING), Step::Rest);
+    assert_eq!(pending.wake_up(at(99), &TIMING), None);
+    assert_eq!(pending.release().wake_up(at(99), &TIMING), Some(at(5)), "a release wakes it");
+
+    let asking = held(&asked(&received(&[0]), 5), None);
+    let replied = asking.replied(1, at(6));
+    assert_eq!((replied.phase, replied.handed), (Phase::Replied, 0));
+    assert_eq!(replied.next(at(7), &TIMING), Step::Rest);
+    let Step::HandOver(sending) = replied.release().next(at(8), &TIMING) else { panic!("not handed over") };
+    assert_eq!((sending.phase, sending.handed), (Phase::Sending, 1));
+}
+
+#[test]
+fn a_reply_that_was_stopped_in_time_is_said_after_the_hold() {
+    let sending = held(&asked(&received(&[0]), 5).replied(1, at(6)), None);
+    let withheld = sending.part_ended(PartEnd::Canceled, at(7));
+    assert_eq!(withheld.phase, Phase::Replied);
+    let Step::HandOver(again) = withheld.release().next(at(8), &TIMING) else { panic!("not handed over") };
+    assert_eq!(again.handed, 2, "as another message");
+    let not_held = Course { hold: None, ..sending };
+    assert_eq!(not_held.part_ended(PartEnd::Canceled, at(7)).phase, Phase::Idle, "cancelled by order, it is over");
+}
+
+#[test]
+fn a_hold_ends_at_its_time_and_the_longer_one_stays() {
+    let pending = held(&received(&[0]), Some(60));
+    assert_eq!(pending.look_again(at(10), &TIMING), Some(at(60)));
+    assert!(pending.is_held(at(59)) && !pending.is_held(at(60)));
+    assert!(matches!(pending.next(at(60), &TIMING), Step::Ask(_)));
+    let longer = held(&held(&received(&[0]), None), Some(60));
+    assert_eq!(longer.hold.and_then(|hold| hold.until), None);
+}
+
+#[test]
+fn what_a_person_answered_is_answered() {
+    let pending = received(&[0, 1]).settle();
+    assert_eq!((pending.answered, pending.claimed, pending.pending_since), (2, 2, None));
+    let asking = asked(&received(&[0]), 5);
+    let settled = asking.settle();
+    assert_eq!((settled.answered, settled.phase), (1, Phase::Idle));
+    assert!(!settled.is_turn(1, asking.epoch), "what the responder says now is not sent");
+
+    let sending = asked(&received(&[0]), 5).replied(1, at(6)).receive(at(7)).settle();
+    assert!(!sending.is_pending(), "the second message was answered by a person");
+    let third = sending.receive(at(9));
+    assert_eq!(third.pending_since, Some(at(9).millis()));
+    let finished = third.part_ended(PartEnd::Sent, at(10));
+    assert_eq!((finished.answered, finished.received), (2, 3));
+    assert_eq!(finished.due(&TIMING), Some(at(14)));
+}
+
+#[test]
+fn whatever_is_not_settled_is_looked_for_at_some_time_unless_a_person_has_it() {
+    let pending = received(&[0]);
+    assert_eq!(pending.look_again(at(0), &TIMING), Some(at(65)));
+    let asking = asked(&pending, 5);
+    assert_eq!(asking.look_again(at(5), &TIMING), Some(at(50)));
+    assert_eq!(asking.failed(at(6), &TIMING).look_again(at(6), &TIMING), Some(at(71)));
+    assert_eq!(asking.awaiting(at(6), &TIMING).look_again(at(6), &TIMING), Some(at(606)));
+    assert!(asking.replied(1, at(6)).look_again(at(6), &TIMING).is_some());
+    assert_eq!(asking.replied(0, at(6)).look_again(at(6), &TIMING), None);
+    assert_eq!(held(&pending, None).look_again(at(6), &TIMING), None);
+}
+
+/// A message every two seconds for ten minutes, each woken by its own wake-up: the issue's own figures.
+#[test]
+fn a_steady_stream_is_answered_in_batches_whose_concatenation_is_the_input() {
+    let (mut course, mut batches, mut longest) = (Course::default(), Vec::new(), 0);
+    let mut arrived = Vec::new();
+    for second in 0..700 {
+        if let Step::Ask(claimed) = course.next(at(second), &TIMING) {
+            batches.push((claimed.answered + 1..=claimed.claimed).collect::<Vec<_>>());
+            let first = arrived[usize::try_from(claimed.answered).expect("few")];
+            longest = longest.max(second - first);
+            course = claimed.replied(1, at(second)).part_ended(PartEnd::Sent, at(second));
+        }
+        if second < 600 && second % 2 == 0 {
+            course = course.receive(at(second));
+            arrived.push(second);
+        }
+    }
+    assert!(batches.len() >= 20, "{} batches", batches.len());
+    assert_eq!(batches.concat(), (1..=300).collect::<Vec<u64>>());
+    assert!(longest <= 31, "the longest wait was {longest} s");
+}

@@ -1,0 +1,111 @@
+//! What conversations, batches and replies are known by.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codes::codes;
+use crate::keys::short_hash;
+
+const PREFIX: &str = "conv_";
+const HASH: usize = 32;
+
+codes! {
+    /// Where a conversation takes place.
+    Via {
+        Telegram = "telegram",
+        Whatsapp = "whatsapp",
+        /// Any other channel, by a caller who brings the messages and takes the replies.
+        Api = "api",
+    }
+}
+
+/// A conversation: one contact of one instance of one channel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ConversationId(String);
+
+impl ConversationId {
+    /// Contacts are foreign and personal, so they are hashed; names of instances have no separator in them.
+    pub fn of(via: Via, instance: &str, contact: &str) -> Self {
+        Self(format!("{PREFIX}{}", short_hash(&format!("{via}/{instance}/{contact}"))))
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let hash = text.strip_prefix(PREFIX)?;
+        let fits = hash.len() == HASH && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConversationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A batch is known by the last of its messages: no two end with the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BatchId {
+    pub conversation: ConversationId,
+    pub number: u64,
+}
+
+impl BatchId {
+    pub fn parse(text: &str) -> Option<Self> {
+        let (conversation, number) = text.split_once('-')?;
+        // One form only: what is known by its text has no second text.
+        let plain = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
+        let number = number.parse().ok().filter(|_| plain)?;
+        Some(Self { conversation: ConversationId::parse(conversation)?, number })
+    }
+
+    /// The message that a part of this batch's reply is handed over as, the nth time that one is.
+    pub fn message_id(&self, handed: u32) -> String {
+        format!("msg_{}", short_hash(&format!("reply/{self}/{handed}")))
+    }
+}
+
+impl fmt::Display for BatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.conversation, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_ids() {
+        let id = ConversationId::of(Via::Whatsapp, "loja", "5511912345678");
+        assert_eq!(id.as_str(), "conv_c331add7b09dd89c70f5e43c7445deec");
+        let batch = BatchId { conversation: id, number: 12 };
+        assert_eq!(batch.to_string(), "conv_c331add7b09dd89c70f5e43c7445deec-12");
+        assert_eq!(batch.message_id(1), "msg_32080810d20f3dcf39e0b620876c420d");
+    }
+
+    #[test]
+    fn an_id_is_read_back_and_nothing_else_is() {
+        let id = ConversationId::of(Via::Telegram, "default", "987654321");
+        assert_eq!(ConversationId::parse(id.as_str()), Some(id.clone()));
+        let batch = BatchId { conversation: id.clone(), number: 3 };
+        assert_eq!(BatchId::parse(&batch.to_string()), Some(batch));
+        for text in [format!("{id}-"), format!("{id}-03"), format!("{id}-+3"), format!("{id}-x"), "conv_0-1".to_owned()]
+        {
+            assert_eq!(BatchId::parse(&text), None, "{text}");
+        }
+        assert_eq!(ConversationId::parse("conv_ABCDEFABCDEFABCDEFABCDEFABCDEFAB"), None);
+    }
+
+    #[test]
+    fn another_instance_is_another_conversation() {
+        let id = ConversationId::of(Via::Whatsapp, "loja", "5511912345678");
+        assert_ne!(id, ConversationId::of(Via::Whatsapp, "loja2", "5511912345678"));
+        assert_ne!(id, ConversationId::of(Via::Telegram, "loja", "5511912345678"));
+    }
+}

@@ -1,0 +1,118 @@
+//! Webhooks of the Evolution API (<https://doc.evolution-api.com>, version 2; its bodies were read off the source at
+//! 3454bec7). What counts are `messages.upsert`, where a contact's messages and those that a person wrote from the same
+//! number come, and `send.message`, where those come that were sent through the API.
+
+mod content;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use super::{Ignored, Inbound, Reading, Refusal, Unreadable, at_seconds, object, text};
+use crate::outbound::{Channel, normalize_to};
+
+pub fn read(body: &[u8]) -> Result<Reading, Unreadable> {
+    let body = object(body)?;
+    let event = body["event"].as_str().ok_or(Unreadable::Missing("event"))?;
+    // Its webhooks write `messages.upsert`, its settings and its queues `MESSAGES_UPSERT`.
+    let ignored = match event.to_ascii_lowercase().replace(['_', '-'], ".").as_str() {
+        "messages.upsert" => return messages(&body, false),
+        "send.message" => return messages(&body, true),
+        "messages.edited" | "send.message.update" => Ignored::Edited,
+        "messages.update" | "messages.delete" => Ignored::StatusUpdate,
+        _ => Ignored::UnknownEvent,
+    };
+    Reading::of(vec![Err(ignored.into())])
+}
+
+fn messages(body: &Value, is_sent: bool) -> Result<Reading, Unreadable> {
+    let told = match &body["data"] {
+        Value::Array(several) => several.as_slice(),
+        Value::Object(fields) => match fields.get("messages") {
+            Some(Value::Array(several)) if !fields.contains_key("key") => several,
+            _ => std::slice::from_ref(&body["data"]),
+        },
+        _ => return Err(Unreadable::Missing("data")),
+    };
+    // The instance's own number.
+    let own = match chat(&body["sender"]) {
+        Some(Chat::Phone(number)) => Some(number),
+        _ => None,
+    };
+    Reading::of(told.iter().map(|told| message(told, is_sent, own.as_deref())).collect())
+}
+
+fn message(told: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Refusal> {
+    let key = &told["key"];
+    let from_me = is_sent || key["fromMe"] == true || key["fromMe"] == "true";
+    let contact = contact(key, own)?;
+    let message_id = text(&key["id"]).ok_or(Refusal::Missing("data.key.id"))?;
+    let said = content::read(&told["message"])?;
+    Ok(Inbound {
+        contact,
+        message_id,
+        from_me,
+        kind: said.kind,
+        text: said.text,
+        media: said.media,
+        // Of our own messages it is our own name.
+        name: text(&told["pushName"]).filter(|_| !from_me),
+        sent_at: seconds(&told["messageTimestamp"]).and_then(at_seconds),
+    })
+}
+
+/// The phone number's digits, wherever the key has it, so that a contact is one contact whichever way it is addressed. Where
+/// there is none, the number that WhatsApp made up for it.
+fn contact(key: &Value, own: Option<&str>) -> Result<String, Refusal> {
+    let made_up = match chat(&key["remoteJid"]).ok_or(Refusal::Missing("data.key.remoteJid"))? {
+        Chat::Phone(number) => return Ok(number),
+        Chat::Lid(id) => id,
+        Chat::None(why) => return Err(why.into()),
+    };
+    let beside = ["remoteJidAlt", "senderPn"].iter().find_map(|field| match chat(&key[field]) {
+        // The sender of what we sent is ourselves, and not whom we sent it to.
+        Some(Chat::Phone(number)) if Some(number.as_str()) != own => Some(number),
+        _ => None,
+    });
+    Ok(beside.unwrap_or(made_up))
+}
+
+enum Chat {
+    Phone(String),
+    Lid(String),
+    None(Ignored),
+}
+
+/// What a JID such as `5511999999999:12@s.whatsapp.net` addresses; the device behind the colon says nothing. `None` for
+/// what is no JID.
+fn chat(jid: &Value) -> Option<Chat> {
+    const PERSON: &str = "s.whatsapp.net";
+    let jid = jid.as_str()?.trim().to_ascii_lowercase();
+    let (user, server) = jid.split_once('@').unwrap_or((&jid, PERSON));
+    let user = user.split([':', '_']).next().unwrap_or_default();
+    match server {
+        // WhatsApp's own announcements.
+        PERSON | "c.us" if user == "0" => Some(Chat::None(Ignored::Broadcast)),
+        PERSON | "c.us" | "hosted" => normalize_to(Channel::Whatsapp, user).ok().map(Chat::Phone),
+        "lid" | "hosted.lid" => is_digits(user).then(|| Chat::Lid(format!("{user}@lid"))),
+        "g.us" => Some(Chat::None(Ignored::Group)),
+        "broadcast" | "newsletter" => Some(Chat::None(Ignored::Broadcast)),
+        _ => Some(Chat::None(Ignored::NotAMessage)),
+    }
+}
+
+fn is_digits(user: &str) -> bool {
+    !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A number, its text, or the two halves that JavaScript keeps a 64-bit number in.
+fn seconds(value: &Value) -> Option<i64> {
+    match value {
+        Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|seconds| seconds as i64)),
+        Value::String(digits) => digits.trim().parse().ok(),
+        long => {
+            let (high, low) = (long["high"].as_i64()?, long["low"].as_i64()?);
+            Some((high << 32) | (low & 0xffff_ffff))
+        }
+    }
+}

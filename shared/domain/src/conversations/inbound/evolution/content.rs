@@ -1,0 +1,116 @@
+//! What a WhatsApp message says. It has one field, named after what it is, beside fields that say nothing.
+
+use serde_json::Value;
+
+use super::super::{Ignored, Kind, Media, text};
+
+pub(super) struct Said {
+    pub kind: Kind,
+    pub text: Option<String>,
+    pub media: Option<Media>,
+}
+
+/// Messages around messages: they vanish, are seen once, have a caption, came from another of our devices.
+const WRAPPERS: &[&str] = &[
+    "ephemeralMessage",
+    "viewOnceMessage",
+    "viewOnceMessageV2",
+    "viewOnceMessageV2Extension",
+    "documentWithCaptionMessage",
+    "deviceSentMessage",
+    "lottieStickerMessage",
+    "groupMentionedMessage",
+    "botInvokeMessage",
+    "associatedChildMessage",
+];
+
+/// An album only announces its pictures, which are messages of their own.
+const NOT_SAID: &[(&str, Ignored)] = &[
+    ("reactionMessage", Ignored::Reaction),
+    ("encReactionMessage", Ignored::Reaction),
+    ("editedMessage", Ignored::Edited),
+    ("protocolMessage", Ignored::NotAMessage),
+    ("pollUpdateMessage", Ignored::NotAMessage),
+    ("pinInChatMessage", Ignored::NotAMessage),
+    ("keepInChatMessage", Ignored::NotAMessage),
+    ("albumMessage", Ignored::NotAMessage),
+    ("call", Ignored::NotAMessage),
+    ("callLogMesssage", Ignored::NotAMessage),
+];
+
+const SHOWN: &[(&str, Kind)] = &[
+    ("imageMessage", Kind::Image),
+    ("videoMessage", Kind::Video),
+    ("ptvMessage", Kind::Video),
+    ("audioMessage", Kind::Audio),
+    ("documentMessage", Kind::Document),
+    ("stickerMessage", Kind::Sticker),
+    ("locationMessage", Kind::Location),
+    ("liveLocationMessage", Kind::Location),
+    ("contactMessage", Kind::Contact),
+    ("contactsArrayMessage", Kind::Contact),
+];
+
+/// Where a text stands, and what was chosen of a list or of buttons: as it was shown, or else by its id.
+const WRITTEN: &[&str] = &[
+    "/conversation",
+    "/extendedTextMessage/text",
+    "/buttonsResponseMessage/selectedDisplayText",
+    "/buttonsResponseMessage/selectedButtonId",
+    "/templateButtonReplyMessage/selectedDisplayText",
+    "/templateButtonReplyMessage/selectedId",
+    "/listResponseMessage/title",
+    "/listResponseMessage/singleSelectReply/selectedRowId",
+    "/interactiveResponseMessage/body/text",
+];
+
+/// Without any other field than these a message says nothing. A text that is not blank was found by then.
+const SAYING_NOTHING: &[&str] = &[
+    "conversation",
+    "extendedTextMessage",
+    "messageContextInfo",
+    "contextInfo",
+    "senderKeyDistributionMessage",
+    "base64",
+    "mediaUrl",
+    "speechToText",
+];
+
+pub(super) fn read(message: &Value) -> Result<Said, Ignored> {
+    let inner = unwrapped(message);
+    if let Some((field, why)) = NOT_SAID.iter().find(|(field, _)| !inner[field].is_null()) {
+        // WhatsApp says by the same field that a message was edited, and much that nobody said.
+        return Err(if inner[field]["editedMessage"].is_null() { *why } else { Ignored::Edited });
+    }
+    if let Some((field, kind)) = SHOWN.iter().find(|(field, _)| inner[field].is_object()) {
+        return Ok(shown(*kind, &inner[field], &message["mediaUrl"]));
+    }
+    if let Some(written) = WRITTEN.iter().find_map(|at| text(inner.pointer(at)?)) {
+        return Ok(Said { kind: Kind::Text, text: Some(written), media: None });
+    }
+    match says_something(inner) {
+        true => Ok(Said { kind: Kind::Other, text: None, media: None }),
+        false => Err(Ignored::Empty),
+    }
+}
+
+fn unwrapped(mut message: &Value) -> &Value {
+    while let Some(inner) = WRAPPERS.iter().map(|field| &message[field]["message"]).find(|inner| inner.is_object()) {
+        message = inner;
+    }
+    message
+}
+
+/// `stored` is where Evolution keeps what it decrypted; WhatsApp's own URL is of something encrypted. Instances of Meta's
+/// API have Meta's names of the fields.
+fn shown(kind: Kind, content: &Value, stored: &Value) -> Said {
+    let either = |one: &str, other: &str| text(&content[one]).or_else(|| text(&content[other]));
+    let reference = text(stored).or_else(|| text(&content["url"]));
+    let media = Media::of(either("mimetype", "mime_type"), either("fileName", "filename"), reference);
+    Said { kind, text: text(&content["caption"]), media }
+}
+
+fn says_something(message: &Value) -> bool {
+    let is_said = |(field, value): (&String, &Value)| !value.is_null() && !SAYING_NOTHING.contains(&field.as_str());
+    message.as_object().is_some_and(|fields| fields.iter().any(is_said))
+}

@@ -1,0 +1,166 @@
+//! What a responder answers, and how much of it fits into one message of a channel.
+
+use serde_json::Value;
+
+use super::identity::Via;
+use crate::codes::codes;
+
+/// Longer replies are a fault of the responder.
+pub const LONGEST_REPLY: usize = 32 * 1024;
+
+/// Telegram counts UTF-16 code units. WhatsApp takes twice as many bytes as any reply has.
+const TELEGRAM_UNITS: usize = 4_096;
+
+codes! {
+    /// Why a responder's answer is none.
+    ResponderProblem {
+        NotConnected = "responder_not_connected",
+        TimedOut = "responder_timed_out",
+        Broken = "responder_connection_broken",
+        Status = "responder_status",
+        NotJson = "responder_not_json",
+        NoReply = "responder_no_reply",
+        TooLong = "responder_reply_too_long",
+        NotConfigured = "responder_not_configured",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing is nothing to say.
+    Reply(Option<String>),
+    /// It answers later.
+    Later,
+    Problem(ResponderProblem),
+}
+
+/// Reads what a responder answered: 200 `{"reply": "…"}`, 200 `{"reply": null}`, or 202.
+pub fn hear(status: u16, body: &[u8]) -> Heard {
+    match status {
+        202 => Heard::Later,
+        200 => match serde_json::from_slice::<Value>(body) {
+            Err(_) => Heard::Problem(ResponderProblem::NotJson),
+            // A reply that was forgotten is not one that says nothing.
+            Ok(answer) => match answer.get("reply").map(read_reply) {
+                None | Some(Err(None)) => Heard::Problem(ResponderProblem::NoReply),
+                Some(Err(Some(problem))) => Heard::Problem(problem),
+                Some(Ok(reply)) => Heard::Reply(reply),
+            },
+        },
+        _ => Heard::Problem(ResponderProblem::Status),
+    }
+}
+
+/// Text, or null; blank text is nothing to say.
+pub fn read_reply(value: &Value) -> Result<Option<String>, Option<ResponderProblem>> {
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) if text.len() > LONGEST_REPLY => Err(Some(ResponderProblem::TooLong)),
+        Value::String(text) => Ok(clean(text)),
+        _ => Err(None),
+    }
+}
+
+fn clean(text: &str) -> Option<String> {
+    let text = text.replace('\0', "");
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The messages that a reply is sent as, in their order.
+pub fn split(via: Via, text: &str) -> Vec<String> {
+    match via {
+        Via::Telegram => parts(text, TELEGRAM_UNITS),
+        Via::Whatsapp | Via::Api => vec![text.to_owned()],
+    }
+}
+
+/// Cut where a reader would: after a paragraph, a line, a sentence or a word, and within a word only if there is no other way.
+fn parts(text: &str, limit: usize) -> Vec<String> {
+    let (mut parts, mut rest) = (Vec::new(), text.trim());
+    while units(rest) > limit {
+        let longest = prefix_of(rest, limit);
+        let (part, left) = rest.split_at(cut(longest));
+        parts.push(part.trim_end().to_owned());
+        rest = left.trim_start();
+    }
+    if !rest.is_empty() {
+        parts.push(rest.to_owned());
+    }
+    parts
+}
+
+fn units(text: &str) -> usize {
+    text.chars().map(char::len_utf16).sum()
+}
+
+/// The longest beginning of so many units.
+fn prefix_of(text: &str, limit: usize) -> &str {
+    let mut left = limit;
+    let end = text.char_indices().find(|(_, c)| match left.checked_sub(c.len_utf16()) {
+        Some(rest) => {
+            left = rest;
+            false
+        }
+        None => true,
+    });
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// Not so early that a part says next to nothing.
+fn cut(longest: &str) -> usize {
+    let far_enough = longest.len() / 2;
+    let after = |mark: &str| longest.rfind(mark).map(|at| at + mark.len()).filter(|at| *at > far_enough);
+    after("\n\n").or_else(|| after("\n")).or_else(|| after(". ")).or_else(|| after(" ")).unwrap_or(longest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_responder_answers_now_later_nothing_or_not_at_all() {
+        assert_eq!(hear(200, br#"{"reply": " Oi! "}"#), Heard::Reply(Some("Oi!".into())));
+        assert_eq!(hear(200, br#"{"reply": null, "why": "spam"}"#), Heard::Reply(None));
+        assert_eq!(hear(200, br#"{"reply": "  "}"#), Heard::Reply(None));
+        assert_eq!(hear(202, b""), Heard::Later);
+        for (status, body, problem) in [
+            (200, &b"Oi"[..], ResponderProblem::NotJson),
+            (200, b"{}", ResponderProblem::NoReply),
+            (200, br#"{"reply": 7}"#, ResponderProblem::NoReply),
+            (200, b"[]", ResponderProblem::NoReply),
+            (404, br#"{"reply": "Oi"}"#, ResponderProblem::Status),
+            (500, b"", ResponderProblem::Status),
+            (301, b"", ResponderProblem::Status),
+        ] {
+            assert_eq!(hear(status, body), Heard::Problem(problem), "{status}");
+        }
+        let long = serde_json::json!({"reply": "x".repeat(LONGEST_REPLY + 1)}).to_string();
+        assert_eq!(hear(200, long.as_bytes()), Heard::Problem(ResponderProblem::TooLong));
+    }
+
+    #[test]
+    fn a_reply_that_fits_is_one_message() {
+        assert_eq!(split(Via::Telegram, "Oi\n\ntudo bem?"), ["Oi\n\ntudo bem?"]);
+        assert_eq!(split(Via::Telegram, &"x".repeat(4_096)).len(), 1);
+        assert_eq!(split(Via::Api, &"x".repeat(9_000)).len(), 1);
+    }
+
+    #[test]
+    fn a_long_reply_is_cut_where_a_reader_would() {
+        let text = format!("{}\n\n{}", "a".repeat(3_000), "b".repeat(3_000));
+        assert_eq!(split(Via::Telegram, &text), ["a".repeat(3_000), "b".repeat(3_000)]);
+        let words = "palavra ".repeat(1_000);
+        let parts = split(Via::Telegram, &words);
+        assert_eq!(parts.join(" "), words.trim());
+        assert!(parts.iter().all(|part| units(part) <= TELEGRAM_UNITS && part.ends_with("palavra")));
+    }
+
+    #[test]
+    fn nothing_of_a_long_reply_is_lost_whatever_it_is_made_of() {
+        let emoji = "😀".repeat(3_000);
+        let parts = split(Via::Telegram, &emoji);
+        assert_eq!(parts.concat(), emoji);
+        assert!(parts.iter().all(|part| units(part) <= TELEGRAM_UNITS));
+    }
+}

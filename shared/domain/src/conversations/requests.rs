@@ -1,0 +1,209 @@
+//! What callers ask of conversations over HTTP.
+
+use serde_json::{Map, Value};
+
+use super::identity::{BatchId, ConversationId};
+use super::inbound::{Inbound, Kind, Media};
+use super::reply::{LONGEST_REPLY, read_reply};
+use super::settings::is_name;
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields};
+use crate::time::{SECOND_MS, Timestamp};
+
+/// The instance of messages that name none.
+pub const DEFAULT_INSTANCE: &str = "default";
+
+const LONGEST_ID: usize = 255;
+const LONGEST_TEXT: usize = 64 * 1024;
+const LONGEST_HOLD_SECONDS: u64 = 366 * 86_400;
+/// A sender's clock may be ahead of ours.
+const AHEAD_MS: i64 = 300 * SECOND_MS;
+
+/// Which conversation a path names: by its id, or by the name that its caller has for the contact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Id(ConversationId),
+    Contact(String),
+}
+
+impl Named {
+    /// `None` for what is neither.
+    pub fn parse(text: &str) -> Option<Self> {
+        match ConversationId::parse(text) {
+            Some(id) => Some(Self::Id(id)),
+            None => is_name(text).then(|| Self::Contact(text.to_owned())),
+        }
+    }
+}
+
+/// Reads `{message_id, text?, kind?, media?, name?, sent_at?, instance?}`.
+pub fn read_message(
+    body: &Map<String, Value>,
+    contact: &str,
+    now: Timestamp,
+) -> Result<(String, Inbound), Vec<FieldError>> {
+    let mut fields = Fields::of(body);
+    let message_id = fields.text("message_id").filter(|id| id.len() <= LONGEST_ID).map(str::to_owned);
+    if message_id.is_none() && !fields.refused("message_id") {
+        fields.refuse("message_id", FieldProblem::OutOfRange, "must not be longer than 255 bytes");
+    }
+    let text = fields.optional_text("text").map(|text| text.replace('\0', ""));
+    if text.as_ref().is_some_and(|text| text.len() > LONGEST_TEXT) {
+        fields.refuse("text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
+    }
+    let kind = read_kind(&mut fields);
+    let media = read_media(&mut fields);
+    if text.is_none() && media.is_none() && !fields.refused("text") && !fields.refused("media") {
+        fields.refuse("text", FieldProblem::Missing, "is required where there is no media");
+    }
+    let name = fields.optional_text("name").map(|name| name.chars().take(100).collect());
+    let sent_at = fields.optional_timestamp("sent_at");
+    if sent_at.is_some_and(|at| at > now.plus_ms(AHEAD_MS)) {
+        fields.refuse("sent_at", FieldProblem::OutOfRange, "lies in the future");
+    }
+    let instance = fields.optional_text("instance").unwrap_or(DEFAULT_INSTANCE);
+    if !is_name(instance) {
+        fields.refuse("instance", FieldProblem::Malformed, "must be a name of at most 64 letters, digits, . - and _");
+    }
+    let read = message_id.map(|message_id| {
+        let contact = contact.to_owned();
+        (instance.to_owned(), Inbound { contact, message_id, from_me: false, kind, text, media, name, sent_at })
+    });
+    fields.finish(read)
+}
+
+fn read_kind(fields: &mut Fields<'_>) -> Kind {
+    let Some(text) = fields.optional_text("kind") else { return Kind::Text };
+    Kind::parse(text).unwrap_or_else(|| {
+        let all: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        fields.refuse("kind", FieldProblem::NotAllowed, format!("must be one of {}", all.join(", ")));
+        Kind::Text
+    })
+}
+
+fn read_media(fields: &mut Fields<'_>) -> Option<Media> {
+    let object = fields.optional_object("media")?;
+    fields.nested("media", object, |media| {
+        let mut short = |name: &'static str| media.optional_text(name).map(|text| text.chars().take(2_048).collect());
+        Some(Media { mime_type: short("mime_type"), file_name: short("file_name"), reference: short("reference") })
+    })
+}
+
+/// A late answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Callback {
+    pub batch: BatchId,
+    pub reply: Option<String>,
+}
+
+/// Reads `{batch_id, reply}`. The reply must be there, if only as null.
+pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldError>> {
+    let mut fields = Fields::of(body);
+    let batch = fields.text("batch_id").map(BatchId::parse);
+    if batch == Some(None) {
+        fields.refuse("batch_id", FieldProblem::Malformed, "is not one that a responder was asked with");
+    }
+    let given = fields.get("reply");
+    let reply = match (given, fields.is_null("reply")) {
+        (None, false) => Err((FieldProblem::Missing, "is required; null is nothing to say".to_owned())),
+        (None, true) => Ok(None),
+        (Some(value), _) => read_reply(value).map_err(|problem| match problem {
+            Some(_) => (FieldProblem::OutOfRange, format!("must not be larger than {LONGEST_REPLY} bytes")),
+            None => (FieldProblem::WrongType, "must be a string or null".to_owned()),
+        }),
+    };
+    let reply = reply.unwrap_or_else(|(code, detail)| {
+        fields.refuse("reply", code, detail);
+        None
+    });
+    fields.finish(batch.flatten().map(|batch| Callback { batch, reply }))
+}
+
+/// Reads `{seconds?}`: until when it is held, or for good.
+pub fn read_hold(body: &Map<String, Value>, now: Timestamp) -> Result<Option<Timestamp>, Vec<FieldError>> {
+    let mut fields = Fields::of(body);
+    let until = match fields.get("seconds") {
+        None => None,
+        Some(value) => match value.as_u64().filter(|seconds| (1..=LONGEST_HOLD_SECONDS).contains(seconds)) {
+            Some(seconds) => Some(now.plus_ms(i64::try_from(seconds).unwrap_or(i64::MAX) * SECOND_MS)),
+            None => {
+                let detail = format!("must be a whole number from 1 to {LONGEST_HOLD_SECONDS}");
+                fields.refuse("seconds", FieldProblem::OutOfRange, detail);
+                None
+            }
+        },
+    };
+    fields.finish(Some(until))
+}
+
+/// Reads `{answer_pending?}`: whether the bot answers what came meanwhile.
+pub fn read_release(body: &Map<String, Value>) -> Result<bool, Vec<FieldError>> {
+    let mut fields = Fields::of(body);
+    let answer = fields.optional_bool("answer_pending").unwrap_or(true);
+    fields.finish(Some(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn object(value: &Value) -> &Map<String, Value> {
+        value.as_object().expect("an object")
+    }
+
+    fn refused(found: Result<impl std::fmt::Debug, Vec<FieldError>>) -> Vec<String> {
+        found.expect_err("refused").into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn a_message_needs_an_identity_and_something_in_it() {
+        let read = |body: Value| read_message(object(&body), "ana", NOW);
+        let (instance, message) = read(json!({"message_id": "m1", "text": "Oi"})).expect("a message");
+        assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", Kind::Text));
+        let media = json!({"message_id": "m1", "kind": "image", "media": {"reference": "https://x/y"}});
+        assert!(read(media).is_ok());
+        assert_eq!(refused(read(json!({"text": "Oi"}))), ["message_id"]);
+        assert_eq!(refused(read(json!({"message_id": "m1"}))), ["text"]);
+        assert_eq!(refused(read(json!({"message_id": "m".repeat(256), "text": "Oi"}))), ["message_id"]);
+        assert_eq!(refused(read(json!({"message_id": "m", "text": "x".repeat(65_537)}))), ["text"]);
+        assert_eq!(refused(read(json!({"message_id": "m", "text": "Oi", "kind": "smell"}))), ["kind"]);
+        assert_eq!(refused(read(json!({"message_id": "m", "text": "Oi", "instance": "a b"}))), ["instance"]);
+        let future = NOW.plus_ms(AHEAD_MS + 1).to_string();
+        assert_eq!(refused(read(json!({"message_id": "m", "text": "Oi", "sent_at": future}))), ["sent_at"]);
+        assert_eq!(refused(read(json!({"message_id": "m", "text": "Oi", "mood": "good"}))), ["mood"]);
+    }
+
+    #[test]
+    fn a_callback_names_its_batch_and_says_something_or_that_there_is_nothing_to_say() {
+        let batch = "conv_0123456789abcdef0123456789abcdef-3";
+        let read = |body: Value| read_callback(object(&body));
+        assert_eq!(read(json!({"batch_id": batch, "reply": "Oi"})).expect("read").reply.as_deref(), Some("Oi"));
+        assert_eq!(read(json!({"batch_id": batch, "reply": null})).expect("read").reply, None);
+        assert_eq!(refused(read(json!({"batch_id": batch}))), ["reply"]);
+        assert_eq!(refused(read(json!({"batch_id": batch, "reply": 7}))), ["reply"]);
+        assert_eq!(refused(read(json!({"batch_id": "x", "reply": "Oi"}))), ["batch_id"]);
+        assert_eq!(refused(read(json!({"reply": "Oi"}))), ["batch_id"]);
+    }
+
+    #[test]
+    fn a_hold_is_for_good_or_for_a_while() {
+        assert_eq!(read_hold(object(&json!({})), NOW), Ok(None));
+        assert_eq!(read_hold(object(&json!({"seconds": 60})), NOW), Ok(Some(NOW.plus_ms(60_000))));
+        for seconds in [json!(0), json!(-1), json!("60"), json!(1.5), json!(LONGEST_HOLD_SECONDS + 1)] {
+            assert_eq!(refused(read_hold(object(&json!({"seconds": seconds})), NOW)), ["seconds"]);
+        }
+    }
+
+    #[test]
+    fn a_path_names_an_id_or_a_contact() {
+        let id = "conv_0123456789abcdef0123456789abcdef";
+        assert!(matches!(Named::parse(id), Some(Named::Id(_))));
+        assert_eq!(Named::parse("ana-77"), Some(Named::Contact("ana-77".into())));
+        assert_eq!(Named::parse("ana 77"), None);
+        assert_eq!(Named::parse(""), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! How a responder is asked about a batch, and how its reply becomes a message.
+
+use serde_json::{Value, json};
+
+use super::identity::{BatchId, Via};
+use super::job::{QUEUE, WakeUp};
+use super::rows::{ConversationRow, StoredMessage};
+use super::settings::InstanceRow;
+use crate::idempotency::body_hash;
+use crate::outbound::content::{Telegram, Whatsapp};
+use crate::outbound::message::Then;
+use crate::outbound::{Content, HttpCall, NewMessage, Priority};
+use crate::time::Timestamp;
+use crate::webhooks::standard;
+
+/// Who asked for a message that is a reply, where others have the id of an API key.
+const CALLER: &str = "conversation";
+
+/// The request about a batch, signed by the rules of Standard Webhooks. Its id is the batch's: asked again, it is the same
+/// question.
+pub fn question(
+    conversation: &ConversationRow,
+    batch: &BatchId,
+    messages: &[StoredMessage],
+    settings: &InstanceRow,
+    keys: &[&[u8]],
+    now: Timestamp,
+) -> HttpCall {
+    let body = json!({
+        "conversation_id": batch.conversation.as_str(),
+        "batch_id": batch.to_string(),
+        "channel": conversation.channel,
+        "instance": conversation.instance,
+        "contact": conversation.contact,
+        "name": conversation.name,
+        "messages": messages.iter().map(message).collect::<Vec<_>>(),
+        "history_limit": settings.history_limit,
+        "attempt": conversation.course.attempts,
+    })
+    .to_string();
+    let signed = standard::sign(keys, &batch.to_string(), now, body.as_bytes());
+    let headers = vec![
+        ("content-type", "application/json".to_owned()),
+        ("webhook-id", signed.id),
+        ("webhook-timestamp", signed.timestamp.to_string()),
+        ("webhook-signature", signed.signature),
+    ];
+    HttpCall { method: "POST", path: String::new(), headers, body }
+}
+
+fn message(stored: &StoredMessage) -> Value {
+    json!({
+        "number": stored.number,
+        "message_id": stored.message_id,
+        "kind": stored.kind,
+        "text": stored.text,
+        "media": stored.media,
+        "sent_at": stored.sent_at,
+        "received_at": stored.received_at,
+    })
+}
+
+/// A part of a reply as the message that it is sent as, the nth that this batch hands over. Its end wakes the conversation.
+/// `None`: replies of this channel are taken by whoever brought the messages.
+pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u32, text: &str) -> Option<NewMessage> {
+    let text = Some(text.to_owned());
+    let content = match conversation.channel {
+        Via::Telegram => Content::Telegram(Telegram { text, parse_mode: None, media: None, buttons: None }),
+        Via::Whatsapp => Content::Whatsapp(Whatsapp { text, media: None }),
+        Via::Api => return None,
+    };
+    let wake = WakeUp { conversation: conversation.id.clone(), received: conversation.course.received };
+    let metadata = json!({"conversation_id": conversation.id, "batch_id": batch.to_string()}).to_string();
+    Some(NewMessage {
+        id: batch.message_id(handed),
+        caller: CALLER.to_owned(),
+        body_hash: body_hash(metadata.as_bytes()),
+        sender: conversation.instance.clone(),
+        to: conversation.contact.clone(),
+        content,
+        // Somebody waits for it.
+        priority: Priority::Start,
+        hold: None,
+        check: None,
+        send_at: None,
+        not_after: None,
+        metadata: Some(metadata),
+        then: Some(Then { queue: QUEUE.to_owned(), body: wake.body() }),
+    })
+}

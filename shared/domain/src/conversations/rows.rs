@@ -1,0 +1,332 @@
+//! The rows of a conversation: where it stands, its messages, and the reply of each batch.
+
+use serde::{Deserialize, Serialize};
+
+use super::course::{Course, Phase};
+use super::identity::{BatchId, ConversationId, Via};
+use super::inbound::{Inbound, Kind, Media};
+use super::job::WakeUp;
+use super::settings::Timing;
+use crate::codes::codes;
+use crate::keys::{self, Wake};
+use crate::outbox::Emit;
+use crate::time::Timestamp;
+
+/// Later than any hold ends.
+const NEVER: Timestamp = Timestamp::from_millis(999_999_999_999_999);
+/// The wait after a wake-up of recovery, doubled each time.
+const RECOVERED_AGAIN_MS: i64 = 60_000;
+
+/// Where a conversation stands. It outlives its messages: their numbers go on from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationRow {
+    pub id: ConversationId,
+    pub channel: Via,
+    pub instance: String,
+    pub contact: String,
+    /// As the contact calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(flatten)]
+    pub course: Course,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<Emit>,
+    pub emits: u64,
+    /// The index by time: who has to see to it, and since or until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_at: Option<String>,
+    /// Milliseconds: lost sight of, if it has not changed by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_at: Option<i64>,
+    /// How often it was.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recoveries: u32,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub version: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl ConversationRow {
+    pub fn new(via: Via, instance: &str, contact: &str, now: Timestamp) -> Self {
+        Self {
+            id: ConversationId::of(via, instance, contact),
+            channel: via,
+            instance: instance.to_owned(),
+            contact: contact.to_owned(),
+            name: None,
+            course: Course::default(),
+            emit: None,
+            emits: 0,
+            wake: None,
+            wake_at: None,
+            check_at: None,
+            recoveries: 0,
+            created_at: now,
+            updated_at: now,
+            version: 0,
+        }
+    }
+
+    /// The row after a change of its course. If nobody has it in hand afterwards, it emits its own wake-up.
+    pub fn moved(&self, course: Course, now: Timestamp, timing: &Timing) -> Self {
+        let mut next = self.with(course, now, timing);
+        if let Some(at) = next.course.wake_up(now, timing) {
+            next.hand_on(at);
+        }
+        next
+    }
+
+    /// As [`Self::moved`], by a message, whose row emits the wake-up.
+    pub fn received(&self, name: Option<&String>, now: Timestamp, timing: &Timing) -> Self {
+        let mut next = self.with(self.course.receive(now), now, timing);
+        next.name = name.cloned().or(next.name);
+        next
+    }
+
+    /// It was lost sight of: woken again, and looked for later than the last time.
+    pub fn recovered(&self, now: Timestamp, timing: &Timing) -> Self {
+        let mut next = self.with(Course { hold: None, ..self.course.clone() }, now, timing);
+        next.recoveries = self.recoveries + 1;
+        next.check_at = Some(now.plus_ms(RECOVERED_AGAIN_MS << self.recoveries.min(6)).millis());
+        next.hand_on(now);
+        next
+    }
+
+    fn with(&self, course: Course, now: Timestamp, timing: &Timing) -> Self {
+        let shard = keys::wake_shard(self.id.as_str());
+        let place = |wake: Wake, at: Timestamp| (keys::wake(wake, shard), keys::at_time(at, self.id.as_str()));
+        let since = course.unanswered_since().map(Timestamp::from_millis);
+        let hold = course.hold.filter(|_| course.is_held(now));
+        let waits = match (hold, since) {
+            (Some(hold), _) => Some(place(Wake::Held, hold.until.map_or(NEVER, Timestamp::from_millis))),
+            (None, Some(since)) if course.phase == Phase::Stuck => Some(place(Wake::Human, since)),
+            (None, since) => since.map(|since| place(Wake::Check, since)),
+        };
+        let (wake, wake_at) = waits.unzip();
+        let check_at = course.look_again(now, timing).map(Timestamp::millis);
+        let version = self.version + 1;
+        let (emit, recoveries, updated_at) = (None, 0, now);
+        Self { course, wake, wake_at, check_at, emit, recoveries, updated_at, version, ..self.clone() }
+    }
+
+    fn hand_on(&mut self, at: Timestamp) {
+        let wake = WakeUp { conversation: self.id.clone(), received: self.course.received };
+        self.emits += 1;
+        self.emit = Some(wake.emit("state", self.emits, at));
+    }
+
+    /// Whether recovery has to see to it.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.check_at.is_some_and(|at| at <= now.millis())
+    }
+
+    /// The batch in process.
+    pub fn batch(&self) -> Option<BatchId> {
+        let number = self.course.claimed;
+        (self.course.phase != Phase::Idle).then(|| BatchId { conversation: self.id.clone(), number })
+    }
+}
+
+codes! {
+    /// Who wrote a message.
+    Author {
+        Contact = "contact",
+        /// Somebody who answered from the phone.
+        Person = "person",
+    }
+}
+
+codes! {
+    /// What became of something that a provider told of.
+    Told {
+        /// It will be answered.
+        Stored = "stored",
+        Duplicate = "duplicate",
+        /// Kept, and too old to be answered.
+        History = "history",
+        /// A person answered.
+        Person = "person",
+        /// It came from here.
+        Ours = "ours",
+    }
+}
+
+/// A message of a conversation. Its key is what its provider calls it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredMessage {
+    pub message_id: String,
+    /// Its place in the index of messages.
+    pub place: String,
+    /// None: it is no part of any batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    pub author: Author,
+    pub kind: Kind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media: Option<Media>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_at: Option<Timestamp>,
+    pub received_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emit: Option<Emit>,
+    /// Seconds.
+    pub expires_at: i64,
+}
+
+/// What came in, where, and how long it is kept.
+#[derive(Debug, Clone)]
+pub struct Received<'a> {
+    pub via: Via,
+    pub instance: &'a str,
+    pub message: &'a Inbound,
+    pub retention_days: i64,
+}
+
+impl Received<'_> {
+    /// A message to be answered: the last that `row` counts. It wakes a worker when its burst is due, by what is known now.
+    pub fn numbered(&self, row: &ConversationRow, now: Timestamp, timing: &Timing) -> StoredMessage {
+        let number = row.course.received;
+        let wake = WakeUp { conversation: row.id.clone(), received: number };
+        let due = row.course.due(timing).unwrap_or(now);
+        let mut stored = self.stored(keys::conversation_place(number), Author::Contact, now);
+        stored.number = Some(number);
+        stored.emit = Some(wake.emit("message", number, due));
+        stored
+    }
+
+    /// A message that nobody answers.
+    pub fn aside(&self, author: Author, now: Timestamp) -> StoredMessage {
+        let at = self.message.sent_at.unwrap_or(now);
+        self.stored(keys::conversation_aside(at, &self.message.message_id), author, now)
+    }
+
+    fn stored(&self, place: String, author: Author, now: Timestamp) -> StoredMessage {
+        let Inbound { message_id, kind, text, media, sent_at, .. } = self.message.clone();
+        let expires_at = now.plus_days(self.retention_days).seconds();
+        let (received_at, number, emit) = (now, None, None);
+        StoredMessage { message_id, place, number, author, kind, text, media, sent_at, received_at, emit, expires_at }
+    }
+}
+
+codes! {
+    /// How a batch was answered.
+    Answer {
+        /// At once.
+        Responder = "responder",
+        /// Later, by a request of its own.
+        Callback = "callback",
+    }
+}
+
+/// The one reply of a batch. It is stored before it is sent, and there is no second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchRow {
+    pub batch: u64,
+    /// The first of its messages.
+    pub from: u64,
+    /// None: there was nothing to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply: Option<String>,
+    pub answered_by: Answer,
+    pub attempts: u32,
+    /// The messages that the reply became, in outbound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<String>,
+    /// How the last of them ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    pub replied_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    pub expires_at: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversations::{HeldBy, Hold};
+
+    const TIMING: Timing =
+        Timing { debounce_ms: 5_000, max_wait_ms: 30_000, lease_ms: 45_000, callback_ms: 600_000, attempts: 3 };
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn inbound() -> Inbound {
+        Inbound {
+            contact: "5511912345678".into(),
+            message_id: "3EB0".into(),
+            from_me: false,
+            kind: Kind::Text,
+            text: Some("Oi".into()),
+            media: None,
+            name: Some("Ana".into()),
+            sent_at: Some(NOW),
+        }
+    }
+
+    fn row() -> ConversationRow {
+        ConversationRow::new(Via::Whatsapp, "loja", "5511912345678", NOW)
+    }
+
+    #[test]
+    fn a_message_emits_its_own_wake_up_and_its_conversation_does_not() {
+        let inbound = inbound();
+        let received = Received { via: Via::Whatsapp, instance: "loja", message: &inbound, retention_days: 90 };
+        let next = row().received(inbound.name.as_ref(), NOW, &TIMING);
+        assert_eq!((next.emit.as_ref(), next.version, next.name.as_deref()), (None, 1, Some("Ana")));
+        let message = received.numbered(&next, NOW, &TIMING);
+        let emit = message.emit.expect("a wake-up");
+        assert_eq!(emit.not_before, Some(NOW.plus_ms(5_000).millis()));
+        assert_eq!((message.number, message.place.as_str()), (Some(1), "IN#0000000001"));
+        assert_eq!(next.wake.as_deref().and_then(|wake| wake.split('#').next()), Some("CHECK"));
+    }
+
+    #[test]
+    fn the_index_does_not_change_while_a_batch_is_worked_on() {
+        let one = row().received(None, NOW, &TIMING);
+        let two = one.received(None, NOW.plus_ms(1_000), &TIMING);
+        assert_eq!((&one.wake, &one.wake_at), (&two.wake, &two.wake_at), "every change of it is paid for");
+        let now = NOW.plus_ms(9_000);
+        let super::super::Step::Ask(course) = two.course.next(now, &TIMING) else { panic!("not due") };
+        let asking = two.moved(course, now, &TIMING);
+        assert_eq!((&two.wake_at, asking.emit), (&asking.wake_at, None));
+    }
+
+    #[test]
+    fn what_is_held_or_stuck_is_listed_and_what_is_answered_is_not() {
+        let pending = row().received(None, NOW, &TIMING);
+        let word = |row: &ConversationRow| row.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
+        let hold = Hold { by: HeldBy::Operator, since: NOW.millis(), until: None };
+        let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
+        assert_eq!(word(&held), Some(Some("HELD".into())));
+        assert!(!held.is_overdue(NOW.plus_days(400)), "until it is released");
+        let stuck = Course { phase: Phase::Stuck, batch_since: Some(NOW.millis()), ..pending.course.clone() };
+        assert_eq!(word(&pending.moved(stuck, NOW, &TIMING)), Some(Some("HUMAN".into())));
+        let settled = pending.moved(pending.course.settle(), NOW, &TIMING);
+        assert_eq!((word(&settled), settled.check_at), (None, None));
+    }
+
+    #[test]
+    fn a_release_wakes_what_waited_and_recovery_wakes_later_each_time() {
+        let pending = row().received(None, NOW, &TIMING);
+        let hold = Hold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
+        let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
+        let released = held.moved(held.course.release(), NOW, &TIMING);
+        assert_eq!(released.emit.as_ref().map(|emit| emit.seq), Some(1));
+        let late = NOW.plus_ms(66_000);
+        assert!(held.is_overdue(late));
+        let once = held.recovered(late, &TIMING);
+        assert_eq!((once.emit.as_ref().map(|emit| emit.seq), once.course.hold), (Some(1), None));
+        assert_eq!(once.check_at, Some(late.plus_ms(60_000).millis()));
+        let twice = once.recovered(late, &TIMING);
+        assert_eq!((twice.emits, twice.check_at), (2, Some(late.plus_ms(120_000).millis())));
+    }
+}

@@ -1,0 +1,41 @@
+//! Requests that strangers send, and requests that we sign.
+//!
+//! A request is verified over its raw bytes before anything reads them. Secrets come two at once while they are changed, an
+//! empty one matches nothing, and none of them is told by the time that a comparison takes.
+
+pub mod jwt;
+pub mod secrets;
+pub mod standard;
+
+pub use secrets::{Verified, WebhookSecrets};
+
+use hmac::digest::Key;
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+
+/// HMAC-SHA256 under a key of any length, as RFC 2104 has it: what does not fit into a block is hashed first.
+fn mac(key: &[u8]) -> Hmac<Sha256> {
+    let mut block = Key::<Hmac<Sha256>>::default();
+    match block.get_mut(..key.len()) {
+        Some(start) => start.copy_from_slice(key),
+        None => block[..32].copy_from_slice(&Sha256::digest(key)),
+    }
+    Hmac::new(&block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_any_length_gives_the_hmac_of_the_standard() {
+        for length in [0, 1, 32, 63, 64, 65, 200] {
+            let key = vec![7; length];
+            let mut theirs = <Hmac<Sha256> as Mac>::new_from_slice(&key).expect("any length");
+            let mut ours = mac(&key);
+            theirs.update(b"Oi");
+            ours.update(b"Oi");
+            assert_eq!(ours.finalize().into_bytes(), theirs.finalize().into_bytes(), "{length}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What webhooks are verified with. There may be two of each secret at once: one that is being changed to, and the one that
+//! providers and retries still use.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use super::jwt::verify_hs256;
+use super::standard::key_bytes;
+use crate::access::bearer;
+use crate::time::Timestamp;
+
+/// Evolution retries for about 20 minutes with the token of the first attempt, which lives for 10.
+const EVOLUTION_LEEWAY_SECONDS: i64 = 1_500;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verified {
+    Yes,
+    No,
+    /// There is no such bot or instance.
+    NoSuchSource,
+}
+
+#[derive(Clone, Default, Deserialize)]
+pub struct WebhookSecrets {
+    #[serde(default)]
+    telegram: BTreeMap<String, Tokens>,
+    #[serde(default)]
+    evolution: BTreeMap<String, EvolutionSecrets>,
+    #[serde(default, deserialize_with = "key")]
+    responder: Vec<u8>,
+    #[serde(default, deserialize_with = "key")]
+    responder_previous: Vec<u8>,
+    #[serde(flatten)]
+    _others: Others,
+}
+
+/// What is not ours to know. It also has serde refuse a list, which it would read as the fields in their order.
+type Others = BTreeMap<String, IgnoredAny>;
+
+/// An instance is configured with a header of its own, with a `jwt_key`, or while it changes with both.
+#[derive(Clone, Deserialize)]
+struct EvolutionSecrets {
+    #[serde(default = "default_header")]
+    header: String,
+    #[serde(default)]
+    tokens: Tokens,
+    #[serde(default)]
+    jwt_keys: Tokens,
+    #[serde(flatten)]
+    _others: Others,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(from = "OneOrMany")]
+struct Tokens(Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl WebhookSecrets {
+    /// `None` for what is not the JSON of secrets. Nobody's fault but the configuration's: a provider must then be told to
+    /// come again, not that its secret is wrong.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// `header` is the value of `X-Telegram-Bot-Api-Secret-Token`. It signs nothing: a replay is known by its update's id.
+    pub fn verify_telegram(&self, bot: &str, header: Option<&str>) -> Verified {
+        match self.telegram.get(bot) {
+            Some(tokens) => Verified::of(header.is_some_and(|given| tokens.admit(given))),
+            None => Verified::NoSuchSource,
+        }
+    }
+
+    /// `header` gives the value of a header by its name in lower case.
+    pub fn verify_evolution<'h>(
+        &self,
+        instance: &str,
+        header: impl Fn(&str) -> Option<&'h str>,
+        now: Timestamp,
+    ) -> Verified {
+        let Some(secrets) = self.evolution.get(instance) else { return Verified::NoSuchSource };
+        let by_token = header(&secrets.header.to_ascii_lowercase()).is_some_and(|given| {
+            secrets.tokens.admit(given) || bearer(given).is_some_and(|given| secrets.tokens.admit(given))
+        });
+        let by_jwt = || {
+            let signed = |token: &str, key: &str| verify_hs256(token, key.as_bytes(), now, EVOLUTION_LEEWAY_SECONDS);
+            let token = header("authorization").and_then(bearer);
+            token.is_some_and(|token| secrets.jwt_keys.usable().any(|key| signed(token, key)))
+        };
+        Verified::of(by_token || by_jwt())
+    }
+
+    /// What the responder is asked with, the current key first. Empty where there is none.
+    pub fn responder_keys(&self) -> Vec<&[u8]> {
+        let keys = [&self.responder, &self.responder_previous];
+        keys.into_iter().map(Vec::as_slice).filter(|key| !key.is_empty()).collect()
+    }
+}
+
+impl fmt::Debug for WebhookSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebhookSecrets(…)")
+    }
+}
+
+impl Verified {
+    const fn of(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+}
+
+impl Tokens {
+    /// Hashes are compared, so that not even a length is told, and all of them, so that it is not told which one it was.
+    fn admit(&self, given: &str) -> bool {
+        let given = Sha256::digest(given);
+        let is_it = |token: &str| Sha256::digest(token).as_slice().ct_eq(given.as_slice());
+        self.usable().fold(Choice::from(0), |found, token| found | is_it(token)).into()
+    }
+
+    /// A secret that was left blank lets nobody in.
+    fn usable(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str).filter(|token| !token.trim().is_empty())
+    }
+}
+
+impl From<OneOrMany> for Tokens {
+    fn from(tokens: OneOrMany) -> Self {
+        match tokens {
+            OneOrMany::One(token) => Self(vec![token]),
+            OneOrMany::Many(tokens) => Self(tokens),
+        }
+    }
+}
+
+fn default_header() -> String {
+    "x-webhook-token".to_owned()
+}
+
+fn key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let secret = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(if secret.trim().is_empty() { Vec::new() } else { key_bytes(&secret) })
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use hmac::Mac;
+
+    use super::super::mac;
+    use super::*;
+
+    const NOW: i64 = 1_760_000_000;
+
+    fn secrets() -> WebhookSecrets {
+        WebhookSecrets::parse(
+            r#"{
+                "telegram": {"sales": "tok-1", "both": ["tok-new", "tok-old"], "blank": ["", " "], "none": []},
+                "evolution": {
+                    "loja": {"tokens": "evo-1"},
+                    "own": {"header": "X-My-Token", "tokens": ["evo-new", "evo-old"]},
+                    "auth": {"header": "Authorization", "tokens": "evo-2", "jwt_keys": "jwt-1"},
+                    "jwt": {"jwt_keys": ["jwt-new", "jwt-old"]},
+                    "blank": {"tokens": "", "jwt_keys": ["", " "]},
+                    "bare": {}
+                },
+                "responder": "whsec_T2k=",
+                "responder_previous": "old words",
+                "something_newer": {"unknown": true}
+            }"#,
+        )
+        .expect("secrets")
+    }
+
+    fn evolution(instance: &str, headers: &[(&str, &str)], now: i64) -> Verified {
+        let header = |name: &str| headers.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
+        secrets().verify_evolution(instance, header, Timestamp::from_seconds(now))
+    }
+
+    /// As Evolution makes it.
+    fn bearer_of(key: &str) -> String {
+        let claims = format!(r#"{{"iat":{NOW},"exp":{},"app":"evolution","action":"webhook"}}"#, NOW + 600);
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
+        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims));
+        let signature = mac(key.as_bytes()).chain_update(&signed).finalize().into_bytes();
+        format!("Bearer {signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    #[test]
+    fn telegram_is_known_by_its_secret_token() {
+        let secrets = secrets();
+        assert_eq!(secrets.verify_telegram("sales", Some("tok-1")), Verified::Yes);
+        assert_eq!(secrets.verify_telegram("both", Some("tok-new")), Verified::Yes);
+        assert_eq!(secrets.verify_telegram("both", Some("tok-old")), Verified::Yes);
+        for wrong in ["", " ", "tok-", "tok-11", "TOK-1", " tok-1", "tok-1,tok-1", "tok-1, tok-1", "tok-2", "tok-new"] {
+            assert_eq!(secrets.verify_telegram("sales", Some(wrong)), Verified::No, "{wrong:?}");
+        }
+        assert_eq!(secrets.verify_telegram("sales", None), Verified::No);
+    }
+
+    #[test]
+    fn a_flipped_bit_of_a_token_is_another_token() {
+        for bit in 0..5 * 8 {
+            let mut bytes = b"tok-1".to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let Ok(other) = String::from_utf8(bytes) else { continue };
+            assert_eq!(secrets().verify_telegram("sales", Some(&other)), Verified::No, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_blank_secret_lets_nobody_in() {
+        for given in [None, Some(""), Some(" ")] {
+            for bot in ["blank", "none"] {
+                assert_eq!(secrets().verify_telegram(bot, given), Verified::No);
+            }
+            for instance in ["blank", "bare"] {
+                let headers = given.map(|given| [("x-webhook-token", given), ("authorization", given)]);
+                let headers = headers.as_ref().map_or(&[][..], |headers| headers);
+                assert_eq!(evolution(instance, headers, NOW), Verified::No);
+            }
+        }
+        for key in ["", " "] {
+            assert_eq!(evolution("blank", &[("authorization", &bearer_of(key))], NOW), Verified::No);
+        }
+    }
+
+    #[test]
+    fn an_unknown_source_is_told_from_a_wrong_secret() {
+        assert_eq!(secrets().verify_telegram("loja", Some("evo-1")), Verified::NoSuchSource);
+        assert_eq!(secrets().verify_telegram("Sales", Some("tok-1")), Verified::NoSuchSource);
+        assert_eq!(evolution("sales", &[("x-webhook-token", "tok-1")], NOW), Verified::NoSuchSource);
+        assert_eq!(WebhookSecrets::default().verify_telegram("", Some("")), Verified::NoSuchSource);
+    }
+
+    #[test]
+    fn evolution_is_known_by_the_header_it_was_given() {
+        for (instance, header, value) in [
+            ("loja", "x-webhook-token", "evo-1"),
+            ("loja", "x-webhook-token", "Bearer evo-1"),
+            ("own", "x-my-token", "evo-new"),
+            ("own", "x-my-token", "evo-old"),
+            ("auth", "authorization", "evo-2"),
+            ("auth", "authorization", "bearer evo-2"),
+        ] {
+            assert_eq!(evolution(instance, &[(header, value)], NOW), Verified::Yes, "{instance} {value}");
+        }
+        for (instance, header, value) in [
+            ("loja", "x-my-token", "evo-1"),
+            ("loja", "authorization", "Bearer evo-1"),
+            ("loja", "x-webhook-token", "evo-1,evo-1"),
+            ("loja", "x-webhook-token", "Basic evo-1"),
+            ("loja", "x-webhook-token", "Bearer"),
+            ("loja", "x-webhook-token", ""),
+            ("loja", "x-webhook-token", "evo-new"),
+            ("own", "x-webhook-token", "evo-new"),
+        ] {
+            assert_eq!(evolution(instance, &[(header, value)], NOW), Verified::No, "{instance} {value}");
+        }
+        assert_eq!(evolution("loja", &[], NOW), Verified::No);
+    }
+
+    #[test]
+    fn evolution_is_known_by_its_jwt_for_as_long_as_it_retries() {
+        for (instance, key) in [("jwt", "jwt-new"), ("jwt", "jwt-old"), ("auth", "jwt-1")] {
+            let header = bearer_of(key);
+            for (later, expected) in [(0, Verified::Yes), (2_099, Verified::Yes), (2_100, Verified::No)] {
+                assert_eq!(evolution(instance, &[("authorization", &header)], NOW + later), expected, "{key} {later}");
+            }
+        }
+        for wrong in [bearer_of("jwt-1"), bearer_of("jwt-new").replace("Bearer ", ""), "Bearer jwt-new".to_owned()] {
+            assert_eq!(evolution("jwt", &[("authorization", &wrong)], NOW), Verified::No, "{wrong}");
+        }
+        assert_eq!(evolution("loja", &[("authorization", &bearer_of("evo-1"))], NOW), Verified::No, "no key of a JWT");
+    }
+
+    #[test]
+    fn the_responder_is_asked_with_the_current_key_first() {
+        assert_eq!(secrets().responder_keys(), [&b"Oi"[..], b"old words"]);
+        let keys = |text| WebhookSecrets::parse(text).map(|secrets| secrets.responder_keys().len());
+        assert_eq!(keys(r#"{"responder": "a"}"#), Some(1));
+        assert_eq!(keys(r#"{"responder": "", "responder_previous": null}"#), Some(0));
+        assert_eq!(keys("{}"), Some(0));
+    }
+
+    #[test]
+    fn what_is_no_json_of_secrets_is_none() {
+        for text in [
+            "",
+            "null",
+            "[]",
+            "\"tok\"",
+            "{",
+            r#"{"telegram": "tok"}"#,
+            r#"{"telegram": {"b": 1}}"#,
+            r#"{"telegram": {"b": ["a", 1]}}"#,
+            r#"{"evolution": {"i": "tok"}}"#,
+            r#"{"evolution": {"i": ["tok", "tok"]}}"#,
+            r#"{"responder": 1}"#,
+        ] {
+            assert!(WebhookSecrets::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_it_is_shown() {
+        assert_eq!(format!("{:?}", secrets()), "WebhookSecrets(…)");
+    }
+}

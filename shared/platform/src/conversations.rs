@@ -1,0 +1,111 @@
+//! The Conversations table: where each conversation stands, its messages, and the reply of each batch.
+//!
+//! Invariants. Where a conversation stands is one row, and each change of it is computed by [`Course`] from the row as it was
+//! read and written on the condition that its version has not changed; who lost decides again on the row that won. A
+//! message is one row by its provider's id, in one transaction with the number that it gets. A reply is one row by its
+//! batch, in one transaction with the message that it is sent as. So a message is in exactly one batch, and a batch has one
+//! reply.
+//!
+//! Interleavings. A message against a claim: the version decides, and the message is in the batch or in the next. A worker
+//! that lost its turn: its epoch is not the row's. Two answers to one batch: the row of the batch decides. A hold against a
+//! reply: the version decides, and a reply that lost is kept until the hold is over.
+
+mod answers;
+mod instances;
+mod listing;
+mod orders;
+mod receive;
+mod recovery;
+mod webhook_secrets;
+
+use umavez_domain::conversations::{ConversationId, ConversationRow, Course, InstanceRow, Timing};
+use umavez_domain::keys;
+
+use crate::config::{self, ConfigError};
+use crate::invocation::Invocation;
+use crate::outbound::Messages;
+use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
+
+pub use answers::{Answered, Looked};
+pub use orders::{Held, Ordered};
+pub use receive::Taken;
+pub use webhook_secrets::Webhooks;
+
+/// The index of a conversation's messages, and that of what waits, as the template has them.
+const BY_PLACE: &str = "by-place";
+const BY_TIME: &str = "by-time";
+
+/// Races with other writers are looked at again this often.
+const ROUNDS: usize = 8;
+
+#[derive(Debug, Clone)]
+pub struct Conversations {
+    pub store: Store,
+    pub table: String,
+    /// Where instances are set up.
+    pub config_table: String,
+    pub messages: Messages,
+}
+
+/// What came of a change.
+#[derive(Debug)]
+pub enum Moved {
+    Done(Box<ConversationRow>),
+    /// The row has changed: as it stands now.
+    Lost(Box<ConversationRow>),
+}
+
+impl Conversations {
+    pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
+        Ok(Self {
+            store: store.clone(),
+            table: config::required("CONVERSATIONS_TABLE")?,
+            config_table: config::required("CONFIG_TABLE")?,
+            messages: Messages::from_env(store)?,
+        })
+    }
+
+    /// Where a conversation stands.
+    pub async fn get(
+        &self,
+        invocation: &Invocation,
+        id: &ConversationId,
+    ) -> Result<Option<ConversationRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::conversation(id)).await
+    }
+
+    /// What is set for a conversation. One whose instance was taken away goes on as by default, without a responder of its
+    /// own: what it was asked does not get lost.
+    pub async fn settings(&self, invocation: &Invocation, row: &ConversationRow) -> Result<InstanceRow, StoreError> {
+        let set = self.instance(invocation, row.channel, &row.instance).await?;
+        Ok(set.unwrap_or_else(|| InstanceRow::by_default(row.channel, &row.instance, invocation.now)))
+    }
+
+    /// Changes the course of a conversation that was read as `row`.
+    pub async fn move_on(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        course: Course,
+        timing: &Timing,
+    ) -> Result<Moved, StoreError> {
+        let after = row.moved(course, invocation.current(), timing);
+        match self.store.write(invocation, self.state_write(row, &after)?).await? {
+            Written::New | Written::Mine => Ok(Moved::Done(Box::new(after))),
+            Written::Refused(Some(item)) => Ok(Moved::Lost(Box::new(read_row(item)?))),
+            Written::Refused(None) => Err(StoreError::Corrupt("a conversation that is gone")),
+        }
+    }
+
+    /// The change from one row to the next, if nobody has changed it meanwhile.
+    fn state_write(&self, before: &ConversationRow, after: &ConversationRow) -> Result<Write, StoreError> {
+        let key = keys::conversation(&before.id);
+        match before.version {
+            0 => Ok(Write::put(&self.table, key, after)?.when(Condition::Absent)),
+            version => {
+                let write = Write::changes(&self.table, key, before, after)?;
+                Ok(write.when(Condition::is_number("version", version)))
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A batch is answered: its one reply is stored, sent part by part, and seen to its end.
+
+use umavez_domain::conversations::responder::reply_message;
+use umavez_domain::conversations::{
+    Answer, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Timing, Via, reply,
+};
+use umavez_domain::keys;
+use umavez_domain::outbound::State;
+use umavez_domain::outbound::message::MessageRow;
+
+use super::{BY_PLACE, Conversations, Moved};
+use crate::invocation::Invocation;
+use crate::store::{Condition, RangeOf, StoreError, Transacted, Write, attribute, read_row};
+
+/// More messages than anybody writes in one burst.
+const MOST_MESSAGES: usize = 10_000;
+/// What is said of a reply that whoever brought the messages takes.
+const KEPT: &str = "KEPT";
+/// What is said of a batch that needed no words.
+const NOTHING: &str = "NOTHING_TO_SAY";
+
+/// What came of an answer to a batch.
+#[derive(Debug)]
+pub enum Answered {
+    Now(Box<ConversationRow>),
+    /// The conversation has changed: as it stands now.
+    Lost(Box<ConversationRow>),
+    /// There is a reply to this batch.
+    Before(Box<BatchRow>),
+}
+
+/// What was seen of a reply on its way.
+#[derive(Debug)]
+pub enum Looked {
+    /// It is not settled yet: its end wakes the conversation.
+    OnItsWay,
+    Moved(Moved),
+}
+
+/// What is written to a batch's row beside a change of its conversation.
+enum OfBatch<'a> {
+    /// Its one reply, and who brought it.
+    Reply(Option<&'a str>, Answer),
+    /// How a message of it ended, if one did.
+    Ended(Option<&'a str>),
+}
+
+impl Conversations {
+    /// The messages of the batch in process, in their order.
+    pub async fn messages_of(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        let of = RangeOf {
+            table: &self.table,
+            index: Some(BY_PLACE),
+            pk: keys::conversation_partition(&row.id),
+            place: "place",
+            from: keys::conversation_place(row.course.answered + 1),
+            to: keys::conversation_place(row.course.claimed),
+            newest_first: false,
+            limit: MOST_MESSAGES,
+        };
+        self.store.range(invocation, &of).await
+    }
+
+    pub async fn batch(&self, invocation: &Invocation, id: &BatchId) -> Result<Option<BatchRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::conversation_batch(id)).await
+    }
+
+    /// Stores the reply to the batch in process of a conversation that was read as `row`, and hands it over unless somebody
+    /// holds the conversation. Whether the reply is wanted is the caller's to know from that row.
+    pub async fn answer(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        said: Option<&str>,
+        by: Answer,
+        timing: &Timing,
+    ) -> Result<Answered, StoreError> {
+        let parts = said.map_or(0, |said| reply::split(row.channel, said).len());
+        let parts = u32::try_from(parts).unwrap_or(u32::MAX);
+        let course = row.course.replied(parts, invocation.current());
+        self.commit(invocation, row, course, said, &OfBatch::Reply(said, by), timing).await
+    }
+
+    /// Hands over the reply that was kept back.
+    pub async fn hand_over(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        course: Course,
+        timing: &Timing,
+    ) -> Result<Moved, StoreError> {
+        let said = self.reply_of(invocation, row).await?;
+        self.commit(invocation, row, course, said.as_deref(), &OfBatch::Ended(None), timing).await.map(moved)
+    }
+
+    /// Sees what became of the part of a reply that was handed over.
+    pub async fn look(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        timing: &Timing,
+    ) -> Result<Looked, StoreError> {
+        let Some(batch) = row.batch() else { return Ok(Looked::OnItsWay) };
+        let message = self.messages.get(invocation, &batch.message_id(row.course.handed)).await?;
+        let Some((end, state)) = end_of(message.as_ref()) else { return Ok(Looked::OnItsWay) };
+        let course = row.course.part_ended(end, invocation.current());
+        let said = if course.phase == Phase::Sending { self.reply_of(invocation, row).await? } else { None };
+        let of_batch = OfBatch::Ended(Some(state));
+        self.commit(invocation, row, course, said.as_deref(), &of_batch, timing).await.map(moved).map(Looked::Moved)
+    }
+
+    async fn reply_of(&self, invocation: &Invocation, row: &ConversationRow) -> Result<Option<String>, StoreError> {
+        let gone = || StoreError::Corrupt("a batch without its reply");
+        let batch = self.batch(invocation, &row.batch().ok_or_else(gone)?).await?;
+        Ok(batch.ok_or_else(gone)?.reply)
+    }
+
+    /// One transaction: where the conversation stands, what its batch says, and the message that the next part is.
+    async fn commit(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        course: Course,
+        said: Option<&str>,
+        of_batch: &OfBatch<'_>,
+        timing: &Timing,
+    ) -> Result<Answered, StoreError> {
+        let now = invocation.current();
+        let gone = || StoreError::Corrupt("an answer to no batch");
+        let batch = row.batch().ok_or_else(gone)?;
+        // Nobody but its caller sends what is kept for a caller.
+        let keeps = row.channel == Via::Api && course.phase == Phase::Sending;
+        let course = if keeps { course.part_ended(PartEnd::Sent, now) } else { course };
+        let after = row.moved(course, now, timing);
+        let hands_over = after.course.phase == Phase::Sending && after.course.handed > row.course.handed;
+        let part = said.and_then(|said| {
+            let part = usize::try_from(after.course.part).ok()?;
+            reply::split(row.channel, said).into_iter().nth(part)
+        });
+        let message = match (hands_over, part) {
+            (true, Some(part)) => reply_message(row, &batch, after.course.handed, &part),
+            (true, None) => return Err(StoreError::Corrupt("a reply that has fewer parts than it had")),
+            (false, _) => None,
+        };
+        let finished = after.course.phase == Phase::Idle;
+        let mut writes = vec![self.state_write(row, &after)?];
+        writes.push(match of_batch {
+            OfBatch::Reply(reply, by) => {
+                let outcome = match (finished, reply) {
+                    (true, None) => Some(NOTHING),
+                    (true, Some(_)) => Some(KEPT),
+                    (false, _) => None,
+                };
+                let stored = BatchRow {
+                    batch: batch.number,
+                    from: row.course.answered + 1,
+                    reply: reply.map(str::to_owned),
+                    answered_by: *by,
+                    attempts: row.course.attempts,
+                    messages: message.iter().map(|message| message.id.clone()).collect(),
+                    outcome: outcome.map(str::to_owned),
+                    replied_at: now,
+                    finished_at: finished.then_some(now),
+                    expires_at: now.plus_days(self.messages.retention_days).seconds(),
+                };
+                // Nobody has answered this batch.
+                Write::put(&self.table, keys::conversation_batch(&batch), &stored)?.when(Condition::Absent)
+            }
+            OfBatch::Ended(outcome) => {
+                let mut write = Write::update(&self.table, keys::conversation_batch(&batch))
+                    .set_number("parts_ended", after.course.part)
+                    .when(Condition::has("pk"));
+                if let Some(outcome) = outcome.or((finished && keeps).then_some(KEPT)) {
+                    write = write.set("outcome", outcome);
+                }
+                if finished {
+                    write = write.set_value("finished_at", attribute(&now)?);
+                }
+                match &message {
+                    Some(message) => write.append("messages", &message.id),
+                    None => write,
+                }
+            }
+        });
+        if let Some(message) = &message {
+            let accepted = MessageRow::accepted(message, now);
+            writes.extend(self.messages.accept_writes(message, &accepted, invocation)?);
+        }
+        match self.store.transact(invocation, writes).await? {
+            Transacted::Done => Ok(Answered::Now(Box::new(after))),
+            Transacted::Refused(refusals) => {
+                let mut items = refusals.into_iter().map(|refusal| refusal.and_then(|refusal| refusal.item));
+                match (items.next().flatten(), items.next().flatten()) {
+                    (_, Some(item)) if matches!(of_batch, OfBatch::Reply(..)) => {
+                        Ok(Answered::Before(Box::new(read_row(item)?)))
+                    }
+                    (Some(item), _) => Ok(Answered::Lost(Box::new(read_row(item)?))),
+                    _ => Err(StoreError::Corrupt("an answer that nothing refused")),
+                }
+            }
+        }
+    }
+}
+
+/// Only a first answer can meet another.
+fn moved(answered: Answered) -> Moved {
+    match answered {
+        Answered::Now(row) => Moved::Done(row),
+        Answered::Lost(row) => Moved::Lost(row),
+        Answered::Before(_) => unreachable!("only a reply is put"),
+    }
+}
+
+/// How a message ended that part of a reply was sent as, and the word for it; nothing while it has not. One that is gone was
+/// settled long ago.
+fn end_of(message: Option<&MessageRow>) -> Option<(PartEnd, &'static str)> {
+    let Some(message) = message else { return Some((PartEnd::Sent, "SENT")) };
+    match message.state {
+        State::Queued | State::Sending => None,
+        State::Sent => Some((PartEnd::Sent, "SENT")),
+        State::Unknown => Some((PartEnd::Sent, "UNKNOWN")),
+        State::Canceled => Some((PartEnd::Canceled, "CANCELED")),
+        State::Failed => Some((PartEnd::NotSent, "FAILED")),
+        State::Suppressed => Some((PartEnd::NotSent, "SUPPRESSED")),
+        State::Expired | State::Deduped => Some((PartEnd::NotSent, "EXPIRED")),
+    }
+}

@@ -1,0 +1,128 @@
+//! What people look at: a conversation with its messages and batches, and those that wait for a person.
+
+use umavez_domain::conversations::{BatchRow, ConversationRow, StoredMessage};
+use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
+use umavez_domain::time::Timestamp;
+
+use super::{BY_PLACE, BY_TIME, Conversations};
+use crate::invocation::Invocation;
+use crate::store::{Found, IndexOf, RangeOf, StoreError};
+
+impl Conversations {
+    /// Messages that are answered or will be, the newest first, before `before`.
+    pub async fn latest_messages(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        let last = before.map_or(row.course.received, |before| before.saturating_sub(1));
+        let (from, to) = (keys::conversation_place(1), keys::conversation_place(last));
+        if last == 0 {
+            return Ok(Vec::new());
+        }
+        self.range_of(invocation, row, Some((BY_PLACE, "place")), from, to, limit).await
+    }
+
+    /// Messages that nobody answers: history, and what persons wrote.
+    pub async fn asides(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        limit: usize,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        let (from, to) = keys::conversation_asides();
+        self.range_of(invocation, row, Some((BY_PLACE, "place")), from, to, limit).await
+    }
+
+    /// Batches that end with one of these messages, the newest first.
+    pub async fn batches(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<BatchRow>, StoreError> {
+        let to = keys::conversation_batch_place(row.course.received);
+        self.range_of(invocation, row, None, keys::conversation_batch_place(from), to, limit).await
+    }
+
+    async fn range_of<T: serde::de::DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        index: Option<(&str, &str)>,
+        from: String,
+        to: String,
+        limit: usize,
+    ) -> Result<Vec<T>, StoreError> {
+        let (index, place) = (index.map(|(index, _)| index), index.map_or("sk", |(_, place)| place));
+        let (table, pk) = (self.table.as_str(), keys::conversation_partition(&row.id));
+        let of = RangeOf { table, index, pk, place, from, to, newest_first: true, limit };
+        self.store.range(invocation, &of).await
+    }
+
+    /// What waits in one shard, the earliest first, up to `until`.
+    pub(super) async fn waiting(
+        &self,
+        invocation: &Invocation,
+        wake: Wake,
+        shard: u32,
+        until: Option<Timestamp>,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        let of = IndexOf {
+            table: &self.table,
+            index: BY_TIME,
+            partition: ("wake", keys::wake(wake, shard)),
+            place: "wake_at",
+            after,
+            before: until.map(keys::until_time),
+            newest_first: false,
+            limit,
+        };
+        self.store.indexed(invocation, of).await
+    }
+
+    /// A page of those that wait for this, the longest waiting first, and where the next begins.
+    pub async fn waiting_page(
+        &self,
+        invocation: &Invocation,
+        wake: Wake,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<ConversationRow>, Option<String>), StoreError> {
+        let shards = (0..WAKE_SHARDS)
+            .map(|shard| self.waiting(invocation, wake, shard, None, after.map(str::to_owned), limit + 1));
+        let mut found: Vec<_> = futures::future::try_join_all(shards).await?.into_iter().flatten().collect();
+        found.sort_by(|a, b| a.place.cmp(&b.place));
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().map(|found| found.place.clone()).filter(|_| more);
+        let rows = found.into_iter().map(|found| async move {
+            let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
+            // The index may lag behind.
+            Ok::<_, StoreError>(row.filter(|row| row.wake_at.as_deref() == Some(&found.place)))
+        });
+        let rows = futures::future::try_join_all(rows).await?;
+        Ok((rows.into_iter().flatten().collect(), next))
+    }
+
+    /// Since when the one waits who waits longest for an answer, unless somebody holds the conversation.
+    pub async fn oldest_unanswered(&self, invocation: &Invocation) -> Result<Option<Timestamp>, StoreError> {
+        let mut oldest = None;
+        for wake in [Wake::Check, Wake::Human] {
+            for shard in 0..WAKE_SHARDS {
+                let first = self.waiting(invocation, wake, shard, None, None, 1).await?;
+                let since = first.first().and_then(|found| keys::time_of(&found.place));
+                oldest = match (oldest, since) {
+                    (Some(one), Some(other)) => Some(std::cmp::min::<Timestamp>(one, other)),
+                    (one, other) => one.or(other),
+                };
+            }
+        }
+        Ok(oldest)
+    }
+}

@@ -1,0 +1,85 @@
+//! What a person may order: silence, and the end of it.
+
+use umavez_domain::conversations::{ConversationId, ConversationRow, Course, HeldBy, Hold, Phase};
+use umavez_domain::outbound::Cancel;
+use umavez_domain::time::Timestamp;
+
+use super::{Conversations, Moved, ROUNDS};
+use crate::invocation::Invocation;
+use crate::store::StoreError;
+
+/// What came of an order; nothing if there is no such conversation.
+#[derive(Debug)]
+pub struct Ordered {
+    pub row: ConversationRow,
+    /// Whether anything had to change.
+    pub changed: bool,
+}
+
+/// What came of a hold.
+#[derive(Debug)]
+pub struct Held {
+    pub row: ConversationRow,
+    /// A reply that was about to leave, and one that had left, before the hold.
+    pub in_flight: Option<String>,
+    pub already_sent: Option<String>,
+}
+
+impl Conversations {
+    /// Keeps the bot silent. A reply that has not left is called back.
+    pub async fn hold(
+        &self,
+        invocation: &Invocation,
+        id: &ConversationId,
+        until: Option<Timestamp>,
+    ) -> Result<Option<Held>, StoreError> {
+        let since = invocation.now.millis();
+        let hold = Hold { by: HeldBy::Operator, since, until: until.map(Timestamp::millis) };
+        let Some(ordered) = self.order(invocation, id, |course| course.hold(hold)).await? else { return Ok(None) };
+        let on_its_way = ordered.row.batch().filter(|_| ordered.row.course.phase == Phase::Sending);
+        let mut held = Held { row: ordered.row, in_flight: None, already_sent: None };
+        let Some(batch) = on_its_way else { return Ok(Some(held)) };
+        let message_id = batch.message_id(held.row.course.handed);
+        match self.messages.cancel(invocation, &message_id).await?.map(|stopped| stopped.cancel) {
+            Some(Cancel::InFlight) => held.in_flight = Some(message_id),
+            Some(Cancel::AlreadySent) => held.already_sent = Some(message_id),
+            Some(Cancel::Now | Cancel::Already | Cancel::Ended) | None => {}
+        }
+        Ok(Some(held))
+    }
+
+    /// Lets the bot speak again; `answer_pending` says whether it answers what came meanwhile.
+    pub async fn release(
+        &self,
+        invocation: &Invocation,
+        id: &ConversationId,
+        answer_pending: bool,
+    ) -> Result<Option<Ordered>, StoreError> {
+        let released = |course: &Course| match answer_pending {
+            true => course.release(),
+            false => Course { hold: None, ..course.settle() },
+        };
+        self.order(invocation, id, released).await
+    }
+
+    async fn order(
+        &self,
+        invocation: &Invocation,
+        id: &ConversationId,
+        next: impl Fn(&Course) -> Course,
+    ) -> Result<Option<Ordered>, StoreError> {
+        let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
+        let timing = self.settings(invocation, &row).await?.timing();
+        for _ in 0..ROUNDS {
+            let course = next(&row.course);
+            if course == row.course {
+                return Ok(Some(Ordered { row, changed: false }));
+            }
+            match self.move_on(invocation, &row, course, &timing).await? {
+                Moved::Done(row) => return Ok(Some(Ordered { row: *row, changed: true })),
+                Moved::Lost(met) => row = *met,
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+}

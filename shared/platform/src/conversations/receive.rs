@@ -1,0 +1,185 @@
+//! A message comes in: stored once, numbered, and in one transaction with where its conversation stands.
+
+use std::time::Duration;
+
+use umavez_domain::conversations::inbound::Inbound;
+use umavez_domain::conversations::{
+    Author, ConversationRow, HeldBy, Hold, InstanceRow, Received, StoredMessage, Told, Via,
+};
+use umavez_domain::keys;
+use umavez_domain::outbound::message::MessageRow;
+use umavez_domain::outbound::{Channel, State};
+use umavez_domain::time::{SECOND_MS, Timestamp};
+
+use super::Conversations;
+use crate::invocation::Invocation;
+use crate::outbound::BY_RECIPIENT;
+use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
+
+/// With less time than this a message that met others is given back to its provider.
+const LOW_TIME: Duration = Duration::from_secs(2);
+/// The longest wait between two tries.
+const LONGEST_WAIT_MS: u64 = 250;
+/// Messages to a contact among which one of ours is looked for.
+const LATEST: usize = 20;
+
+/// What became of a message, and where its conversation stands by now, if that is known.
+#[derive(Debug)]
+pub struct Taken {
+    pub told: Told,
+    pub row: Option<ConversationRow>,
+}
+
+impl Conversations {
+    /// Takes a message in that a provider told of. `row` is its conversation as it was read.
+    pub async fn receive(
+        &self,
+        invocation: &Invocation,
+        instance: &InstanceRow,
+        row: Option<ConversationRow>,
+        message: &Inbound,
+    ) -> Result<Taken, StoreError> {
+        let received = Received {
+            via: instance.channel,
+            instance: &instance.instance,
+            message,
+            retention_days: self.messages.retention_days,
+        };
+        if message.from_me {
+            return self.from_us(invocation, instance, row, &received).await;
+        }
+        if instance.is_old(message.sent_at, invocation.now) {
+            let aside = received.aside(Author::Contact, invocation.now);
+            return self.stored_with(invocation, row, &received, Told::History, |_| aside.clone(), Clone::clone).await;
+        }
+        let (now, timing) = (invocation.now, instance.timing());
+        let next = |row: &ConversationRow| row.received(message.name.as_ref(), now, &timing);
+        let numbered = |row: &ConversationRow| received.numbered(row, now, &timing);
+        self.stored_with(invocation, row, &received, Told::Stored, numbered, next).await
+    }
+
+    /// One of our own messages comes back, or a person answered.
+    async fn from_us(
+        &self,
+        invocation: &Invocation,
+        instance: &InstanceRow,
+        row: Option<ConversationRow>,
+        received: &Received<'_>,
+    ) -> Result<Taken, StoreError> {
+        if let Some(ours) = self.one_of_ours(invocation, row.as_ref(), received).await? {
+            if ours.state != State::Sent {
+                self.messages.confirm(invocation, ours, &received.message.message_id).await?;
+            }
+            return Ok(Taken { told: Told::Ours, row });
+        }
+        let (now, timing) = (invocation.now, instance.timing());
+        let aside = received.aside(Author::Person, now);
+        // What a phone tells of long ago is no answer to anything.
+        if instance.is_old(received.message.sent_at, now) {
+            return self.stored_with(invocation, row, received, Told::History, |_| aside.clone(), Clone::clone).await;
+        }
+        let silent_ms = i64::from(instance.person_hold_seconds) * SECOND_MS;
+        let hold = Hold { by: HeldBy::Person, since: now.millis(), until: Some(now.millis() + silent_ms) };
+        let next = |row: &ConversationRow| {
+            let settled = row.course.settle();
+            let course = if silent_ms > 0 { settled.hold(hold) } else { settled };
+            row.moved(course, now, &timing)
+        };
+        self.stored_with(invocation, row, received, Told::Person, |_| aside.clone(), next).await
+    }
+
+    /// Stores a message and the change of its conversation together, however many do so at once.
+    async fn stored_with(
+        &self,
+        invocation: &Invocation,
+        mut row: Option<ConversationRow>,
+        received: &Received<'_>,
+        told: Told,
+        message: impl Fn(&ConversationRow) -> StoredMessage,
+        next: impl Fn(&ConversationRow) -> ConversationRow,
+    ) -> Result<Taken, StoreError> {
+        let mut tries = 0;
+        loop {
+            let before = row.unwrap_or_else(|| new_row(received, invocation.now));
+            let mut after = next(&before);
+            let key = keys::conversation_message(&before.id, &received.message.message_id);
+            // Nobody has told of it.
+            let stored = Write::put(&self.table, key, &message(&after))?.when(Condition::Absent);
+            if after == before && before.version > 0 {
+                return match self.store.write(invocation, stored).await? {
+                    Written::New | Written::Mine => Ok(Taken { told, row: Some(before) }),
+                    Written::Refused(_) => Ok(Taken { told: Told::Duplicate, row: Some(before) }),
+                };
+            }
+            after.version = before.version + 1;
+            let writes = vec![stored, self.state_write(&before, &after)?];
+            let refusals = match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(Taken { told, row: Some(after) }),
+                Transacted::Refused(refusals) => refusals,
+            };
+            let mut refusals = refusals.into_iter();
+            if refusals.next().flatten().is_some() {
+                return Ok(Taken { told: Told::Duplicate, row: None });
+            }
+            // Somebody else was faster: the next number is another.
+            row = refusals.next().flatten().and_then(|refusal| refusal.item).map(read_row).transpose()?;
+            tries += 1;
+            wait(invocation, tries).await?;
+        }
+    }
+
+    /// A message of ours by what its provider calls it; or one whose outcome is not known yet and that says the same.
+    async fn one_of_ours(
+        &self,
+        invocation: &Invocation,
+        row: Option<&ConversationRow>,
+        received: &Received<'_>,
+    ) -> Result<Option<MessageRow>, StoreError> {
+        let channel = match received.via {
+            Via::Whatsapp => Channel::Whatsapp,
+            Via::Telegram => Channel::Telegram,
+            Via::Api => return Ok(None),
+        };
+        let mut candidates = Vec::new();
+        // The reply on its way is known without an index, which may lag behind.
+        if let Some((batch, row)) = row.and_then(|row| Some((row.batch()?, row))) {
+            candidates.extend(self.messages.get(invocation, &batch.message_id(row.course.handed)).await?);
+        }
+        let to = &received.message.contact;
+        let partition = ("recipient", keys::recipient(channel.as_str(), to));
+        let latest = self.messages.latest(invocation, BY_RECIPIENT, partition, None, LATEST).await?;
+        candidates.extend(latest.into_iter().map(|(row, _)| row));
+        candidates.retain(|row| row.sender == received.instance);
+        let id = &received.message.message_id;
+        if let Some(known) = candidates.iter().position(|row| row.provider_id.as_ref() == Some(id)) {
+            return Ok(Some(candidates.swap_remove(known)));
+        }
+        let Some(text) = received.message.text.as_deref() else { return Ok(None) };
+        // The oldest first: what is said twice was said in this order.
+        for row in candidates.into_iter().rev() {
+            let open = matches!(row.state, State::Sending | State::Unknown);
+            if !open {
+                continue;
+            }
+            let content = self.messages.content(invocation, &row).await?;
+            if content.is_some_and(|content| content.text().map(str::trim) == Some(text.trim())) {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn new_row(received: &Received<'_>, now: Timestamp) -> ConversationRow {
+    ConversationRow::new(received.via, received.instance, &received.message.contact, now)
+}
+
+/// Each time a little longer, and never together with the others.
+async fn wait(invocation: &Invocation, tries: u32) -> Result<(), StoreError> {
+    if invocation.time_left() < LOW_TIME {
+        return Err(StoreError::Conflict);
+    }
+    let longest = (10_u64 << tries.min(5)).min(LONGEST_WAIT_MS);
+    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
+    Ok(())
+}

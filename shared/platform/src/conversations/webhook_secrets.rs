@@ -1,0 +1,29 @@
+//! What webhooks are verified with, and what requests to responders are signed with: one secret.
+
+use std::sync::Arc;
+
+use umavez_domain::webhooks::secrets::WebhookSecrets;
+
+use crate::aws::Aws;
+use crate::config::{self, ConfigError};
+use crate::invocation::Invocation;
+use crate::secrets::{Secret, SecretError};
+
+#[derive(Debug)]
+pub struct Webhooks(Secret<WebhookSecrets>);
+
+impl Webhooks {
+    pub fn from_env(aws: &Aws) -> Result<Self, ConfigError> {
+        let secret_id = config::required("WEBHOOKS_SECRET")?;
+        Ok(Self(Secret::new(aws.secretsmanager(), secret_id, WebhookSecrets::parse)))
+    }
+
+    /// Read again, if it is not fresh, for a request that it does not serve: the secret may have been changed.
+    pub async fn get(
+        &self,
+        invocation: &Invocation,
+        serves: impl Fn(&WebhookSecrets) -> bool,
+    ) -> Result<Arc<WebhookSecrets>, SecretError> {
+        self.0.get(invocation, serves).await
+    }
+}

@@ -1,0 +1,113 @@
+//! HTTP requests to others than AWS: one request each, with a timeout of its own, and never repeated here.
+//!
+//! Connections are kept for moments only. A function is frozen between invocations, and a request over a connection that
+//! the other side has closed meanwhile fails after its bytes have left: nobody would know whether it was heard.
+
+use std::error::Error;
+use std::time::Duration;
+
+use aws_smithy_http_client::{Connector, tls};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorSettings, SharedHttpConnector};
+use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::body::SdkBody;
+use umavez_domain::outbound::{CallFailure, HttpCall};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const KEPT_IDLE: Duration = Duration::from_secs(3);
+
+#[derive(Debug)]
+pub struct Outgoing {
+    connector: SharedHttpConnector,
+}
+
+/// What the other side answered.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub retry_after: Option<String>,
+    pub body: Vec<u8>,
+}
+
+impl Outgoing {
+    /// `timeout` is the longest that any of its calls may take.
+    pub fn new(timeout: Duration) -> Self {
+        let settings = HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(timeout).build();
+        let connector = Connector::builder()
+            .connector_settings(settings)
+            .pool_idle_timeout(KEPT_IDLE)
+            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+            .build();
+        Self { connector: SharedHttpConnector::new(connector) }
+    }
+
+    /// The connections themselves, for an SDK that is to have the same.
+    pub fn connector(&self) -> SharedHttpConnector {
+        self.connector.clone()
+    }
+
+    /// Makes one request, within `limit`.
+    pub async fn call(&self, base: &str, call: &HttpCall, limit: Duration) -> Result<Response, CallFailure> {
+        let request = http_request(base, call).ok_or(CallFailure::NotConnected)?;
+        let whole = async {
+            let response = self.connector.call(request).await.map_err(|error| failure_of(&error))?;
+            let status = response.status().as_u16();
+            let retry_after = response.headers().get("retry-after").map(str::to_owned);
+            let body = read_to_end(response.into_body()).await.ok_or(CallFailure::Unreadable)?;
+            Ok(Response { status, retry_after, body })
+        };
+        tokio::time::timeout(limit, whole).await.unwrap_or(Err(CallFailure::TimedOut))
+    }
+}
+
+/// A call without a path is made to the base as it is.
+fn http_request(base: &str, call: &HttpCall) -> Option<HttpRequest> {
+    let uri = match call.path.as_str() {
+        "" => base.to_owned(),
+        path => format!("{}{path}", base.trim_end_matches('/')),
+    };
+    let mut request = http::Request::builder().method(call.method).uri(uri);
+    for (name, value) in &call.headers {
+        request = request.header(*name, value);
+    }
+    let request = request.body(SdkBody::from(call.body.as_str())).ok()?;
+    HttpRequest::try_from(request).ok()
+}
+
+/// Whether a byte can have left.
+pub(crate) fn failure_of(error: &ConnectorError) -> CallFailure {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>()
+            && error.is_connect()
+        {
+            return CallFailure::NotConnected;
+        }
+        cause = error.source();
+    }
+    if error.is_timeout() {
+        CallFailure::TimedOut
+    } else if error.is_user() {
+        CallFailure::NotConnected
+    } else {
+        CallFailure::Broken
+    }
+}
+
+/// Nobody answers a message with more than this.
+const LARGEST_ANSWER: usize = 256 * 1024;
+
+async fn read_to_end(mut body: SdkBody) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(frame) =
+        std::future::poll_fn(|cx| http_body::Body::poll_frame(std::pin::Pin::new(&mut body), cx)).await
+    {
+        if let Ok(data) = frame.ok()?.into_data() {
+            if bytes.len() + data.len() > LARGEST_ANSWER {
+                return None;
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Some(bytes)
+}

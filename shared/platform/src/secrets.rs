@@ -1,0 +1,87 @@
+//! Secrets of Secrets Manager: read once and again from time to time, so that a rotated one is taken up without a deployment.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::invocation::Invocation;
+
+const FRESH_FOR: Duration = Duration::from_secs(300);
+/// One that does not serve is read again, but not for every request.
+const REREAD_AFTER: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    #[error("the secret could not be read")]
+    Unavailable,
+    #[error("the secret does not have the form that it should have")]
+    Malformed,
+}
+
+/// One secret, as what its text says.
+pub struct Secret<T> {
+    client: aws_sdk_secretsmanager::Client,
+    secret_id: String,
+    parse: fn(&str) -> Option<T>,
+    cached: Mutex<Option<Cached<T>>>,
+}
+
+struct Cached<T> {
+    read_at: Instant,
+    doubted: bool,
+    value: Arc<T>,
+}
+
+impl<T> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").field("secret_id", &self.secret_id).finish_non_exhaustive()
+    }
+}
+
+impl<T> Secret<T> {
+    pub fn new(client: aws_sdk_secretsmanager::Client, secret_id: String, parse: fn(&str) -> Option<T>) -> Self {
+        Self { client, secret_id, parse, cached: Mutex::new(None) }
+    }
+
+    /// The secret, read again if it is old, doubted, or does not serve.
+    pub async fn get(&self, invocation: &Invocation, serves: impl Fn(&T) -> bool) -> Result<Arc<T>, SecretError> {
+        let known = self.known(serves);
+        if let Some((value, true)) = known {
+            return Ok(value);
+        }
+        match self.read(invocation).await {
+            Ok(value) => {
+                let value = Arc::new(value);
+                let fresh = Cached { read_at: Instant::now(), doubted: false, value: value.clone() };
+                *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh);
+                Ok(value)
+            }
+            // What was read before is better than nothing.
+            Err(error) => known.map(|(value, _)| value).ok_or(error),
+        }
+    }
+
+    /// Somebody refused what was read: it is read again before long.
+    pub fn doubt(&self) {
+        if let Some(cached) = self.cached.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            cached.doubted = true;
+        }
+    }
+
+    /// What was read before, and whether that will do.
+    fn known(&self, serves: impl Fn(&T) -> bool) -> Option<(Arc<T>, bool)> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = cached.as_ref()?;
+        let age = cached.read_at.elapsed();
+        let will_do = age < REREAD_AFTER || (age < FRESH_FOR && !cached.doubted && serves(&cached.value));
+        Some((cached.value.clone(), will_do))
+    }
+
+    async fn read(&self, invocation: &Invocation) -> Result<T, SecretError> {
+        let call = self.client.get_secret_value().secret_id(&self.secret_id).send();
+        let answer = invocation.within(call).await.map_err(|_| SecretError::Unavailable)?;
+        let answer = answer.map_err(|_| SecretError::Unavailable)?;
+        // The error of a parser may repeat what is in the secret.
+        answer.secret_string().and_then(self.parse).ok_or(SecretError::Malformed)
+    }
+}

@@ -1,0 +1,370 @@
+//! Responders that fail, persons who take over, workers that die, bursts that do not end.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, Fault};
+use umavez_tests::{Answer, KEY, World, play, play_with};
+
+use crate::conversations::{CHAT, answers_with, conversation, hears, instance, questions, replies, says, seconds};
+use crate::outbound::sending;
+
+async fn order(world: &World, id: &str, what: &str, body: &Value) -> Answer {
+    world.post(&format!("/conversations/{id}/{what}"), body).await
+}
+
+async fn id(world: &World) -> String {
+    conversation(world).await["conversation"]["conversation_id"].as_str().expect("an id").to_owned()
+}
+
+async fn listed(world: &World, status: &str) -> Vec<Value> {
+    let answer = world.get(&format!("/conversations?status={status}")).await;
+    answer.body["conversations"].as_array().expect("a list").clone()
+}
+
+#[tokio::test]
+async fn a_responder_that_fails_is_asked_again_about_the_same_batch_and_then_a_person_is_called() {
+    play_with(sending(2), async |world| {
+        instance(world, "telegram", &json!({"responder_attempts": 3})).await;
+        answers_with(world, 500, json!({}), 3).await;
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        let told = conversation(world).await;
+        assert_eq!(told["conversation"]["processing"]["attempts"], 1, "{told}");
+        hears(world, CHAT, 2, "two").await;
+        seconds(world, 6).await;
+        seconds(world, 12).await;
+        let told = conversation(world).await;
+        assert_eq!(told["conversation"]["status"], "needs_human", "{told}");
+        let fates: Vec<_> = told["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
+        assert_eq!(fates, ["pending", "processing"], "its messages stay visible");
+        assert_eq!(listed(world, "needs_human").await.len(), 1);
+        seconds(world, 3_600).await;
+        world.tick("Recovery").await;
+        let asked: Vec<_> =
+            world.stack.calls().since(0).into_iter().filter(|call| call.service == "responder").collect();
+        assert_eq!(asked.len(), 3, "nobody asks in vain for ever");
+        assert!(!world.events("CONVERSATION_NEEDS_HUMAN").is_empty());
+        let oldest = world.metrics("oldest_unanswered_seconds");
+        let waited = oldest.last().and_then(|line| line["oldest_unanswered_seconds"].as_f64());
+        assert!(waited >= Some(3_600.0), "{oldest:?}");
+
+        let id = id(world).await;
+        assert_eq!(order(world, &id, "release", &json!({})).await.status, 200);
+        world.drain().await;
+        seconds(world, 6).await;
+        assert_eq!(questions(world)[0]["batch_id"], format!("{id}-1"), "the same batch");
+        assert_eq!(listed(world, "needs_human").await, Vec::<Value>::new());
+        seconds(world, 30).await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one", "two"], "the next follows by itself");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_answer_is_taken_by_its_batch_once_and_not_at_all_for_another() {
+    play_with(sending(1), async |world| {
+        instance(world, "telegram", &json!({})).await;
+        answers_with(world, 202, json!({}), 1).await;
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        let id = id(world).await;
+        let reply = |batch: String, reply: Value| json!({"batch_id": batch, "reply": reply});
+        let mine = format!("{id}-1");
+        order(world, &id, "replies", &reply(format!("{id}-2"), json!("x"))).await.assert_problem(404, "not_found", &[]);
+        order(world, &id, "replies", &json!({"batch_id": mine})).await.assert_problem(
+            422,
+            "invalid_request",
+            &["reply"],
+        );
+        let other = "conv_00000000000000000000000000000000";
+        let foreign = order(world, &id, "replies", &reply(format!("{other}-1"), json!("x"))).await;
+        foreign.assert_problem(422, "invalid_request", &["batch_id"]);
+        let nobody = order(world, other, "replies", &reply(format!("{other}-1"), json!("x"))).await;
+        nobody.assert_problem(404, "not_found", &[]);
+        assert_eq!(order(world, &id, "replies", &reply(mine.clone(), json!("Oi"))).await.status, 202);
+        let again = order(world, &id, "replies", &reply(mine.clone(), json!("Oi"))).await;
+        assert!(again.status == 202 && again.is_replayed(), "{}", again.body);
+        order(world, &id, "replies", &reply(mine.clone(), json!("Tchau"))).await.assert_problem(
+            409,
+            "already_answered",
+            &[],
+        );
+        world.drain().await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["Oi"]);
+        let told = conversation(world).await;
+        assert_eq!(
+            (&told["batches"][0]["answered_by"], &told["batches"][0]["outcome"]),
+            (&json!("callback"), &json!("SENT"))
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_answer_that_does_not_come_is_asked_for_again() {
+    play_with(sending(1), async |world| {
+        instance(world, "telegram", &json!({"callback_seconds": 60})).await;
+        answers_with(world, 202, json!({}), 1).await;
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        seconds(world, 50).await;
+        world.tick("Recovery").await;
+        assert_eq!(questions(world).len(), 0, "it is waited for");
+        seconds(world, 20).await;
+        world.tick("Recovery").await;
+        assert_eq!(questions(world).len(), 1);
+        assert_eq!(questions(world)[0]["attempt"], 2);
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_holds_a_conversation_is_not_interrupted_and_what_waited_is_answered_after_the_release() {
+    play_with(sending(2), async |world| {
+        instance(world, "telegram", &json!({})).await;
+        hears(world, CHAT, 1, "one").await;
+        let id = id(world).await;
+        let held = order(world, &id, "hold", &json!({})).await;
+        assert_eq!((held.status, &held.body["held"], &held.body["in_flight"]), (200, &json!(true), &Value::Null));
+        seconds(world, 60).await;
+        world.tick("Recovery").await;
+        assert_eq!(questions(world).len(), 0, "not at the claim");
+        assert_eq!(listed(world, "held").await.len(), 1);
+        assert_eq!(order(world, &id, "release", &json!({})).await.body["held"], false);
+        world.drain().await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"]);
+
+        // Held while the responder thinks: the reply is kept, and said after the release.
+        answers_with(world, 202, json!({}), 1).await;
+        hears(world, CHAT, 2, "two").await;
+        seconds(world, 6).await;
+        order(world, &id, "hold", &json!({})).await;
+        let reply = json!({"batch_id": format!("{id}-2"), "reply": "to two"});
+        assert_eq!(order(world, &id, "replies", &reply).await.status, 202);
+        seconds(world, 60).await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "not before sending");
+        assert_eq!(conversation(world).await["conversation"]["processing"]["phase"], "replied");
+        order(world, &id, "release", &json!({})).await;
+        world.drain().await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one", "to two"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_calls_back_a_reply_that_has_not_left_and_tells_of_one_that_has() {
+    play_with(sending(2), async |world| {
+        instance(world, "telegram", &json!({})).await;
+        // The bot is told to wait: its reply stays in the queue.
+        let answer = umavez_local::faults::Scripted {
+            status: 429,
+            headers: Default::default(),
+            body: json!({"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 600", "parameters": {"retry_after": 600}}),
+        };
+        let service = Some("telegram".to_owned());
+        let fault = CallFault { service, answer: Some(answer), ..CallFault::first(Action::Answer) };
+        world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        let id = id(world).await;
+        assert_eq!(conversation(world).await["conversation"]["processing"]["phase"], "sending");
+        let held = order(world, &id, "hold", &json!({"seconds": 86_400})).await;
+        assert_eq!(held.body["in_flight"], Value::Null, "{}", held.body);
+        world.drain().await;
+        seconds(world, 1_200).await;
+        assert_eq!(replies(world, &CHAT.to_string()), Vec::<String>::new(), "called back in time");
+        order(world, &id, "release", &json!({})).await;
+        world.drain().await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "and said after all");
+
+        let lost = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillAfter) };
+        world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+        hears(world, CHAT, 2, "two").await;
+        seconds(world, 6).await;
+        let held = order(world, &id, "hold", &json!({})).await;
+        assert!(held.body["in_flight"].is_string(), "it may have left: {}", held.body);
+        order(world, &id, "release", &json!({"answer_pending": false})).await;
+        seconds(world, 60).await;
+        world.tick("Recovery").await;
+        let told = conversation(world).await;
+        assert_eq!((&told["conversation"]["status"], &told["batches"][0]["outcome"]), (&json!("idle"), &json!("UNKNOWN")));
+        // What the dead sender had been handed comes back, and there is nothing left to do.
+        seconds(world, 5_600).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_may_leave_what_a_person_has_seen_to() {
+    play(async |world| {
+        instance(world, "telegram", &json!({})).await;
+        hears(world, CHAT, 1, "one").await;
+        let id = id(world).await;
+        order(world, &id, "hold", &json!({})).await;
+        order(world, &id, "release", &json!({"answer_pending": false})).await;
+        seconds(world, 60).await;
+        let told = conversation(world).await;
+        assert_eq!(
+            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&json!("idle"), &json!("answered_by_person"))
+        );
+        assert_eq!(questions(world).len(), 0);
+        for what in ["hold", "release"] {
+            let other = "conv_00000000000000000000000000000000";
+            order(world, other, what, &json!({})).await.assert_problem(404, "not_found", &[]);
+        }
+        order(world, &id, "hold", &json!({"seconds": 0})).await.assert_problem(422, "invalid_request", &["seconds"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_leaves_its_batch_to_another_after_its_lease() {
+    play_with(sending(2), async |world| {
+        instance(world, "telegram", &json!({"responder_timeout_seconds": 20})).await;
+        let killed = CallFault { service: Some("responder".to_owned()), ..CallFault::first(Action::KillAfter) };
+        world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        hears(world, CHAT, 2, "two").await;
+        seconds(world, 10).await;
+        world.tick("Recovery").await;
+        assert_eq!(questions(world).len(), 1, "its lease is not over");
+        seconds(world, 30).await;
+        world.tick("Recovery").await;
+        assert_eq!(questions(world)[0]["batch_id"], questions(world)[1]["batch_id"], "asked about the same");
+        seconds(world, 6).await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one", "two"], "once each, in order");
+        // What the dead worker had been handed comes back, and there is nothing left to do.
+        seconds(world, 600).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_every_two_seconds_for_ten_minutes_is_answered_in_bounded_batches() {
+    play_with(sending(0), async |world| {
+        instance(world, "api", &json!({"debounce_seconds": 5, "max_wait_seconds": 30})).await;
+        for number in 1..=300 {
+            let body = json!({"message_id": format!("m{number}"), "text": number.to_string()});
+            let answer = world.post("/conversations/ana/messages", &body).await;
+            assert_eq!((answer.status, &answer.body["number"]), (202, &json!(number)), "{}", answer.body);
+            seconds(world, 2).await;
+        }
+        seconds(world, 40).await;
+        let asked = questions(world);
+        assert!(asked.len() >= 20, "{} batches", asked.len());
+        let texts = |question: &Value| -> Vec<u64> {
+            let messages = question["messages"].as_array().expect("a list");
+            messages.iter().map(|m| m["text"].as_str().and_then(|text| text.parse().ok()).expect("a number")).collect()
+        };
+        let all: Vec<u64> = asked.iter().flat_map(texts).collect();
+        assert_eq!(all, (1..=300).collect::<Vec<_>>(), "each once, in order");
+        for question in &asked {
+            let messages = question["messages"].as_array().expect("a list");
+            assert!(messages.len() <= 17, "no wait is longer than the longest: {}", messages.len());
+        }
+        let told = world.get("/conversations/ana").await.body;
+        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(300)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_webhooks_at_once_each_three_times_put_every_message_into_one_batch() {
+    play_with(sending(0), async |world| {
+        instance(world, "api", &json!({})).await;
+        let tell = |number: u64| async move {
+            let body = json!({"message_id": format!("m{number}"), "text": number.to_string()});
+            loop {
+                let answer = world.post("/conversations/ana/messages", &body).await;
+                // A provider tells again what could not be stored.
+                if answer.status != 503 {
+                    return answer.body["outcome"].as_str().expect("an outcome").to_owned();
+                }
+            }
+        };
+        let told = futures::future::join_all((0..150).map(|n| tell(n % 50 + 1))).await;
+        assert_eq!(told.iter().filter(|outcome| *outcome == "stored").count(), 50, "each is stored once");
+        seconds(world, 40).await;
+        seconds(world, 40).await;
+        let asked = questions(world);
+        let mut all: Vec<String> = Vec::new();
+        for question in &asked {
+            let messages = question["messages"].as_array().expect("a list");
+            all.extend(messages.iter().filter_map(|message| message["text"].as_str().map(str::to_owned)));
+        }
+        let unique: BTreeSet<_> = all.iter().cloned().collect();
+        assert_eq!((all.len(), unique.len()), (50, 50), "every message in exactly one batch");
+        assert_eq!(world.get("/conversations/ana").await.body["conversation"]["status"], "idle");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn any_other_channel_brings_its_messages_and_takes_its_replies() {
+    play(async |world| {
+        let body = json!({"message_id": "m1", "text": "Oi"});
+        world.post("/conversations/ana/messages", &body).await.assert_problem(404, "not_found", &[]);
+        instance(world, "api", &json!({})).await;
+        let answer = world.post("/conversations/ana/messages", &body).await;
+        assert_eq!((answer.status, &answer.body["outcome"]), (202, &json!("stored")));
+        let again = world.post("/conversations/ana/messages", &body).await;
+        assert_eq!((again.status, &again.body["outcome"], again.is_replayed()), (200, &json!("duplicate"), true));
+        seconds(world, 6).await;
+        let id = answer.body["conversation_id"].as_str().expect("an id");
+        let told = world.get(&format!("/conversations/{id}")).await.body;
+        assert_eq!(told["batches"][0]["reply"], "Oi", "{told}");
+        assert_eq!(
+            (&told["batches"][0]["outcome"], &told["messages"][0]["fate"]),
+            (&json!("KEPT"), &json!("answered"))
+        );
+        assert_eq!(world.get("/conversations/ana").await.body, told, "by the caller's own name too");
+        for (body, field) in [
+            (json!({"text": "Oi"}), "message_id"),
+            (json!({"message_id": "m2"}), "text"),
+            (json!({"message_id": "m2", "text": "Oi", "x": 1}), "x"),
+        ] {
+            let refused = world.post("/conversations/ana/messages", &body).await;
+            refused.assert_problem(422, "invalid_request", &[field]);
+        }
+        world.get("/conversations/nobody").await.assert_problem(404, "not_found", &[]);
+        world.get("/conversations?status=strange").await.assert_problem(422, "invalid_request", &["status"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn instances_are_set_up_and_seen_and_what_cannot_be_is_refused() {
+    play(async |world| {
+        let put = |path: &'static str, body: Value| async move {
+            world.send(world.request(Method::PUT, path).bearer_auth(KEY).json(&body)).await
+        };
+        let made = put("/instances/whatsapp/loja", json!({"debounce_seconds": 3})).await;
+        assert_eq!(
+            (made.status, &made.body["debounce_seconds"], &made.body["max_wait_seconds"]),
+            (201, &json!(3), &json!(30))
+        );
+        let changed =
+            put("/instances/whatsapp/loja", json!({"responder_url": "https://n8n.example.com/webhook/x"})).await;
+        assert_eq!(
+            (changed.status, &changed.body["version"], &changed.body["debounce_seconds"]),
+            (200, &json!(2), &json!(5))
+        );
+        let listed = world.get("/instances").await.body;
+        assert_eq!(listed["instances"].as_array().map(Vec::len), Some(1), "{listed}");
+        assert_eq!(world.get("/instances/whatsapp/loja").await.body["instance"], "loja");
+        world.get("/instances/whatsapp/other").await.assert_problem(404, "not_found", &[]);
+        put("/instances/pigeon/loja", json!({})).await.assert_problem(404, "not_found", &[]);
+        let refused = put("/instances/whatsapp/loja", json!({"responder_url": "http://169.254.169.254/"})).await;
+        refused.assert_problem(422, "invalid_request", &["responder_url"]);
+        let refused = put("/instances/whatsapp/loja", json!({"debounce_seconds": 31})).await;
+        refused.assert_problem(422, "invalid_request", &["max_wait_seconds"]);
+        let answer = says(world, CHAT, 1, "x").await;
+        answer.assert_problem(404, "not_found", &[]);
+    })
+    .await;
+}
