@@ -1,5 +1,6 @@
 //! All scenarios. A capability adds its own here.
 
+mod conversations;
 mod ingest;
 mod intents;
 mod jobs;
@@ -14,6 +15,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(outbound::scenarios());
     all.extend(ingest::scenarios());
     all.extend(mailings::scenarios());
+    all.extend(conversations::scenarios());
     all
 }
 

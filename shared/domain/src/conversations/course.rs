@@ -232,7 +232,7 @@ impl Course {
         if self.attempts >= timing.attempts {
             return self.stuck();
         }
-        let not_before = Some(now.millis() + timing.backoff_ms(self.attempts));
+        let not_before = Some(now.millis() + timing.wait_ms(self.attempts));
         Self { lease_until: None, not_before, ..self.clone() }
     }
 

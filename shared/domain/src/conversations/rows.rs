@@ -255,8 +255,14 @@ mod tests {
     use super::*;
     use crate::conversations::{HeldBy, Hold};
 
-    const TIMING: Timing =
-        Timing { debounce_ms: 5_000, max_wait_ms: 30_000, lease_ms: 45_000, callback_ms: 600_000, attempts: 3 };
+    const TIMING: Timing = Timing {
+        debounce_ms: 5_000,
+        max_wait_ms: 30_000,
+        lease_ms: 45_000,
+        callback_ms: 600_000,
+        attempts: 3,
+        backoff_ms: 5_000,
+    };
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
     fn inbound() -> Inbound {

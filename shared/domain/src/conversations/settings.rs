@@ -12,7 +12,7 @@ const LONGEST_NAME: usize = 64;
 const LONGEST_URL: usize = 2_048;
 /// Between the end of a call to the responder and the moment when its worker counts as lost.
 const LEASE_MARGIN_MS: i64 = 15 * SECOND_MS;
-/// Waits between two attempts to ask a responder that fails, doubled each time.
+/// Waits between two attempts to ask a responder that fails.
 const FIRST_BACKOFF_MS: i64 = 5 * SECOND_MS;
 const LONGEST_BACKOFF_MS: i64 = 300 * SECOND_MS;
 
@@ -26,12 +26,14 @@ pub struct Timing {
     pub callback_ms: i64,
     /// How often the responder is asked.
     pub attempts: u32,
+    /// The wait after its first failure, doubled with each.
+    pub backoff_ms: i64,
 }
 
 impl Timing {
     /// The wait after so many attempts.
-    pub fn backoff_ms(&self, attempts: u32) -> i64 {
-        (FIRST_BACKOFF_MS << attempts.saturating_sub(1).min(10)).min(LONGEST_BACKOFF_MS)
+    pub fn wait_ms(&self, attempts: u32) -> i64 {
+        (self.backoff_ms << attempts.saturating_sub(1).min(10)).min(LONGEST_BACKOFF_MS)
     }
 }
 
@@ -66,6 +68,7 @@ impl InstanceRow {
             lease_ms: ms(self.responder_timeout_seconds) + LEASE_MARGIN_MS,
             callback_ms: ms(self.callback_seconds),
             attempts: self.responder_attempts,
+            backoff_ms: FIRST_BACKOFF_MS,
         }
     }
 
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn waits_between_attempts_grow_and_have_an_end() {
         let timing = read(&json!({})).expect("defaults").timing();
-        let waits: Vec<_> = (1..=8).map(|attempts| timing.backoff_ms(attempts) / 1_000).collect();
+        let waits: Vec<_> = (1..=8).map(|attempts| timing.wait_ms(attempts) / 1_000).collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
     }
 

@@ -1,0 +1,239 @@
+//! Conversations: every message is stored once and in one batch, a batch has one reply, none is lost, none stays stuck.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_tests::{Answer, Setup};
+
+use crate::run::{Point, Run};
+use crate::scenario::Scenario;
+
+const CHAT: i64 = 987_654_321;
+const PHONE: &str = "5511912345678";
+/// How often a provider tells again what was not taken.
+const TRIES: usize = 8;
+
+pub fn scenarios() -> Vec<Scenario> {
+    let scenario = |name, play, audit, strikes| Scenario {
+        name,
+        setup: Setup::default,
+        play,
+        audit,
+        concurrent: false,
+        swept: true,
+        strikes,
+    };
+    vec![
+        scenario(
+            "a burst is answered, and what comes during the answer too",
+            |run| Box::pin(burst(run)),
+            |run| Box::pin(answered(run)),
+            |point| {
+                let worker = point.function == "conversation-worker" && (point.nth <= 2 || point.operation == "Ask");
+                let intake = point.function == "webhook-intake" && point.nth <= 2;
+                let wakes = point.function == "outbox-relay" && point.target.contains("conversations");
+                worker || intake || wakes && point.nth <= 2
+            },
+        ),
+        scenario(
+            "a responder answers later",
+            |run| Box::pin(later(run)),
+            |run| Box::pin(answered(run)),
+            |point| point.function == "conversations-api" && is_of_conversations(point) || is_second_update(point),
+        ),
+        scenario(
+            "a person holds a conversation and lets it go",
+            |run| Box::pin(held(run)),
+            |run| Box::pin(answered(run)),
+            |point| {
+                let order = point.function == "conversations-api" && is_of_conversations(point);
+                order || point.function == "conversation-worker" && point.operation == "TransactWriteItems"
+            },
+        ),
+        scenario(
+            "a worker of a conversation was not heard of again",
+            |run| Box::pin(abandoned(run)),
+            |run| Box::pin(answered(run)),
+            |point| point.function == "recovery" && is_of_conversations(point) && point.nth <= 2,
+        ),
+        scenario(
+            "our own message comes back and settles an unknown one",
+            |run| Box::pin(echoed(run)),
+            |run| Box::pin(reconciled(run)),
+            |point| point.function == "webhook-intake" && point.target.contains("outbound"),
+        ),
+    ]
+}
+
+fn is_of_conversations(point: &Point) -> bool {
+    point.target.contains("conversations") || point.operation == "TransactWriteItems"
+}
+
+/// The write that notes that the responder answers later.
+fn is_second_update(point: &Point) -> bool {
+    point.function == "conversation-worker" && point.operation == "UpdateItem" && point.nth == 2
+}
+
+async fn set_up(run: &Run, channel: &str) {
+    let path = format!("/instances/{channel}/default");
+    let answer = run.ask_with("set up", "i", Method::PUT, &path, "application/json", b"{}".to_vec()).await;
+    assert!(answer.status < 300, "{}", answer.body);
+}
+
+/// A provider tells until it is heard.
+async fn tell(run: &Run, path: &str, header: (&str, &str), body: &Value) -> Answer {
+    for _ in 0..TRIES {
+        let request = run.world.request(Method::POST, path).header(header.0, header.1).json(body);
+        let answer = run.world.send(request).await;
+        if answer.status < 500 {
+            assert_eq!(answer.status, 200, "a message was refused: {}", answer.body);
+            return answer;
+        }
+    }
+    panic!("a message was not taken in {TRIES} tries");
+}
+
+async fn says(run: &Run, message_id: u64, text: &str) {
+    let chat = json!({"id": CHAT, "type": "private", "first_name": "Ana"});
+    let at = run.world.now().seconds();
+    let message = json!({"message_id": message_id, "from": {"id": CHAT, "is_bot": false, "first_name": "Ana"}, "chat": chat, "date": at, "text": text});
+    let body = json!({"update_id": message_id, "message": message});
+    let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
+    tell(run, "/webhooks/telegram/default", header, &body).await;
+}
+
+async fn whatsapp(run: &Run, id: &str, text: &str, from_me: bool) -> Answer {
+    let key = json!({"remoteJid": format!("{PHONE}@s.whatsapp.net"), "fromMe": from_me, "id": id});
+    let at = run.world.now().seconds();
+    let data = json!({"key": key, "pushName": "Ana", "message": {"conversation": text}, "messageTimestamp": at});
+    let body = json!({"event": "messages.upsert", "instance": "default", "data": data});
+    tell(run, "/webhooks/evolution/default", ("x-webhook-token", "local-evolution-token"), &body).await
+}
+
+async fn responder(run: &Run, fault: CallFault) {
+    let fault = CallFault { service: Some("responder".to_owned()), ..fault };
+    run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+async fn seconds(run: &Run, seconds: u64) {
+    run.world.drain().await;
+    run.world.advance(Duration::from_secs(seconds)).await;
+}
+
+async fn burst(run: &Run) {
+    set_up(run, "telegram").await;
+    says(run, 1, "one").await;
+    says(run, 2, "two").await;
+    seconds(run, 6).await;
+    says(run, 3, "three").await;
+    seconds(run, 6).await;
+}
+
+async fn id(run: &Run) -> String {
+    let rows = run.world.rows("ConversationsTable").await;
+    let row = rows.iter().find(|row| row["sk"] == "STATE").expect("a conversation");
+    row["id"].as_str().expect("an id").to_owned()
+}
+
+async fn later(run: &Run) {
+    set_up(run, "telegram").await;
+    let answer = Scripted { status: 202, headers: Default::default(), body: json!({}) };
+    responder(run, CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }).await;
+    says(run, 1, "one").await;
+    seconds(run, 6).await;
+    let id = id(run).await;
+    let reply = json!({"batch_id": format!("{id}-1"), "reply": "one"});
+    let answer = run.ask("reply", "r", &format!("/conversations/{id}/replies"), &reply).await;
+    // Lost sight of and asked again meanwhile, the responder may have said it itself.
+    assert!(answer.status == 202 || answer.status == 409, "{}", answer.body);
+    run.world.drain().await;
+}
+
+async fn held(run: &Run) {
+    set_up(run, "telegram").await;
+    says(run, 1, "one").await;
+    run.world.drain().await;
+    let id = id(run).await;
+    let answer = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
+    assert_eq!((answer.status, &answer.body["held"]), (200, &json!(true)), "{}", answer.body);
+    seconds(run, 60).await;
+    assert_eq!(run.world.stack.catcher().sent(None, None).len(), 0, "nobody speaks while it is held");
+    let answer = run.ask("release", "l", &format!("/conversations/{id}/release"), &json!({})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    run.world.drain().await;
+}
+
+async fn abandoned(run: &Run) {
+    set_up(run, "telegram").await;
+    responder(run, CallFault::first(Action::KillBefore)).await;
+    says(run, 1, "one").await;
+    seconds(run, 6).await;
+    seconds(run, 60).await;
+    run.world.tick("Recovery").await;
+}
+
+async fn echoed(run: &Run) {
+    set_up(run, "whatsapp").await;
+    let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
+    run.world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+    whatsapp(run, "A1", "one", false).await;
+    seconds(run, 6).await;
+    let answer = whatsapp(run, "3EB0AA", "one", true).await;
+    assert_eq!(answer.body["ours"], 1, "taken for a person's: {}", answer.body);
+    run.world.drain().await;
+}
+
+/// What every contact was told adds up with what it said.
+async fn answered(run: &Run) {
+    let rows = run.world.rows("ConversationsTable").await;
+    let state = rows.iter().find(|row| row["sk"] == "STATE").expect("a conversation");
+    assert_eq!((&state["phase"], &state["answered"]), (&json!("idle"), &state["received"]), "stuck: {state}");
+    let outbound = run.world.rows("OutboundTable").await;
+    let of_kind = |prefix: &'static str| {
+        rows.iter().filter(move |row| row["sk"].as_str().is_some_and(|sk| sk.starts_with(prefix)))
+    };
+    let mut covered = BTreeSet::new();
+    let mut expected = Vec::new();
+    let mut batches: Vec<_> = of_kind("BATCH#").collect();
+    batches.sort_by_key(|batch| batch["batch"].as_u64());
+    let mut doubt = false;
+    for batch in batches {
+        let (from, to) = (batch["from"].as_u64().expect("a number"), batch["batch"].as_u64().expect("a number"));
+        for number in from..=to {
+            assert!(covered.insert(number), "in two batches: {number}");
+        }
+        let messages = batch["messages"].as_array().expect("handed over");
+        assert_eq!(messages.len(), 1, "one reply: {batch}");
+        let message =
+            outbound.iter().find(|row| row["id"] == messages[0] && row["sk"] == "MESSAGE").expect("a message");
+        let outcome = message["state"].as_str().expect("a state");
+        assert!(outcome == "SENT" || outcome == "UNKNOWN", "{message}");
+        doubt |= outcome == "UNKNOWN";
+        expected.push(batch["reply"].as_str().expect("a text").to_owned());
+    }
+    assert_eq!(covered.len() as u64, state["received"].as_u64().expect("a number"), "unanswered: {state}");
+    let sent: Vec<_> = run.world.stack.catcher().sent(None, None);
+    let texts: Vec<_> = sent.iter().filter_map(|sent| sent.body["text"].as_str().map(str::to_owned)).collect();
+    if doubt {
+        assert!(texts.len() <= expected.len(), "{texts:?} for {expected:?}");
+    } else {
+        assert_eq!(texts, expected, "one reply a batch, in order");
+    }
+    // A batch that was asked about again is the same.
+    let questions = run.world.stack.catcher().sent(Some("responder"), None);
+    for question in &questions {
+        for other in questions.iter().filter(|other| other.body["batch_id"] == question.body["batch_id"]) {
+            assert_eq!(other.body["messages"], question.body["messages"], "a batch has changed");
+        }
+    }
+}
+
+async fn reconciled(run: &Run) {
+    answered(run).await;
+    let outbound = run.world.rows("OutboundTable").await;
+    let message = outbound.iter().find(|row| row["sk"] == "MESSAGE").expect("a message");
+    assert_eq!((&message["state"], &message["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{message}");
+}
