@@ -17,8 +17,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::Accepted;
 
 use crate::orders::ordered;
-use crate::upload::check_columns;
-use crate::{Deps, mailing};
+use crate::{Deps, id, mailing};
 
 /// Bytes of a mail that is shown, and of one that is kept to be sent by itself.
 const LARGEST_PREVIEW: usize = 2 * 1024 * 1024;
@@ -26,11 +25,7 @@ const LARGEST_MESSAGE: usize = 300 * 1024;
 
 pub async fn put(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = ContentRequest::read(&request.object()?).map_err(Problem::invalid)?;
-    let row = mailing(deps, invocation, request).await?;
-    if let Some(format) = &row.progress.format {
-        check_columns(&asked.content, format, asked.unsubscribe.unwrap_or(row.unsubscribe))?;
-    }
-    let done = deps.mailings.put_content(invocation, &row.mailing_id, &asked).await?;
+    let done = deps.mailings.put_content(invocation, &id(request)?, &asked).await?;
     let row = ordered(invocation, done)?;
     Answer::json(200, &json!({"mailingId": row.mailing_id, "status": row.state}))
 }

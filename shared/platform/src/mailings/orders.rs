@@ -1,5 +1,7 @@
 //! What people ask of a mailing: content, pause, resume, cancel, and to send failed entries again.
 
+use std::collections::BTreeMap;
+
 use umavez_domain::keys;
 use umavez_domain::mailings::{
     ContentRequest, EntryCounts, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, Order, list_of,
@@ -25,6 +27,8 @@ pub enum Ordered {
     Refused(Box<MailingRow>),
     /// There was another order with this key.
     KeyReused,
+    /// The content names what is no column of the file: in which field, and what.
+    Misfits(BTreeMap<&'static str, Vec<String>>),
     NoMailing,
 }
 
@@ -97,6 +101,11 @@ impl Mailings {
                 && same_list
             {
                 return Ok(Ordered::Already(Box::new(row)));
+            }
+            // Of the row that the write is conditional on: an import that ends meanwhile is met in the next round.
+            let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
+            if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
+                return Ok(Ordered::Misfits(misfits));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
             if !open || row.started_at.is_some() {
