@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
+use umavez_platform::aws::Aws;
 use umavez_tests::{Answer, Expected, KEY, Setup, World, play_with};
 
 use crate::mailings::{
@@ -474,6 +475,107 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
         assert!(!ids.contains(&id));
         world.drain().await;
         assert_eq!(status(world, &id).await, "COMPLETED");
+    })
+    .await;
+}
+
+/// A file that can be read for longer than between two checkpoints, and not to its end.
+fn file_that_proves_bad(good: usize) -> String {
+    format!("{}nobody\nuser0@example.com\n\"never closed\n", file(good))
+}
+
+#[tokio::test]
+async fn a_bad_file_of_which_much_was_imported_leaves_nothing_on_its_way() {
+    play_with(sending(1), async |world| {
+        let body = json!({"filename": "a.csv", "subject": "Oi", "text": "x", "from": "loja@example.com"});
+        let asked = ask_upload(world, &body).await;
+        let csv = file_that_proves_bad(2_500);
+        assert_eq!(world.post_form(&asked.body["upload"], csv.as_bytes()).await, 204);
+        world.drain().await;
+        let id = asked.text("/mailingId");
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{told}");
+        let counts = json!({"pending": 0, "sending": 0, "sent": 0, "failed": 0, "invalid": 1, "unknown": 0,
+            "suppressed": 0, "canceled": 2_500});
+        assert_eq!((&told["counts"], &told["total"]), (&counts, &json!(2_501)), "{told}");
+        let import = &told["import"];
+        let numbers = ["rows", "recipients", "duplicates", "invalid"].map(|name| import[name].as_u64());
+        assert_eq!(numbers, [2_502, 2_500, 1, 1].map(Some), "{told}");
+        assert_eq!(
+            (&import["problem"]["code"], &import["problem"]["line"]),
+            (&json!("quote_never_closes"), &json!(2_504))
+        );
+        let canceled = entries(world, &id, "status=CANCELED").await;
+        assert_eq!((canceled.len(), &canceled[0]["reason"]), (2_500, &json!("mailing_failed")));
+        let report = world.get(&format!("/mailings/{id}/report")).await.body;
+        assert_eq!(report["lines"].as_array().map(Vec::len), Some(2), "{report}");
+        assert!(world.events("MAILING_MISMATCH").is_empty());
+        let next = upload(world, "a.csv", "email\na@example.com\n", &content_without_columns()).await;
+        assert_ne!(next, id, "the name is free");
+        world.drain().await;
+        assert_eq!(status(world, &next).await, "COMPLETED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_canceled_import_that_cannot_be_read_on_what_is_there_is_counted() {
+    play_with(sending(0), async |world| {
+        // The importer dies among the lines after its checkpoint.
+        let killed = CallFault {
+            function: Some("mailing-importer".to_owned()),
+            operation: Some("BatchExecuteStatement".to_owned()),
+            nth: 98,
+            ..CallFault::first(Action::KillBefore)
+        };
+        world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
+        let asked = ask_upload(world, &json!({"filename": "a.csv"})).await;
+        assert_eq!(world.post_form(&asked.body["upload"], file_that_proves_bad(2_500).as_bytes()).await, 204);
+        world.drain().await;
+        let id = asked.text("/mailingId");
+        assert_eq!(mailing(world, &id).await["import"]["rows"], 2_000);
+        assert_eq!(order(world, &id, "cancel").await.body["status"], "CANCELED");
+        world.drain().await;
+        world.advance(Duration::from_secs(70)).await;
+        world.advance(Duration::from_secs(5_500)).await;
+        world.tick("Recovery").await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{told}");
+        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(2_500), &json!(2_501)), "{told}");
+        assert_eq!(entries(world, &id, "").await.len(), 2_501, "as many as are told");
+        assert_eq!(told["import"]["recipients"], 2_500, "{told}");
+        assert!(world.events("MAILING_MISMATCH").is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_file_that_is_gone_what_was_made_of_it_is_told_and_counted() {
+    play_with(sending(0), async |world| {
+        let killed = CallFault {
+            function: Some("mailing-importer".to_owned()),
+            operation: Some("BatchExecuteStatement".to_owned()),
+            nth: 98,
+            ..CallFault::first(Action::KillBefore)
+        };
+        world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
+        let asked = ask_upload(world, &json!({"filename": "a.csv"})).await;
+        assert_eq!(world.post_form(&asked.body["upload"], file(3_000).as_bytes()).await, 204);
+        world.drain().await;
+        let id = asked.text("/mailingId");
+        let s3 = Aws::at(world.stack.front_url(), "test").s3();
+        let bucket = world.stack.output("UploadsBucket").expect("a bucket");
+        s3.delete_object().bucket(bucket).key(format!("mailings/uploads/{id}.csv")).send().await.expect("deleted");
+        world.advance(Duration::from_secs(70)).await;
+        world.advance(Duration::from_secs(5_500)).await;
+        world.tick("Recovery").await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["import"]["problem"]["code"]), (&json!("FAILED"), &json!("input_missing")));
+        let canceled = entries(world, &id, "status=CANCELED").await.len();
+        assert!((2_000..3_000).contains(&canceled), "it died after its checkpoint: {canceled}");
+        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(canceled), &json!(canceled)), "{told}");
+        assert_eq!(told["import"]["recipients"], canceled, "{told}");
+        assert_eq!(entries(world, &id, "").await.len(), canceled);
     })
     .await;
 }

@@ -133,7 +133,11 @@ impl Pass<'_> {
                     let why = why.map_or("suppressed", Why::code);
                     self.end_unsent(&entry, EntryState::Suppressed, why).await?;
                 }
-                EntryNext::Cancel => self.end_unsent(&entry, EntryState::Canceled, "mailing_canceled").await?,
+                EntryNext::Cancel => {
+                    let failed = mailing.state == MailingState::Failed;
+                    let why = if failed { "mailing_failed" } else { "mailing_canceled" };
+                    self.end_unsent(&entry, EntryState::Canceled, why).await?;
+                }
                 EntryNext::Lost { .. } => {
                     if self.deps.mailings.lost(self.invocation, &entry, mailing.retry).await? {
                         self.moved(entry.row.state, EntryState::Unknown);
@@ -154,11 +158,11 @@ impl Pass<'_> {
         let id = &self.turn.row.mailing_id;
         let Some(row) = self.deps.mailings.get(self.invocation, id).await? else { return Ok(Err(Ended::Lost)) };
         match row.state {
-            MailingState::Processing | MailingState::Canceled => Ok(Ok(row)),
+            MailingState::Processing | MailingState::Canceled | MailingState::Failed => Ok(Ok(row)),
             MailingState::Pending | MailingState::Queued => {
                 Ok(self.deps.mailings.begin(self.invocation, row).await?.ok_or(Ended::Held))
             }
-            MailingState::Paused | MailingState::Completed | MailingState::Failed => Ok(Err(Ended::Held)),
+            MailingState::Paused | MailingState::Completed => Ok(Err(Ended::Held)),
         }
     }
 

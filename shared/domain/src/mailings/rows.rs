@@ -61,6 +61,9 @@ pub struct ImportProgress {
     /// Recipients and invalid rows of each shard, until the shards' own rows say it.
     #[serde(default)]
     pub by_shard: Vec<(u64, u64)>,
+    /// The file was not read to its end, and will not be: what is there of it is what counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 impl Default for ImportProgress {
@@ -73,6 +76,7 @@ impl Default for ImportProgress {
             duplicates: 0,
             invalid: 0,
             by_shard: Vec::new(),
+            partial: false,
         }
     }
 }
@@ -100,6 +104,13 @@ impl ImportProgress {
     pub fn of_shard(&self, shard: u32) -> EntryCounts {
         let (pending, invalid) = self.by_shard.get(shard as usize).copied().unwrap_or_default();
         EntryCounts { pending, invalid, ..EntryCounts::default() }
+    }
+
+    /// Of a file that was not read to its end, the rows that were found when all of them had been gone through. An importer
+    /// that died may have made some after its last checkpoint.
+    pub fn correct(&mut self, found: &EntryCounts) {
+        (self.recipients, self.invalid) = (found.total() - found.invalid, found.invalid);
+        self.rows = self.entries() + self.duplicates;
     }
 
     /// Entries that it has made.
@@ -460,6 +471,13 @@ mod tests {
             (progress.of_shard(2).total(), progress.of_shard(0).total(), progress.of_shard(9).total()),
             (2, 0, 0)
         );
+    }
+
+    #[test]
+    fn of_a_file_that_was_not_read_to_its_end_what_is_there_counts() {
+        let mut progress = ImportProgress { rows: 4, recipients: 2, duplicates: 1, invalid: 1, ..Default::default() };
+        progress.correct(&EntryCounts { canceled: 5, invalid: 2, ..EntryCounts::default() });
+        assert_eq!((progress.rows, progress.recipients, progress.invalid, progress.entries()), (8, 5, 2, 7));
     }
 
     #[test]

@@ -48,13 +48,19 @@ impl Mailings {
                 .filter(|shard| shard.state == ShardState::Finished)
                 .map(|shard| (shard.shard, shard.counts))
                 .collect();
-            let found = completion(row.shards, &finished, row.progress.entries());
-            if row.import != ImportState::Done || !matches!(found, Completion::Complete(_)) {
+            let partial = row.progress.partial;
+            let found = completion(row.shards, &finished, (!partial).then(|| row.progress.entries()));
+            let imported = matches!(row.import, ImportState::Done | ImportState::Failed);
+            let Completion::Complete(counts) = &found else { return Ok(Some((found, None))) };
+            if !imported {
                 return Ok(Some((found, None)));
             }
             // An order that a shard has not followed yet will reopen it.
             let ordered = shards.iter().any(|shard| shard.retried < row.retry);
             let mut after = row.clone();
+            if partial {
+                after.progress.correct(counts);
+            }
             match move_mailing(row.state, MailingEvent::Finished, row.is_ready()) {
                 _ if ordered && row.state != MailingState::Canceled => return Ok(Some((found, None))),
                 Move::To(state) => {

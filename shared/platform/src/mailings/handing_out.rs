@@ -38,7 +38,11 @@ impl Mailings {
             return Ok(0);
         }
         let now = invocation.current();
-        let shards = self.shards(invocation, id).await?;
+        let mut shards = self.shards(invocation, id).await?;
+        if shards.is_empty() && row.import == ImportState::Failed {
+            self.make_shards(invocation, &row).await?;
+            shards = self.shards(invocation, id).await?;
+        }
         let reopened = shards.iter().map(|shard| self.follow_order(invocation, &row, shard));
         let shards = try_join_all(reopened).await?;
         let to_hand_out = to_hand_out(&shards);
@@ -122,5 +126,10 @@ impl Mailings {
 pub(super) fn is_worked_on(row: &MailingRow) -> bool {
     let canceled = row.state == MailingState::Canceled;
     let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
-    row.import == ImportState::Done && (canceled || open && row.is_ready())
+    match row.import {
+        ImportState::Done => canceled || open && row.is_ready(),
+        // It had come to its shards, and something may be there.
+        ImportState::Failed => row.shards > 0 && row.progress.partial,
+        ImportState::AwaitingUpload | ImportState::Queued | ImportState::Running => false,
+    }
 }

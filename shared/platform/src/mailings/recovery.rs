@@ -146,8 +146,7 @@ impl Mailings {
                 after.hand_to_importer(now);
                 Recovered::Import
             }
-            ImportState::Failed => return Ok(Recovered::Left),
-            ImportState::Done => {
+            ImportState::Done | ImportState::Failed => {
                 let shards = self.shards(invocation, id).await?;
                 let ordered = shards.iter().any(|shard| shard.retried < row.retry);
                 match self.complete(invocation, id).await? {
