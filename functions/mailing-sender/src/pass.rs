@@ -3,7 +3,9 @@
 //! Between two sub-batches the mailing and whoever is not to be written to are read anew: a pause, a cancel or an
 //! unsubscription is honoured after at most one sub-batch of each sender.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -27,8 +29,10 @@ const PAGE: usize = 4 * SUB_BATCH;
 const TURN: Duration = Duration::from_secs(45);
 /// What the writes around the last calls of a turn may take.
 const AROUND_CALLS: Duration = Duration::from_secs(10);
-/// The lease is renewed before a sub-batch that begins with less of it.
+/// The lease is renewed when less of it is left, also while calls are under way, however long they take.
 const LEASE_WANTED_MS: i64 = LEASE_MS / 2;
+/// A renewal that the store did not answer is tried again after this.
+const RENEWAL_MS: i64 = 1_000;
 /// A shard that was counted is counted again this often when it changed under the count.
 const COUNTS: usize = 5;
 /// What cannot be gone on with now is tried again after this.
@@ -224,6 +228,8 @@ impl Pass<'_> {
         let Some(content) = self.content(mailing).await? else { return Ok(Some(later)) };
         let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
         while !entries.is_empty() {
+            let lease_until = Cell::new(self.turn.held.until);
+            let held = self.turn.held.clone();
             let batch = Batch {
                 deps: self.deps,
                 invocation: self.invocation,
@@ -231,9 +237,14 @@ impl Pass<'_> {
                 prepared: &content.0,
                 content: &content.1,
                 signing: signing.as_ref(),
-                held: &self.turn.held,
+                held: &held,
+                lease_until: &lease_until,
             };
-            match batch.send(&mut entries).await? {
+            let sent = tokio::select! {
+                sent = batch.send(&mut entries) => sent?,
+                never = keep_up(self.deps, self.invocation, &mut self.turn, &lease_until) => match never {},
+            };
+            match sent {
                 Sent::Some { moves, refused } => {
                     moves.into_iter().for_each(|(from, to)| self.moved(from, to));
                     if refused {
@@ -365,6 +376,26 @@ impl Pass<'_> {
         );
         for (state, count) in &self.tally {
             metrics::counter!("MailingEntries", "State" => state.as_str()).increment(*count);
+        }
+    }
+}
+
+/// Renews the lease of a shard for as long as its calls are under way. Once it is lost, none is begun.
+async fn keep_up(
+    deps: &Deps,
+    invocation: &Invocation,
+    turn: &mut ShardTurn,
+    lease_until: &Cell<Timestamp>,
+) -> Infallible {
+    loop {
+        send::sleep(turn.held.until.millis() - LEASE_WANTED_MS - invocation.current().millis()).await;
+        match deps.mailings.keep_shard(invocation, turn).await {
+            Ok(true) => lease_until.set(turn.held.until),
+            Ok(false) => {
+                lease_until.set(Timestamp::from_millis(0));
+                return std::future::pending().await;
+            }
+            Err(_) => send::sleep(RENEWAL_MS).await,
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A crash before a claim leaves the entry pending, and after it leaves it `SENDING`, which nobody repeats.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -45,6 +46,8 @@ pub struct Batch<'a> {
     pub content: &'a MailingContent,
     pub signing: Option<&'a Signing>,
     pub held: &'a Held,
+    /// As it was last renewed; it is, as long as calls are under way.
+    pub lease_until: &'a Cell<Timestamp>,
 }
 
 pub enum Sent {
@@ -115,7 +118,7 @@ impl Batch<'_> {
         let timeout = self.deps.providers.config.timeout;
         let now = self.invocation.current();
         // Not begun without the lease, nor without the time to see it through.
-        let lease_left_ms = self.held.until.millis() - now.millis();
+        let lease_left_ms = self.lease_until.get().millis() - now.millis();
         if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < timeout + Duration::from_secs(5) {
             return Ok(None);
         }
@@ -192,7 +195,7 @@ impl Batch<'_> {
     }
 }
 
-async fn sleep(ms: i64) {
+pub async fn sleep(ms: i64) {
     if let Ok(ms) = u64::try_from(ms)
         && ms > 0
     {

@@ -37,7 +37,7 @@ pub use identity::{
     Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, email_hash, file_name,
     judge_entry, judge_upload, shard_of_line, shards_of,
 };
-pub use lanes::{LANES, first_in_lanes, next_in_lane, to_hand_out};
+pub use lanes::{LANES, Lane, first_in_lanes, lane_of, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, later_page, unknown_page};
 pub use recipient::normalize_email;

@@ -326,8 +326,9 @@ pub struct ShardRow {
     pub cursor_order: u32,
     /// It was handed over at least once.
     pub begun: bool,
-    /// It was gone through once since it was begun: it does not hold up its lane any more.
-    pub passed: bool,
+    /// It was gone through, and the next of its entries waits for this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
     /// The last order to send failed entries again that it follows, and the last that spoke of the unknown ones too.
     #[serde(default)]
     pub retried: u32,
@@ -360,7 +361,7 @@ impl ShardRow {
             cursor: None,
             cursor_order: 0,
             begun: false,
-            passed: false,
+            due: None,
             retried: 0,
             retried_unknown: 0,
             touched: 0,
@@ -390,6 +391,11 @@ impl ShardRow {
 
     pub fn rests(&mut self) {
         (self.emit, self.wake, self.wake_at) = (None, None, None);
+    }
+
+    /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand over.
+    pub fn is_handed_over(&self) -> bool {
+        self.state != ShardState::Finished && self.wake.is_some()
     }
 }
 

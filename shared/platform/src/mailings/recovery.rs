@@ -161,7 +161,7 @@ impl Mailings {
                     }
                     Some((Completion::Open(_), _)) | None => {}
                 }
-                let still = to_hand_out(&shards).into_iter().any(|shard| shard.wake.is_none());
+                let still = to_hand_out(&shards, now).into_iter().any(|(shard, _)| !shard.is_handed_over());
                 let told = row.emit.is_some() || ordered;
                 match is_worked_on(&row) && (still || told) {
                     true => after.hand_out(now),
