@@ -15,6 +15,7 @@ use umavez_domain::mailings::{
     Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingEvent, MailingId, MailingRow, MailingState,
     Prepared, SUB_BATCH, next_of_entry,
 };
+use umavez_domain::outbound::ses;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
@@ -266,8 +267,9 @@ impl Pass<'_> {
     /// SES does not take mails from this sender: the rest is not tried in vain. A person puts it right, and resumes.
     async fn hold(&self, mailing: &MailingRow) -> Result<Ended, StoreError> {
         let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
-        tracing::error!(event = Event::MailingState.as_str(), mailing_id, code = "identity_not_verified", request_id);
-        self.deps.mailings.order(self.invocation, &mailing.mailing_id, MailingEvent::Pause).await?;
+        let code = ses::code::IDENTITY_NOT_VERIFIED;
+        tracing::error!(event = Event::MailingState.as_str(), mailing_id, code, request_id);
+        self.deps.mailings.order(self.invocation, &mailing.mailing_id, MailingEvent::Pause, Some(code)).await?;
         Ok(Ended::Held)
     }
 

@@ -46,7 +46,7 @@ pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
 pub use requests::{PreviewRequest, RetryRequest, TestRequest};
 pub use rows::{
     EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow, MOST_DUPLICATES_TOLD,
-    MailingRow, NameRow, Order, ShardRow, UPLOAD_MS,
+    MailingRow, NameRow, Order, SendingRun, ShardRow, UPLOAD_MS,
 };
 pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,

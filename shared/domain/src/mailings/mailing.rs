@@ -138,6 +138,11 @@ impl EntryCounts {
         }
     }
 
+    /// Those that were sent, or tried for the last time.
+    pub fn tried(&self) -> u64 {
+        self.sent + self.failed + self.unknown
+    }
+
     pub fn open(&self) -> u64 {
         self.pending + self.sending
     }

@@ -162,6 +162,14 @@ pub struct KeyRow {
     pub body: String,
 }
 
+/// When a mailing was last begun to be sent, and what had been sent and tried by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendingRun {
+    pub since: Timestamp,
+    pub sent: u64,
+    pub tried: u64,
+}
+
 /// The row of a mailing. `version` grows with every change of its state; the import's checkpoints leave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailingRow {
@@ -220,6 +228,12 @@ pub struct MailingRow {
     pub finished_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<Timestamp>,
+    /// Since it was begun, resumed or asked to send again: what its rate is measured from. None while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<SendingRun>,
+    /// Why it was paused, if nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_for: Option<String>,
     pub version: u64,
 }
 
@@ -260,6 +274,8 @@ impl MailingRow {
             started_at: None,
             finished_at: None,
             last_attempt: None,
+            run: None,
+            paused_for: None,
             version: 1,
         }
     }

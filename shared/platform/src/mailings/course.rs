@@ -1,8 +1,8 @@
 //! A mailing is begun by its first sender, and ended by whoever finishes its last shard.
 
 use umavez_domain::mailings::{
-    Completion, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, ShardState, completion,
-    move_mailing,
+    Completion, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, SendingRun, ShardState,
+    completion, move_mailing,
 };
 
 use super::{Mailings, ROUNDS};
@@ -21,7 +21,9 @@ impl Mailings {
             };
             let now = invocation.current();
             let started_at = row.started_at.or(Some(now));
-            let mut after = MailingRow { state, started_at, last_attempt: Some(now), ..row.clone() };
+            let counts = self.counts(invocation, &row.mailing_id).await?;
+            let run = Some(SendingRun { since: now, sent: counts.sent, tried: counts.tried() });
+            let mut after = MailingRow { state, started_at, last_attempt: Some(now), run, ..row.clone() };
             if row.wake.is_none() {
                 after.is_watched(now);
             }

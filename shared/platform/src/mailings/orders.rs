@@ -40,12 +40,13 @@ pub struct Retry {
 }
 
 impl Mailings {
-    /// Pause, resume or cancel.
+    /// Pause, resume or cancel. `why` is the code of a pause that nobody asked for.
     pub async fn order(
         &self,
         invocation: &Invocation,
         id: &MailingId,
         event: MailingEvent,
+        why: Option<&str>,
     ) -> Result<Ordered, StoreError> {
         let mut met = self.get(invocation, id).await?;
         for _ in 0..ROUNDS {
@@ -55,7 +56,10 @@ impl Mailings {
                 Move::Already => return Ok(Ordered::Already(Box::new(row))),
                 Move::Refused => return Ok(Ordered::Refused(Box::new(row))),
             };
-            let mut after = MailingRow { state, ..row.clone() };
+            let mut after = MailingRow { state, paused_for: why.map(str::to_owned), ..row.clone() };
+            if state == MailingState::Paused {
+                after.run = None;
+            }
             let imported = row.import == ImportState::Done;
             match state {
                 // While it is imported, the importer's own emission and time are its business.
@@ -180,7 +184,7 @@ impl Mailings {
     }
 
     /// Of all shards.
-    async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
+    pub(super) async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
         let shards = self.shards(invocation, id).await?;
         Ok(shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)))
     }
