@@ -477,6 +477,9 @@ async fn a_mailing_is_looked_at_and_tried_before_it_goes() {
         assert_eq!(mails.len(), 1);
         assert_eq!(mails[0].body["Content"]["Simple"]["Subject"]["Data"], "Oi Eu");
         assert_eq!(mails[0].body["ReplyToAddresses"], json!(["sac@example.com"]));
+        let headers = mails[0].body["Content"]["Simple"]["Headers"].as_array().expect("headers, as the real ones have");
+        let names: Vec<_> = headers.iter().filter_map(|header| header["Name"].as_str()).collect();
+        assert_eq!(names, ["List-Unsubscribe", "List-Unsubscribe-Post"]);
         assert_eq!(mailing(world, &id).await["counts"]["pending"], 2, "a test is none of its recipients");
     })
     .await;

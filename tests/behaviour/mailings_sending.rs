@@ -183,6 +183,12 @@ async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
         assert_eq!(told["counts"]["pending"], 4_500, "{told}");
         let handed = world.events("RECORD").iter().filter(|line| line["outcome"] == "handed_over").count();
         assert_eq!(handed, 2, "two of three turns left the rest to the next");
+        // Nobody told the file's hash: it was found, over all three of them.
+        let hash = umavez_domain::mailings::content_hash(csv.as_bytes());
+        let same = ask_upload(world, &json!({"filename": "long.csv", "mode": "strict", "sha256": hash})).await;
+        assert_eq!((same.status, &same.body["contentMatches"]), (200, &json!(true)), "{}", same.body);
+        let other = json!({"filename": "long.csv", "mode": "strict", "sha256": "0".repeat(64)});
+        ask_upload(world, &other).await.assert_problem(409, "name_taken", &[]);
     })
     .await;
 }

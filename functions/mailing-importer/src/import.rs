@@ -9,7 +9,7 @@ use std::time::Duration;
 use umavez_domain::codes::{Event, FileProblem, Reason};
 use umavez_domain::mailings::{
     Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState,
-    Place, Records, Unreadable,
+    Place, Records, RunningHash, Unreadable,
 };
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
@@ -104,6 +104,8 @@ impl Importer<'_> {
                 if read_all {
                     progress.place = records.place();
                 }
+                let read_to = if read_all && at_end { self.row.size.unwrap_or(0) } else { progress.place.next_byte };
+                progress.hash = self.hash(&piece, place, read_to);
                 if progress.rows > MOST_ROWS {
                     let line = Some(progress.place.next_line);
                     let problem = ImportProblem { line, cause: ImportCause::File(FileProblem::TooManyRows) };
@@ -158,6 +160,19 @@ impl Importer<'_> {
             Read::Changed => Err(Reason::InputChanged),
             Read::Missing => Err(Reason::InputMissing),
         })
+    }
+
+    /// Of the file up to here, if nobody told it. `piece` begins at `place`, and the last checkpoint lies in it.
+    fn hash(&self, piece: &[u8], place: Place, to: u64) -> Option<RunningHash> {
+        let progress = &self.row.progress;
+        let from = progress.place.next_byte;
+        let before = match &progress.hash {
+            Some(before) => before.clone(),
+            None if from == 0 && self.row.content_hash.is_none() => RunningHash::default(),
+            None => return None,
+        };
+        let at = |byte: u64| usize::try_from(byte.checked_sub(place.next_byte)?).ok();
+        Some(before.and(piece.get(at(from)?..at(to)?)?))
     }
 
     /// As it was found at the file's beginning, or as it is found now.

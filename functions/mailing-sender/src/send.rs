@@ -164,8 +164,7 @@ impl Batch<'_> {
             unsubscribe_token(signing.current.as_bytes(), &self.mailing.mailing_id, email, self.mailing.shards)
         });
         let link = token.as_ref().map(|token| unsubscribe_url(&self.deps.public_url, token));
-        let headers: Vec<_> =
-            token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
+        let headers = token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
         let variables = values(&entry.row.variables, email, self.mailing.progress.format.as_ref(), link);
         let Ok(rendered) = self.prepared.render(email, &variables) else {
             return Outcome::Permanent { code: code::TOO_LARGE, suppress: false };
@@ -176,9 +175,10 @@ impl Batch<'_> {
             text: rendered.text,
             html: rendered.html,
             reply_to: self.content.reply_to.clone(),
+            headers,
         };
         let id = entry.id.to_string();
-        let mail = Mail { id: &id, attempt, to: email, email: &mail, headers: &headers };
+        let mail = Mail { id: &id, attempt, to: email, email: &mail };
         self.deps.providers.send_mail(&mail, left).await
     }
 

@@ -8,7 +8,7 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
-    unsubscribe_token, unsubscribe_url, values,
+    unsubscribe_headers, unsubscribe_token, unsubscribe_url, values,
 };
 use umavez_domain::outbound::content::{Content, Email};
 use umavez_domain::outbound::{NewMessage, Priority, message_id};
@@ -74,6 +74,9 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let Rendered { subject, html, text } =
         rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
     let (from, reply_to) = (content.from.clone(), content.reply_to.clone());
+    // As the real ones: what is tried is what recipients get.
+    let headers = row.unsubscribe.then(|| unsubscribe_headers(&deps.public_url, &token));
+    let headers = headers.into_iter().flatten().collect();
     let caller = &request.caller()?.key_id;
     let key = request.idempotency_key()?;
     let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
@@ -84,7 +87,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         body_hash: body_hash.clone(),
         sender: "default".to_owned(),
         to: asked.to,
-        content: Content::Email(Email { from, subject, text, html, reply_to }),
+        content: Content::Email(Email { from, subject, text, html, reply_to, headers }),
         priority: Priority::Start,
         hold: None,
         check: None,

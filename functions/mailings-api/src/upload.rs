@@ -104,7 +104,7 @@ async fn create(
     // By what it says, not by its bytes: a form is never written the same way twice.
     let asked_as = key.map(|key| Order {
         key: body_hash(format!("{}:{caller}:{}", request.route, key.as_str()).as_bytes()),
-        body: body_hash(format!("{asked:?}").as_bytes()),
+        body: body_hash(asked.said().as_bytes()),
         entries: 0,
     });
     for _ in 0..ROUNDS {

@@ -20,6 +20,7 @@ mod records;
 mod report;
 mod requests;
 mod rows;
+mod running_hash;
 mod shard;
 mod template;
 mod unsubscribe;
@@ -48,6 +49,7 @@ pub use rows::{
     EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow, MOST_DUPLICATES_TOLD,
     MailingRow, NameRow, Order, SendingRun, ShardRow, UPLOAD_MS,
 };
+pub use running_hash::RunningHash;
 pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,
 };

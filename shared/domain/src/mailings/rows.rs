@@ -11,6 +11,7 @@ use super::identity::{MOST_SHARDS, MailingId, shards_of};
 use super::jobs::{emit_hand_out, emit_import, emit_shard, uploaded_object};
 use super::mailing::{EntryCounts, MailingState};
 use super::records::Place;
+use super::running_hash::RunningHash;
 use super::shard::ShardState;
 use super::upload::UploadRequest;
 use crate::access::KeyId;
@@ -61,6 +62,9 @@ pub struct ImportProgress {
     /// Recipients and invalid rows of each shard, until the shards' own rows say it.
     #[serde(default)]
     pub by_shard: Vec<(u64, u64)>,
+    /// Of the bytes before the place, of a file whose hash nobody told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<RunningHash>,
     /// The file was not read to its end, and will not be: what is there of it is what counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -76,6 +80,7 @@ impl Default for ImportProgress {
             duplicates: 0,
             invalid: 0,
             by_shard: Vec::new(),
+            hash: None,
             partial: false,
         }
     }
@@ -178,7 +183,7 @@ pub struct MailingRow {
     pub turn: u32,
     /// The API key that uploaded it.
     pub caller: String,
-    /// SHA-256 of the file; unknown for one that is uploaded without saying it.
+    /// SHA-256 of the file; of one that is uploaded without saying it, once it was read to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
     pub object: String,

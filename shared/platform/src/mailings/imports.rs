@@ -8,7 +8,7 @@ use umavez_domain::keys::{self, Wake};
 use umavez_domain::mailings::jobs::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
-    ShardRow, first_in_lanes, move_mailing,
+    RunningHash, ShardRow, first_in_lanes, move_mailing,
 };
 use umavez_domain::time::Timestamp;
 
@@ -167,8 +167,10 @@ impl Mailings {
             }
             let now = invocation.current();
             // From here on the shards' own rows say what is in them.
-            let told = ImportProgress { by_shard: Vec::new(), ..progress.clone() };
-            let mut after = MailingRow { import: ImportState::Done, progress: told, ..row.clone() };
+            let told = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
+            let found = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
+            let content_hash = row.content_hash.clone().or(found);
+            let mut after = MailingRow { import: ImportState::Done, progress: told, content_hash, ..row.clone() };
             after.recoveries = 0;
             after.rests();
             if !self.fits(invocation, &row, progress).await? {
