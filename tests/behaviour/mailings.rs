@@ -486,6 +486,22 @@ async fn a_mailing_is_looked_at_and_tried_before_it_goes() {
 }
 
 #[tokio::test]
+async fn without_an_address_for_the_public_links_lead_to_where_requests_come() {
+    play_with(sending(0).parameter("PublicUrl", ""), async |world| {
+        let id = csv(world, "filename=a.csv", b"email\nana@example.com\n").await.text("/mailingId");
+        world.drain().await;
+        order(world, &id, "pause").await;
+        let body = json!({"subject": "Oi", "text": "{{unsubscribe_url}}", "from": "loja@example.com"});
+        let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);
+        assert_eq!(world.send(request.json(&body)).await.status, 200);
+        let preview = world.post(&format!("/mailings/{id}/preview"), &json!({})).await;
+        let host = world.stack.url().trim_start_matches("http://").to_owned();
+        assert_eq!(preview.body["text"], format!("https://{host}/u/preview"), "{}", preview.body);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_mailing_that_is_not_there_is_not_found() {
     play(async |world| {
         for id in ["mlg_00000000000000000000000000000000", "x"] {

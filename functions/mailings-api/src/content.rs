@@ -17,7 +17,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::Accepted;
 
 use crate::orders::ordered;
-use crate::{Deps, id, mailing};
+use crate::{Deps, id, mailing, public_url};
 
 /// Bytes of a mail that is shown, and of one that is kept to be sent by itself.
 const LARGEST_PREVIEW: usize = 2 * 1024 * 1024;
@@ -37,7 +37,7 @@ pub async fn preview(deps: &Deps, invocation: &Invocation, request: &Request) ->
     let (email, mut variables) = recipient(deps, invocation, &row, asked.email).await?;
     variables.extend(asked.variables);
     // A link that leads nowhere: whoever may look is not whoever may leave.
-    let link = unsubscribe_url(&deps.public_url, "preview");
+    let link = unsubscribe_url(&public_url(deps, request), "preview");
     let Rendered { subject, html, text } = rendered(&row, &content, &email, &variables, link, LARGEST_PREVIEW)?;
     Answer::json(200, &json!({"email": email, "subject": subject, "html": html, "text": text}))
 }
@@ -70,12 +70,13 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let content = content(deps, invocation, &row).await?;
     let signing = deps.links.get(invocation).await.map_err(|error| Problem::internal().because(&error))?;
     let token = unsubscribe_token(signing.current.as_bytes(), &row.mailing_id, &asked.to, row.shards.max(1));
-    let link = unsubscribe_url(&deps.public_url, &token);
+    let public_url = public_url(deps, request);
+    let link = unsubscribe_url(&public_url, &token);
     let Rendered { subject, html, text } =
         rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
     let (from, reply_to) = (content.from.clone(), content.reply_to.clone());
     // As the real ones: what is tried is what recipients get.
-    let headers = row.unsubscribe.then(|| unsubscribe_headers(&deps.public_url, &token));
+    let headers = row.unsubscribe.then(|| unsubscribe_headers(&public_url, &token));
     let headers = headers.into_iter().flatten().collect();
     let caller = &request.caller()?.key_id;
     let key = request.idempotency_key()?;
