@@ -12,28 +12,28 @@ use crate::mailings::{
     content, content_without_columns, entries, mailing, order, recipients, sending, upload, upload_to,
 };
 
-fn rate(per_second: u32, sent: usize) -> Setup {
+pub fn rate(per_second: u32, sent: usize) -> Setup {
     let rates = format!(r#"{{"email": {{"sender": "{per_second}/1s"}}}}"#);
     Setup::default().parameter("SendRates", &rates).expecting(Expected { sent, ..Expected::default() })
 }
 
-fn file(count: usize) -> String {
+pub fn file(count: usize) -> String {
     let rows: String = (0..count).map(|n| format!("user{n}@example.com\n")).collect();
     format!("email\n{rows}")
 }
 
-fn mails(world: &World) -> usize {
+pub fn mails(world: &World) -> usize {
     world.stack.catcher().sent(Some("email"), None).len()
 }
 
 /// Until so many mails were sent. Each look is a request, so that nothing is waited for by the clock.
-async fn until_sent(world: &World, count: usize) {
+pub async fn until_sent(world: &World, count: usize) {
     while mails(world) < count {
         assert_eq!(world.request_health().await, 200);
     }
 }
 
-async fn at_ses(world: &World, fault: CallFault) {
+pub async fn at_ses(world: &World, fault: CallFault) {
     let fault = CallFault { service: Some("ses".to_owned()), ..fault };
     world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
@@ -44,7 +44,7 @@ fn refused(status: u16, kind: &str) -> CallFault {
     CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }
 }
 
-async fn status(world: &World, id: &str) -> String {
+pub async fn status(world: &World, id: &str) -> String {
     mailing(world, id).await["status"].as_str().expect("a status").to_owned()
 }
 
@@ -609,7 +609,7 @@ async fn a_shard_that_is_delivered_twice_is_sent_once() {
 }
 
 /// The rows of a mailing's shards.
-async fn shards(world: &World) -> Vec<Value> {
+pub async fn shards(world: &World) -> Vec<Value> {
     let rows = world.rows("MailingsTable").await;
     rows.into_iter().filter(|row| row["sk"].as_str().is_some_and(|sk| sk.starts_with("SHARD#"))).collect()
 }

@@ -1,5 +1,7 @@
 //! What must hold at the end of every test, whatever it did.
 
+mod mailings;
+
 use std::collections::HashSet;
 
 use serde_json::Value;
@@ -26,6 +28,9 @@ pub async fn audit(world: &World, expected: Expected) {
     }
     if world.stack.output("OutboundTable").is_some() {
         messages_add_up(world).await;
+    }
+    if world.stack.output("MailingsTable").is_some() {
+        mailings::mailings_add_up(world).await;
     }
 }
 
