@@ -7,6 +7,7 @@ use umavez_domain::keys;
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{EntryCounts, EntryState, MailingId, MailingRow};
 use umavez_domain::outbound::{Verdict, code};
+use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Finished, Mailings, ShardTurn, Taken};
@@ -171,6 +172,24 @@ async fn mailings_and_single_mails_have_one_limit() {
         // Each slot moved it on by 25 ms: as many as were sent, whoever sent them.
         let moved_us = buckets[0]["free_at_us"].as_i64().expect("a number") - begun.millis() * 1_000;
         assert!(moved_us >= 2 * EACH as i64 * 25_000, "{moved_us} µs for {} mails", 2 * EACH);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_recipient_costs_three_write_units() {
+    const COUNT: usize = 100;
+    play_with(sending(COUNT), async |world| {
+        let id = upload(world, "a.csv", &file(COUNT), &content_without_columns()).await;
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+        let of_its_row = |call: &&Call| {
+            let of_one = call.key.as_ref().is_some_and(|key| key.contains(keys::MAILING_ENTRY_PREFIX));
+            let made = call.caller == "mailing-importer" && call.operation == "BatchExecuteStatement";
+            made || call.caller == "mailing-sender" && of_one
+        };
+        let units: f64 = world.stack.calls().since(0).iter().filter(of_its_row).map(|call| call.write_units).sum();
+        assert!((units - 3.0 * COUNT as f64).abs() < 0.001, "{units} for {COUNT}: made, claimed, settled");
     })
     .await;
 }
