@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::mailings::{ContentRequest, MailingId};
 use umavez_platform::aws::Aws;
+use umavez_platform::mailings::{Mailings, Ordered};
 use umavez_tests::{Answer, Expected, KEY, Setup, World, play, play_with};
 
 /// Fast enough that nothing waits for a slot.
@@ -163,6 +165,49 @@ async fn a_file_as_json_and_csv_report_of_what_was_wrong_with_it() {
         assert_eq!(lines[0], "line,reason,of_line,detail");
         assert!(lines[1].starts_with("3,email_malformed,,") && lines[2].starts_with("4,duplicate,2,"), "{text}");
         assert_eq!(world.get(&format!("/mailings/{id}/report?format=xml")).await.status, 422);
+    })
+    .await;
+}
+
+/// All of a list, in pages of this many.
+async fn paged(world: &World, path: &str, name: &str, limit: usize) -> Vec<Value> {
+    let (mut all, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let answer = world.get(&format!("{path}?limit={limit}&cursor={cursor}")).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let page = answer.body[name].as_array().expect("a list");
+        assert!(page.len() <= limit, "{} in a page of {limit}", page.len());
+        all.extend(page.iter().cloned());
+        match answer.body["cursor"].as_str() {
+            Some(next) => next.clone_into(&mut cursor),
+            None => return all,
+        }
+    }
+}
+
+#[tokio::test]
+async fn lists_come_whole_in_pages_of_any_size() {
+    play_with(sending(0), async |world| {
+        // Lines so long that there is more than one shard.
+        let pad = "x".repeat(4_000);
+        let rows: String = (0..40)
+            .map(|n| if n % 2 == 0 { format!("user{n}@example.com,{pad}\n") } else { format!("nobody {n},{pad}\n") })
+            .collect();
+        let id = csv(world, "filename=a.csv", format!("email,pad\n{rows}").as_bytes()).await.text("/mailingId");
+        for name in ["b.csv", "c.csv"] {
+            csv(world, &format!("filename={name}"), b"email\na@example.com\n").await;
+        }
+        world.drain().await;
+        for limit in [1, 5, 14, 15, 100] {
+            let lines = paged(world, &format!("/mailings/{id}/report"), "lines", limit).await;
+            let numbers: Vec<_> = lines.iter().filter_map(|line| line["line"].as_u64()).collect();
+            let invalid: Vec<_> = (0..20).map(|n| 3 + 2 * n).collect();
+            assert_eq!(numbers, invalid, "in pages of {limit}");
+            let entries = paged(world, &format!("/mailings/{id}/entries"), "entries", limit).await;
+            let lines: std::collections::BTreeSet<_> = entries.iter().map(|entry| entry["line"].as_u64()).collect();
+            assert_eq!((entries.len(), lines.len()), (40, 40), "in pages of {limit}");
+            assert_eq!(paged(world, "/mailings", "mailings", limit).await.len(), 3, "in pages of {limit}");
+        }
     })
     .await;
 }
@@ -387,6 +432,24 @@ async fn a_mailing_without_content_waits_for_it() {
 }
 
 #[tokio::test]
+async fn content_is_held_against_the_columns_by_the_write_that_takes_it() {
+    play_with(sending(0), async |world| {
+        let id = csv(world, "filename=a.csv", b"email,nome\na@example.com,Ana\n").await.text("/mailingId");
+        world.drain().await;
+        // As by a request that looked at the mailing before its import ended.
+        let table = world.stack.output("MailingsTable").expect("a table").to_owned();
+        let mailings = Mailings { store: world.store.clone(), table };
+        let asked = json!({"subject": "Oi {{nmoe}}", "text": "x", "from": "a@b.co"});
+        let asked = ContentRequest::read(asked.as_object().expect("an object")).expect("content");
+        let id = MailingId::parse(&id).expect("an id");
+        let put = mailings.put_content(&world.invocation(), &id, &asked).await.expect("an answer");
+        assert!(matches!(&put, Ordered::Misfits(fields) if fields.contains_key("subject")), "{put:?}");
+        assert_eq!(mailing(world, id.as_str()).await["has_content"], false);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_mailing_is_looked_at_and_tried_before_it_goes() {
     play_with(sending(1), async |world| {
         let file = "email,Nome\nana@example.com,Ana & Cia\nbia@example.com,Bia\n";
@@ -414,7 +477,26 @@ async fn a_mailing_is_looked_at_and_tried_before_it_goes() {
         assert_eq!(mails.len(), 1);
         assert_eq!(mails[0].body["Content"]["Simple"]["Subject"]["Data"], "Oi Eu");
         assert_eq!(mails[0].body["ReplyToAddresses"], json!(["sac@example.com"]));
+        let headers = mails[0].body["Content"]["Simple"]["Headers"].as_array().expect("headers, as the real ones have");
+        let names: Vec<_> = headers.iter().filter_map(|header| header["Name"].as_str()).collect();
+        assert_eq!(names, ["List-Unsubscribe", "List-Unsubscribe-Post"]);
         assert_eq!(mailing(world, &id).await["counts"]["pending"], 2, "a test is none of its recipients");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_an_address_for_the_public_links_lead_to_where_requests_come() {
+    play_with(sending(0).parameter("PublicUrl", ""), async |world| {
+        let id = csv(world, "filename=a.csv", b"email\nana@example.com\n").await.text("/mailingId");
+        world.drain().await;
+        order(world, &id, "pause").await;
+        let body = json!({"subject": "Oi", "text": "{{unsubscribe_url}}", "from": "loja@example.com"});
+        let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);
+        assert_eq!(world.send(request.json(&body)).await.status, 200);
+        let preview = world.post(&format!("/mailings/{id}/preview"), &json!({})).await;
+        let host = world.stack.url().trim_start_matches("http://").to_owned();
+        assert_eq!(preview.body["text"], format!("https://{host}/u/preview"), "{}", preview.body);
     })
     .await;
 }

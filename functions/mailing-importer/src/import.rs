@@ -9,7 +9,7 @@ use std::time::Duration;
 use umavez_domain::codes::{Event, FileProblem, Reason};
 use umavez_domain::mailings::{
     Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState,
-    Place, Records, Unreadable,
+    Place, Records, RunningHash, Unreadable,
 };
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
@@ -52,10 +52,13 @@ struct Importer<'a> {
 
 enum Ended {
     Whole(ImportProgress),
+    /// Nobody is to go on: as far as any importer may have come.
+    Canceled(ImportProgress),
     OutOfTime,
-    /// Another reads it, or nobody is to.
+    /// Another reads it.
     Lost,
-    Bad(ImportProblem),
+    /// It cannot be read on from here.
+    Bad(ImportProblem, ImportProgress),
 }
 
 impl Importer<'_> {
@@ -65,11 +68,11 @@ impl Importer<'_> {
             let place = self.row.progress.place;
             let (piece, at_end) = match self.piece(place, PIECE + longer).await? {
                 Ok(piece) => piece,
-                Err(reason) => return Ok(Ended::Bad(Mailings::missing(reason))),
+                Err(reason) => return Ok(self.bad(Mailings::missing(reason))),
             };
             let format = match self.format(&piece, at_end) {
                 Ok(format) => format,
-                Err(problem) => return Ok(Ended::Bad(problem)),
+                Err(problem) => return Ok(self.bad(problem)),
             };
             let start = self.row.progress.format.as_ref().map_or(format.start, |_| place);
             let skipped = usize::try_from(start.next_byte - place.next_byte).unwrap_or(usize::MAX).min(piece.len());
@@ -81,36 +84,43 @@ impl Importer<'_> {
                 for record in records.by_ref().take(LINES_AT_ONCE) {
                     match record {
                         Ok(record) => lines.push(Line::of(&self.row.mailing_id, record, self.row.shards)),
-                        Err(unreadable) => bad = Some(problem(unreadable)),
+                        Err(unreadable) => {
+                            bad = Some(problem(unreadable));
+                            break;
+                        }
                     }
                 }
                 let read_all = lines.len() < LINES_AT_ONCE;
-                if let Some(bad) = bad {
-                    return Ok(Ended::Bad(bad));
-                }
                 let mut progress = ImportProgress { format: Some(format.clone()), ..self.row.progress.clone() };
                 if self.row.progress.format.is_none() {
                     progress.place = start;
                 }
                 let inserted = self.deps.mailings.insert_lines(self.invocation, &self.row, lines, &progress).await?;
                 progress = inserted.progress;
+                // The lines before it are there, whoever made them: an importer that died may have come as far.
+                if let Some(bad) = bad {
+                    return Ok(Ended::Bad(bad, progress));
+                }
                 if read_all {
                     progress.place = records.place();
                 }
+                let read_to = if read_all && at_end { self.row.size.unwrap_or(0) } else { progress.place.next_byte };
+                progress.hash = self.hash(&piece, place, read_to);
                 if progress.rows > MOST_ROWS {
                     let line = Some(progress.place.next_line);
-                    return Ok(Ended::Bad(ImportProblem { line, cause: ImportCause::File(FileProblem::TooManyRows) }));
+                    let problem = ImportProblem { line, cause: ImportCause::File(FileProblem::TooManyRows) };
+                    return Ok(Ended::Bad(problem, progress));
                 }
                 if read_all && at_end {
                     return Ok(self.whole(progress));
                 }
                 // No further than the one that found it canceled may have come: its lines are the same.
                 if self.row.state == MailingState::Canceled {
-                    return Ok(Ended::Whole(progress));
+                    return Ok(Ended::Canceled(progress));
                 }
                 match self.deps.mailings.checkpoint(self.invocation, &self.held, &self.row, progress.clone()).await? {
                     Checkpoint::Kept(kept) => (self.held, self.row) = *kept,
-                    Checkpoint::Canceled => return Ok(Ended::Whole(progress)),
+                    Checkpoint::Canceled => return Ok(Ended::Canceled(progress)),
                     Checkpoint::Lost => return Ok(Ended::Lost),
                 }
                 if self.invocation.time_left() < LOW_TIME {
@@ -127,12 +137,17 @@ impl Importer<'_> {
 
     fn whole(&self, progress: ImportProgress) -> Ended {
         match progress.rows {
-            0 => Ended::Bad(ImportProblem {
-                line: Some(progress.place.next_line),
-                cause: ImportCause::File(FileProblem::Empty),
-            }),
+            0 => {
+                let line = Some(progress.place.next_line);
+                self.bad(ImportProblem { line, cause: ImportCause::File(FileProblem::Empty) })
+            }
             _ => Ended::Whole(progress),
         }
+    }
+
+    /// As far as the last checkpoint.
+    fn bad(&self, problem: ImportProblem) -> Ended {
+        Ended::Bad(problem, self.row.progress.clone())
     }
 
     /// Bytes from a place on, and whether the file ends with them. The error is why there will never be any.
@@ -145,6 +160,19 @@ impl Importer<'_> {
             Read::Changed => Err(Reason::InputChanged),
             Read::Missing => Err(Reason::InputMissing),
         })
+    }
+
+    /// Of the file up to here, if nobody told it. `piece` begins at `place`, and the last checkpoint lies in it.
+    fn hash(&self, piece: &[u8], place: Place, to: u64) -> Option<RunningHash> {
+        let progress = &self.row.progress;
+        let from = progress.place.next_byte;
+        let before = match &progress.hash {
+            Some(before) => before.clone(),
+            None if from == 0 && self.row.content_hash.is_none() => RunningHash::default(),
+            None => return None,
+        };
+        let at = |byte: u64| usize::try_from(byte.checked_sub(place.next_byte)?).ok();
+        Some(before.and(piece.get(at(from)?..at(to)?)?))
     }
 
     /// As it was found at the file's beginning, or as it is found now.
@@ -163,17 +191,18 @@ impl Importer<'_> {
                 true => "handed_over",
                 false => "lost_the_lease",
             },
-            Ended::Bad(problem) => match mailings.import_failed(invocation, Some(&self.held), id, problem).await? {
-                Some(row) => {
-                    tell(invocation, &row, Event::MailingImportFailed, problem.cause.code());
-                    "failed"
+            Ended::Bad(problem, progress) => {
+                let found = Some((&self.held, &progress));
+                match mailings.import_failed(invocation, found, id, problem).await? {
+                    Some(row) => {
+                        tell(invocation, &row, Event::MailingImportFailed, problem.cause.code());
+                        "failed"
+                    }
+                    // Canceled, perhaps: what is there of it is told all the same.
+                    None => return self.canceled(progress).await,
                 }
-                // Canceled, perhaps: what is there of it is told all the same.
-                None => match mailings.imported(invocation, &self.held, id, &self.row.progress).await? {
-                    Some(_) => "canceled",
-                    None => "lost_the_lease",
-                },
-            },
+            }
+            Ended::Canceled(progress) => return self.canceled(progress).await,
             Ended::Whole(progress) => match mailings.imported(invocation, &self.held, id, &progress).await? {
                 Some(row) => {
                     tell(invocation, &row, Event::MailingImported, row.state.as_str());
@@ -182,6 +211,20 @@ impl Importer<'_> {
                 }
                 None => "lost_the_lease",
             },
+        }))
+    }
+
+    /// What is there of a file that nobody reads to its end.
+    async fn canceled(&self, progress: ImportProgress) -> Result<Worked, StoreError> {
+        let (mailings, progress) = (&self.deps.mailings, ImportProgress { partial: true, ..progress });
+        let ended = mailings.imported(self.invocation, &self.held, &self.row.mailing_id, &progress).await?;
+        Ok(Worked::Done(match ended {
+            Some(row) => {
+                tell(self.invocation, &row, Event::MailingImported, row.state.as_str());
+                metrics::counter!("MailingRows").increment(row.progress.rows);
+                "canceled"
+            }
+            None => "lost_the_lease",
         }))
     }
 }

@@ -3,7 +3,9 @@
 //! Between two sub-batches the mailing and whoever is not to be written to are read anew: a pause, a cancel or an
 //! unsubscription is honoured after at most one sub-batch of each sender.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use umavez_domain::mailings::{
     Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingEvent, MailingId, MailingRow, MailingState,
     Prepared, SUB_BATCH, next_of_entry,
 };
+use umavez_domain::outbound::ses;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
@@ -27,8 +30,10 @@ const PAGE: usize = 4 * SUB_BATCH;
 const TURN: Duration = Duration::from_secs(45);
 /// What the writes around the last calls of a turn may take.
 const AROUND_CALLS: Duration = Duration::from_secs(10);
-/// The lease is renewed before a sub-batch that begins with less of it.
+/// The lease is renewed when less of it is left, also while calls are under way, however long they take.
 const LEASE_WANTED_MS: i64 = LEASE_MS / 2;
+/// A renewal that the store did not answer is tried again after this.
+const RENEWAL_MS: i64 = 1_000;
 /// A shard that was counted is counted again this often when it changed under the count.
 const COUNTS: usize = 5;
 /// What cannot be gone on with now is tried again after this.
@@ -133,7 +138,11 @@ impl Pass<'_> {
                     let why = why.map_or("suppressed", Why::code);
                     self.end_unsent(&entry, EntryState::Suppressed, why).await?;
                 }
-                EntryNext::Cancel => self.end_unsent(&entry, EntryState::Canceled, "mailing_canceled").await?,
+                EntryNext::Cancel => {
+                    let failed = mailing.state == MailingState::Failed;
+                    let why = if failed { "mailing_failed" } else { "mailing_canceled" };
+                    self.end_unsent(&entry, EntryState::Canceled, why).await?;
+                }
                 EntryNext::Lost { .. } => {
                     if self.deps.mailings.lost(self.invocation, &entry, mailing.retry).await? {
                         self.moved(entry.row.state, EntryState::Unknown);
@@ -154,11 +163,11 @@ impl Pass<'_> {
         let id = &self.turn.row.mailing_id;
         let Some(row) = self.deps.mailings.get(self.invocation, id).await? else { return Ok(Err(Ended::Lost)) };
         match row.state {
-            MailingState::Processing | MailingState::Canceled => Ok(Ok(row)),
+            MailingState::Processing | MailingState::Canceled | MailingState::Failed => Ok(Ok(row)),
             MailingState::Pending | MailingState::Queued => {
                 Ok(self.deps.mailings.begin(self.invocation, row).await?.ok_or(Ended::Held))
             }
-            MailingState::Paused | MailingState::Completed | MailingState::Failed => Ok(Err(Ended::Held)),
+            MailingState::Paused | MailingState::Completed => Ok(Err(Ended::Held)),
         }
     }
 
@@ -220,6 +229,8 @@ impl Pass<'_> {
         let Some(content) = self.content(mailing).await? else { return Ok(Some(later)) };
         let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
         while !entries.is_empty() {
+            let lease_until = Cell::new(self.turn.held.until);
+            let held = self.turn.held.clone();
             let batch = Batch {
                 deps: self.deps,
                 invocation: self.invocation,
@@ -227,9 +238,14 @@ impl Pass<'_> {
                 prepared: &content.0,
                 content: &content.1,
                 signing: signing.as_ref(),
-                held: &self.turn.held,
+                held: &held,
+                lease_until: &lease_until,
             };
-            match batch.send(&mut entries).await? {
+            let sent = tokio::select! {
+                sent = batch.send(&mut entries) => sent?,
+                never = keep_up(self.deps, self.invocation, &mut self.turn, &lease_until) => match never {},
+            };
+            match sent {
                 Sent::Some { moves, refused } => {
                     moves.into_iter().for_each(|(from, to)| self.moved(from, to));
                     if refused {
@@ -251,8 +267,9 @@ impl Pass<'_> {
     /// SES does not take mails from this sender: the rest is not tried in vain. A person puts it right, and resumes.
     async fn hold(&self, mailing: &MailingRow) -> Result<Ended, StoreError> {
         let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
-        tracing::error!(event = Event::MailingState.as_str(), mailing_id, code = "identity_not_verified", request_id);
-        self.deps.mailings.order(self.invocation, &mailing.mailing_id, MailingEvent::Pause).await?;
+        let code = ses::code::IDENTITY_NOT_VERIFIED;
+        tracing::error!(event = Event::MailingState.as_str(), mailing_id, code, request_id);
+        self.deps.mailings.order(self.invocation, &mailing.mailing_id, MailingEvent::Pause, Some(code)).await?;
         Ok(Ended::Held)
     }
 
@@ -361,6 +378,26 @@ impl Pass<'_> {
         );
         for (state, count) in &self.tally {
             metrics::counter!("MailingEntries", "State" => state.as_str()).increment(*count);
+        }
+    }
+}
+
+/// Renews the lease of a shard for as long as its calls are under way. Once it is lost, none is begun.
+async fn keep_up(
+    deps: &Deps,
+    invocation: &Invocation,
+    turn: &mut ShardTurn,
+    lease_until: &Cell<Timestamp>,
+) -> Infallible {
+    loop {
+        send::sleep(turn.held.until.millis() - LEASE_WANTED_MS - invocation.current().millis()).await;
+        match deps.mailings.keep_shard(invocation, turn).await {
+            Ok(true) => lease_until.set(turn.held.until),
+            Ok(false) => {
+                lease_until.set(Timestamp::from_millis(0));
+                return std::future::pending().await;
+            }
+            Err(_) => send::sleep(RENEWAL_MS).await,
         }
     }
 }

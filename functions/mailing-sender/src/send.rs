@@ -2,6 +2,7 @@
 //!
 //! A crash before a claim leaves the entry pending, and after it leaves it `SENDING`, which nobody repeats.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -45,6 +46,8 @@ pub struct Batch<'a> {
     pub content: &'a MailingContent,
     pub signing: Option<&'a Signing>,
     pub held: &'a Held,
+    /// As it was last renewed; it is, as long as calls are under way.
+    pub lease_until: &'a Cell<Timestamp>,
 }
 
 pub enum Sent {
@@ -115,7 +118,7 @@ impl Batch<'_> {
         let timeout = self.deps.providers.config.timeout;
         let now = self.invocation.current();
         // Not begun without the lease, nor without the time to see it through.
-        let lease_left_ms = self.held.until.millis() - now.millis();
+        let lease_left_ms = self.lease_until.get().millis() - now.millis();
         if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < timeout + Duration::from_secs(5) {
             return Ok(None);
         }
@@ -161,8 +164,7 @@ impl Batch<'_> {
             unsubscribe_token(signing.current.as_bytes(), &self.mailing.mailing_id, email, self.mailing.shards)
         });
         let link = token.as_ref().map(|token| unsubscribe_url(&self.deps.public_url, token));
-        let headers: Vec<_> =
-            token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
+        let headers = token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
         let variables = values(&entry.row.variables, email, self.mailing.progress.format.as_ref(), link);
         let Ok(rendered) = self.prepared.render(email, &variables) else {
             return Outcome::Permanent { code: code::TOO_LARGE, suppress: false };
@@ -173,9 +175,10 @@ impl Batch<'_> {
             text: rendered.text,
             html: rendered.html,
             reply_to: self.content.reply_to.clone(),
+            headers,
         };
         let id = entry.id.to_string();
-        let mail = Mail { id: &id, attempt, to: email, email: &mail, headers: &headers };
+        let mail = Mail { id: &id, attempt, to: email, email: &mail };
         self.deps.providers.send_mail(&mail, left).await
     }
 
@@ -192,7 +195,7 @@ impl Batch<'_> {
     }
 }
 
-async fn sleep(ms: i64) {
+pub async fn sleep(ms: i64) {
     if let Ok(ms) = u64::try_from(ms)
         && ms > 0
     {

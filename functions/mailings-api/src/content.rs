@@ -8,7 +8,7 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
-    unsubscribe_token, unsubscribe_url, values,
+    unsubscribe_headers, unsubscribe_token, unsubscribe_url, values,
 };
 use umavez_domain::outbound::content::{Content, Email};
 use umavez_domain::outbound::{NewMessage, Priority, message_id};
@@ -17,8 +17,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::Accepted;
 
 use crate::orders::ordered;
-use crate::upload::check_columns;
-use crate::{Deps, mailing};
+use crate::{Deps, id, mailing, public_url};
 
 /// Bytes of a mail that is shown, and of one that is kept to be sent by itself.
 const LARGEST_PREVIEW: usize = 2 * 1024 * 1024;
@@ -26,11 +25,7 @@ const LARGEST_MESSAGE: usize = 300 * 1024;
 
 pub async fn put(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = ContentRequest::read(&request.object()?).map_err(Problem::invalid)?;
-    let row = mailing(deps, invocation, request).await?;
-    if let Some(format) = &row.progress.format {
-        check_columns(&asked.content, format, asked.unsubscribe.unwrap_or(row.unsubscribe))?;
-    }
-    let done = deps.mailings.put_content(invocation, &row.mailing_id, &asked).await?;
+    let done = deps.mailings.put_content(invocation, &id(request)?, &asked).await?;
     let row = ordered(invocation, done)?;
     Answer::json(200, &json!({"mailingId": row.mailing_id, "status": row.state}))
 }
@@ -42,7 +37,7 @@ pub async fn preview(deps: &Deps, invocation: &Invocation, request: &Request) ->
     let (email, mut variables) = recipient(deps, invocation, &row, asked.email).await?;
     variables.extend(asked.variables);
     // A link that leads nowhere: whoever may look is not whoever may leave.
-    let link = unsubscribe_url(&deps.public_url, "preview");
+    let link = unsubscribe_url(&public_url(deps, request), "preview");
     let Rendered { subject, html, text } = rendered(&row, &content, &email, &variables, link, LARGEST_PREVIEW)?;
     Answer::json(200, &json!({"email": email, "subject": subject, "html": html, "text": text}))
 }
@@ -75,10 +70,14 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let content = content(deps, invocation, &row).await?;
     let signing = deps.links.get(invocation).await.map_err(|error| Problem::internal().because(&error))?;
     let token = unsubscribe_token(signing.current.as_bytes(), &row.mailing_id, &asked.to, row.shards.max(1));
-    let link = unsubscribe_url(&deps.public_url, &token);
+    let public_url = public_url(deps, request);
+    let link = unsubscribe_url(&public_url, &token);
     let Rendered { subject, html, text } =
         rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
     let (from, reply_to) = (content.from.clone(), content.reply_to.clone());
+    // As the real ones: what is tried is what recipients get.
+    let headers = row.unsubscribe.then(|| unsubscribe_headers(&public_url, &token));
+    let headers = headers.into_iter().flatten().collect();
     let caller = &request.caller()?.key_id;
     let key = request.idempotency_key()?;
     let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
@@ -89,7 +88,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         body_hash: body_hash.clone(),
         sender: "default".to_owned(),
         to: asked.to,
-        content: Content::Email(Email { from, subject, text, html, reply_to }),
+        content: Content::Email(Email { from, subject, text, html, reply_to, headers }),
         priority: Priority::Start,
         hold: None,
         check: None,

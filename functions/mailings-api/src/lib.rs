@@ -66,7 +66,8 @@ pub struct Deps {
     pub unsubscribes: Unsubscribes,
     pub uploads: Uploads,
     pub links: LinkSecrets,
-    pub public_url: String,
+    /// Where recipients find the pages of unsubscribing, if it is not where requests come.
+    pub public_url: Option<String>,
 }
 
 impl Deps {
@@ -78,7 +79,7 @@ impl Deps {
             messages: Messages::from_env(&store)?,
             unsubscribes: Unsubscribes::from_env(&store)?,
             links: LinkSecrets::from_env(&aws)?,
-            public_url: config::required("PUBLIC_URL")?,
+            public_url: config::text("PUBLIC_URL"),
             uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
     }
@@ -104,6 +105,12 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
         LEAVE => link::leave(deps, at, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
+}
+
+/// Where recipients find the pages of unsubscribing.
+fn public_url(deps: &Deps, request: &Request) -> String {
+    let of_request = || format!("https://{}", request.header("host").unwrap_or_default());
+    deps.public_url.clone().unwrap_or_else(of_request)
 }
 
 /// The mailing that a path names.

@@ -8,6 +8,7 @@ use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Ordered, Retry};
 
+use crate::upload::no_columns;
 use crate::{Deps, id};
 
 pub async fn order(
@@ -17,7 +18,7 @@ pub async fn order(
     event: MailingEvent,
 ) -> Result<Answer, Problem> {
     request.object_or_nothing()?;
-    let row = ordered(invocation, deps.mailings.order(invocation, &id(request)?, event).await?)?;
+    let row = ordered(invocation, deps.mailings.order(invocation, &id(request)?, event, None).await?)?;
     Answer::json(200, &json!({"mailingId": row.mailing_id, "status": row.state}))
 }
 
@@ -64,6 +65,7 @@ pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, 
             let detail = "there was another order with this Idempotency-Key";
             Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
         }
+        Ordered::Misfits(misfits) => Err(no_columns(misfits)),
         Ordered::NoMailing => Err(Problem::not_found("there is no such mailing")),
     }
 }

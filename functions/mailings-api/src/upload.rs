@@ -3,6 +3,8 @@
 //! A file that came with its request is read whole before anything is written. Then it is put under a key of this request's
 //! own, and the mailing that names it is made by one transaction; whoever loses the name takes its object away again.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -73,17 +75,21 @@ pub async fn by_form(deps: &Deps, invocation: &Invocation, request: &Request) ->
 
 /// What a mailing says may name the columns of its file, and no others: an address of a thousand people is no place to find
 /// out about a misspelt one.
-pub fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -> Result<(), Problem> {
-    let unknown = content.misfits(format, unsubscribe);
-    if unknown.is_empty() {
-        return Ok(());
+fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -> Result<(), Problem> {
+    match content.misfits(format, unsubscribe) {
+        misfits if misfits.is_empty() => Ok(()),
+        misfits => Err(no_columns(misfits)),
     }
+}
+
+/// `misfits` are fields of the content, and what each names.
+pub fn no_columns(misfits: BTreeMap<&'static str, Vec<String>>) -> Problem {
     let error = |(field, names): (&'static str, Vec<String>)| {
         let names: Vec<_> = names.iter().take(5).map(|name| format!("{{{{{name}}}}}")).collect();
         let detail = format!("names what is no column of the file: {}", names.join(", "));
         FieldError::new(field, FieldProblem::Unknown, detail)
     };
-    Err(Problem::invalid(unknown.into_iter().map(error).collect()))
+    Problem::invalid(misfits.into_iter().map(error).collect())
 }
 
 async fn create(
@@ -98,7 +104,7 @@ async fn create(
     // By what it says, not by its bytes: a form is never written the same way twice.
     let asked_as = key.map(|key| Order {
         key: body_hash(format!("{}:{caller}:{}", request.route, key.as_str()).as_bytes()),
-        body: body_hash(format!("{asked:?}").as_bytes()),
+        body: body_hash(asked.said().as_bytes()),
         entries: 0,
     });
     for _ in 0..ROUNDS {

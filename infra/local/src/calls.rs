@@ -17,6 +17,9 @@ pub struct Call {
     pub operation: String,
     /// The table, queue, secret or bucket.
     pub target: String,
+    /// The key of the row, of a call that is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// What a policy has to grant for it.
     pub actions: Vec<Needed>,
     /// Of a presigned URL: the function (or the access key of whoever else) that signed it and must be granted this.

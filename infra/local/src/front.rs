@@ -298,6 +298,7 @@ impl Front {
             service: call.service.clone(),
             operation: call.operation.clone(),
             target: call.target.clone(),
+            key: call.key(),
             actions: call.needed(),
             signer: call.signer(self),
             status,

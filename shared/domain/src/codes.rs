@@ -246,7 +246,6 @@ codes! {
         NoEmailColumn = "no_email_column",
         TwoEmailColumns = "two_email_columns",
         TooManyRows = "too_many_rows",
-        TooLarge = "file_too_large",
         /// What the mailing says names a column that the file does not have.
         MissingColumn = "missing_column",
     }

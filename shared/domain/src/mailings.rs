@@ -20,6 +20,7 @@ mod records;
 mod report;
 mod requests;
 mod rows;
+mod running_hash;
 mod shard;
 mod template;
 mod unsubscribe;
@@ -37,7 +38,7 @@ pub use identity::{
     Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, email_hash, file_name,
     judge_entry, judge_upload, shard_of_line, shards_of,
 };
-pub use lanes::{LANES, first_in_lanes, next_in_lane, to_hand_out};
+pub use lanes::{LANES, Lane, first_in_lanes, lane_of, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, later_page, unknown_page};
 pub use recipient::normalize_email;
@@ -46,8 +47,9 @@ pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
 pub use requests::{PreviewRequest, RetryRequest, TestRequest};
 pub use rows::{
     EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow, MOST_DUPLICATES_TOLD,
-    MailingRow, NameRow, Order, ShardRow, UPLOAD_MS,
+    MailingRow, NameRow, Order, SendingRun, ShardRow, UPLOAD_MS,
 };
+pub use running_hash::RunningHash;
 pub use shard::{
     AfterPass, LEASE_MS, Recover, SUB_BATCH, ShardState, Take, after_pass, is_abandoned, recover_shard, take,
 };

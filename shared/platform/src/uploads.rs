@@ -8,7 +8,7 @@ use umavez_domain::time::Timestamp;
 use crate::aws::{Aws, PresignedPost};
 use crate::invocation::Invocation;
 
-const VALID_FOR: Duration = Duration::from_secs(3_600);
+const VALID_FOR: Duration = Duration::from_secs(15 * 60);
 
 pub struct Uploads {
     aws: Aws,
@@ -47,7 +47,7 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Good for one key, for so many bytes, for an hour; and for no other content than that with this SHA-256 (in base64), if
+    /// Good for one key, for so many bytes, for a quarter of an hour; and for no other content than that with this SHA-256 (in base64), if
     /// it is given.
     pub fn form(
         &self,

@@ -46,10 +46,12 @@ pub async fn budgets() {
     world.stack.stop().await.expect("stops");
     println!("\n{:<44} {:>12} {:>9}", "limits of mailings", "measured", "at most");
     hold(&[
-        Limit("write units per recipient, import to SENT", sent.write_units_of_one(), 3.2),
+        Limit("write units of an entry, import to SENT", sent.entry_units_of_one(), 3.0),
+        Limit("write units beside it, of one of many", sent.other_units_of_one(), 0.2),
         Limit("processor time of a row, × a single put", timed.micros_per_row / single, 0.2),
         Limit("peak memory, × that of few rows", many.peak_megabytes / few.peak_megabytes, 1.2),
         Limit("rows of the fullest shard, × mean", timed.spread(), 1.2),
+        Limit("turns that many rows took", many.turns as f64, 1.0),
     ]);
 }
 

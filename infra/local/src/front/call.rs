@@ -126,6 +126,13 @@ impl Arrived {
         posted.map(|posted| front.caller(posted.access_key.clone())).or_else(|| self.signer.clone())
     }
 
+    /// The key of the row that it is about, if it is about one.
+    pub(super) fn key(&self) -> Option<String> {
+        let key = self.request.get("Key").and_then(Value::as_object)?;
+        let values = key.values().filter_map(Value::as_object).flat_map(|value| value.values());
+        Some(values.filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+    }
+
     /// What a policy has to grant for it.
     pub(super) fn needed(&self) -> Vec<Needed> {
         match &self.object {

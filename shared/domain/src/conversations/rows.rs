@@ -104,6 +104,7 @@ impl ConversationRow {
         let place = |wake: Wake, at: Timestamp| (keys::wake(wake, shard), keys::at_time(at, self.id.as_str()));
         let since = course.unanswered_since().map(Timestamp::from_millis);
         let hold = course.hold.filter(|_| course.is_held(now));
+        let course = Course { hold, ..course };
         let waits = match (hold, since) {
             (Some(hold), _) => Some(place(Wake::Held, hold.until.map_or(NEVER, Timestamp::from_millis))),
             (None, Some(since)) if course.phase == Phase::Stuck => Some(place(Wake::Human, since)),

@@ -37,9 +37,7 @@ pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, Unrea
 pub fn file_error(unreadable: Unreadable) -> FieldError {
     let code = match unreadable.problem {
         FileProblem::Empty => FieldProblem::Missing,
-        FileProblem::HeaderTooLong | FileProblem::TooManyColumns | FileProblem::TooManyRows | FileProblem::TooLarge => {
-            FieldProblem::OutOfRange
-        }
+        FileProblem::HeaderTooLong | FileProblem::TooManyColumns | FileProblem::TooManyRows => FieldProblem::OutOfRange,
         _ => FieldProblem::Malformed,
     };
     FieldError::new("file", code, unreadable.sentence())
@@ -50,7 +48,6 @@ impl Unreadable {
     pub fn sentence(&self) -> String {
         let what = match self.problem {
             FileProblem::Empty => return "the file has no rows".to_owned(),
-            FileProblem::TooLarge => return "the file is larger than 1 GB".to_owned(),
             FileProblem::NotText => {
                 "there are NUL bytes, which no text has; save a spreadsheet as CSV, and UTF-16 with its byte order mark"
             }

@@ -39,7 +39,7 @@ impl MailingContent {
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let Email { from, subject, text, html, reply_to } = read_email(fields)?;
+        let Email { from, subject, text, html, reply_to, .. } = read_email(fields)?;
         let content = Self { subject, html, text, from, reply_to };
         for (name, template) in content.templates() {
             if let Err(error) = template

@@ -101,7 +101,8 @@ pub fn next_of_entry(entry: &EntryProgress, mailing: MailingState, suppressed: b
             Some(until) if until > now => EntryNext::InFlight { until },
             _ => EntryNext::Lost { attempt: entry.attempt },
         },
-        (EntryState::Pending, MailingState::Canceled) => EntryNext::Cancel,
+        // Of a file that proved bad nobody gets anything.
+        (EntryState::Pending, MailingState::Canceled | MailingState::Failed) => EntryNext::Cancel,
         (EntryState::Pending, MailingState::Processing) if suppressed => EntryNext::Suppress,
         (EntryState::Pending, MailingState::Processing) => match entry.not_before {
             Some(until) if until > now => EntryNext::Wait { until },
@@ -152,6 +153,7 @@ mod tests {
         let next = |mailing, suppressed| next_of_entry(&entry(EntryState::Pending), mailing, suppressed, NOW);
         assert_eq!(next(MailingState::Paused, false), EntryNext::Leave);
         assert_eq!(next(MailingState::Canceled, true), EntryNext::Cancel);
+        assert_eq!(next(MailingState::Failed, false), EntryNext::Cancel, "its file proved bad");
         assert_eq!(next(MailingState::Processing, true), EntryNext::Suppress);
         assert_eq!(next(MailingState::Queued, false), EntryNext::Leave, "nothing is sent before the mailing is begun");
     }

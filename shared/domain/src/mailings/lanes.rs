@@ -1,9 +1,13 @@
-//! Which shards of a mailing are worked on at a time. They stand in a few lanes, and a lane hands its next shard over when
-//! one has been gone through: however large a mailing is, it takes no more senders than this, and a small one beside it has
-//! its turn.
+//! Which shards of a mailing are worked on at a time. They stand in a few lanes, and a lane has one of its shards with a
+//! sender, or on the way to one: however large a mailing is, it takes no more senders than this, and a small one beside it
+//! has its turn.
+//!
+//! Nothing is forgotten: as long as a shard of a lane is not finished, the write that ends the turn of one hands the next
+//! over, be it the same one at its time.
 
 use super::rows::ShardRow;
 use super::shard::ShardState;
+use crate::time::Timestamp;
 
 /// Shards of one mailing that are handed to senders at a time.
 pub const LANES: u32 = 3;
@@ -13,33 +17,43 @@ pub fn first_in_lanes(shards: u32) -> std::ops::Range<u32> {
     0..shards.min(LANES)
 }
 
-/// The shard to hand over when `shard` was gone through, if its lane has none that is being gone through for the first time.
-/// `shards` are all of the mailing's, in order.
-pub fn next_in_lane(shard: u32, shards: &[ShardRow]) -> Option<&ShardRow> {
-    let others = || open_in_lane(shard % LANES, shards).filter(move |other| other.shard != shard);
-    if others().any(|other| other.begun && !other.passed) {
-        return None;
-    }
-    others().find(|other| !other.begun)
+/// What a lane has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lane<'s> {
+    /// This is handed over, or is being worked on.
+    Busy(&'s ShardRow),
+    /// This is to be handed over, no earlier than then.
+    Next(&'s ShardRow, Option<Timestamp>),
+    Finished,
 }
 
-/// The shards to hand over when a mailing is begun again: those that were begun and are not finished, and the next of each
-/// lane that would stand still. `shards` are all of them, in order.
-pub fn to_hand_out(shards: &[ShardRow]) -> Vec<&ShardRow> {
-    let mut out: Vec<&ShardRow> = Vec::new();
-    for lane in 0..LANES {
-        let open = || open_in_lane(lane, shards);
-        out.extend(open().filter(|one| one.begun));
-        if !open().any(|one| one.begun && !one.passed) {
-            out.extend(open().find(|one| !one.begun));
-        }
+/// The lane that a shard stands in. `shards` are all of the mailing's, in order.
+///
+/// Whatever was begun and can be gone on with is gone on with; then comes what was not begun; and if all of them wait, the
+/// one that waits the shortest.
+pub fn lane_of(shard: u32, shards: &[ShardRow], now: Timestamp) -> Lane<'_> {
+    let open = || shards.iter().filter(|one| one.shard % LANES == shard % LANES && one.state != ShardState::Finished);
+    if let Some(one) = open().find(|one| one.is_handed_over()) {
+        return Lane::Busy(one);
     }
-    out.sort_unstable_by_key(|one| one.shard);
-    out
+    let waits = |one: &&ShardRow| one.due.is_some_and(|due| due > now);
+    let begun = open().filter(|one| one.begun && !waits(one)).min_by_key(|one| (one.due, one.shard));
+    if let Some(one) = begun.or_else(|| open().find(|one| !one.begun)) {
+        return Lane::Next(one, None);
+    }
+    open().min_by_key(|one| (one.due, one.shard)).map_or(Lane::Finished, |one| Lane::Next(one, one.due))
 }
 
-fn open_in_lane(lane: u32, shards: &[ShardRow]) -> impl Iterator<Item = &ShardRow> {
-    shards.iter().filter(move |one| one.shard % LANES == lane && one.state != ShardState::Finished)
+/// The shards to hand over when a mailing is begun again, one of each lane: the one that it has, whose sender may be about to
+/// give it back, or else its next. `shards` are all of them, in order.
+pub fn to_hand_out(shards: &[ShardRow], now: Timestamp) -> Vec<(&ShardRow, Option<Timestamp>)> {
+    let one_of = |lane| match lane_of(lane, shards, now) {
+        // Also one that waits for its time: behind it may be what need not wait.
+        Lane::Busy(one) => Some((one, None)),
+        Lane::Next(one, at) => Some((one, at)),
+        Lane::Finished => None,
+    };
+    (0..LANES).filter_map(one_of).collect()
 }
 
 #[cfg(test)]
@@ -48,52 +62,100 @@ mod tests {
     use crate::mailings::{EntryCounts, MailingId};
     use ShardState::{Finished, Pending, Processing};
 
-    fn shard(shard: u32, state: ShardState, begun: bool, passed: bool) -> ShardRow {
-        ShardRow { state, begun, passed, ..ShardRow::new(&MailingId::of("a.csv", 0), shard, EntryCounts::default()) }
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn shard(shard: u32) -> ShardRow {
+        ShardRow::new(&MailingId::of("a.csv", 0), shard, EntryCounts::default())
     }
 
-    fn numbers(shards: Vec<&ShardRow>) -> Vec<u32> {
-        shards.into_iter().map(|one| one.shard).collect()
+    /// Begun, and given back.
+    fn begun(number: u32, due: Option<Timestamp>) -> ShardRow {
+        ShardRow { begun: true, due, ..shard(number) }
     }
 
+    fn handed(number: u32, state: ShardState) -> ShardRow {
+        let mut one = ShardRow { state, ..shard(number) };
+        one.hand_over(None, None, NOW);
+        one
+    }
+
+    fn finished(number: u32) -> ShardRow {
+        ShardRow { state: Finished, begun: true, ..shard(number) }
+    }
+
+    fn next(lane: Lane<'_>) -> Option<(u32, Option<Timestamp>)> {
+        match lane {
+            Lane::Next(one, at) => Some((one.shard, at)),
+            Lane::Busy(_) | Lane::Finished => None,
+        }
+    }
+
+    fn numbers(shards: &[ShardRow]) -> Vec<u32> {
+        to_hand_out(shards, NOW).into_iter().map(|(one, _)| one.shard).collect()
+    }
+
+    /// Plays senders that now finish a shard, now leave it for later, with pauses in between.
     #[test]
     fn each_shard_has_its_turn_and_no_more_than_the_lanes_at_a_time() {
+        let mut dice = fastrand::Rng::with_seed(7);
         for count in [1, 3, 4, 5, 11, 99] {
-            let mut shards: Vec<_> = (0..count).map(|number| shard(number, Pending, false, false)).collect();
-            first_in_lanes(count).for_each(|number| shards[number as usize].begun = true);
-            while let Some(at) = shards.iter().position(|one| one.begun && one.state != Finished) {
-                let active = shards.iter().filter(|one| one.begun && one.state != Finished).count();
-                assert!(active <= LANES as usize, "{active} at a time");
-                (shards[at].state, shards[at].passed) = (Finished, true);
-                if let Some(next) = next_in_lane(shards[at].shard, &shards).map(|next| next.shard) {
-                    shards[next as usize].begun = true;
+            let (mut shards, mut now) = ((0..count).map(shard).collect::<Vec<_>>(), NOW);
+            first_in_lanes(count).for_each(|number| shards[number as usize].hand_over(None, None, NOW));
+            let mut rounds = 0;
+            while shards.iter().any(|one| one.state != Finished) {
+                rounds += 1;
+                assert!(rounds < 5_000, "it comes to an end: {count}");
+                let active: Vec<_> = shards.iter().filter(|one| one.is_handed_over()).map(|one| one.shard).collect();
+                assert!((1..=LANES as usize).contains(&active.len()), "{active:?} at a time");
+                if dice.u8(..8) == 0 {
+                    // A pause: all are given back; and a resume.
+                    shards.iter_mut().for_each(ShardRow::rests);
+                    let again: Vec<_> =
+                        to_hand_out(&shards, now).into_iter().map(|(one, at)| (one.shard, at)).collect();
+                    again.into_iter().for_each(|(one, at)| shards[one as usize].hand_over(at, None, now));
+                    continue;
+                }
+                let at = active[dice.usize(..active.len())] as usize;
+                now = now.plus_ms(1_000);
+                shards[at].rests();
+                match dice.u8(..3) {
+                    0 => shards[at].due = Some(now.plus_ms(dice.i64(0..20_000))),
+                    _ => shards[at].state = Finished,
+                }
+                if let Some((one, at)) = next(lane_of(at as u32, &shards, now)) {
+                    shards[one as usize].hand_over(at, None, now);
                 }
             }
-            assert!(shards.iter().all(|one| one.state == Finished), "{count}");
         }
     }
 
     #[test]
-    fn a_shard_that_waits_for_a_retry_does_not_hold_up_its_lane() {
-        let waiting = shard(0, Pending, true, true);
-        let lane = [waiting.clone(), shard(3, Finished, true, true), shard(6, Pending, false, false)];
-        assert_eq!(next_in_lane(3, &lane).map(|next| next.shard), Some(6));
-        let lane = [waiting, shard(3, Processing, true, false), shard(6, Pending, false, false)];
-        assert_eq!(next_in_lane(0, &lane), None, "the lane has one");
+    fn a_shard_that_waits_for_a_retry_does_not_hold_up_its_lane_and_is_not_forgotten() {
+        let later = NOW.plus_ms(5_000);
+        let lane = [begun(0, Some(later)), finished(3), shard(6)];
+        assert_eq!(next(lane_of(3, &lane, NOW)), Some((6, None)));
+        assert_eq!(next(lane_of(3, &lane, later)), Some((0, None)), "its time has come");
+        let lane = [begun(0, Some(later)), finished(3), begun(6, Some(later.plus_ms(-1)))];
+        assert_eq!(next(lane_of(6, &lane, NOW)), Some((6, Some(later.plus_ms(-1)))), "all of them wait");
+        let lane = [begun(0, Some(NOW)), handed(3, Processing), shard(6)];
+        assert_eq!(lane_of(0, &lane, NOW), Lane::Busy(&lane[1]), "the lane has one");
+        assert_eq!(lane_of(0, &[finished(0), finished(3)], NOW), Lane::Finished);
     }
 
     #[test]
-    fn what_was_begun_is_handed_out_again_and_a_lane_never_stands_still() {
+    fn begun_again_a_mailing_has_one_of_each_lane() {
         let all = [
-            shard(0, Finished, true, true),
-            shard(1, Processing, true, false),
-            shard(2, Pending, true, true),
-            shard(3, Pending, false, false),
-            shard(4, Pending, false, false),
-            shard(5, Pending, false, false),
-            shard(6, Pending, false, false),
+            finished(0),
+            handed(1, Processing),
+            begun(2, Some(NOW)),
+            shard(3),
+            begun(4, Some(NOW)),
+            shard(5),
+            begun(6, None),
+            begun(7, None),
         ];
-        assert_eq!(numbers(to_hand_out(&all)), [1, 2, 3, 5]);
-        assert_eq!(numbers(to_hand_out(&all[..1])), [0_u32; 0]);
+        assert_eq!(numbers(&all), [6, 1, 2]);
+        assert_eq!(numbers(&[handed(0, Pending), begun(3, None), shard(1)]), [0, 1]);
+        assert_eq!(numbers(&all[..1]), [0_u32; 0]);
     }
 }

@@ -138,6 +138,11 @@ impl EntryCounts {
         }
     }
 
+    /// Those that were sent, or tried for the last time.
+    pub fn tried(&self) -> u64 {
+        self.sent + self.failed + self.unknown
+    }
+
     pub fn open(&self) -> u64 {
         self.pending + self.sending
     }
@@ -161,8 +166,8 @@ pub enum Completion {
 }
 
 /// `shards` is how many there are, `finished` those that say they are, with their counts; `imported` the entries that the
-/// import made, invalid ones included.
-pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: u64) -> Completion {
+/// import made, invalid ones included. Nobody knows those of a file that was not read to its end: what is there is all.
+pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: Option<u64>) -> Completion {
     let done: BTreeSet<u32> =
         finished.iter().filter(|(_, counts)| counts.open() == 0).map(|(shard, _)| *shard).collect();
     let open: Vec<u32> = (0..shards).filter(|shard| !done.contains(shard)).collect();
@@ -170,9 +175,9 @@ pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: u64) -
         return Completion::Open(open);
     }
     let counts = finished.iter().fold(EntryCounts::default(), |all, (_, counts)| all.plus(*counts));
-    match counts.total() {
-        counted if counted == imported => Completion::Complete(counts),
-        counted => Completion::Mismatch { counted, imported },
+    match (counts.total(), imported) {
+        (counted, Some(imported)) if counted != imported => Completion::Mismatch { counted, imported },
+        _ => Completion::Complete(counts),
     }
 }
 
@@ -240,10 +245,12 @@ mod tests {
         }
         let two = EntryCounts { sent: 2, ..EntryCounts::default() };
         let open = EntryCounts { sending: 1, ..two };
-        assert_eq!(completion(2, &[(0, one)], 5), Completion::Open(vec![1]));
-        assert_eq!(completion(2, &[(0, one), (1, open)], 6), Completion::Open(vec![1]));
-        assert_eq!(completion(2, &[(0, one), (1, two)], 5), Completion::Complete(one.plus(two)));
-        assert_eq!(completion(2, &[(1, two), (0, one)], 6), Completion::Mismatch { counted: 5, imported: 6 });
+        assert_eq!(completion(2, &[(0, one)], Some(5)), Completion::Open(vec![1]));
+        assert_eq!(completion(2, &[(0, one), (1, open)], Some(6)), Completion::Open(vec![1]));
+        assert_eq!(completion(2, &[(0, one), (1, two)], Some(5)), Completion::Complete(one.plus(two)));
+        assert_eq!(completion(2, &[(1, two), (0, one)], Some(6)), Completion::Mismatch { counted: 5, imported: 6 });
+        assert_eq!(completion(2, &[(0, one), (1, two)], None), Completion::Complete(one.plus(two)), "nobody knows");
+        assert_eq!(completion(2, &[(0, one)], None), Completion::Open(vec![1]));
         let mut every = EntryCounts::default();
         EntryState::ALL.iter().for_each(|state| every.add(*state));
         assert_eq!((every.total(), every.open()), (8, 2));

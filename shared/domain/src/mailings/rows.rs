@@ -11,6 +11,7 @@ use super::identity::{MOST_SHARDS, MailingId, shards_of};
 use super::jobs::{emit_hand_out, emit_import, emit_shard, uploaded_object};
 use super::mailing::{EntryCounts, MailingState};
 use super::records::Place;
+use super::running_hash::RunningHash;
 use super::shard::ShardState;
 use super::upload::UploadRequest;
 use crate::access::KeyId;
@@ -61,6 +62,12 @@ pub struct ImportProgress {
     /// Recipients and invalid rows of each shard, until the shards' own rows say it.
     #[serde(default)]
     pub by_shard: Vec<(u64, u64)>,
+    /// Of the bytes before the place, of a file whose hash nobody told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<RunningHash>,
+    /// The file was not read to its end, and will not be: what is there of it is what counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 impl Default for ImportProgress {
@@ -73,6 +80,8 @@ impl Default for ImportProgress {
             duplicates: 0,
             invalid: 0,
             by_shard: Vec::new(),
+            hash: None,
+            partial: false,
         }
     }
 }
@@ -100,6 +109,13 @@ impl ImportProgress {
     pub fn of_shard(&self, shard: u32) -> EntryCounts {
         let (pending, invalid) = self.by_shard.get(shard as usize).copied().unwrap_or_default();
         EntryCounts { pending, invalid, ..EntryCounts::default() }
+    }
+
+    /// Of a file that was not read to its end, the rows that were found when all of them had been gone through. An importer
+    /// that died may have made some after its last checkpoint.
+    pub fn correct(&mut self, found: &EntryCounts) {
+        (self.recipients, self.invalid) = (found.total() - found.invalid, found.invalid);
+        self.rows = self.entries() + self.duplicates;
     }
 
     /// Entries that it has made.
@@ -151,6 +167,14 @@ pub struct KeyRow {
     pub body: String,
 }
 
+/// When a mailing was last begun to be sent, and what had been sent and tried by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendingRun {
+    pub since: Timestamp,
+    pub sent: u64,
+    pub tried: u64,
+}
+
 /// The row of a mailing. `version` grows with every change of its state; the import's checkpoints leave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailingRow {
@@ -159,7 +183,7 @@ pub struct MailingRow {
     pub turn: u32,
     /// The API key that uploaded it.
     pub caller: String,
-    /// SHA-256 of the file; unknown for one that is uploaded without saying it.
+    /// SHA-256 of the file; of one that is uploaded without saying it, once it was read to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
     pub object: String,
@@ -209,6 +233,12 @@ pub struct MailingRow {
     pub finished_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<Timestamp>,
+    /// Since it was begun, resumed or asked to send again: what its rate is measured from. None while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<SendingRun>,
+    /// Why it was paused, if nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_for: Option<String>,
     pub version: u64,
 }
 
@@ -249,6 +279,8 @@ impl MailingRow {
             started_at: None,
             finished_at: None,
             last_attempt: None,
+            run: None,
+            paused_for: None,
             version: 1,
         }
     }
@@ -315,8 +347,9 @@ pub struct ShardRow {
     pub cursor_order: u32,
     /// It was handed over at least once.
     pub begun: bool,
-    /// It was gone through once since it was begun: it does not hold up its lane any more.
-    pub passed: bool,
+    /// It was gone through, and the next of its entries waits for this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
     /// The last order to send failed entries again that it follows, and the last that spoke of the unknown ones too.
     #[serde(default)]
     pub retried: u32,
@@ -349,7 +382,7 @@ impl ShardRow {
             cursor: None,
             cursor_order: 0,
             begun: false,
-            passed: false,
+            due: None,
             retried: 0,
             retried_unknown: 0,
             touched: 0,
@@ -379,6 +412,11 @@ impl ShardRow {
 
     pub fn rests(&mut self) {
         (self.emit, self.wake, self.wake_at) = (None, None, None);
+    }
+
+    /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand over.
+    pub fn is_handed_over(&self) -> bool {
+        self.state != ShardState::Finished && self.wake.is_some()
     }
 }
 
@@ -460,6 +498,13 @@ mod tests {
             (progress.of_shard(2).total(), progress.of_shard(0).total(), progress.of_shard(9).total()),
             (2, 0, 0)
         );
+    }
+
+    #[test]
+    fn of_a_file_that_was_not_read_to_its_end_what_is_there_counts() {
+        let mut progress = ImportProgress { rows: 4, recipients: 2, duplicates: 1, invalid: 1, ..Default::default() };
+        progress.correct(&EntryCounts { canceled: 5, invalid: 2, ..EntryCounts::default() });
+        assert_eq!((progress.rows, progress.recipients, progress.invalid, progress.entries()), (8, 5, 2, 7));
     }
 
     #[test]

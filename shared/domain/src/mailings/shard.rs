@@ -36,7 +36,11 @@ pub enum Take {
 pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, now: Timestamp) -> Take {
     let works = matches!(
         mailing,
-        MailingState::Pending | MailingState::Queued | MailingState::Processing | MailingState::Canceled
+        MailingState::Pending
+            | MailingState::Queued
+            | MailingState::Processing
+            | MailingState::Canceled
+            | MailingState::Failed
     );
     match (shard, lease) {
         (ShardState::Finished, _) => Take::Leave,
@@ -147,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_held_mailing_is_not_begun_and_a_canceled_one_is_cleared() {
+    fn a_held_mailing_is_not_begun_and_one_that_is_not_to_be_sent_is_cleared() {
         for (mailing, taken) in [
             (MailingState::Paused, false),
-            (MailingState::Failed, false),
+            (MailingState::Failed, true),
             (MailingState::Completed, false),
             (MailingState::Queued, true),
             (MailingState::Canceled, true),

@@ -37,10 +37,10 @@ pub fn verify_unsubscribe<'s>(secrets: impl IntoIterator<Item = &'s [u8]>, token
 }
 
 /// The headers of RFC 2369 and RFC 8058. `base` is where `/u/…` is found, with https, or mailbox providers ignore it.
-pub fn unsubscribe_headers(base: &str, token: &str) -> [(&'static str, String); 2] {
+pub fn unsubscribe_headers(base: &str, token: &str) -> [(String, String); 2] {
     [
-        ("List-Unsubscribe", format!("<{}>", unsubscribe_url(base, token))),
-        ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()),
+        ("List-Unsubscribe".to_owned(), format!("<{}>", unsubscribe_url(base, token))),
+        ("List-Unsubscribe-Post".to_owned(), "List-Unsubscribe=One-Click".to_owned()),
     ]
 }
 
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn the_headers_are_those_of_one_click() {
         let [list, post] = unsubscribe_headers("https://api.example.com/", "T");
-        assert_eq!(list, ("List-Unsubscribe", "<https://api.example.com/u/T>".to_owned()));
-        assert_eq!(post, ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()));
+        assert_eq!(list, ("List-Unsubscribe".to_owned(), "<https://api.example.com/u/T>".to_owned()));
+        assert_eq!(post, ("List-Unsubscribe-Post".to_owned(), "List-Unsubscribe=One-Click".to_owned()));
     }
 }

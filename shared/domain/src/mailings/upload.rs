@@ -79,6 +79,30 @@ impl UploadRequest {
         fields.finish(request)
     }
 
+    /// What was said, by which a request is known to be the same one again. What was not said is not in it, so that a field
+    /// that comes with a later version does not make another of it.
+    pub fn said(&self) -> String {
+        let content = self.content.as_ref();
+        let text = |part: fn(&MailingContent) -> Option<&String>| content.and_then(part).cloned();
+        let said: [(&str, Option<String>); 13] = [
+            ("file_name", Some(self.file_name.clone())),
+            ("mode", Some(self.mode.as_str().to_owned())),
+            ("encoding", self.options.encoding.map(|encoding| encoding.as_str().to_owned())),
+            ("email_column", self.options.email_column.clone()),
+            ("subject", text(|content| Some(&content.subject))),
+            ("html", text(|content| content.html.as_ref())),
+            ("text", text(|content| content.text.as_ref())),
+            ("from", text(|content| Some(&content.from))),
+            ("reply_to", text(|content| content.reply_to.as_ref())),
+            ("unsubscribe", Some(self.unsubscribe.to_string())),
+            ("list", self.list.clone()),
+            ("sha256", self.sha256.clone()),
+            ("size", self.size.map(|size| size.to_string())),
+        ];
+        let said = said.into_iter().filter_map(|(name, value)| Some([Value::from(name), Value::from(value?)]));
+        Value::from(said.map(|pair| Value::from(pair.to_vec())).collect::<Vec<_>>()).to_string()
+    }
+
     fn read_all(fields: &mut Fields<'_>, file_name: Option<String>) -> Option<Self> {
         let content = MailingContent::read_optional(fields);
         let unsubscribe = fields.optional_bool("unsubscribe").unwrap_or(true);

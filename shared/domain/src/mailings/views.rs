@@ -25,12 +25,15 @@ pub struct MailingView {
     pub total: u64,
     /// Of its entries that are settled, 0 to 1.
     pub progress: f64,
+    /// Of its present run, or of its last.
     pub rate_per_second: Option<f64>,
     pub eta_seconds: Option<u64>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
+    /// A code, if it was paused and nobody had asked for it.
+    pub paused_for: Option<String>,
     pub updated_at: Timestamp,
 }
 
@@ -111,18 +114,20 @@ impl MailingView {
             started_at: row.started_at,
             finished_at: row.finished_at,
             last_attempt: row.last_attempt,
+            paused_for: row.paused_for.clone(),
             updated_at: row.updated_at,
         }
     }
 }
 
-/// Entries that were sent or tried, by the second, since it was begun.
+/// Entries that were sent or tried, by the second, in the present run: not in what lay between two.
 fn rate(row: &MailingRow, counts: &EntryCounts, now: Timestamp) -> Option<f64> {
-    let from = row.started_at?;
+    let run = row.run.filter(|_| row.state == MailingState::Processing || row.finished_at.is_some())?;
     let to = row.finished_at.unwrap_or(now);
-    let elapsed_ms = u64::try_from(to.millis() - from.millis()).ok().filter(|ms| *ms > 0)?;
-    let tried = counts.sent + counts.failed + counts.unknown;
-    Some((ratio(tried * 1_000, elapsed_ms) * 100.0).round() / 100.0)
+    let elapsed_ms = u64::try_from(to.millis() - run.since.millis()).ok().filter(|ms| *ms > 0)?;
+    // Those that failed before and are sent in this run have been tried all the time.
+    let done = counts.tried().saturating_sub(run.tried).max(counts.sent.saturating_sub(run.sent));
+    Some((ratio(done * 1_000, elapsed_ms) * 100.0).round() / 100.0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of rows and milliseconds are far below 2^52")]
@@ -229,5 +234,48 @@ impl EntryView {
 impl From<LineRow> for ReportLine {
     fn from(row: LineRow) -> Self {
         Self { line: row.line, reason: row.reason, of_line: row.of_line }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::KeyId;
+    use crate::mailings::{SendingRun, UploadRequest};
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn processing(run: Option<SendingRun>) -> MailingRow {
+        let asked = UploadRequest::of_csv([("filename", "a.csv")]).expect("a request");
+        let row =
+            MailingRow::new(&asked, 0, &KeyId::parse("0123456789abcdef").expect("an id"), NOW.plus_ms(-86_400_000));
+        MailingRow { state: MailingState::Processing, started_at: Some(NOW.plus_ms(-86_400_000)), run, ..row }
+    }
+
+    fn view(row: &MailingRow, counts: EntryCounts) -> (Option<f64>, Option<u64>) {
+        let view = MailingView::of(row, &[ShardRow::new(&row.mailing_id, 0, counts)], NOW);
+        (view.rate_per_second, view.eta_seconds)
+    }
+
+    #[test]
+    fn a_rate_is_of_the_present_run_and_not_of_the_pause_before_it() {
+        let run = SendingRun { since: NOW.plus_ms(-10_000), sent: 400, tried: 400 };
+        let row = processing(Some(run));
+        let counts = EntryCounts { pending: 300, sent: 500, ..EntryCounts::default() };
+        assert_eq!(view(&row, counts), (Some(10.0), Some(30)), "a hundred in ten seconds");
+        let paused = MailingRow { state: MailingState::Paused, run: None, ..row.clone() };
+        assert_eq!(view(&paused, counts), (None, None));
+        assert_eq!(view(&MailingRow { state: MailingState::Queued, ..row }, counts), (None, None), "not begun again");
+    }
+
+    #[test]
+    fn what_had_failed_and_is_sent_again_counts_in_the_run_that_sends_it() {
+        let run = SendingRun { since: NOW.plus_ms(-10_000), sent: 900, tried: 1_000 };
+        let row = processing(Some(run));
+        let counts = EntryCounts { pending: 50, sent: 950, ..EntryCounts::default() };
+        assert_eq!(view(&row, counts), (Some(5.0), Some(10)));
+        let over = MailingRow { state: MailingState::Completed, finished_at: Some(NOW.plus_ms(-5_000)), ..row };
+        let all = EntryCounts { sent: 1_000, ..EntryCounts::default() };
+        assert_eq!(view(&over, all), (Some(20.0), None));
     }
 }

@@ -75,6 +75,7 @@ pub(crate) fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
         text: text.map(str::to_owned),
         html: html.map(str::to_owned),
         reply_to: reply_to.map(str::to_owned),
+        headers: Vec::new(),
     })
 }
 

@@ -1,8 +1,8 @@
 //! A mailing is begun by its first sender, and ended by whoever finishes its last shard.
 
 use umavez_domain::mailings::{
-    Completion, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, ShardState, completion,
-    move_mailing,
+    Completion, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, SendingRun, ShardState,
+    completion, move_mailing,
 };
 
 use super::{Mailings, ROUNDS};
@@ -21,7 +21,9 @@ impl Mailings {
             };
             let now = invocation.current();
             let started_at = row.started_at.or(Some(now));
-            let mut after = MailingRow { state, started_at, last_attempt: Some(now), ..row.clone() };
+            let counts = self.counts(invocation, &row.mailing_id).await?;
+            let run = Some(SendingRun { since: now, sent: counts.sent, tried: counts.tried() });
+            let mut after = MailingRow { state, started_at, last_attempt: Some(now), run, ..row.clone() };
             if row.wake.is_none() {
                 after.is_watched(now);
             }
@@ -48,13 +50,19 @@ impl Mailings {
                 .filter(|shard| shard.state == ShardState::Finished)
                 .map(|shard| (shard.shard, shard.counts))
                 .collect();
-            let found = completion(row.shards, &finished, row.progress.entries());
-            if row.import != ImportState::Done || !matches!(found, Completion::Complete(_)) {
+            let partial = row.progress.partial;
+            let found = completion(row.shards, &finished, (!partial).then(|| row.progress.entries()));
+            let imported = matches!(row.import, ImportState::Done | ImportState::Failed);
+            let Completion::Complete(counts) = &found else { return Ok(Some((found, None))) };
+            if !imported {
                 return Ok(Some((found, None)));
             }
             // An order that a shard has not followed yet will reopen it.
             let ordered = shards.iter().any(|shard| shard.retried < row.retry);
             let mut after = row.clone();
+            if partial {
+                after.progress.correct(counts);
+            }
             match move_mailing(row.state, MailingEvent::Finished, row.is_ready()) {
                 _ if ordered && row.state != MailingState::Canceled => return Ok(Some((found, None))),
                 Move::To(state) => {

@@ -7,19 +7,19 @@ use umavez_domain::time::Timestamp;
 
 use super::{Mailings, ROUNDS};
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Write, Written, read_row};
+use crate::store::{Condition, StoreError, Write, Written};
 
 impl Mailings {
     /// Hands a shard over, if nobody has done so since it was read.
     pub(super) fn handing_over(
         &self,
         seen: &ShardRow,
-        id: Option<String>,
+        not_before: Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Write, StoreError> {
         let mut after = seen.clone();
         let lease_over = seen.lease.as_ref().is_none_or(|lease| lease.is_over(now));
-        after.hand_over(None, id, now);
+        after.hand_over(not_before.filter(|at| *at > now), None, now);
         // Whoever works on it is looked after by its lease.
         if seen.state == ShardState::Processing && !lease_over {
             (after.wake, after.wake_at) = (seen.wake.clone(), seen.wake_at.clone());
@@ -30,41 +30,37 @@ impl Mailings {
         Ok(write.when(unchanged))
     }
 
-    /// Hands the shards of a mailing to senders that stand still: after content, resume, cancel, or an order to send failed
-    /// entries again. Done twice, a shard is handed over twice, which its lease makes the same.
+    /// Hands a shard of each lane of a mailing to senders: after content, resume, cancel, or an order to send failed entries
+    /// again. Done twice, a shard is handed over twice, which its lease makes the same.
     pub async fn hand_out(&self, invocation: &Invocation, id: &MailingId) -> Result<usize, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(0) };
         if !is_worked_on(&row) {
             return Ok(0);
         }
-        let now = invocation.current();
-        let shards = self.shards(invocation, id).await?;
-        let reopened = shards.iter().map(|shard| self.follow_order(invocation, &row, shard));
-        let shards = try_join_all(reopened).await?;
-        let to_hand_out = to_hand_out(&shards);
-        for shard in &to_hand_out {
-            self.hand_over(invocation, shard, now).await?;
+        if row.import == ImportState::Failed && self.shards(invocation, id).await?.is_empty() {
+            self.make_shards(invocation, &row).await?;
         }
-        match to_hand_out.is_empty() {
-            // Every shard is finished: it only has to be ended.
-            true => drop(self.complete(invocation, id).await?),
-            false => self.handed_out(invocation, row).await?,
-        }
-        Ok(to_hand_out.len())
-    }
-
-    /// Until it is handed over, by whoever: a sender may have given it back since it was read.
-    async fn hand_over(&self, invocation: &Invocation, shard: &ShardRow, now: Timestamp) -> Result<(), StoreError> {
-        let mut seen = shard.clone();
         for _ in 0..ROUNDS {
-            let write = self.handing_over(&seen, None, now)?;
-            match self.store.write(invocation, write).await? {
-                Written::New | Written::Mine => return Ok(()),
-                Written::Refused(None) => return Ok(()),
-                Written::Refused(Some(item)) => seen = read_row(item)?,
+            let now = invocation.current();
+            let shards = self.shards(invocation, id).await?;
+            let reopened = shards.iter().map(|shard| self.follow_order(invocation, &row, shard));
+            let shards = try_join_all(reopened).await?;
+            let to_hand_out = to_hand_out(&shards, now);
+            if to_hand_out.is_empty() {
+                // Every shard is finished: it only has to be ended.
+                self.complete(invocation, id).await?;
+                return Ok(0);
             }
-            if seen.state == ShardState::Finished || seen.emits != shard.emits {
-                return Ok(());
+            let mut refused = false;
+            for (shard, not_before) in &to_hand_out {
+                let write = self.handing_over(shard, *not_before, now)?;
+                refused |= matches!(self.store.write(invocation, write).await?, Written::Refused(_));
+            }
+            // A sender has given one back, or gone on to the next of its lane, since they were read: all are looked at again.
+            if !refused {
+                let count = to_hand_out.len();
+                self.handed_out(invocation, row).await?;
+                return Ok(count);
             }
         }
         Err(StoreError::Conflict)
@@ -101,7 +97,7 @@ impl Mailings {
         let concerned = shard.counts.failed > 0 || unknown;
         let mut after = ShardRow { retried: mailing.retry, retried_unknown: mailing.retry_unknown, ..shard.clone() };
         if shard.state == ShardState::Finished && concerned {
-            after = ShardRow { state: ShardState::Pending, begun: false, passed: false, cursor: None, ..after };
+            after = ShardRow { state: ShardState::Pending, begun: false, due: None, cursor: None, ..after };
         }
         let unchanged = Condition::all([
             Condition::is("state", shard.state.as_str()),
@@ -122,5 +118,10 @@ impl Mailings {
 pub(super) fn is_worked_on(row: &MailingRow) -> bool {
     let canceled = row.state == MailingState::Canceled;
     let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
-    row.import == ImportState::Done && (canceled || open && row.is_ready())
+    match row.import {
+        ImportState::Done => canceled || open && row.is_ready(),
+        // It had come to its shards, and something may be there.
+        ImportState::Failed => row.shards > 0 && row.progress.partial,
+        ImportState::AwaitingUpload | ImportState::Queued | ImportState::Running => false,
+    }
 }

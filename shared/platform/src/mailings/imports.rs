@@ -8,7 +8,7 @@ use umavez_domain::keys::{self, Wake};
 use umavez_domain::mailings::jobs::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
-    ShardRow, first_in_lanes, move_mailing,
+    RunningHash, ShardRow, first_in_lanes, move_mailing,
 };
 use umavez_domain::time::Timestamp;
 
@@ -167,8 +167,10 @@ impl Mailings {
             }
             let now = invocation.current();
             // From here on the shards' own rows say what is in them.
-            let told = ImportProgress { by_shard: Vec::new(), ..progress.clone() };
-            let mut after = MailingRow { import: ImportState::Done, progress: told, ..row.clone() };
+            let told = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
+            let found = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
+            let content_hash = row.content_hash.clone().or(found);
+            let mut after = MailingRow { import: ImportState::Done, progress: told, content_hash, ..row.clone() };
             after.recoveries = 0;
             after.rests();
             if !self.fits(invocation, &row, progress).await? {
@@ -203,15 +205,17 @@ impl Mailings {
         Err(StoreError::Conflict)
     }
 
-    /// The file cannot be imported: the mailing has failed, and its name is free, in one transaction. `held` is the
-    /// importer's; nobody has one for a file that did not come.
+    /// The file cannot be imported: the mailing has failed, and its name is free, in one transaction. What is there of it is
+    /// handed out, to be told that it will not be sent. `found` is the importer's lease, and how far it came; nobody has one
+    /// for a file that did not come.
     pub async fn import_failed(
         &self,
         invocation: &Invocation,
-        held: Option<&Held>,
+        found: Option<(&Held, &ImportProgress)>,
         id: &MailingId,
         problem: ImportProblem,
     ) -> Result<Option<MailingRow>, StoreError> {
+        let held = found.map(|(held, _)| held);
         for _ in 0..ROUNDS {
             let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
             let Move::To(state) = move_mailing(row.state, MailingEvent::Unreadable, row.is_ready()) else {
@@ -230,6 +234,14 @@ impl Mailings {
                 ..row.clone()
             };
             after.rests();
+            if let Some((_, progress)) = found {
+                after.progress = progress.clone();
+                // What an importer before this one made of a file that is gone cannot be read again.
+                if progress.entries() > 0 || matches!(problem.cause, ImportCause::Object(_)) {
+                    after.progress.partial = true;
+                    after.hand_out(now);
+                }
+            }
             let name = Write::update(&self.table, keys::mailing_name(&row.file_name))
                 .remove("mailing_id")
                 .set_number("turn", row.turn + 1)
@@ -245,6 +257,19 @@ impl Mailings {
             }
         }
         Err(StoreError::Conflict)
+    }
+
+    /// The rows of the shards of a mailing whose import failed. (With the mailing's own, its name's and these, its failure
+    /// would be more than a transaction takes.)
+    pub(super) async fn make_shards(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
+        let id = &row.mailing_id;
+        let shard = |number| {
+            let shard = ShardRow::new(id, number, row.progress.of_shard(number));
+            Ok(Write::put(&self.table, keys::mailing_shard(id, number), &shard)?.when(Condition::Absent))
+        };
+        let shards = (0..row.shards).map(shard).collect::<Result<Vec<_>, StoreError>>()?;
+        // Refused, they were made by another.
+        self.store.transact(invocation, shards).await.map(drop)
     }
 
     /// Whether another has the lease by now.

@@ -108,8 +108,8 @@ impl Mailings {
     ) -> Result<(Vec<LineRow>, Option<u64>), StoreError> {
         use futures::{StreamExt, TryStreamExt};
         const AT_ONCE: usize = 16;
-        // Lines are spread evenly over the shards.
-        let share = (limit * 2 / usize::try_from(mailing.shards.max(1)).unwrap_or(1)).clamp(16, limit + 1);
+        // Lines are spread evenly over the shards; of none more than are wanted.
+        let share = (limit * 2 / usize::try_from(mailing.shards.max(1)).unwrap_or(1)).max(16).min(limit + 1);
         let of_shard = |shard: u32| async move {
             let of = SliceOf {
                 table: &self.table,

@@ -1,5 +1,7 @@
 //! What people ask of a mailing: content, pause, resume, cancel, and to send failed entries again.
 
+use std::collections::BTreeMap;
+
 use umavez_domain::keys;
 use umavez_domain::mailings::{
     ContentRequest, EntryCounts, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, Order, list_of,
@@ -25,6 +27,8 @@ pub enum Ordered {
     Refused(Box<MailingRow>),
     /// There was another order with this key.
     KeyReused,
+    /// The content names what is no column of the file: in which field, and what.
+    Misfits(BTreeMap<&'static str, Vec<String>>),
     NoMailing,
 }
 
@@ -36,12 +40,13 @@ pub struct Retry {
 }
 
 impl Mailings {
-    /// Pause, resume or cancel.
+    /// Pause, resume or cancel. `why` is the code of a pause that nobody asked for.
     pub async fn order(
         &self,
         invocation: &Invocation,
         id: &MailingId,
         event: MailingEvent,
+        why: Option<&str>,
     ) -> Result<Ordered, StoreError> {
         let mut met = self.get(invocation, id).await?;
         for _ in 0..ROUNDS {
@@ -51,7 +56,10 @@ impl Mailings {
                 Move::Already => return Ok(Ordered::Already(Box::new(row))),
                 Move::Refused => return Ok(Ordered::Refused(Box::new(row))),
             };
-            let mut after = MailingRow { state, ..row.clone() };
+            let mut after = MailingRow { state, paused_for: why.map(str::to_owned), ..row.clone() };
+            if state == MailingState::Paused {
+                after.run = None;
+            }
             let imported = row.import == ImportState::Done;
             match state {
                 // While it is imported, the importer's own emission and time are its business.
@@ -97,6 +105,11 @@ impl Mailings {
                 && same_list
             {
                 return Ok(Ordered::Already(Box::new(row)));
+            }
+            // Of the row that the write is conditional on: an import that ends meanwhile is met in the next round.
+            let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
+            if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
+                return Ok(Ordered::Misfits(misfits));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
             if !open || row.started_at.is_some() {
@@ -171,7 +184,7 @@ impl Mailings {
     }
 
     /// Of all shards.
-    async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
+    pub(super) async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
         let shards = self.shards(invocation, id).await?;
         Ok(shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)))
     }

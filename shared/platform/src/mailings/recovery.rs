@@ -146,8 +146,7 @@ impl Mailings {
                 after.hand_to_importer(now);
                 Recovered::Import
             }
-            ImportState::Failed => return Ok(Recovered::Left),
-            ImportState::Done => {
+            ImportState::Done | ImportState::Failed => {
                 let shards = self.shards(invocation, id).await?;
                 let ordered = shards.iter().any(|shard| shard.retried < row.retry);
                 match self.complete(invocation, id).await? {
@@ -162,7 +161,7 @@ impl Mailings {
                     }
                     Some((Completion::Open(_), _)) | None => {}
                 }
-                let still = to_hand_out(&shards).into_iter().any(|shard| shard.wake.is_none());
+                let still = to_hand_out(&shards, now).into_iter().any(|(shard, _)| !shard.is_handed_over());
                 let told = row.emit.is_some() || ordered;
                 match is_worked_on(&row) && (still || told) {
                     true => after.hand_out(now),

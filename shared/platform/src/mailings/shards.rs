@@ -5,7 +5,8 @@ use umavez_domain::keys;
 use umavez_domain::lease::Lease;
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
-    AfterPass, EntryCounts, LEASE_MS, MailingId, MailingRow, ShardRow, ShardState, Take, after_pass, next_in_lane, take,
+    AfterPass, EntryCounts, LEASE_MS, Lane, MailingId, MailingRow, ShardRow, ShardState, Take, after_pass, lane_of,
+    take,
 };
 use umavez_domain::time::Timestamp;
 
@@ -70,8 +71,9 @@ impl Mailings {
             Take::Leave if seen.state == ShardState::Finished => return Ok(Taken::Finished),
             Take::Leave => return Ok(Taken::NothingToDo),
         };
-        // It was handed over again since: whoever has that word does it, at its time.
-        if work.seq < seen.emits && work.seq > 0 {
+        // It was handed over again since: whoever has that word does it, at its time. Or it rests: its lane has another, and
+        // hands it over in its turn.
+        if work.seq < seen.emits && work.seq > 0 || !seen.is_handed_over() {
             return Ok(Taken::NothingToDo);
         }
         let held = Held { owner: invocation.request_id.clone(), epoch, until };
@@ -80,6 +82,7 @@ impl Mailings {
             state: ShardState::Processing,
             lease: Some(lease),
             last_attempt: Some(now),
+            due: None,
             emit: None,
             ..seen.clone()
         };
@@ -165,8 +168,8 @@ impl Mailings {
         })
     }
 
-    /// The shard was gone through and counted. It is finished, or handed over again for what waits; and the next of its
-    /// lane is handed over with that.
+    /// The shard was gone through and counted: it is finished, or waits. With that, the next of its lane is handed over, which
+    /// may be the same one at its time.
     pub async fn pass_ended(
         &self,
         invocation: &Invocation,
@@ -187,21 +190,38 @@ impl Mailings {
                 return Ok(Finished::Changed);
             }
             let now = invocation.current();
-            let mut after = ShardRow { counts, cursor: None, passed: true, recoveries: 0, ..seen.clone() };
+            let mut after = ShardRow { counts, cursor: None, recoveries: 0, ..seen.clone() };
+            after.rests();
             if let Some(lease) = &mut after.lease {
                 lease.lease_until = now.millis();
             }
             let ended = match after_pass(&counts, next_look, now) {
                 AfterPass::Finished => {
                     after.state = ShardState::Finished;
-                    after.rests();
                     Finished::Yes
                 }
                 AfterPass::Again { not_before } => {
-                    after.state = ShardState::Pending;
-                    after.hand_over(Some(not_before).filter(|at| *at > now), None, now);
+                    (after.state, after.due) = (ShardState::Pending, Some(not_before));
                     Finished::Again
                 }
+            };
+            let with_this: Vec<_> =
+                shards.iter().map(|one| if one.shard == after.shard { &after } else { one }.clone()).collect();
+            let other = match lane_of(after.shard, &with_this, now) {
+                Lane::Next(next, at) if next.shard == after.shard => {
+                    after.hand_over(at.filter(|at| *at > now), None, now);
+                    None
+                }
+                Lane::Next(next, at) => Some(self.handing_over(next, at, now)?),
+                // It stays the lane's: two that relied on each other would both be forgotten.
+                Lane::Busy(one) => {
+                    let handed_over = Condition::all([
+                        Condition::has("wake"),
+                        Condition::is_not("state", ShardState::Finished.as_str()),
+                    ]);
+                    Some(Write::check(&self.table, keys::mailing_shard(id, one.shard), handed_over))
+                }
+                Lane::Finished => None,
             };
             // It is this sender's, and as it was when its entries were counted.
             let counted = Condition::all([
@@ -213,9 +233,7 @@ impl Mailings {
             ]);
             let key = keys::mailing_shard(id, seen.shard);
             let mut writes = vec![Write::changes(&self.table, key, seen, &after)?.when(counted)];
-            if let Some(next) = next_in_lane(seen.shard, &shards) {
-                writes.push(self.handing_over(next, None, now)?);
-            }
+            writes.extend(other);
             if self.store.transact(invocation, writes).await? == Transacted::Done {
                 return Ok(ended);
             }

@@ -65,7 +65,6 @@ pub struct Mail<'a> {
     pub attempt: u32,
     pub to: &'a str,
     pub email: &'a Email,
-    pub headers: &'a [(&'a str, String)],
 }
 
 impl Providers {
@@ -88,7 +87,7 @@ impl Providers {
         let limit = limit.min(self.config.timeout);
         match content {
             Content::Email(email) => {
-                let mail = Mail { id: &row.id, attempt, to: &row.to, email, headers: &[] };
+                let mail = Mail { id: &row.id, attempt, to: &row.to, email };
                 self.send_mail(&mail, limit).await
             }
             Content::Telegram(content) => {
@@ -123,7 +122,7 @@ impl Providers {
     /// Makes the one call that an attempt to send a mail is, within `limit`.
     pub async fn send_mail(&self, mail: &Mail<'_>, limit: Duration) -> Outcome {
         let (limit, email) = (limit.min(self.config.timeout), mail.email);
-        let Some(content) = email_content(email, mail.headers) else {
+        let Some(content) = email_content(email) else {
             return Outcome::Permanent { code: code::REJECTED, suppress: false };
         };
         let call = self
@@ -146,14 +145,14 @@ impl Providers {
     }
 }
 
-fn email_content(email: &Email, headers: &[(&str, String)]) -> Option<EmailContent> {
+fn email_content(email: &Email) -> Option<EmailContent> {
     let utf8 = |text: &str| SesContent::builder().data(text).charset("UTF-8").build().ok();
     let body = Body::builder()
         .set_text(email.text.as_deref().and_then(utf8))
         .set_html(email.html.as_deref().and_then(utf8))
         .build();
-    let header = |(name, value): &(&str, String)| MessageHeader::builder().name(*name).value(value).build().ok();
-    let headers = headers.iter().map(header).collect::<Option<Vec<_>>>()?;
+    let header = |(name, value): &(String, String)| MessageHeader::builder().name(name).value(value).build().ok();
+    let headers = email.headers.iter().map(header).collect::<Option<Vec<_>>>()?;
     let message = Message::builder().subject(utf8(&email.subject)?).body(body);
     let message = message.set_headers(Some(headers).filter(|headers| !headers.is_empty())).build();
     Some(EmailContent::builder().simple(message).build())

@@ -18,6 +18,8 @@ use crate::processes;
 pub struct Imported {
     pub micros_per_row: f64,
     pub peak_megabytes: f64,
+    /// Invocations that it took.
+    pub turns: usize,
     /// Rows of each partition.
     shards: Vec<usize>,
 }
@@ -63,9 +65,10 @@ pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
     let imported = Imported {
         micros_per_row: processes::seconds(pids[0]) * 1e6 / rows as f64,
         peak_megabytes: processes::peak_megabytes(pids[0]),
+        turns,
         shards,
     };
-    let Imported { micros_per_row, peak_megabytes, shards } = &imported;
+    let Imported { micros_per_row, peak_megabytes, turns, shards } = &imported;
     println!(
         "{name:<44} {rows:>12} {micros_per_row:>9.1} {peak_megabytes:>8.1} {:>8.0} {turns:>6} {:>7} {:>7} {:>7} {:>9.3}",
         rows as f64 / seconds,

@@ -1,6 +1,7 @@
 //! One mailing from its file to SENT: who asked what of the stores for it.
 
 use serde_json::json;
+use umavez_domain::keys;
 use umavez_local::calls::Call;
 use umavez_tests::World;
 
@@ -44,8 +45,14 @@ impl Sent {
         [self.both(), self.beside.clone()].concat()
     }
 
-    pub fn write_units_of_one(&self) -> f64 {
-        prices::write_units(&self.both()) / self.recipients as f64
+    /// Of the recipient's own row: made, claimed and settled.
+    pub fn entry_units_of_one(&self) -> f64 {
+        prices::write_units(&part(&self.both(), is_of_entries)) / self.recipients as f64
+    }
+
+    /// Of what many recipients share: leases, checkpoints, shards, slots.
+    pub fn other_units_of_one(&self) -> f64 {
+        prices::write_units(&part(&self.both(), |call| !is_of_entries(call))) / self.recipients as f64
     }
 
     fn both(&self) -> Vec<Call> {
@@ -71,12 +78,9 @@ impl Sent {
         };
         row("import: entries", &Sum::of(&part(importer, is_of_entries)));
         row("import: lease, checkpoints, shards", &Sum::of(&part(importer, |call| !is_of_entries(call))));
-        // Each was sent by its first attempt: claimed by one request, and settled by one.
-        let twice = 2.0 * *recipients as f64;
-        let settled = Sum { requests: twice, write: twice, read: 0.0 };
-        row("sending: claims and outcomes", &settled);
-        let others = part(sender, |call| !is_of_slots(call) && !is_mail(call));
-        row("sending: leases, shards, reads", &Sum::of(&others).without(&settled));
+        row("sending: claims and outcomes", &Sum::of(&part(sender, is_of_entries)));
+        let others = part(sender, |call| !is_of_slots(call) && !is_mail(call) && !is_of_entries(call));
+        row("sending: leases, shards, reads", &Sum::of(&others));
         row("sending: slots", &Sum::of(&part(sender, is_of_slots)));
         row("sending: mails", &Sum::of(&part(sender, is_mail)));
         row("import to SENT", &Sum::of(&self.both()));
@@ -95,10 +99,6 @@ impl Sum {
     fn of(calls: &[Call]) -> Self {
         Self { requests: calls.len() as f64, write: prices::write_units(calls), read: prices::read_units(calls) }
     }
-
-    fn without(&self, part: &Self) -> Self {
-        Self { requests: self.requests - part.requests, write: self.write - part.write, read: self.read - part.read }
-    }
 }
 
 fn part(calls: &[Call], which: impl Fn(&Call) -> bool) -> Vec<Call> {
@@ -106,7 +106,8 @@ fn part(calls: &[Call], which: impl Fn(&Call) -> bool) -> Vec<Call> {
 }
 
 fn is_of_entries(call: &Call) -> bool {
-    call.operation == "BatchExecuteStatement"
+    let of_one = || call.key.as_ref().is_some_and(|key| key.contains(keys::MAILING_ENTRY_PREFIX));
+    call.operation == "BatchExecuteStatement" || call.operation == "UpdateItem" && of_one()
 }
 
 /// A sender changes no row of that table but the bucket's.

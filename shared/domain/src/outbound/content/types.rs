@@ -23,6 +23,9 @@ pub struct Email {
     pub html: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
+    /// Those of the product itself: a caller cannot name any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
 }
 
 /// `text` is the caption where there is `media`.

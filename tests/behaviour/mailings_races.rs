@@ -1,0 +1,255 @@
+//! Mailings among others: late workers, several senders, one limit for all mail, deliveries that come twice.
+
+use std::time::Duration;
+
+use serde_json::json;
+use umavez_domain::keys;
+use umavez_domain::mailings::jobs::ShardWork;
+use umavez_domain::mailings::{EntryCounts, EntryState, MailingId, MailingRow};
+use umavez_domain::outbound::{Verdict, code};
+use umavez_local::calls::Call;
+use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Finished, Mailings, ShardTurn, Taken};
+use umavez_tests::{Expected, World, play_with};
+
+use crate::mailings::{content_without_columns, entries, mailing, order, recipients, sending, upload, upload_to};
+use crate::mailings_sending::{at_ses, file, mails, rate, shards, status, until_sent};
+
+const SEND_QUEUE: &str = "umavez-dev-mailing-send";
+
+fn at_queue(source: &str, action: DeliveryAction, times: u64, seconds: u64) -> Fault {
+    Fault::Delivery(DeliveryFault { source: source.to_owned(), nth: 1, times, action, seconds })
+}
+
+/// A worker of the test's own, as late as is said.
+fn worker(world: &World, name: &str, late: Duration) -> Invocation {
+    let late = i64::try_from(late.as_millis()).expect("not so late");
+    Invocation::new(name, world.now().plus_ms(late), Duration::from_secs(60))
+}
+
+/// A mailing whose first shard was handed over, and reaches its sender in an hour.
+async fn handed_over(world: &World, recipients: usize) -> (Mailings, MailingRow) {
+    world.stack.add_fault(at_queue(SEND_QUEUE, DeliveryAction::Late, 1, 3_600)).await.expect("armed");
+    let id = upload(world, "a.csv", &file(recipients), &content_without_columns()).await;
+    world.drain().await;
+    let table = world.stack.output("MailingsTable").expect("a table").to_owned();
+    let mailings = Mailings { store: world.store.clone(), table };
+    let id = MailingId::parse(&id).expect("an id");
+    let row = mailings.get(&world.invocation(), &id).await.expect("an answer").expect("a mailing");
+    (mailings, row)
+}
+
+async fn take(mailings: &Mailings, worker: &Invocation, row: &MailingRow) -> Taken {
+    let work = ShardWork { mailing: row.mailing_id.clone(), shard: 0, seq: 1 };
+    mailings.take_shard(worker, row, &work).await.expect("an answer")
+}
+
+fn mine(taken: Taken) -> ShardTurn {
+    match taken {
+        Taken::Mine(turn) => *turn,
+        other => panic!("not taken: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_late_worker_changes_nothing_of_a_shard() {
+    play_with(sending(3), async |world| {
+        let (mailings, row) = handed_over(world, 3).await;
+        let (a, b) = (worker(world, "a", Duration::ZERO), worker(world, "b", Duration::from_secs(31)));
+        let mut of_a = mine(take(&mailings, &a, &row).await);
+        let at_once = worker(world, "c", Duration::from_secs(20));
+        assert!(matches!(take(&mailings, &at_once, &row).await, Taken::Busy(_)), "its lease is not over");
+        let mut of_b = mine(take(&mailings, &b, &row).await);
+        assert_eq!((of_a.held.epoch, of_b.held.epoch), (1, 2));
+        let before = shards(world).await;
+        assert!(!mailings.keep_shard(&a, &mut of_a).await.expect("an answer"));
+        for again in [None, Some(a.current())] {
+            assert!(!mailings.give_back(&a, &of_a, again).await.expect("an answer"));
+        }
+        let none_open = EntryCounts { canceled: 3, ..EntryCounts::default() };
+        let ended = mailings.pass_ended(&a, &of_a, none_open, None).await.expect("an answer");
+        assert_eq!(ended, Finished::Lost);
+        assert_eq!(shards(world).await, before, "nothing is changed by it");
+        assert!(mailings.keep_shard(&b, &mut of_b).await.expect("an answer"));
+        assert!(mailings.give_back(&b, &of_b, Some(b.now)).await.expect("an answer"));
+        // The word that came late has nothing to say any more.
+        world.advance(Duration::from_secs(3_700)).await;
+        assert_eq!(status(world, row.mailing_id.as_str()).await, "COMPLETED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_given_up_is_settled_by_its_own_answer_and_not_repeated() {
+    play_with(sending(1), async |world| {
+        let (mailings, row) = handed_over(world, 2).await;
+        let (a, b) = (worker(world, "a", Duration::ZERO), worker(world, "b", Duration::from_secs(31)));
+        let turn = mine(take(&mailings, &a, &row).await);
+        let page = mailings.entries(&a, &turn.row, None, 100).await.expect("an answer");
+        let entry = &page.entries[0];
+        let begun = Attempt { number: 1, settle_by: a.current().plus_ms(25_000), order: 0 };
+        assert_eq!(mailings.claim(&a, &turn.held, entry, begun).await.expect("an answer"), Claim::Yes);
+        assert_eq!(mailings.claim(&a, &turn.held, entry, begun).await.expect("an answer"), Claim::Lost, "once");
+        let next = mine(take(&mailings, &b, &row).await);
+        let page = mailings.entries(&b, &next.row, None, 100).await.expect("an answer");
+        let sending = page.entries.iter().find(|one| one.row.state == EntryState::Sending).expect("it is under way");
+        assert!(mailings.lost(&b, sending, 0).await.expect("an answer"));
+        assert!(!mailings.lost(&b, sending, 0).await.expect("an answer"), "it is unknown already");
+        // Its sender answers after all: not sent, to be tried again. That is not for it to say any more.
+        let again = Verdict::Failed { code: code::NOT_CALLED, suppress: false };
+        let settled = mailings.settle(&a, entry, 1, &again).await.expect("an answer");
+        assert_eq!(settled, EntrySettled::Now(EntryState::Failed));
+        let sent = Verdict::Sent { provider_id: "x".to_owned() };
+        let settled = mailings.settle(&b, &Entry { id: entry.id.clone(), row: sending.row.clone() }, 1, &sent).await;
+        assert_eq!(settled.expect("an answer"), EntrySettled::Known(EntryState::Failed), "the first word counts");
+        assert!(mailings.give_back(&b, &next, Some(b.now)).await.expect("an answer"));
+        world.advance(Duration::from_secs(3_700)).await;
+        let told = mailing(world, row.mailing_id.as_str()).await;
+        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        assert_eq!(told["counts"]["sent"], 1, "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_is_suppressed_during_a_mailing_is_left_out_after_a_sub_batch() {
+    play_with(rate(25, 119), async |world| {
+        let id = upload(world, "a.csv", &file(120), &content_without_columns()).await;
+        until_sent(world, 3).await;
+        // In the order in which they are sent.
+        let last = entries(world, &id, "").await.pop().expect("an entry")["email"].clone();
+        let put = world.post("/suppressions", &json!({"channel": "email", "to": last})).await;
+        assert!(put.status < 300, "{}", put.body);
+        let by_then = mails(world);
+        assert!(by_then + 25 < 120, "it is not among the next sub-batch: {by_then}");
+        world.drain().await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["suppressed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        assert_eq!(entries(world, &id, "status=SUPPRESSED").await[0]["email"], last);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pause_holds_each_sender_after_a_sub_batch() {
+    let world = World::start(rate(150, 0)).await;
+    let pad = "x".repeat(500);
+    let rows: String = (0..400).map(|n| format!("user{n}@example.com,{pad}\n")).collect();
+    let id = upload(&world, "a.csv", &format!("email,pad\n{rows}"), &content_without_columns()).await;
+    until_sent(&world, 40).await;
+    assert_eq!(order(&world, &id, "pause").await.status, 200);
+    let by_then = mails(&world);
+    world.drain().await;
+    let (sent, senders) = (mails(&world), 3);
+    assert!(shards(&world).await.len() > senders, "there is more than one shard for each");
+    assert!(sent <= by_then + 25 * senders, "{by_then} by then, and {sent} in the end");
+    let told = mailing(&world, &id).await;
+    assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("PAUSED"), &json!(sent)), "{told}");
+    world.audit(Expected { sent, ..Expected::default() }).await;
+    world.stack.stop().await.expect("the stack stops");
+}
+
+#[tokio::test]
+async fn mailings_and_single_mails_have_one_limit() {
+    const EACH: usize = 30;
+    play_with(rate(40, 2 * EACH), async |world| {
+        let begun = world.now();
+        upload(world, "a.csv", &file(EACH), &content_without_columns()).await;
+        for n in 0..EACH {
+            let content = json!({"subject": "Oi", "text": "Oi", "from": "loja@example.com"});
+            let message = json!({"channel": "email", "to": format!("single{n}@example.com"), "content": content});
+            let accepted = world.post_with_key(&format!("single-{n}"), "/outbound/messages", &message).await;
+            assert_eq!(accepted.status, 202, "{}", accepted.body);
+        }
+        world.drain().await;
+        let bucket = keys::rate_of_sender("email", "ses");
+        let rows = world.rows("OutboundTable").await;
+        let buckets: Vec<_> =
+            rows.iter().filter(|row| row["free_at_us"].is_number() && row["sk"] == "SENDER").collect();
+        assert_eq!(buckets.len(), 1, "one for all mail: {buckets:?}");
+        assert_eq!(buckets[0]["pk"], bucket.pk.as_str());
+        // Each slot moved it on by 25 ms: as many as were sent, whoever sent them.
+        let moved_us = buckets[0]["free_at_us"].as_i64().expect("a number") - begun.millis() * 1_000;
+        assert!(moved_us >= 2 * EACH as i64 * 25_000, "{moved_us} µs for {} mails", 2 * EACH);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_recipient_costs_three_write_units() {
+    const COUNT: usize = 100;
+    play_with(sending(COUNT), async |world| {
+        let id = upload(world, "a.csv", &file(COUNT), &content_without_columns()).await;
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+        let of_its_row = |call: &&Call| {
+            let of_one = call.key.as_ref().is_some_and(|key| key.contains(keys::MAILING_ENTRY_PREFIX));
+            let made = call.caller == "mailing-importer" && call.operation == "BatchExecuteStatement";
+            made || call.caller == "mailing-sender" && of_one
+        };
+        let units: f64 = world.stack.calls().since(0).iter().filter(of_its_row).map(|call| call.write_units).sum();
+        assert!((units - 3.0 * COUNT as f64).abs() < 0.001, "{units} for {COUNT}: made, claimed, settled");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_import_that_is_delivered_twice_is_made_once() {
+    play_with(sending(60), async |world| {
+        world.stack.add_fault(at_queue("umavez-dev-mailing-import", DeliveryAction::Twice, 4, 0)).await.expect("armed");
+        let id = upload(world, "a.csv", &file(60), &content_without_columns()).await;
+        let asked = json!({"filename": "b.csv"});
+        let uploaded = world.post("/mailings/uploads", &asked).await;
+        assert_eq!(world.post_form(&uploaded.body["upload"], file(50).as_bytes()).await, 204);
+        world.drain().await;
+        // What came while the first had it comes back when its lease is over.
+        world.advance(Duration::from_secs(70)).await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{told}");
+        let told = mailing(world, &uploaded.text("/mailingId")).await;
+        assert_eq!((&told["import"]["recipients"], &told["import"]["duplicates"]), (&json!(50), &json!(0)), "{told}");
+        assert!(recipients(world).values().all(|times| *times == 1));
+        assert_eq!(world.events("MAILING_IMPORTED").len(), 2, "each once");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_strict_uploads_at_once_with_other_content_one_is_taken() {
+    play_with(sending(1), async |world| {
+        let one = async |n: usize| {
+            let file = format!("email\nuser{n}@example.com\n");
+            upload_to(world, "/mailings?mode=strict", "one.csv", file.as_bytes(), &content_without_columns()).await
+        };
+        let answers = futures::future::join_all((0..6).map(one)).await;
+        let taken: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
+        assert_eq!(taken.len(), 1, "{:?}", answers.iter().map(|answer| answer.status).collect::<Vec<_>>());
+        for other in answers.iter().filter(|answer| answer.status != 202) {
+            other.assert_problem(409, "name_taken", &[]);
+        }
+        world.drain().await;
+        assert_eq!(status(world, &taken[0].text("/mailingId")).await, "COMPLETED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sender_that_waits_for_ses_keeps_its_lease() {
+    // Three rounds of calls, of eleven seconds each: longer than a lease, and none longer than a call may take.
+    let setup = rate(2_000, 21).parameter("ProviderTimeoutSeconds", "30");
+    play_with(setup, async |world| {
+        at_ses(world, CallFault { times: 21, delay_ms: 11_000, ..CallFault::first(Action::DelayBefore) }).await;
+        let id = upload(world, "a.csv", &file(21), &content_without_columns()).await;
+        until_sent(world, 20).await;
+        // The last one is under way, and ends after the lease that was taken with the shard.
+        while status(world, &id).await != "COMPLETED" {
+            assert!(world.stack.tick("RecoveryTick").await, "recovery has a schedule");
+        }
+        let shards = shards(world).await;
+        assert_eq!(shards[0]["lease_epoch"], 1, "nobody else had it: {shards:?}");
+        assert_eq!(mailing(world, &id).await["counts"]["sent"], 21);
+        assert!(recipients(world).values().all(|times| *times == 1));
+    })
+    .await;
+}

@@ -1,0 +1,143 @@
+//! What must hold of every mailing at rest, whatever became of it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+use umavez_domain::keys;
+use umavez_domain::mailings::{LANES, MailingEntryId, MailingId};
+
+use crate::World;
+
+/// The rows of one mailing.
+struct Rows<'a> {
+    mailing: &'a Value,
+    shards: Vec<&'a Value>,
+    /// Recipients, and lines that are no recipients but entries.
+    entries: Vec<&'a Value>,
+}
+
+const STATES: [&str; 8] = ["pending", "sending", "sent", "failed", "invalid", "unknown", "suppressed", "canceled"];
+
+pub async fn mailings_add_up(world: &World) {
+    let rows = world.rows("MailingsTable").await;
+    let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    let mut by_partition: HashMap<String, Vec<&Value>> = HashMap::new();
+    rows.iter().for_each(|row| by_partition.entry(text(row, "pk")).or_default().push(row));
+    for mailing in rows.iter().filter(|row| row["sk"] == "MAILING") {
+        let id = MailingId::parse(&text(mailing, "mailing_id")).expect("an id");
+        let of = |partition: &str| by_partition.get(partition).into_iter().flatten().copied();
+        let is_shard = |row: &&Value| text(row, "sk").starts_with(keys::MAILING_SHARD_PREFIX);
+        let shards = of(&keys::mailing_partition(&id)).filter(is_shard).collect();
+        let count = u32::try_from(mailing["shards"].as_u64().expect("a number")).expect("small");
+        let partitions = (0..count).map(|shard| keys::mailing_entries(&id, shard));
+        // A line that came twice has no state.
+        let entries = partitions.flat_map(|pk| of(&pk).collect::<Vec<_>>()).filter(|row| row["state"].is_string());
+        let all = Rows { mailing, shards, entries: entries.collect() };
+        all.import_adds_up();
+        all.shards_add_up();
+        all.nothing_is_forgotten();
+        let name = keys::mailing_name(&text(mailing, "file_name"));
+        let named = of(&name.pk).any(|row| row["mailing_id"] == id.as_str());
+        assert_eq!(
+            named,
+            mailing["state"] != "FAILED",
+            "a mailing has its name, unless its file proved bad: {mailing}"
+        );
+    }
+    calls_are_attempts(world, &rows);
+}
+
+impl Rows<'_> {
+    /// What is said to have been imported is there.
+    fn import_adds_up(&self) {
+        let (import, progress) = (&self.mailing["import"], &self.mailing["progress"]);
+        let number = |name: &str| progress[name].as_u64().expect("a number");
+        let [rows, recipients, duplicates, invalid] = ["rows", "recipients", "duplicates", "invalid"].map(number);
+        assert_eq!(rows, recipients + duplicates + invalid, "{}", self.mailing);
+        if import == "DONE" || import == "FAILED" {
+            let found = self.entries.iter().filter(|row| row["state"] == "INVALID").count() as u64;
+            let others = self.entries.len() as u64 - found;
+            assert_eq!((others, found), (recipients, invalid), "imported, and what is there: {}", self.mailing);
+        }
+        if import == "DONE" {
+            assert_eq!(self.shards.len() as u64, self.mailing["shards"].as_u64().expect("a number"));
+        }
+    }
+
+    /// A shard's entries are all of its, and of a finished one they are as it says.
+    fn shards_add_up(&self) {
+        for shard in &self.shards {
+            let id = MailingId::parse(shard["mailing_id"].as_str().unwrap_or_default()).expect("an id");
+            let pk =
+                keys::mailing_entries(&id, u32::try_from(shard["shard"].as_u64().expect("a number")).expect("small"));
+            let mut found: BTreeMap<String, u64> = STATES.iter().map(|state| ((*state).to_owned(), 0)).collect();
+            for entry in self.entries.iter().filter(|entry| entry["pk"] == pk.as_str()) {
+                *found.entry(entry["state"].as_str().unwrap_or_default().to_lowercase()).or_default() += 1;
+            }
+            let told = |state: &str| shard[state].as_u64().expect("a number");
+            let told: BTreeMap<String, u64> = STATES.iter().map(|state| ((*state).to_owned(), told(state))).collect();
+            if shard["state"] == "FINISHED" {
+                assert_eq!(told, found, "what a finished shard says: {shard}");
+                assert_eq!(found["pending"] + found["sending"], 0, "finished, and on its way: {shard}");
+                assert!(shard["wake"].is_null(), "finished, and still looked for: {shard}");
+            } else {
+                assert_eq!(told.values().sum::<u64>(), found.values().sum::<u64>(), "entries of a shard: {shard}");
+            }
+        }
+    }
+
+    /// I4: what is over is all over, and what is not, somebody looks for: the mailing, and of each lane one shard and no more.
+    fn nothing_is_forgotten(&self) {
+        let (state, mailing) = (self.mailing["state"].as_str().expect("a state"), self.mailing);
+        let over = matches!(state, "COMPLETED" | "CANCELED" | "FAILED");
+        if over {
+            let open = |entry: &&&Value| entry["state"] == "PENDING" || entry["state"] == "SENDING";
+            assert_eq!(self.entries.iter().find(open), None, "{state}, and on its way");
+            assert!(self.shards.iter().all(|shard| shard["state"] == "FINISHED"), "{state}: {:?}", self.shards);
+            assert!(mailing["wake"].is_null(), "over, and still looked for: {mailing}");
+            return;
+        }
+        let imported = mailing["import"] == "DONE";
+        let held = state == "PAUSED" || state == "PENDING" && mailing["content_version"] == 0;
+        if !imported || !held {
+            assert!(mailing["wake"].is_string(), "nobody looks for it: {mailing}");
+        }
+        for lane in 0..u64::from(LANES) {
+            let open = |shard: &&&Value| {
+                shard["shard"].as_u64().is_some_and(|shard| shard % u64::from(LANES) == lane)
+                    && shard["state"] != "FINISHED"
+            };
+            let handed_over = self.shards.iter().filter(open).filter(|shard| shard["wake"].is_string()).count();
+            let wanted = usize::from(!held && self.shards.iter().any(|shard| open(&shard)));
+            assert!(handed_over <= 1, "{handed_over} shards of a lane at a time: {:?}", self.shards);
+            assert!(handed_over >= wanted, "a lane stands still: {:?}", self.shards);
+        }
+    }
+}
+
+/// I5: the provider is called at most once per attempt, and each mail says which one it is of.
+fn calls_are_attempts(world: &World, rows: &[Value]) {
+    let mut mails: HashMap<(String, String), BTreeMap<String, usize>> = HashMap::new();
+    for sent in world.stack.catcher().sent(Some("email"), None) {
+        let tags = sent.body["EmailTags"].as_array().cloned().unwrap_or_default();
+        let tag = |name: &str| {
+            let tag = tags.iter().find(|tag| tag["Name"] == name);
+            tag.and_then(|tag| tag["Value"].as_str()).unwrap_or_default().to_owned()
+        };
+        let Some(entry) = MailingEntryId::parse(&tag("message_id")) else { continue };
+        let key = keys::mailing_entry(&entry);
+        *mails.entry((key.pk, key.sk)).or_default().entry(tag("attempt")).or_default() += 1;
+    }
+    for entry in rows.iter().filter(|row| row["email"].is_string()) {
+        let key =
+            (entry["pk"].as_str().unwrap_or_default().to_owned(), entry["sk"].as_str().unwrap_or_default().to_owned());
+        let of_it = mails.remove(&key).unwrap_or_default();
+        assert!(of_it.values().all(|times| *times == 1), "an attempt was called twice: {entry}");
+        let attempts = entry["attempt"].as_u64().unwrap_or(0);
+        assert!(of_it.len() as u64 <= attempts, "more mails than attempts: {entry}");
+        if entry["state"] == "SENT" {
+            assert!(!of_it.is_empty(), "said to be sent: {entry}");
+        }
+    }
+    assert!(mails.is_empty(), "mails of no entry: {mails:?}");
+}
