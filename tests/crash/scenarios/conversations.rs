@@ -32,10 +32,11 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(burst(run)),
             |run| Box::pin(answered(run)),
             |point| {
-                let worker = point.function == "conversation-worker" && (point.nth <= 2 || point.operation == "Ask");
-                let intake = point.function == "webhook-intake" && point.nth <= 2;
-                let wakes = point.function == "outbox-relay" && point.target.contains("conversations");
-                worker || intake || wakes && point.nth <= 2
+                // The second reply is stored and settled as the first was.
+                let written = point.operation == "TransactWriteItems" && point.nth == 2;
+                let worker = point.function == "conversation-worker" && (point.nth == 1 || written);
+                let intake = point.function == "webhook-intake" && point.nth == 1;
+                worker || intake || point.function == "outbox-relay" && point.nth == 1
             },
         ),
         scenario(
