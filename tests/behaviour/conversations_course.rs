@@ -305,6 +305,27 @@ async fn many_webhooks_at_once_each_three_times_put_every_message_into_one_batch
 }
 
 #[tokio::test]
+async fn a_stored_message_is_one_read_and_one_transaction_of_at_most_six_units() {
+    play(async |world| {
+        instance(world, "api", &json!({})).await;
+        for number in 1..=40 {
+            let body = json!({"message_id": format!("m{number}"), "text": "Oi, tudo bem?"});
+            let told = world.calls_of("conversations-api", world.post("/conversations/ana/messages", &body)).await;
+            let operations: Vec<_> = told.1.iter().map(|call| call.operation.as_str()).collect();
+            assert_eq!(operations, ["BatchGetItem", "TransactWriteItems"], "message {number}");
+            let units: f64 = told.1.iter().map(|call| call.write_units).sum();
+            // The first of a burst is put into the index of what waits.
+            let expected = if number == 1 { 6.0 } else { 5.0 };
+            assert_eq!(units, expected, "message {number}");
+        }
+        seconds(world, 40).await;
+        let asked = questions(world);
+        assert_eq!(asked[0]["messages"].as_array().map(Vec::len), Some(40));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn any_other_channel_brings_its_messages_and_takes_its_replies() {
     play(async |world| {
         let body = json!({"message_id": "m1", "text": "Oi"});

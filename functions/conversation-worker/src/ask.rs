@@ -73,7 +73,11 @@ async fn ask(
     let messages = deps.conversations.messages_of(invocation, row).await?;
     // Unsigned, a request would be refused, or worse, believed.
     let Ok(secrets) = deps.webhooks.get(invocation, |_| true).await else { return Err(StoreError::Unavailable) };
-    let call = question(row, &batch, &messages, settings, &secrets.responder_keys(), invocation.current());
+    let keys = secrets.responder_keys();
+    if keys.is_empty() {
+        return Ok(Heard::Problem(ResponderProblem::NotConfigured));
+    }
+    let call = question(row, &batch, &messages, settings, &keys, invocation.current());
     let limit = call_limit(settings).min(invocation.time_left());
     Ok(match deps.outgoing.call(url, &call, limit).await {
         Ok(response) => hear(response.status, &response.body),

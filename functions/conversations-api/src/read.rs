@@ -12,6 +12,8 @@ use crate::{Deps, id, no_such_conversation};
 
 /// Rows that are shown beside a page of messages.
 const ASIDES: usize = 20;
+/// A page of messages has fewer batches than messages, and the one that reaches beyond it.
+const MOST_BATCHES: usize = 10_000;
 
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
@@ -40,7 +42,7 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let conversations = &deps.conversations;
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
-    let before = paging::cursor(request, &mut errors, |place| place.parse::<u64>().is_ok());
+    let before = paging::cursor(request, &mut errors, |place| place.parse::<u64>().is_ok_and(|number| number > 1));
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
@@ -50,7 +52,10 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let messages = conversations.latest_messages(invocation, &row, before, limit).await?;
     // Those that end with the oldest message of the page, or later: a batch is known by its last.
     let oldest = messages.last().and_then(|message| message.number).unwrap_or(0);
-    let batches = conversations.batches(invocation, &row, oldest, usize::MAX >> 1).await?;
+    let batches = match messages.is_empty() {
+        true => Vec::new(),
+        false => conversations.batches(invocation, &row, oldest, MOST_BATCHES).await?,
+    };
     let asides = match before {
         None => conversations.asides(invocation, &row, ASIDES).await?,
         Some(_) => Vec::new(),

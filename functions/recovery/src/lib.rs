@@ -63,8 +63,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     // The few first: a flood of the many does not keep them from being found.
     let backfills = recover_backfills(&deps, &invocation, &mut counts).await;
     let mailings = recover_mailings(&deps, &invocation, &mut counts).await;
-    let conversations = recover_conversations(&deps, &invocation, &mut counts).await;
-    let mut unread = backfills.is_err() || mailings.is_err() || conversations.is_err();
+    let mut unread = backfills.is_err() || mailings.is_err();
     for shard in 0..WAKE_SHARDS {
         match recover(&deps, &invocation, shard).await {
             Ok(found) => {
@@ -75,6 +74,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
             Err(_) => unread = true,
         }
     }
+    let conversations = recover_conversations(&deps, &invocation, &mut counts).await;
+    unread |= conversations.is_err();
     let (backfills, mailings) = (backfills.unwrap_or(0), mailings.unwrap_or(0));
     let conversations = conversations.unwrap_or(0);
     let Counts { emitted, unknown, failed } = counts;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
 use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
-use umavez_domain::conversations::{ConversationId, ConversationRow, InstanceRow, Told, Via};
+use umavez_domain::conversations::{ConversationId, ConversationRow, InstanceRow, Told, Via, is_name};
 use umavez_domain::fields::FieldError;
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::http::{Answer, Problem, Request};
@@ -27,6 +27,9 @@ pub async fn admit(
 ) -> Result<(), Problem> {
     if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
         return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body without a content-encoding"));
+    }
+    if !is_name(source.name) {
+        return Err(no_such_source());
     }
     // What does not fit may have been signed with a secret that was changed a moment ago.
     let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;

@@ -25,7 +25,7 @@ pub mod suppression;
 pub mod telegram;
 pub mod wire;
 
-pub use address::{Channel, is_group, normalize_to};
+pub use address::{Channel, brazilian_twin, is_group, normalize_to};
 pub use attempt::{
     Again, Cancel, Next, Priority, Progress, State, UnknownPolicy, Verdict, cancel, next, read_policies, settle,
 };

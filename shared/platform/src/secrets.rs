@@ -45,7 +45,7 @@ impl<T> Secret<T> {
 
     /// The secret, read again if it is old, doubted, or does not serve.
     pub async fn get(&self, invocation: &Invocation, serves: impl Fn(&T) -> bool) -> Result<Arc<T>, SecretError> {
-        let known = self.known(serves);
+        let known = self.known(&serves);
         if let Some((value, true)) = known {
             return Ok(value);
         }
@@ -56,8 +56,8 @@ impl<T> Secret<T> {
                 *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh);
                 Ok(value)
             }
-            // What was read before is better than nothing.
-            Err(error) => known.map(|(value, _)| value).ok_or(error),
+            // What was read before is better than nothing, if it serves.
+            Err(error) => known.map(|(value, _)| value).filter(|value| serves(value)).ok_or(error),
         }
     }
 
@@ -69,7 +69,7 @@ impl<T> Secret<T> {
     }
 
     /// What was read before, and whether that will do.
-    fn known(&self, serves: impl Fn(&T) -> bool) -> Option<(Arc<T>, bool)> {
+    fn known(&self, serves: &impl Fn(&T) -> bool) -> Option<(Arc<T>, bool)> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = cached.as_ref()?;
         let age = cached.read_at.elapsed();

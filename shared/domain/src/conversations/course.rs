@@ -84,6 +84,9 @@ pub struct Course {
     /// How often a part was handed to outbound: names the message that it became.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub handed: u32,
+    /// The message that whoever holds the conversation has called back: if it had not left, it is said after the hold.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recalled: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
 }
@@ -142,6 +145,7 @@ impl Default for Course {
             part: 0,
             parts: 0,
             handed: 0,
+            recalled: 0,
             hold: None,
         }
     }
@@ -266,8 +270,10 @@ impl Course {
         let withheld = |part| Self { phase: Phase::Replied, part, ..self.clone() };
         let next = self.part + 1;
         match end {
-            // Whoever holds it has stopped what was not on its way yet: that is said when they let go.
-            PartEnd::Canceled if self.is_held(now) => withheld(self.part),
+            // A person has answered meanwhile: there is nothing more to say.
+            _ if self.settled >= self.claimed => self.finished(),
+            // Called back before it left: it is said when they let go, who may have done so by now.
+            PartEnd::Canceled if self.recalled == self.handed => withheld(self.part),
             PartEnd::Sent if next < self.parts && self.is_held(now) => withheld(next),
             PartEnd::Sent if next < self.parts => withheld(next).handed_over(),
             _ => self.finished(),
@@ -278,7 +284,8 @@ impl Course {
     pub fn hold(&self, hold: Hold) -> Self {
         let ends = |hold: &Hold| hold.until.unwrap_or(i64::MAX);
         let hold = self.hold.filter(|before| ends(before) >= ends(&hold)).unwrap_or(hold);
-        Self { hold: Some(hold), ..self.clone() }
+        let recalled = if self.phase == Phase::Sending { self.handed } else { 0 };
+        Self { hold: Some(hold), recalled, ..self.clone() }
     }
 
     /// The bot may speak again. What it was stuck with it asks about once more.
@@ -286,11 +293,19 @@ impl Course {
         let released = Self { hold: None, ..self.clone() };
         match self.phase {
             Phase::Stuck => Self { phase: Phase::Asking, attempts: 0, ..released },
+            // Its own wake-up may have come in vain meanwhile.
+            Phase::Asking if self.lease_until.is_none() => Self { not_before: None, ..released },
             _ => released,
         }
     }
 
-    /// A person has answered everything so far. A reply that is on its way is waited for.
+    /// A person wrote at that time, and has answered everything that came before. What came later was not meant.
+    pub fn answered_by_person(&self, at: Option<Timestamp>) -> Self {
+        let before_the_last = at.zip(self.last_at).is_some_and(|(at, last)| at.seconds() < last.div_euclid(1_000));
+        if before_the_last { self.clone() } else { self.settle() }
+    }
+
+    /// Everything so far is done with. A reply that is on its way is waited for.
     pub fn settle(&self) -> Self {
         match self.phase {
             Phase::Sending => Self { settled: self.received, pending_since: None, ..self.clone() },
@@ -312,6 +327,7 @@ impl Course {
             part: 0,
             parts: 0,
             handed: 0,
+            recalled: 0,
             ..self.clone()
         }
     }

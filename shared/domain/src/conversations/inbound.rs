@@ -56,6 +56,8 @@ pub struct Inbound {
     /// The provider's, and unique within the contact's chat only.
     pub message_id: String,
     pub from_me: bool,
+    /// The gateway says itself that it was sent through it: no person's.
+    pub by_gateway: bool,
     pub kind: Kind,
     /// What is written, or the caption of what is shown.
     pub text: Option<String>,
@@ -133,9 +135,13 @@ fn object(body: &[u8]) -> Result<Value, Unreadable> {
     read.ok().filter(Value::is_object).ok_or(Unreadable::NotJson)
 }
 
+/// More than any of the providers lets a person write; what is longer is cut.
+const LONGEST_TEXT: usize = 64 * 1024;
+
 /// A text without the NULs that no store takes; a blank one is none.
 fn text(value: &Value) -> Option<String> {
-    let text = value.as_str()?.replace('\0', "");
+    let mut text = value.as_str()?.replace('\0', "");
+    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
     (!text.trim().is_empty()).then_some(text)
 }
 

@@ -67,7 +67,10 @@ pub fn read_message(
     }
     let read = message_id.map(|message_id| {
         let contact = contact.to_owned();
-        (instance.to_owned(), Inbound { contact, message_id, from_me: false, kind, text, media, name, sent_at })
+        (
+            instance.to_owned(),
+            Inbound { contact, message_id, from_me: false, by_gateway: false, kind, text, media, name, sent_at },
+        )
     });
     fields.finish(read)
 }

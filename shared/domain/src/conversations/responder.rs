@@ -88,3 +88,57 @@ pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u3
         then: Some(Then { queue: QUEUE.to_owned(), body: wake.body() }),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversations::inbound::Kind;
+    use crate::conversations::{Author, ConversationRow};
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn asked(key: &[u8]) -> HttpCall {
+        let mut row = ConversationRow::new(Via::Telegram, "default", "42", NOW);
+        row.course.claimed = 1;
+        let batch = BatchId { conversation: row.id.clone(), number: 1 };
+        let message = StoredMessage {
+            message_id: "7".into(),
+            place: "IN#0000000001".into(),
+            number: Some(1),
+            author: Author::Contact,
+            kind: Kind::Text,
+            text: Some("Oi".into()),
+            media: None,
+            sent_at: None,
+            received_at: NOW,
+            emit: None,
+            expires_at: 0,
+        };
+        let settings = InstanceRow::by_default(Via::Telegram, "default", NOW);
+        question(&row, &batch, &[message], &settings, &[key], NOW)
+    }
+
+    #[test]
+    fn a_question_is_signed_and_known_by_its_batch() {
+        let call = asked(b"key");
+        let header = |name: &str| call.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
+        let (id, at, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
+        let (id, at, signature) = (id.expect("an id"), at.expect("a time"), signature.expect("a signature"));
+        let verify = |key: &[u8]| standard::verify(&[key], id, at, signature, call.body.as_bytes(), NOW, 300);
+        assert!(verify(b"key") && !verify(b"other"));
+        let body: Value = serde_json::from_str(&call.body).expect("JSON");
+        assert_eq!(body["batch_id"], id);
+        assert_eq!(body["messages"][0]["text"], "Oi");
+    }
+
+    #[test]
+    fn a_reply_goes_to_its_contact_by_its_instance_unless_its_caller_takes_it() {
+        let mut row = ConversationRow::new(Via::Whatsapp, "loja", "5511912345678", NOW);
+        let batch = BatchId { conversation: row.id.clone(), number: 1 };
+        let message = reply_message(&row, &batch, 1, "Oi").expect("a message");
+        assert_eq!((message.sender.as_str(), message.to.as_str()), ("loja", "5511912345678"));
+        assert_eq!((message.id, message.then.is_some()), (batch.message_id(1), true));
+        row.channel = Via::Api;
+        assert!(reply_message(&row, &batch, 1, "Oi").is_none());
+    }
+}

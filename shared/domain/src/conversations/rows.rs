@@ -248,7 +248,9 @@ pub struct BatchRow {
     pub replied_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    pub expires_at: i64,
+    /// Seconds; only what is finished goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
 }
 
 #[cfg(test)]
@@ -271,6 +273,7 @@ mod tests {
             contact: "5511912345678".into(),
             message_id: "3EB0".into(),
             from_me: false,
+            by_gateway: false,
             kind: Kind::Text,
             text: Some("Oi".into()),
             media: None,

@@ -130,15 +130,27 @@ impl InstanceRow {
         }
         row.responder_url = fields.optional_text("responder_url").map(str::to_owned);
         if row.responder_url.as_deref().is_some_and(|url| !is_https(url)) {
-            fields.refuse("responder_url", FieldProblem::Malformed, "must be an https URL of at most 2048 characters");
+            fields.refuse(
+                "responder_url",
+                FieldProblem::Malformed,
+                "must be an https URL with the name of a public host, of at most 2048 characters",
+            );
         }
         fields.finish(Some(row))
     }
 }
 
+/// A name of the world's: not an address, nor one that only a machine or its network knows.
 fn is_https(text: &str) -> bool {
-    let host = |url: url::Url| url.scheme() == "https" && url.has_host() && url.username().is_empty();
-    text.len() <= LONGEST_URL && url::Url::parse(text).is_ok_and(host)
+    let of_the_world = |url: url::Url| {
+        let host = match url.host() {
+            Some(url::Host::Domain(name)) => name.trim_end_matches('.').to_ascii_lowercase(),
+            _ => return false,
+        };
+        let inner = ["localhost", "local", "internal"].iter().any(|end| host.rsplit('.').next() == Some(*end));
+        url.scheme() == "https" && url.username().is_empty() && host.contains('.') && !inner
+    };
+    text.len() <= LONGEST_URL && url::Url::parse(text).is_ok_and(of_the_world)
 }
 
 /// A name that stands in keys and paths.
@@ -174,6 +186,11 @@ mod tests {
             (json!({"responder_url": "http://example.com/"}), "responder_url"),
             (json!({"responder_url": "https://user@example.com/"}), "responder_url"),
             (json!({"responder_url": "nonsense"}), "responder_url"),
+            (json!({"responder_url": "https://127.0.0.1/"}), "responder_url"),
+            (json!({"responder_url": "https://[::1]/"}), "responder_url"),
+            (json!({"responder_url": "https://2130706433/"}), "responder_url"),
+            (json!({"responder_url": "https://localhost/"}), "responder_url"),
+            (json!({"responder_url": "https://metadata.google.internal/"}), "responder_url"),
             (json!({"debounce": 5}), "debounce"),
         ] {
             let errors = read(&body).expect_err("refused");

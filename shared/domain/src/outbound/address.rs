@@ -61,6 +61,17 @@ pub fn is_group(channel: Channel, to: &str) -> bool {
     }
 }
 
+/// The other form of a Brazilian mobile number: WhatsApp knows many by the eight digits that they had before the ninth.
+pub fn brazilian_twin(to: &str) -> Option<String> {
+    let local = to.strip_prefix("55").filter(|_| is_digits(to))?;
+    let (area, number) = local.split_at_checked(2)?;
+    match (number.len(), number.strip_prefix('9')) {
+        (9, Some(short)) => Some(format!("55{area}{short}")),
+        (8, _) => Some(format!("55{area}9{number}")),
+        _ => None,
+    }
+}
+
 /// Dots and +tags stay: whose mailbox they lead to is the provider's affair.
 fn email(text: &str) -> Result<String, &'static str> {
     let Some((local, domain)) = text.split_once('@') else { return Err("must have the form name@domain") };
@@ -153,6 +164,21 @@ fn is_digits(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_brazilian_number_has_a_twin_and_no_other_has() {
+        assert_eq!(brazilian_twin("5511912345678").as_deref(), Some("551112345678"));
+        assert_eq!(brazilian_twin("551112345678").as_deref(), Some("5511912345678"));
+        for to in ["351912345678", "5511812345678", "55119", "55", "120363@g.us", "5511@lid"] {
+            assert_eq!(brazilian_twin(to), None, "{to}");
+        }
+    }
+
+    #[test]
+    fn somebody_without_a_number_is_known_by_the_jid() {
+        assert_eq!(normalize_to(Channel::Whatsapp, "123456@LID"), Ok("123456@lid".to_owned()));
+        assert!(normalize_to(Channel::Whatsapp, "12a@lid").is_err());
+    }
 
     #[test]
     fn a_channel_has_one_name_everywhere() {

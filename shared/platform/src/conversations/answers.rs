@@ -147,6 +147,7 @@ impl Conversations {
             (false, _) => None,
         };
         let finished = after.course.phase == Phase::Idle;
+        let expires_at = now.plus_days(self.messages.retention_days).seconds();
         let mut writes = vec![self.state_write(row, &after)?];
         writes.push(match of_batch {
             OfBatch::Reply(reply, by) => {
@@ -165,7 +166,7 @@ impl Conversations {
                     outcome: outcome.map(str::to_owned),
                     replied_at: now,
                     finished_at: finished.then_some(now),
-                    expires_at: now.plus_days(self.messages.retention_days).seconds(),
+                    expires_at: finished.then_some(expires_at),
                 };
                 // Nobody has answered this batch.
                 Write::put(&self.table, keys::conversation_batch(&batch), &stored)?.when(Condition::Absent)
@@ -178,7 +179,7 @@ impl Conversations {
                     write = write.set("outcome", outcome);
                 }
                 if finished {
-                    write = write.set_value("finished_at", attribute(&now)?);
+                    write = write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at);
                 }
                 match &message {
                     Some(message) => write.append("messages", &message.id),

@@ -112,16 +112,13 @@ impl Conversations {
 
     /// Since when the one waits who waits longest for an answer, unless somebody holds the conversation.
     pub async fn oldest_unanswered(&self, invocation: &Invocation) -> Result<Option<Timestamp>, StoreError> {
-        let mut oldest = None;
-        for wake in [Wake::Check, Wake::Human] {
-            for shard in 0..WAKE_SHARDS {
-                let first = self.waiting(invocation, wake, shard, None, None, 1).await?;
-                let since = first.first().and_then(|found| keys::time_of(&found.place));
-                oldest = match (oldest, since) {
-                    (Some(one), Some(other)) => Some(std::cmp::min::<Timestamp>(one, other)),
-                    (one, other) => one.or(other),
-                };
-            }
+        let mut oldest: Option<Timestamp> = None;
+        for (wake, shard) in
+            [Wake::Check, Wake::Human].into_iter().flat_map(|wake| (0..WAKE_SHARDS).map(move |s| (wake, s)))
+        {
+            let first = self.waiting(invocation, wake, shard, None, None, 1).await?;
+            let since = first.first().and_then(|found| keys::time_of(&found.place));
+            oldest = oldest.into_iter().chain(since).min();
         }
         Ok(oldest)
     }

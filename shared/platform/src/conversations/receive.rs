@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use umavez_domain::conversations::inbound::Inbound;
 use umavez_domain::conversations::{
-    Author, ConversationRow, HeldBy, Hold, InstanceRow, Received, StoredMessage, Told, Via,
+    Author, BatchId, ConversationRow, HeldBy, Hold, InstanceRow, Phase, Received, StoredMessage, Told, Via,
 };
 use umavez_domain::keys;
 use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{Channel, State};
+use umavez_domain::outbound::{Channel, State, brazilian_twin};
 use umavez_domain::time::{SECOND_MS, Timestamp};
 
 use super::Conversations;
@@ -72,6 +72,10 @@ impl Conversations {
             }
             return Ok(Taken { told: Told::Ours, row });
         }
+        // Sent through the gateway by somebody else's program: no person has taken over.
+        if received.message.by_gateway {
+            return Ok(Taken { told: Told::Ours, row });
+        }
         let (now, timing) = (invocation.now, instance.timing());
         let aside = received.aside(Author::Person, now);
         // What a phone tells of long ago is no answer to anything.
@@ -81,11 +85,18 @@ impl Conversations {
         let silent_ms = i64::from(instance.person_hold_seconds) * SECOND_MS;
         let hold = Hold { by: HeldBy::Person, since: now.millis(), until: Some(now.millis() + silent_ms) };
         let next = |row: &ConversationRow| {
-            let settled = row.course.settle();
+            let settled = row.course.answered_by_person(received.message.sent_at);
             let course = if silent_ms > 0 { settled.hold(hold) } else { settled };
             row.moved(course, now, &timing)
         };
-        self.stored_with(invocation, row, received, Told::Person, |_| aside.clone(), next).await
+        let taken = self.stored_with(invocation, row, received, Told::Person, |_| aside.clone(), next).await?;
+        // What the bot was about to say is not said any more, if it has not left.
+        if let Some((batch, row)) = taken.row.as_ref().and_then(|row| Some((row.batch()?, row)))
+            && row.course.phase == Phase::Sending
+        {
+            self.messages.cancel(invocation, &batch.message_id(row.course.handed)).await?;
+        }
+        Ok(taken)
     }
 
     /// Stores a message and the change of its conversation together, however many do so at once.
@@ -141,20 +152,25 @@ impl Conversations {
             Via::Api => return Ok(None),
         };
         let mut candidates = Vec::new();
-        // The reply on its way is known without an index, which may lag behind.
-        if let Some((batch, row)) = row.and_then(|row| Some((row.batch()?, row))) {
-            candidates.extend(self.messages.get(invocation, &batch.message_id(row.course.handed)).await?);
+        // The last reply is known without an index, which may lag behind.
+        if let Some(row) = row.filter(|row| row.course.claimed > 0) {
+            let last = BatchId { conversation: row.id.clone(), number: row.course.claimed };
+            for id in self.batch(invocation, &last).await?.map(|batch| batch.messages).unwrap_or_default() {
+                candidates.extend(self.messages.get(invocation, &id).await?);
+            }
         }
         let to = &received.message.contact;
-        let partition = ("recipient", keys::recipient(channel.as_str(), to));
-        let latest = self.messages.latest(invocation, BY_RECIPIENT, partition, None, LATEST).await?;
-        candidates.extend(latest.into_iter().map(|(row, _)| row));
+        for to in [Some(to.clone()), brazilian_twin(to)].into_iter().flatten() {
+            let partition = ("recipient", keys::recipient(channel.as_str(), &to));
+            let latest = self.messages.latest(invocation, BY_RECIPIENT, partition, None, LATEST).await?;
+            candidates.extend(latest.into_iter().map(|(row, _)| row));
+        }
         candidates.retain(|row| row.sender == received.instance);
         let id = &received.message.message_id;
         if let Some(known) = candidates.iter().position(|row| row.provider_id.as_ref() == Some(id)) {
             return Ok(Some(candidates.swap_remove(known)));
         }
-        let Some(text) = received.message.text.as_deref() else { return Ok(None) };
+        let text = received.message.text.as_deref().map(str::trim);
         // The oldest first: what is said twice was said in this order.
         for row in candidates.into_iter().rev() {
             let open = matches!(row.state, State::Sending | State::Unknown);
@@ -162,7 +178,8 @@ impl Conversations {
                 continue;
             }
             let content = self.messages.content(invocation, &row).await?;
-            if content.is_some_and(|content| content.text().map(str::trim) == Some(text.trim())) {
+            // Media without words are known by having none.
+            if content.is_some_and(|content| content.text().map(str::trim) == text) {
                 return Ok(Some(row));
             }
         }

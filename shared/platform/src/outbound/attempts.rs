@@ -121,7 +121,8 @@ impl Messages {
         let change = match verdict {
             Verdict::Sent { provider_id } => {
                 let change = self.sent(row, attempt, provider_id, Decision::Sent, now)?;
-                change.when(Condition::all([is_open()?, Condition::is_number("attempt", attempt)]))
+                // Where others have gone on from it, they are told with the row as it stands.
+                change.when(stands(State::Sending, attempt)?)
             }
             Verdict::Failed { code, suppress } => {
                 let entry = entry(now, Decision::Failed).reason(code).attempt(attempt);
@@ -282,11 +283,6 @@ impl Messages {
             Changed::Lost(met) => Ok(met),
         }
     }
-}
-
-/// It was not known yet whether the message was sent.
-fn is_open() -> Result<Condition, StoreError> {
-    Ok(Condition::any([is_state(State::Sending)?, is_state(State::Unknown)?, is_state(State::Queued)?]))
 }
 
 /// Whether a row in this state says what the verdict would have made it say.

@@ -139,14 +139,29 @@ fn whoever_holds_a_conversation_is_not_interrupted_at_the_claim_nor_before_sendi
 }
 
 #[test]
+fn a_release_asks_again_what_was_to_be_asked_again_during_the_hold() {
+    let failed = held(&asked(&received(&[0]), 5).failed(at(6), &TIMING), None);
+    assert_eq!(failed.next(at(11), &TIMING), Step::Rest, "its wake-up comes in vain");
+    let released = failed.release();
+    assert_eq!(released.wake_up(at(60), &TIMING), Some(at(60)));
+    assert_eq!(asked(&released, 60).attempts, 2);
+}
+
+#[test]
 fn a_reply_that_was_stopped_in_time_is_said_after_the_hold() {
     let sending = held(&asked(&received(&[0]), 5).replied(1, at(6)), None);
     let withheld = sending.part_ended(PartEnd::Canceled, at(7));
     assert_eq!(withheld.phase, Phase::Replied);
     let Step::HandOver(again) = withheld.release().next(at(8), &TIMING) else { panic!("not handed over") };
     assert_eq!(again.handed, 2, "as another message");
-    let not_held = Course { hold: None, ..sending };
-    assert_eq!(not_held.part_ended(PartEnd::Canceled, at(7)).phase, Phase::Idle, "cancelled by order, it is over");
+    let released = sending.release().part_ended(PartEnd::Canceled, at(7));
+    assert_eq!(
+        (released.phase, released.wake_up(at(7), &TIMING)),
+        (Phase::Replied, Some(at(7))),
+        "released before it was seen"
+    );
+    let by_order = asked(&received(&[0]), 5).replied(1, at(6)).part_ended(PartEnd::Canceled, at(7));
+    assert_eq!(by_order.phase, Phase::Idle, "cancelled by order, it is over");
 }
 
 #[test]
@@ -175,6 +190,22 @@ fn what_a_person_answered_is_answered() {
     let finished = third.part_ended(PartEnd::Sent, at(10));
     assert_eq!((finished.answered, finished.received), (2, 3));
     assert_eq!(finished.due(&TIMING), Some(at(14)));
+}
+
+#[test]
+fn a_person_who_wrote_before_the_last_message_has_not_answered_it() {
+    let pending = received(&[0, 3]);
+    assert!(pending.answered_by_person(Some(at(2))).is_pending(), "told late");
+    assert!(!pending.answered_by_person(Some(at(3))).is_pending());
+    assert!(!pending.answered_by_person(None).is_pending());
+}
+
+#[test]
+fn what_is_left_of_a_reply_is_not_said_after_a_person_has_answered() {
+    let sending = asked(&received(&[0]), 5).replied(3, at(6)).settle();
+    assert_eq!(sending.part_ended(PartEnd::Sent, at(7)).phase, Phase::Idle);
+    let called_back = held(&asked(&received(&[0]), 5).replied(1, at(6)), None).settle();
+    assert_eq!(called_back.part_ended(PartEnd::Canceled, at(7)).phase, Phase::Idle);
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn message(told: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Re
         contact,
         message_id,
         from_me,
+        by_gateway: is_sent,
         kind: said.kind,
         text: said.text,
         media: said.media,

@@ -48,6 +48,7 @@ fn a_text_is_read_with_who_said_it_and_when() {
         contact: "5511987654321".to_owned(),
         message_id: "3A5F0B7C1D2E3F405162".to_owned(),
         from_me: false,
+        by_gateway: false,
         kind: Kind::Text,
         text: Some("Oi, ainda tem vaga?".to_owned()),
         media: None,

@@ -1,0 +1,99 @@
+//! A message of a conversation: what it costs to store it, however long the conversation is, and to answer it.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_domain::conversations::inbound::{Inbound, Kind};
+use umavez_domain::conversations::{ConversationId, InstanceRow, Told, Via};
+use umavez_local::calls::Call;
+use umavez_platform::conversations::Conversations;
+use umavez_platform::intents::Intents;
+use umavez_platform::outbound::Messages;
+use umavez_tests::{KEY, World};
+
+use crate::prices;
+
+/// What a stored message may cost: one read, one transaction, and this many write units.
+const REQUESTS: usize = 2;
+const WRITE_UNITS: f64 = 6.0;
+/// Messages that a conversation has before the one that is measured.
+const LENGTHS: [u64; 3] = [0, 99, 9_999];
+
+pub async fn budgets(world: &World) {
+    let put = world.request(Method::PUT, "/instances/api/default").bearer_auth(KEY).json(&json!({}));
+    assert_eq!(world.send(put).await.status, 201);
+    println!(
+        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}",
+        "conversation", "requests", "most", "write u.", "most", "read u."
+    );
+    let mut costs = Vec::new();
+    for length in LENGTHS {
+        let contact = format!("contact-{length}");
+        fill(world, &contact, length).await;
+        // The first of a burst is put into the index of what waits: it costs the most.
+        world.advance(Duration::from_secs(60)).await;
+        let calls = store(world, &contact, length + 1).await;
+        costs.push(told(&format!("message {} stored, first of its burst", length + 1), &calls));
+        let calls = store(world, &contact, length + 2).await;
+        costs.push(told(&format!("message {} stored, next of its burst", length + 2), &calls));
+    }
+    for pair in costs.chunks(2).collect::<Vec<_>>().windows(2) {
+        assert_eq!(pair[0], pair[1], "the cost of a message does not grow with its conversation");
+    }
+    let (_, calls) = world.calls_of("conversation-worker", world.advance(Duration::from_secs(10))).await;
+    let of_three: Vec<_> = calls.into_iter().filter(|call| call.service == "dynamodb").collect();
+    let one = |sum: f64| sum / LENGTHS.len() as f64;
+    let requests = one(of_three.len() as f64);
+    println!(
+        "{:<44} {requests:>8.1} {:>6} {:>8.1}",
+        "a batch asked about and answered",
+        "",
+        one(prices::write_units(&of_three))
+    );
+}
+
+/// So many messages that were received before.
+async fn fill(world: &World, contact: &str, length: u64) {
+    let output = |name: &str| world.stack.output(name).expect("an output").to_owned();
+    let intents = Intents { store: world.store.clone(), table: output("IntentsTable") };
+    let messages = Messages { store: world.store.clone(), table: output("OutboundTable"), intents, retention_days: 90 };
+    let (table, config_table) = (output("ConversationsTable"), output("ConfigTable"));
+    let conversations = Conversations { store: world.store.clone(), table, config_table, messages };
+    let instance = InstanceRow::by_default(Via::Api, "default", world.now());
+    let id = ConversationId::of(Via::Api, "default", contact);
+    let mut row = conversations.get(&world.invocation(), &id).await.expect("read");
+    for number in 1..=length {
+        let inbound = Inbound {
+            contact: contact.to_owned(),
+            message_id: format!("m{number}"),
+            from_me: false,
+            by_gateway: false,
+            kind: Kind::Text,
+            text: Some("Oi, tudo bem?".to_owned()),
+            media: None,
+            name: None,
+            sent_at: None,
+        };
+        let taken = conversations.receive(&world.invocation(), &instance, row, &inbound).await.expect("stored");
+        assert_eq!(taken.told, Told::Stored);
+        row = taken.row;
+    }
+}
+
+async fn store(world: &World, contact: &str, number: u64) -> Vec<Call> {
+    let body: Value = json!({"message_id": format!("m{number}"), "text": "Oi, tudo bem?"});
+    let path = format!("/conversations/{contact}/messages");
+    let (answer, calls) = world.calls_of("conversations-api", world.post(&path, &body)).await;
+    assert_eq!(answer.body["number"], number, "{}", answer.body);
+    calls
+}
+
+/// Requests and write units, held to what they may be.
+fn told(name: &str, calls: &[Call]) -> (usize, u64) {
+    let (requests, write) = (calls.len(), prices::write_units(calls));
+    let read: f64 = calls.iter().map(|call| call.read_units).sum();
+    println!("{name:<44} {requests:>8} {REQUESTS:>6} {write:>8} {WRITE_UNITS:>6} {read:>8}");
+    assert!(requests <= REQUESTS && write <= WRITE_UNITS, "{name}: {requests} requests, {write} write units");
+    (requests, (write * 10.0).round() as u64)
+}
