@@ -275,31 +275,29 @@ async fn a_message_every_two_seconds_for_ten_minutes_is_answered_in_bounded_batc
 
 #[tokio::test]
 async fn many_webhooks_at_once_each_three_times_put_every_message_into_one_batch() {
-    play_with(sending(0), async |world| {
-        instance(world, "api", &json!({})).await;
+    play(async |world| {
+        instance(world, "telegram", &json!({})).await;
+        answers_with(world, 200, json!({"reply": null}), 50).await;
         let tell = |number: u64| async move {
-            let body = json!({"message_id": format!("m{number}"), "text": number.to_string()});
             loop {
-                let answer = world.post("/conversations/ana/messages", &body).await;
+                let answer = says(world, CHAT, number, &number.to_string()).await;
                 // A provider tells again what could not be stored.
                 if answer.status != 503 {
-                    return answer.body["outcome"].as_str().expect("an outcome").to_owned();
+                    return answer.body["stored"].as_u64().expect("a count");
                 }
             }
         };
         let told = futures::future::join_all((0..150).map(|n| tell(n % 50 + 1))).await;
-        assert_eq!(told.iter().filter(|outcome| *outcome == "stored").count(), 50, "each is stored once");
+        assert_eq!(told.iter().sum::<u64>(), 50, "each is stored once");
         seconds(world, 40).await;
         seconds(world, 40).await;
-        let asked = questions(world);
-        let mut all: Vec<String> = Vec::new();
-        for question in &asked {
-            let messages = question["messages"].as_array().expect("a list");
-            all.extend(messages.iter().filter_map(|message| message["text"].as_str().map(str::to_owned)));
-        }
-        let unique: BTreeSet<_> = all.iter().cloned().collect();
-        assert_eq!((all.len(), unique.len()), (50, 50), "every message in exactly one batch");
-        assert_eq!(world.get("/conversations/ana").await.body["conversation"]["status"], "idle");
+        let id = id(world).await;
+        let told = world.get(&format!("/conversations/{id}?limit=100")).await.body;
+        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(50)));
+        let messages = told["messages"].as_array().expect("a list");
+        let texts: BTreeSet<_> = messages.iter().filter_map(|message| message["text"].as_str()).collect();
+        assert_eq!((messages.len(), texts.len()), (50, 50), "every message has a number");
+        assert!(messages.iter().all(|message| message["fate"] == "nothing_to_say"), "and is in a batch: {told}");
     })
     .await;
 }
