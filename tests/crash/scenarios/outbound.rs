@@ -26,7 +26,8 @@ pub fn scenarios() -> Vec<Scenario> {
             "a telegram message is sent",
             |run| Box::pin(send(run, telegram())),
             |run| Box::pin(sent_or_unknown(run)),
-            |_| true,
+            // One look of recovery at what waits in a table is as good as another.
+            |point| point.function != "recovery" || point.operation != "Query" || point.nth == 1,
         ),
         // What is in front of the provider is the same for every channel.
         scenario(
