@@ -66,6 +66,22 @@ impl Kind {
         }
     }
 
+    /// The kind that comes to the same for the caller: a write that it does not know of, or one that was not made.
+    pub fn like(self) -> Option<Self> {
+        match self {
+            Self::ReplyLost => Some(Self::ErrorAfterApply),
+            Self::ErrorAfterApply => Some(Self::ReplyLost),
+            Self::KilledBefore => Some(Self::Throttled),
+            Self::Throttled => Some(Self::KilledBefore),
+            _ => None,
+        }
+    }
+
+    /// Of two that are alike, the one of the even turns.
+    pub fn is_first(self) -> bool {
+        matches!(self, Self::ReplyLost | Self::KilledBefore)
+    }
+
     pub fn action(self) -> Action {
         match self {
             Self::KilledBefore => Action::KillBefore,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Instant;
 
 use futures::StreamExt;
 use umavez_tests::{Setup, World};
@@ -37,15 +38,16 @@ impl Tally {
 }
 
 /// One fault at a time, at every call.
-pub async fn single_faults() -> usize {
+pub async fn single_faults(every_way: bool) -> usize {
     World::build().await;
     let mut tally = Tally::default();
     for scenario in scenarios::all().iter().filter(|scenario| is_asked_for(scenario)) {
+        let (begin, before) = (Instant::now(), tally.runs);
         let baseline = baseline(scenario, (scenario.setup)()).await;
         tally.scenarios += 1;
         tally.effects += baseline.points.iter().filter(|point| (scenario.strikes)(point)).count();
         tally.add(scenario.name, &[], &baseline);
-        let mut runs = futures::stream::iter(strikes(scenario, &baseline.points))
+        let mut runs = futures::stream::iter(strikes(scenario, &baseline.points, every_way))
             .map(|strike| async move {
                 let strikes = [strike];
                 let outcome = run(scenario, (scenario.setup)(), &strikes).await;
@@ -59,6 +61,7 @@ pub async fn single_faults() -> usize {
             }
             tally.add(scenario.name, &strikes, &outcome);
         }
+        println!("{}: {} runs in {} s", scenario.name, tally.runs - before, begin.elapsed().as_secs());
     }
     println!(
         "crash points: {} scenarios, {} effects, {} faults, {} runs ({} faults met no call), {} violations",
@@ -184,7 +187,7 @@ async fn first_violation(variant: &str, promise: &str) -> Result<String, String>
         if let Some(violation) = baseline.violation {
             return judge(format!("without a fault in \"{}\"", scenario.name), violation);
         }
-        let mut runs = futures::stream::iter(strikes(scenario, &baseline.points))
+        let mut runs = futures::stream::iter(strikes(scenario, &baseline.points, true))
             .map(|strike| async move {
                 let outcome = run(scenario, setup(), std::slice::from_ref(&strike)).await;
                 (strike, outcome)
@@ -203,14 +206,21 @@ async fn baseline(scenario: &Scenario, setup: Setup) -> Outcome {
     run(scenario, setup, &[]).await
 }
 
-fn strikes(scenario: &Scenario, points: &[Point]) -> Vec<Strike> {
-    let of = |point: &Point| {
-        let point = point.clone();
-        let fitting = Kind::ALL.into_iter().filter(move |kind| kind.fits(&point.operation, scenario.concurrent));
-        fitting.collect::<Vec<_>>()
-    };
+/// Every way in which a call can go wrong; or, of those that come to the same for its caller, one in turn.
+fn strikes(scenario: &Scenario, points: &[Point], every_way: bool) -> Vec<Strike> {
     let points = points.iter().filter(|point| (scenario.strikes)(point));
-    points.flat_map(|point| of(point).into_iter().map(|kind| Strike { point: point.clone(), kind })).collect()
+    let of = |(nth, point): (usize, &Point)| {
+        let fits = |kind: &Kind| kind.fits(&point.operation, scenario.concurrent);
+        let kinds: Vec<_> = Kind::ALL.into_iter().filter(fits).collect();
+        let in_turn = |kind: &Kind| match kind.like() {
+            Some(other) if kinds.contains(&other) && !every_way => (nth % 2 == 0) == kind.is_first(),
+            _ => true,
+        };
+        let strikes =
+            kinds.iter().filter(|kind| in_turn(kind)).map(|kind| Strike { point: point.clone(), kind: *kind });
+        strikes.collect::<Vec<_>>()
+    };
+    points.enumerate().flat_map(of).collect()
 }
 
 /// The scenarios whose calls come in the same order every time, with those calls.
@@ -227,7 +237,7 @@ async fn sequential_baselines() -> Vec<(&'static Scenario, Vec<Point>)> {
 fn pair(baselines: &[(&'static Scenario, Vec<Point>)], seed: u64) -> (&'static Scenario, Vec<Strike>) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let (scenario, points) = &baselines[dice.usize(..baselines.len())];
-    let all = strikes(scenario, points);
+    let all = strikes(scenario, points, true);
     let first = dice.usize(..all.len());
     // Another one: the same fault twice is one fault.
     let second = (first + dice.usize(1..all.len())) % all.len();
