@@ -46,7 +46,7 @@ impl Conversations {
             retention_days: self.messages.retention_days,
         };
         if message.from_me {
-            return self.from_us(invocation, instance, row, &received).await;
+            return self.ours_or_a_persons(invocation, instance, row, &received).await;
         }
         if instance.is_old(message.sent_at, invocation.now) {
             let aside = received.aside(Author::Contact, invocation.now);
@@ -59,7 +59,7 @@ impl Conversations {
     }
 
     /// One of our own messages comes back, or a person answered.
-    async fn from_us(
+    async fn ours_or_a_persons(
         &self,
         invocation: &Invocation,
         instance: &InstanceRow,
