@@ -19,8 +19,8 @@ const PUBLIC: &[&str] = &[
     "GET /health",
     "GET /u/{token}",
     "POST /u/{token}",
-    "POST /webhooks/telegram/{bot}",
     "POST /webhooks/evolution/{instance}",
+    "POST /webhooks/telegram/{bot}",
 ];
 
 fn model() -> Model {
