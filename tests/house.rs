@@ -16,6 +16,10 @@ use umavez_tests::template;
 
 /// The only routes that need no API key.
 const PUBLIC: &[&str] = &[
+    "POST /api/payment/webhook/payment-approved",
+    "POST /api/payment/webhook/pix-created",
+    "POST /api/payment/webhook/pix-expired",
+    "GET /console",
     "GET /health",
     "GET /u/{token}",
     "POST /u/{token}",
@@ -30,6 +34,7 @@ fn model() -> Model {
 /// The routes of every HTTP function, by its binary.
 fn routes() -> Vec<(&'static str, &'static [Route])> {
     vec![
+        ("admin", admin::ROUTES),
         ("outbound-api", outbound_api::ROUTES),
         ("ingest", ingest::ROUTES),
         ("mailings-api", mailings_api::ROUTES),

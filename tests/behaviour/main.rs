@@ -3,6 +3,8 @@
 mod access;
 mod conversations;
 mod conversations_course;
+mod downsells;
+mod downsells_admin;
 mod faults;
 mod http;
 mod ingest;

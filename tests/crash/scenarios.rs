@@ -1,6 +1,7 @@
 //! All scenarios. A capability adds its own here.
 
 mod conversations;
+mod downsells;
 mod ingest;
 mod intents;
 mod jobs;
@@ -16,6 +17,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(ingest::scenarios());
     all.extend(mailings::scenarios());
     all.extend(conversations::scenarios());
+    all.extend(downsells::scenarios());
     all
 }
 

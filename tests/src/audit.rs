@@ -1,6 +1,7 @@
 //! What must hold at the end of every test, whatever it did.
 
 mod conversations;
+mod downsells;
 mod mailings;
 
 use std::collections::HashSet;
@@ -32,6 +33,9 @@ pub async fn audit(world: &World, expected: Expected) {
     }
     if world.stack.output("ConversationsTable").is_some() {
         conversations::conversations_add_up(world).await;
+    }
+    if world.stack.output("DownsellsTable").is_some() {
+        downsells::downsells_add_up(world).await;
     }
     if world.stack.output("MailingsTable").is_some() {
         mailings::mailings_add_up(world).await;
@@ -177,6 +181,9 @@ async fn messages_add_up(world: &World) {
     let by_sender = |call: &&umavez_local::calls::Call| {
         call.caller == "outbound-sender" && providers.contains(&call.service.as_str())
     };
+    if world.stack.output("DownsellsTable").is_some() {
+        attempts += downsells::attempts(world).await;
+    }
     let calls = world.stack.calls().since(0).iter().filter(by_sender).count() as u64;
     // Rows go when they are old; what was sent for them is not counted any more.
     assert!(rows.is_empty() || calls <= attempts, "{calls} calls for {attempts} attempts");

@@ -1,6 +1,8 @@
 //! The one that sends: rate token, then the claim with its gate, then the one call of the attempt, then its outcome.
 
+mod offer;
 mod send;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};
+use umavez_platform::downsells::{Boards, Downsells};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Limiter;
 use umavez_platform::outbound::{Messages, ProviderConfig, Providers, Senders};
@@ -29,6 +32,7 @@ const LARGEST_SPREAD: u32 = 20;
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
+    pub boards: Boards,
     pub limiter: Limiter,
     pub rates: RateTable,
     pub senders: Senders,
@@ -49,6 +53,7 @@ impl Deps {
             .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
         Ok(Self {
+            boards: Boards::new(Downsells::from_env(&store)?),
             limiter: Limiter { store, table: messages.table.clone() },
             messages,
             rates,
@@ -66,10 +71,12 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let Ok(SendJob::Message { id, .. }) = SendJob::read(message.body.as_deref().unwrap_or_default()) else {
-        return deps.visibility.unreadable(invocation, &message).await;
+    let step = match SendJob::read(message.body.as_deref().unwrap_or_default()) {
+        Ok(SendJob::Message { id, .. }) => send::run(deps, invocation, &id).await,
+        Ok(SendJob::Offer { contact, id, .. }) => offer::run(deps, invocation, &contact, &id).await,
+        Err(_) => return deps.visibility.unreadable(invocation, &message).await,
     };
-    let (why, wait_ms) = match send::run(deps, invocation, &id).await {
+    let (why, wait_ms) = match step {
         Ok(Step::Done(outcome)) => return Ok(Outcome(outcome)),
         Ok(Step::Later { why, at }) => (RecordError::Later(why), at.millis() - invocation.current().millis()),
         Err(_) => (RecordError::Retry("store"), i64::from(receptions(&message).min(60)) * 1_000),

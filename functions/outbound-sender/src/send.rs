@@ -7,27 +7,26 @@
 use std::time::Duration;
 
 use umavez_domain::codes::{Decision, Event};
-use umavez_domain::keys::{self, Key};
 use umavez_domain::outbound::ledger::Entry;
-use umavez_domain::outbound::limiter::{ADDRESS_REACH_MS, Limit, reach_ms};
 use umavez_domain::outbound::message::MessageRow;
 use umavez_domain::outbound::{
-    Channel, Content, Next, Outcome, Progress, State, ThrottleScope, Verdict, code, next, settle,
+    Channel, Content, Next, Outcome, Progress, State, Verdict, code, next, settle,
 };
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
-use umavez_platform::outbound::{Claimed, Settled};
+use umavez_platform::outbound::{Claimed, Settled, Way};
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
+use crate::tokens::{self, Lane};
 
 /// Between the end of a call and the moment when its attempt counts as lost.
-const MARGIN_MS: i64 = 10_000;
+pub const MARGIN_MS: i64 = 10_000;
 /// What the writes around a call may take.
-const AROUND_CALL: Duration = Duration::from_secs(6);
+pub const AROUND_CALL: Duration = Duration::from_secs(6);
 /// An outcome that was not written is an attempt that nobody knows: it is tried this often.
-const OUTCOME_TRIES: usize = 4;
+pub const OUTCOME_TRIES: usize = 4;
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 4;
 
@@ -85,7 +84,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Ok(credential) => credential,
         Err(wait) => return Ok(Round::Over(wait)),
     };
-    let slot = match tokens(deps, invocation, row).await? {
+    let slot = match tokens::take(deps, invocation, &lane(row, invocation)).await? {
         Grant::At(slot) => slot,
         Grant::Later(at) => return later("rate_limited", at),
     };
@@ -123,43 +122,19 @@ async fn credential(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> R
     if row.channel == Channel::Email {
         return Ok(Some(String::new()));
     }
-    deps.senders.of(invocation, row.channel, &row.sender).await.map_err(|error| {
+    credential_of(deps, invocation, row.channel, &row.sender).await
+}
+
+pub async fn credential_of(
+    deps: &Deps,
+    invocation: &Invocation,
+    channel: Channel,
+    sender: &str,
+) -> Result<Option<String>, Step> {
+    deps.senders.of(invocation, channel, sender).await.map_err(|error| {
         tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
         Step::Later { why: "no_credentials", at: invocation.current().plus_ms(30_000) }
     })
-}
-
-/// Takes a slot of the address and one of the sender, and waits for them. The address comes first: a slot that is not
-/// used is lost, and there are many addresses.
-async fn tokens(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Grant, StoreError> {
-    let waited_ms = invocation.current().millis() - row.due_since().millis();
-    let reach = reach_ms(row.priority, waited_ms);
-    let mut last = Grant::At(invocation.current());
-    for (key, limit, reach) in buckets(deps, row, reach) {
-        last = deps.limiter.grant(invocation, &key, limit, reach).await?;
-        let Grant::At(slot) = last else { break };
-        if let Ok(wait) = u64::try_from(slot.millis() - invocation.current().millis()) {
-            tokio::time::sleep(Duration::from_millis(wait)).await;
-        }
-    }
-    Ok(last)
-}
-
-/// Each with its limit and how far ahead a slot of it may be.
-fn buckets(deps: &Deps, row: &MessageRow, reach: i64) -> Vec<(Key, Limit, i64)> {
-    let rates = deps.rates.of(row.channel);
-    let of_address = rates.of_address(row.channel, &row.to).map(|limit| (chat_bucket(row), limit, ADDRESS_REACH_MS));
-    of_address.into_iter().chain([(sender_bucket(row), rates.sender, reach)]).collect()
-}
-
-/// An account has one limit for mail, whoever it is from.
-fn sender_bucket(row: &MessageRow) -> Key {
-    let sender = if row.channel == Channel::Email { "ses" } else { &row.sender };
-    keys::rate_of_sender(row.channel.as_str(), sender)
-}
-
-fn chat_bucket(row: &MessageRow) -> Key {
-    keys::rate_of_chat(row.channel.as_str(), &row.sender, &row.to)
 }
 
 /// The one call of the attempt, unless the claim took so long that it could not end before its deadline.
@@ -178,7 +153,13 @@ async fn attempt_once(
     if left < Duration::from_secs(1) || row.is_late(invocation.current()) {
         return Outcome::Transient { code: code::NOT_CALLED };
     }
-    deps.providers.send(row, content, credential, attempt, left).await
+    let way = Way { id: &row.id, sender: &row.sender, to: &row.to };
+    deps.providers.send(&way, content, credential, attempt, left).await
+}
+
+fn lane<'a>(row: &'a MessageRow, invocation: &Invocation) -> Lane<'a> {
+    let waited_ms = invocation.current().millis() - row.due_since().millis();
+    Lane { channel: row.channel, sender: &row.sender, to: &row.to, priority: row.priority, waited_ms }
 }
 
 /// Parks what was limited, and writes the outcome.
@@ -192,14 +173,7 @@ async fn finish(
     let attempt = made.attempt;
     let now = invocation.current();
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
-        let bucket = match scope {
-            ThrottleScope::Bot => sender_bucket(row),
-            ThrottleScope::Chat => chat_bucket(row),
-        };
-        // Not parked, the next message is told to wait by the provider itself.
-        if deps.limiter.park(invocation, &bucket, now.plus_ms(retry_after_ms)).await.is_err() {
-            tracing::warn!(event = "NOT_PARKED", request_id = invocation.request_id);
-        }
+        tokens::park(deps, invocation, &lane(row, invocation), scope, retry_after_ms).await;
     }
     if let Outcome::Transient { code } = outcome
         && code.ends_with("_unauthorized")

@@ -1,5 +1,6 @@
 //! Finds what was lost sight of: messages that were handed to their queue and not taken on, attempts whose sender was not
-//! heard of again, backfills, imports and shards of mailings that nobody works on, conversations that nobody answers.
+//! heard of again, backfills, imports and shards of mailings that nobody works on, conversations that nobody answers, offers
+//! that nobody sent, and charges that are over.
 //! Each is conditional on the row as it was read, so that it runs as often as it likes.
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::Conversations;
+use umavez_platform::downsells::{self, Downsells, tell};
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Mailings, Recovered};
@@ -31,6 +33,7 @@ pub struct Deps {
     pub backfills: Backfills,
     pub mailings: Mailings,
     pub conversations: Conversations,
+    pub downsells: Downsells,
     pub policies: BTreeMap<Channel, UnknownPolicy>,
 }
 
@@ -45,6 +48,7 @@ impl Deps {
             messages: Messages::from_env(&store)?,
             mailings: Mailings::from_env(&store)?,
             conversations: Conversations::from_env(&store)?,
+            downsells: Downsells::from_env(&store)?,
             backfills,
             policies,
         })
@@ -75,9 +79,10 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         }
     }
     let conversations = recover_conversations(&deps, &invocation, &mut counts).await;
-    unread |= conversations.is_err();
+    let offers = recover_downsells(&deps, &invocation, &mut counts).await;
+    unread |= conversations.is_err() || offers.is_err();
     let (backfills, mailings) = (backfills.unwrap_or(0), mailings.unwrap_or(0));
-    let conversations = conversations.unwrap_or(0);
+    let (conversations, offers) = (conversations.unwrap_or(0), offers.unwrap_or(0));
     let Counts { emitted, unknown, failed } = counts;
     tracing::info!(
         event = "RECOVERED",
@@ -86,6 +91,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         backfills,
         mailings,
         conversations,
+        offers,
         failed,
         request_id = invocation.request_id
     );
@@ -101,6 +107,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         "backfills": backfills,
         "mailings": mailings,
         "conversations": conversations,
+        "offers": offers,
         "failed": failed,
     }))
 }
@@ -181,6 +188,44 @@ async fn recover_conversations(deps: &Deps, invocation: &Invocation, counts: &mu
         }
     }
     metrics::counter!("ConversationsRecovered").increment(recovered);
+    Ok(recovered)
+}
+
+/// Offers that nobody took on or that nobody heard of again, and charges whose end has come.
+async fn recover_downsells(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
+    let policy = deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
+    let mut recovered = 0;
+    for shard in 0..WAKE_SHARDS {
+        let mut after = None;
+        while invocation.time_left() > LOW_TIME {
+            let now = invocation.now;
+            let found = deps.downsells.waiting(invocation, Wake::Check, shard, now, after, PAGE).await?;
+            let last_page = found.len() < PAGE;
+            after = found.last().map(|found| found.place.clone());
+            let mut seen = futures::stream::iter(&found)
+                .map(|found| deps.downsells.recover(invocation, found, policy, fastrand::u32(0..=1000)))
+                .buffer_unordered(AT_ONCE);
+            while let Some(seen) = seen.next().await {
+                match seen {
+                    Ok(downsells::Woken::Left) => {}
+                    Ok(downsells::Woken::Emitted(offer)) => {
+                        recovered += 1;
+                        tell::line(invocation, &offer, Event::DownsellRecovered);
+                    }
+                    Ok(downsells::Woken::Unknown(offer)) => {
+                        recovered += 1;
+                        tell::changed(invocation, &offer);
+                    }
+                    Ok(downsells::Woken::Ended(offers)) => offers.iter().for_each(|o| tell::changed(invocation, o)),
+                    Err(_) => counts.failed += 1,
+                }
+            }
+            if last_page {
+                break;
+            }
+        }
+    }
+    metrics::counter!("downsells_recovered").increment(recovered);
     Ok(recovered)
 }
 

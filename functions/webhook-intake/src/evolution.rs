@@ -14,7 +14,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let source = Source { via: Via::Whatsapp, name: instance };
     let header = |name: &str| request.header(name);
     let verify = |secrets: &WebhookSecrets| secrets.verify_evolution(instance, header, invocation.now);
-    intake::admit(deps, invocation, request, &source, verify).await?;
+    intake::admit(deps, invocation, request, &source, verify, |_| false).await?;
     let reading = evolution::read(request.body()).map_err(intake::unreadable)?;
-    intake::take(deps, invocation, &source, &reading).await
+    Answer::json(200, &intake::take(deps, invocation, &source, &reading, false).await?)
 }

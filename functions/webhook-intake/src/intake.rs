@@ -1,12 +1,13 @@
 //! What every source has in common: proof, then reading, then storing, then the answer.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
 use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
 use umavez_domain::conversations::{ConversationId, ConversationRow, InstanceRow, Told, Via, is_name};
+use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::fields::FieldError;
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
-use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::http::{Problem, Request};
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
@@ -17,6 +18,13 @@ pub struct Source<'a> {
     pub name: &'a str,
 }
 
+/// What a source proved itself with.
+pub enum Admitted {
+    BySecret,
+    /// Its own row has the secret.
+    ByBot(Box<BotRow>),
+}
+
 /// Refuses whoever does not prove to be the source.
 pub async fn admit(
     deps: &Deps,
@@ -24,7 +32,8 @@ pub async fn admit(
     request: &Request,
     source: &Source<'_>,
     verify: impl Fn(&WebhookSecrets) -> Verified,
-) -> Result<(), Problem> {
+    by_bot: impl Fn(&BotRow) -> bool,
+) -> Result<Admitted, Problem> {
     if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
         return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body without a content-encoding"));
     }
@@ -36,10 +45,20 @@ pub async fn admit(
     let secrets = secrets.map_err(|error| {
         Problem::new(503, Code::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
     })?;
-    let known = match verify(&secrets) {
-        Verified::Yes => return Ok(()),
-        Verified::No => true,
-        Verified::NoSuchSource => deps.conversations.instance(invocation, source.via, source.name).await?.is_some(),
+    let verified = verify(&secrets);
+    if verified == Verified::Yes {
+        return Ok(Admitted::BySecret);
+    }
+    let bot = match source.via {
+        Via::Telegram => deps.downsells.bot(invocation, source.name).await?,
+        _ => None,
+    };
+    let known = match (verified, bot) {
+        (_, Some(bot)) if by_bot(&bot) => return Ok(Admitted::ByBot(Box::new(bot))),
+        (Verified::NoSuchSource, None) => {
+            deps.conversations.instance(invocation, source.via, source.name).await?.is_some()
+        }
+        _ => true,
     };
     let channel = source.via.as_str();
     tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
@@ -63,23 +82,34 @@ pub fn unreadable(unreadable: Unreadable) -> Problem {
     }
 }
 
-/// Stores what was told, each message by itself, and answers what became of it.
+/// Stores what was told, each message by itself, and tells what became of it. A bot that is there for its offers alone has no
+/// conversations: what is said to it is passed over.
 pub async fn take(
     deps: &Deps,
     invocation: &Invocation,
     source: &Source<'_>,
     reading: &Reading,
-) -> Result<Answer, Problem> {
+    offers_alone: bool,
+) -> Result<Value, Problem> {
     let channel = source.via.as_str();
     for why in &reading.ignored {
         metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => why.as_str()).increment(1);
     }
     let mut known: Option<(InstanceRow, Option<ConversationRow>)> = None;
     let mut counts = [0_u64; Told::ALL.len()];
+    let mut ignored = reading.ignored.len();
     for message in &reading.messages {
         let (instance, row) = match known.take() {
             Some((instance, Some(row))) if row.id == id_of(source, message) => (instance, Some(row)),
-            _ => look(deps, invocation, source, message).await?,
+            _ => match look(deps, invocation, source, message).await? {
+                (Some(instance), row) => (instance, row),
+                (None, _) if offers_alone || is_bot(deps, invocation, source).await? => {
+                    metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => "no_conversations").increment(1);
+                    ignored += 1;
+                    continue;
+                }
+                (None, _) => return Err(no_such_source()),
+            },
         };
         let taken = deps.conversations.receive(invocation, &instance, row, message).await?;
         tell(invocation, source, message, taken.told);
@@ -87,11 +117,15 @@ pub async fn take(
         of_told.into_iter().for_each(|(_, count)| *count += 1);
         known = Some((instance, taken.row));
     }
-    let mut answer = json!({"ok": true, "ignored": reading.ignored.len()});
+    let mut answer = json!({"ok": true, "ignored": ignored});
     for (told, count) in Told::ALL.iter().zip(counts) {
         answer[told.as_str()] = json!(count);
     }
-    Answer::json(200, &answer)
+    Ok(answer)
+}
+
+async fn is_bot(deps: &Deps, invocation: &Invocation, source: &Source<'_>) -> Result<bool, Problem> {
+    Ok(source.via == Via::Telegram && deps.downsells.bot(invocation, source.name).await?.is_some())
 }
 
 /// One read: what is set for the source, and where the conversation stands.
@@ -100,10 +134,9 @@ async fn look(
     invocation: &Invocation,
     source: &Source<'_>,
     message: &Inbound,
-) -> Result<(InstanceRow, Option<ConversationRow>), Problem> {
+) -> Result<(Option<InstanceRow>, Option<ConversationRow>), Problem> {
     let id = id_of(source, message);
-    let (instance, row) = deps.conversations.instance_and(invocation, source.via, source.name, &id).await?;
-    Ok((instance.ok_or_else(no_such_source)?, row))
+    Ok(deps.conversations.instance_and(invocation, source.via, source.name, &id).await?)
 }
 
 fn id_of(source: &Source<'_>, message: &Inbound) -> ConversationId {

@@ -5,6 +5,7 @@
 
 mod evolution;
 mod intake;
+mod payments;
 mod telegram;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::conversations::{Conversations, Webhooks};
+use umavez_platform::downsells::Downsells;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
@@ -19,23 +21,35 @@ use umavez_platform::store::Store;
 const TELEGRAM: &str = "POST /webhooks/telegram/{bot}";
 const EVOLUTION: &str = "POST /webhooks/evolution/{instance}";
 
+const PIX_CREATED: &str = "POST /api/payment/webhook/pix-created";
+const PAYMENT_APPROVED: &str = "POST /api/payment/webhook/payment-approved";
+const PIX_EXPIRED: &str = "POST /api/payment/webhook/pix-expired";
+
 /// Evolution sends media with its messages if it is told to; they are passed over.
 const LARGEST_EVOLUTION: usize = 5 * 1024 * 1024;
 
 /// The routes of this function, as the template has them. Their callers have secrets of their own, and no key.
-pub const ROUTES: &[Route] = &[Route::public(TELEGRAM), Route::public(EVOLUTION).taking(LARGEST_EVOLUTION)];
+pub const ROUTES: &[Route] = &[
+    Route::public(TELEGRAM),
+    Route::public(EVOLUTION).taking(LARGEST_EVOLUTION),
+    Route::public(PIX_CREATED),
+    Route::public(PAYMENT_APPROVED),
+    Route::public(PIX_EXPIRED),
+];
 
 #[derive(Debug)]
 pub struct Deps {
     pub conversations: Conversations,
+    pub downsells: Downsells,
     pub webhooks: Webhooks,
 }
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
         let aws = Aws::from_env()?;
-        let conversations = Conversations::from_env(&Store::new(aws.dynamodb()))?;
-        Ok(Self { conversations, webhooks: Webhooks::from_env(&aws)? })
+        let store = Store::new(aws.dynamodb());
+        let (conversations, downsells) = (Conversations::from_env(&store)?, Downsells::from_env(&store)?);
+        Ok(Self { conversations, downsells, webhooks: Webhooks::from_env(&aws)? })
     }
 }
 
@@ -44,6 +58,9 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
     match request.route.as_str() {
         TELEGRAM => telegram::run(deps, at, request).await,
         EVOLUTION => evolution::run(deps, at, request).await,
+        PIX_CREATED => payments::created(deps, at, request).await,
+        PAYMENT_APPROVED => payments::approved(deps, at, request).await,
+        PIX_EXPIRED => payments::expired(deps, at, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

@@ -1,21 +1,74 @@
-//! `POST /webhooks/telegram/{bot}`: an update of the Bot API.
+//! `POST /webhooks/telegram/{bot}`: an update of the Bot API. A /start schedules offers; everything else that a person says is
+//! a message of a conversation, if the bot has any.
 
+use serde_json::json;
+use umavez_domain::codes::Event;
 use umavez_domain::conversations::Via;
 use umavez_domain::conversations::inbound::telegram;
+use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::downsells::start::{self, Start};
+use umavez_domain::downsells::views::Scheduled;
+use umavez_domain::downsells::{Asked, Trigger};
 use umavez_domain::webhooks::WebhookSecrets;
+use umavez_platform::downsells::tell;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
-use crate::intake::{self, Source};
+use crate::intake::{self, Admitted, Source};
 
 const SECRET_HEADER: &str = "x-telegram-bot-api-secret-token";
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let bot = request.path.get("bot").map(String::as_str).unwrap_or_default();
-    let source = Source { via: Via::Telegram, name: bot };
-    let verify = |secrets: &WebhookSecrets| secrets.verify_telegram(bot, request.header(SECRET_HEADER));
-    intake::admit(deps, invocation, request, &source, verify).await?;
+    let name = request.path.get("bot").map(String::as_str).unwrap_or_default();
+    let source = Source { via: Via::Telegram, name };
+    let header = request.header(SECRET_HEADER);
+    let verify = |secrets: &WebhookSecrets| secrets.verify_telegram(name, header);
+    let by_bot = |bot: &BotRow| bot.admits(header);
+    let mut bot = match intake::admit(deps, invocation, request, &source, verify, by_bot).await? {
+        Admitted::ByBot(bot) => Some(bot),
+        Admitted::BySecret => None,
+    };
     let reading = telegram::read(request.body()).map_err(intake::unreadable)?;
-    intake::take(deps, invocation, &source, &reading).await
+    let start = start::read(request.body());
+    if start.is_some() && bot.is_none() {
+        bot = deps.downsells.bot(invocation, name).await?.map(Box::new);
+    }
+    let mut answer = intake::take(deps, invocation, &source, &reading, bot.is_some()).await?;
+    // Offers of a bot that is put to rest would only be skipped.
+    if let (Some(start), Some(bot)) = (start, bot.filter(|bot| bot.active)) {
+        let told = schedule(deps, invocation, &bot, &start).await?;
+        let (body, told) = (answer.as_object_mut(), json!(told));
+        body.into_iter().for_each(|body| body.extend(told.as_object().cloned().unwrap_or_default()));
+    }
+    Answer::json(200, &answer)
+}
+
+/// The offers that follow a /start.
+async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &Start) -> Result<Scheduled, Problem> {
+    let update_id = start.update_id.to_string();
+    let meta = start.payload.as_ref().map(|payload| json!({ "payload": payload }).to_string());
+    let asked = Asked {
+        bot: &bot.slug,
+        telegram_id: start.telegram_id,
+        trigger: Trigger::Start,
+        source: &update_id,
+        at: start.at.unwrap_or(invocation.now).min(invocation.now),
+        correlation_id: &invocation.request_id,
+        meta: meta.as_deref(),
+        keep_days: deps.downsells.keep_days,
+    };
+    let triggered = deps.downsells.started(invocation, &asked).await?;
+    tell::triggered(invocation, &triggered);
+    let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.told;
+    tracing::info!(
+        event = Event::StartScheduled.as_str(),
+        bot = bot.slug,
+        scheduled,
+        duplicates,
+        already_pending,
+        not_rearmed,
+        request_id = invocation.request_id,
+    );
+    Ok(triggered.told)
 }

@@ -87,6 +87,10 @@ pub const SCOPES: &[&str] = &[
     "mailings:read",
     "conversations",
     "conversations:read",
+    "downsells",
+    "downsells:read",
+    // Of whoever tells of payments without signing what it tells.
+    "payments",
 ];
 
 pub fn is_known_scope(scope: &str) -> bool {

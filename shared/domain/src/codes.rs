@@ -164,6 +164,28 @@ codes! {
         ConversationReleased = "CONVERSATION_RELEASED",
         ConversationRecovered = "CONVERSATION_RECOVERED",
         InstanceChanged = "INSTANCE_CHANGED",
+        BotChanged = "BOT_CHANGED",
+        DownsellChanged = "DOWNSELL_CHANGED",
+        /// What a /start came to, for all downsells of its bot.
+        StartScheduled = "[START][DOWNSELLS_SCHEDULED]",
+        DownsellScheduledStart = "[DOWNSELL][SCHEDULED][START]",
+        DownsellScheduledPix = "[DOWNSELL][SCHEDULED][PIX]",
+        /// A sweep found offers whose time is near.
+        DownsellDue = "[DOWNSELL][DUE]",
+        DownsellEnqueued = "[DOWNSELL][ENQUEUED]",
+        DownsellSkip = "[DOWNSELL][SKIP]",
+        DownsellSendOk = "[DOWNSELL][SEND][OK]",
+        DownsellSendErr = "[DOWNSELL][SEND][ERR]",
+        /// It may have been sent or not.
+        DownsellSendUnknown = "[DOWNSELL][SEND][UNKNOWN]",
+        DownsellCancelPaid = "[DOWNSELL][CANCEL][PAID]",
+        DownsellCancelExpired = "[DOWNSELL][CANCEL][EXPIRED]",
+        DownsellCancelOther = "[DOWNSELL][CANCEL][OTHER]",
+        /// Its own `not_after` passed.
+        DownsellExpired = "[DOWNSELL][EXPIRED]",
+        DownsellRecovered = "[DOWNSELL][RECOVERED]",
+        /// What a payment gateway told, and what became of it.
+        PaymentWebhook = "PAYMENT_WEBHOOK",
         /// A request to a webhook that did not prove where it came from.
         WebhookRefused = "WEBHOOK_REFUSED",
     }

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use crate::access::KeyId;
 use crate::conversations::{BatchId, ConversationId, Via};
+use crate::downsells::{ContactId, OfferId};
 use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 use crate::mailings::{MailingEntryId, MailingId};
 use crate::time::Timestamp;
@@ -329,6 +330,86 @@ pub fn conversation_asides() -> (String, String) {
     (format!("{ASIDE_PREFIX}0"), format!("{ASIDE_PREFIX}~"))
 }
 
+/// What the partition of a bot begins with.
+pub const BOT_PREFIX: &str = "BOT#";
+
+/// The row of a bot in the Config table.
+pub fn bot(slug: &str) -> Key {
+    Key { pk: format!("{BOT_PREFIX}{slug}"), sk: "BOT".to_owned() }
+}
+
+/// The partition that holds the downsells of one bot.
+pub fn downsells_of(slug: &str) -> String {
+    format!("DOWNSELLS#{slug}")
+}
+
+/// What the sort keys of downsells begin with.
+pub const DOWNSELL_PREFIX: &str = "DOWNSELL#";
+
+pub fn downsell(slug: &str, id: u64) -> Key {
+    Key { pk: downsells_of(slug), sk: format!("{DOWNSELL_PREFIX}{id:010}") }
+}
+
+/// The row that numbers a bot's downsells.
+pub fn downsell_counter(slug: &str) -> Key {
+    Key { pk: downsells_of(slug), sk: "COUNTER".to_owned() }
+}
+
+/// The row that says which downsell a request with a key of its own made. `key` is a hash.
+pub fn downsell_request(slug: &str, key: &str) -> Key {
+    Key { pk: downsells_of(slug), sk: format!("REQUEST#{key}") }
+}
+
+/// The partition that holds everything about one contact of a bot.
+pub fn contact_partition(contact: &ContactId) -> String {
+    format!("{CONTACT_PREFIX}{}", contact.as_str())
+}
+
+const CONTACT_PREFIX: &str = "CONTACT#";
+
+/// The row of a contact's open charges and payments.
+pub fn charges(contact: &ContactId) -> Key {
+    Key { pk: contact_partition(contact), sk: "CHARGES".to_owned() }
+}
+
+/// The row that holds "one pending offer" of a downsell.
+pub fn offer_slot(contact: &ContactId, downsell_id: u64) -> Key {
+    Key { pk: contact_partition(contact), sk: format!("SLOT#{downsell_id:010}") }
+}
+
+/// What the sort keys of offers begin with.
+pub const OFFER_PREFIX: &str = "OFFER#";
+
+/// The row of an offer, or of the event that was refused in its place.
+pub fn offer(contact: &ContactId, id: &OfferId) -> Key {
+    Key { pk: contact_partition(contact), sk: format!("{OFFER_PREFIX}{id}") }
+}
+
+/// What a row of a contact's partition is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OfContact {
+    Charges,
+    Slot,
+    Offer(OfferId),
+}
+
+/// The contact of a key, and which of its rows it is.
+pub fn contact_of(key: &Key) -> Option<(ContactId, OfContact)> {
+    let contact = ContactId::from_key(key.pk.strip_prefix(CONTACT_PREFIX)?);
+    let row = match key.sk.strip_prefix(OFFER_PREFIX) {
+        Some(id) => OfContact::Offer(OfferId::parse(id)?),
+        None if key.sk == "CHARGES" => OfContact::Charges,
+        None if key.sk.starts_with("SLOT#") => OfContact::Slot,
+        None => return None,
+    };
+    Some((contact, row))
+}
+
+/// The row of a transaction: an expiry names nothing else. Ids are foreign, so they are hashed.
+pub fn transaction(id: &str) -> Key {
+    Key { pk: format!("TRANSACTION#{}", short_hash(id)), sk: "TRANSACTION".to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,5 +517,25 @@ mod tests {
             shown(mailing_line(&id, 3, 120)),
             "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c#03 | LINE#0000000120"
         );
+    }
+
+    #[test]
+    fn golden_keys_of_downsells() {
+        let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
+        assert_eq!(shown(bot("loja")), "BOT#loja | BOT");
+        assert_eq!(shown(downsell("loja", 12)), "DOWNSELLS#loja | DOWNSELL#0000000012");
+        assert_eq!(shown(downsell_counter("loja")), "DOWNSELLS#loja | COUNTER");
+        assert_eq!(shown(downsell_request("loja", "ab")), "DOWNSELLS#loja | REQUEST#ab");
+        let contact = ContactId::of("loja", 7);
+        let partition = "CONTACT#loja#7902699be42c8a8e46fbbb4501726517";
+        assert_eq!(shown(charges(&contact)), format!("{partition} | CHARGES"));
+        assert_eq!(shown(offer_slot(&contact, 12)), format!("{partition} | SLOT#0000000012"));
+        let id = OfferId::of("loja:7:12:start:5001");
+        assert_eq!(shown(offer(&contact, &id)), format!("{partition} | OFFER#off_304330c5478c8bdbe4cee65c976f3742"));
+        assert_eq!(contact_of(&offer(&contact, &id)), Some((contact.clone(), OfContact::Offer(id))));
+        assert_eq!(contact_of(&charges(&contact)), Some((contact.clone(), OfContact::Charges)));
+        assert_eq!(contact_of(&offer_slot(&contact, 1)), Some((contact, OfContact::Slot)));
+        assert_eq!(contact_of(&bot("loja")), None);
+        assert_eq!(shown(transaction("tx-1")), "TRANSACTION#045ef594d81d2f2134d61151ed71260d | TRANSACTION");
     }
 }

@@ -4,6 +4,7 @@
 pub mod access;
 pub mod codes;
 pub mod conversations;
+pub mod downsells;
 pub mod fields;
 pub mod idempotency;
 pub mod ingest;

@@ -14,7 +14,7 @@ pub const MAX_DELAY_SECONDS: i64 = 900;
 pub const ATTRIBUTE: &str = "emit";
 
 /// Work that follows from the state of the row that carries it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Emit {
     /// Grows with each emission of the row. The relay compares nothing else.
     pub seq: u64,

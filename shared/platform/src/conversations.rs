@@ -31,9 +31,8 @@ pub use orders::{Held, Ordered};
 pub use receive::Taken;
 pub use webhook_secrets::Webhooks;
 
-/// The index of a conversation's messages, and that of what waits, as the template has them.
+/// The index of a conversation's messages, as the template has it.
 const BY_PLACE: &str = "by-place";
-const BY_TIME: &str = "by-time";
 
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 8;

@@ -37,8 +37,6 @@ use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::store::{Condition, PageOf, Store, StoreError, Transacted, Write, Written, read_row};
 
-/// The index of what is looked for, as the template has it.
-const BY_TIME: &str = "by-time";
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 6;
 

@@ -11,6 +11,7 @@ mod many;
 mod read;
 mod spread;
 mod transact;
+mod waiting;
 mod write;
 
 use std::collections::HashMap;
@@ -23,9 +24,10 @@ use umavez_domain::keys::Key;
 pub use condition::Condition;
 pub use error::StoreError;
 pub use many::Insert;
-pub use read::{Found, IndexOf, Page, PageOf, RangeOf, Slice, SliceOf};
+pub use read::{Found, IndexOf, IndexPageOf, Page, PageOf, RangeOf, Slice, SliceOf};
 pub use spread::{SpreadOf, SpreadPlace};
 pub use transact::{Refusal, Transacted};
+pub use waiting::WaitingOf;
 pub use write::{Returned, Write, Written};
 
 pub type Item = HashMap<String, AttributeValue>;

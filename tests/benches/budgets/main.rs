@@ -2,6 +2,7 @@
 //! control in the same run, and nothing here fails because a machine was slow.
 
 mod conversations;
+mod downsells;
 mod mailings;
 mod prices;
 mod processes;
@@ -44,6 +45,7 @@ fn main() {
         conversations::budgets(&world).await;
         processor_time(&world).await;
         world.stack.stop().await.expect("stops");
+        downsells::budgets().await;
         mailings::budgets().await;
     });
     normalization();
@@ -128,7 +130,7 @@ async fn messages(world: &World) {
     let (_, calls) = world.calls_of("outbound-sweep", world.tick("OutboundSweep")).await;
     row("sweep, nothing due", &calls, (4, 0.0));
     let (_, calls) = world.calls_of("recovery", world.tick("Recovery")).await;
-    row("recovery, nothing lost", &calls, (28, 0.0));
+    row("recovery, nothing lost", &calls, (32, 0.0));
     prices::of_messages(&whole, invocations);
 }
 
@@ -316,6 +318,7 @@ fn one_start(program: &Path) -> (f64, f64) {
         ("INTENTS_TABLE", "t"),
         ("CONFIG_TABLE", "t"),
         ("OUTBOUND_TABLE", "t"),
+        ("DOWNSELLS_TABLE", "t"),
         ("OUTBOUND_START_QUEUE", "q"),
         ("OUTBOUND_SHOT_QUEUE", "q"),
         ("OUTBOUND_DOWNSELL_QUEUE", "q"),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attempt::Priority;
+use crate::downsells::{ContactId, OfferId};
 use crate::outbox::Emit;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,6 +11,8 @@ use crate::outbox::Emit;
 pub enum SendJob {
     /// Send the message with this id, if it is still to be sent.
     Message { v: u32, id: String },
+    /// Send the offer of a downsell with this id, if it may still leave.
+    Offer { v: u32, contact: ContactId, id: OfferId },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub struct UnreadableJob;
 impl SendJob {
     pub fn read(body: &str) -> Result<Self, UnreadableJob> {
         match serde_json::from_str(body) {
-            Ok(job @ Self::Message { v: 1, .. }) => Ok(job),
+            Ok(job @ (Self::Message { v: 1, .. } | Self::Offer { v: 1, .. })) => Ok(job),
             _ => Err(UnreadableJob),
         }
     }
@@ -52,6 +55,17 @@ mod tests {
         assert_eq!(SendJob::read(&emitted.body), Ok(job));
         assert_eq!(emitted.queue, "outbound-start");
         assert_eq!(emitted.id, "msg_0123456789abcdef0123456789abcdef/3");
+    }
+
+    #[test]
+    fn an_offer_is_named_by_its_row() {
+        let v1 = r#"{"kind":"offer","v":1,"contact":"loja#7902699be42c8a8e46fbbb4501726517","id":"off_0123456789abcdef0123456789abcdef"}"#;
+        let (contact, id) = (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
+        let job = SendJob::Offer { v: 1, contact: contact.clone(), id: id.clone() };
+        assert_eq!(SendJob::read(v1), Ok(job.clone()));
+        let emitted = crate::downsells::job(&contact, &id, None, crate::time::Timestamp::from_millis(5));
+        assert_eq!(SendJob::read(&emitted.body), Ok(job));
+        assert_eq!((emitted.queue.as_str(), emitted.seq), ("outbound-downsell", 5));
     }
 
     #[test]

@@ -10,12 +10,15 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::jwt::verify_hs256;
-use super::standard::key_bytes;
+use super::standard::{self, key_bytes};
 use crate::access::bearer;
 use crate::time::Timestamp;
 
 /// Evolution retries for about 20 minutes with the token of the first attempt, which lives for 10.
 const EVOLUTION_LEEWAY_SECONDS: i64 = 1_500;
+
+/// As the reference libraries of Standard Webhooks have it.
+const PAYMENT_TOLERANCE_SECONDS: i64 = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verified {
@@ -31,6 +34,8 @@ pub struct WebhookSecrets {
     telegram: BTreeMap<String, Tokens>,
     #[serde(default)]
     evolution: BTreeMap<String, EvolutionSecrets>,
+    #[serde(default)]
+    payments: BTreeMap<String, PaymentSecrets>,
     #[serde(default, deserialize_with = "key")]
     responder: Vec<u8>,
     #[serde(default, deserialize_with = "key")]
@@ -53,6 +58,27 @@ struct EvolutionSecrets {
     jwt_keys: Tokens,
     #[serde(flatten)]
     _others: Others,
+}
+
+/// What a payment gateway proves itself with: its secrets, or a scheme of its own with them.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum PaymentSecrets {
+    Standard(Tokens),
+    Of {
+        #[serde(default)]
+        scheme: PaymentScheme,
+        #[serde(default)]
+        secrets: Tokens,
+    },
+}
+
+/// How a gateway signs. Each that signs in its own way gets a name here, and a check beside Standard Webhooks'.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PaymentScheme {
+    #[default]
+    StandardWebhooks,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -98,6 +124,31 @@ impl WebhookSecrets {
             token.is_some_and(|token| secrets.jwt_keys.usable().any(|key| signed(token, key)))
         };
         Verified::of(by_token || by_jwt())
+    }
+
+    /// Whether a gateway of this name sent this body, no longer ago than five minutes.
+    pub fn verify_payment<'h>(
+        &self,
+        gateway: &str,
+        header: impl Fn(&str) -> Option<&'h str>,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Verified {
+        let (scheme, secrets) = match self.payments.get(gateway) {
+            Some(PaymentSecrets::Standard(secrets)) => (PaymentScheme::StandardWebhooks, secrets),
+            Some(PaymentSecrets::Of { scheme, secrets }) => (*scheme, secrets),
+            None => return Verified::NoSuchSource,
+        };
+        match scheme {
+            PaymentScheme::StandardWebhooks => {
+                let given = |name: &str| header(name).unwrap_or_default();
+                let keys: Vec<Vec<u8>> = secrets.usable().map(key_bytes).collect();
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let (id, timestamp) = (given("webhook-id"), given("webhook-timestamp"));
+                let signature = given("webhook-signature");
+                Verified::of(standard::verify(&keys, id, timestamp, signature, body, now, PAYMENT_TOLERANCE_SECONDS))
+            }
+        }
     }
 
     /// What the responder is asked with, the current key first. Empty where there is none.
@@ -174,6 +225,11 @@ mod tests {
                     "blank": {"tokens": "", "jwt_keys": ["", " "]},
                     "bare": {}
                 },
+                "payments": {
+                    "default": ["whsec_bmV3LXBheW1lbnQtc2VjcmV0", "whsec_b2xkLXBheW1lbnQtc2VjcmV0"],
+                    "woovi": {"scheme": "standard_webhooks", "secrets": "plain words"},
+                    "blank": ["", " "]
+                },
                 "responder": "whsec_T2k=",
                 "responder_previous": "old words",
                 "something_newer": {"unknown": true}
@@ -194,6 +250,39 @@ mod tests {
         let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = mac(key.as_bytes()).chain_update(&signed).finalize().into_bytes();
         format!("Bearer {signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    fn payment(gateway: &str, secret: &str, age: i64, body: &[u8]) -> Verified {
+        let signed_at = Timestamp::from_seconds(NOW - age);
+        let signed = standard::sign(&[&key_bytes(secret)], "evt_1", signed_at, b"{}");
+        let timestamp = signed.timestamp.to_string();
+        let header = |name: &str| match name {
+            "webhook-id" => Some(signed.id.as_str()),
+            "webhook-timestamp" => Some(timestamp.as_str()),
+            "webhook-signature" => Some(signed.signature.as_str()),
+            _ => None,
+        };
+        secrets().verify_payment(gateway, header, body, Timestamp::from_seconds(NOW))
+    }
+
+    #[test]
+    fn a_payment_is_known_by_its_signature_while_it_is_fresh() {
+        for (gateway, secret) in [
+            ("default", "whsec_bmV3LXBheW1lbnQtc2VjcmV0"),
+            ("default", "whsec_b2xkLXBheW1lbnQtc2VjcmV0"),
+            ("woovi", "plain words"),
+        ] {
+            assert_eq!(payment(gateway, secret, 0, b"{}"), Verified::Yes, "{gateway}");
+            assert_eq!(payment(gateway, secret, 300, b"{}"), Verified::Yes, "{gateway}");
+            assert_eq!(payment(gateway, secret, 301, b"{}"), Verified::No, "{gateway}");
+            assert_eq!(payment(gateway, secret, -301, b"{}"), Verified::No, "{gateway}");
+            assert_eq!(payment(gateway, secret, 0, b"{ }"), Verified::No, "{gateway}");
+        }
+        assert_eq!(payment("default", "plain words", 0, b"{}"), Verified::No);
+        assert_eq!(payment("blank", "", 0, b"{}"), Verified::No);
+        assert_eq!(payment("nobody", "plain words", 0, b"{}"), Verified::NoSuchSource);
+        let unsigned = secrets().verify_payment("default", |_| None, b"{}", Timestamp::from_seconds(NOW));
+        assert_eq!(unsigned, Verified::No);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use umavez_domain::conversations::{BatchRow, ConversationRow, StoredMessage};
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
 use umavez_domain::time::Timestamp;
 
-use super::{BY_PLACE, BY_TIME, Conversations};
+use super::{BY_PLACE, Conversations};
 use crate::invocation::Invocation;
-use crate::store::{Found, IndexOf, RangeOf, StoreError};
+use crate::store::{Found, RangeOf, StoreError, WaitingOf};
 
 impl Conversations {
     /// Messages that are answered or will be, the newest first, before `before`.
@@ -73,17 +73,8 @@ impl Conversations {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let of = IndexOf {
-            table: &self.table,
-            index: BY_TIME,
-            partition: ("wake", keys::wake(wake, shard)),
-            place: "wake_at",
-            after,
-            before: until.map(keys::until_time),
-            newest_first: false,
-            limit,
-        };
-        self.store.indexed(invocation, of).await
+        let of = WaitingOf { table: &self.table, wake, shard, until, after, limit };
+        self.store.waiting(invocation, of).await
     }
 
     /// A page of those that wait for this, the longest waiting first, and where the next begins.
@@ -94,13 +85,7 @@ impl Conversations {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<ConversationRow>, Option<String>), StoreError> {
-        let shards = (0..WAKE_SHARDS)
-            .map(|shard| self.waiting(invocation, wake, shard, None, after.map(str::to_owned), limit + 1));
-        let mut found: Vec<_> = futures::future::try_join_all(shards).await?.into_iter().flatten().collect();
-        found.sort_by(|a, b| a.place.cmp(&b.place));
-        let more = found.len() > limit;
-        found.truncate(limit);
-        let next = found.last().map(|found| found.place.clone()).filter(|_| more);
+        let (found, next) = self.store.waiting_page(invocation, &self.table, wake, after, limit).await?;
         let rows = found.into_iter().map(|found| async move {
             let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
             // The index may lag behind.

@@ -12,10 +12,8 @@ use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{Condition, Found, IndexOf, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, WaitingOf, Write, Written, read_row};
 
-/// The index of jobs that wait for somebody, as the template has it.
-const BY_TIME: &str = "by-time";
 /// A worker that is not heard of for this long has lost its job.
 pub const LEASE_MS: i64 = 120_000;
 /// A job that nobody takes on for this long is handed over again; each time later than before.
@@ -213,17 +211,9 @@ impl Backfills {
 
     /// Jobs of one shard that were not heard of until now.
     pub async fn overdue(&self, invocation: &Invocation, shard: u32, limit: usize) -> Result<Vec<Found>, StoreError> {
-        let of = IndexOf {
-            table: &self.table,
-            index: BY_TIME,
-            partition: ("wake", keys::wake(Wake::Check, shard)),
-            place: "wake_at",
-            after: None,
-            before: Some(keys::until_time(invocation.now)),
-            newest_first: false,
-            limit,
-        };
-        self.store.indexed(invocation, of).await
+        let (wake, until) = (Wake::Check, Some(invocation.now));
+        let of = WaitingOf { table: &self.table, wake, shard, until, after: None, limit };
+        self.store.waiting(invocation, of).await
     }
 
     /// Hands a job over again that was lost sight of, or gives up an upload that did not come. Whether it was so.

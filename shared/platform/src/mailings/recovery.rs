@@ -9,9 +9,9 @@ use umavez_domain::mailings::{
 
 use super::handing_out::is_worked_on;
 use super::shards::unleased_as_read;
-use super::{BY_TIME, Mailings};
+use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, IndexOf, StoreError, Write, Written};
+use crate::store::{Condition, Found, StoreError, WaitingOf, Write, Written};
 
 /// What recovery did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,17 +35,9 @@ impl Mailings {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let of = IndexOf {
-            table: &self.table,
-            index: BY_TIME,
-            partition: ("wake", keys::wake(keys::Wake::Check, partition)),
-            place: "wake_at",
-            after,
-            before: Some(keys::until_time(invocation.now)),
-            newest_first: false,
-            limit,
-        };
-        self.store.indexed(invocation, of).await
+        let (wake, until) = (keys::Wake::Check, Some(invocation.now));
+        let of = WaitingOf { table: &self.table, wake, shard: partition, until, after, limit };
+        self.store.waiting(invocation, of).await
     }
 
     /// Hands over again what was lost sight of.

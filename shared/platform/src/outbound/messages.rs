@@ -10,7 +10,6 @@ use crate::invocation::Invocation;
 use crate::store::{Found, IndexOf, Store, StoreError};
 
 /// The indexes of the table, as the template has them.
-pub const BY_TIME: &str = "by-time";
 pub const BY_RECIPIENT: &str = "by-recipient";
 pub const BY_CLIENT: &str = "by-client";
 

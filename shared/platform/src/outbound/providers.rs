@@ -10,7 +10,6 @@ use aws_sdk_sesv2::types::{
 };
 use aws_smithy_runtime_api::client::http::http_client_fn;
 use umavez_domain::outbound::content::Email;
-use umavez_domain::outbound::message::MessageRow;
 use umavez_domain::outbound::{CallFailure, Content, Outcome, code, evolution, of_failure, ses, wire};
 
 use crate::aws::Aws;
@@ -57,6 +56,15 @@ pub struct Providers {
     ses: aws_sdk_sesv2::Client,
 }
 
+/// What is sent, by whom and to whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Way<'a> {
+    /// What its events are told to be about.
+    pub id: &'a str,
+    pub sender: &'a str,
+    pub to: &'a str,
+}
+
 /// One mail of one attempt.
 #[derive(Debug)]
 pub struct Mail<'a> {
@@ -78,7 +86,7 @@ impl Providers {
     /// Makes the one call of attempt n, within `limit`.
     pub async fn send(
         &self,
-        row: &MessageRow,
+        way: &Way<'_>,
         content: &Content,
         credential: &str,
         attempt: u32,
@@ -87,16 +95,16 @@ impl Providers {
         let limit = limit.min(self.config.timeout);
         match content {
             Content::Email(email) => {
-                let mail = Mail { id: &row.id, attempt, to: &row.to, email };
+                let mail = Mail { id: way.id, attempt, to: way.to, email };
                 self.send_mail(&mail, limit).await
             }
             Content::Telegram(content) => {
                 if let Some(outcome) = Self::unconfigured(&self.config.telegram_url) {
                     return outcome;
                 }
-                let call = wire::to_telegram(credential, &row.to, content);
+                let call = wire::to_telegram(credential, way.to, content);
                 match self.outgoing.call(&self.config.telegram_url, &call, limit).await {
-                    Ok(answer) => wire::of_telegram(&row.to, answer.status, &answer.body),
+                    Ok(answer) => wire::of_telegram(way.to, answer.status, &answer.body),
                     Err(failure) => of_failure(failure),
                 }
             }
@@ -104,7 +112,7 @@ impl Providers {
                 if let Some(outcome) = Self::unconfigured(&self.config.evolution_url) {
                     return outcome;
                 }
-                let call = wire::to_evolution(&row.sender, credential, &row.to, content);
+                let call = wire::to_evolution(way.sender, credential, way.to, content);
                 match self.outgoing.call(&self.config.evolution_url, &call, limit).await {
                     Ok(answer) => evolution::classify(answer.status, answer.retry_after.as_deref(), &answer.body),
                     Err(failure) => of_failure(failure),

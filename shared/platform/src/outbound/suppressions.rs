@@ -15,13 +15,18 @@ pub struct Suppressions {
 }
 
 /// Nobody has suppressed the address, or it was taken off the list.
-pub(super) fn inactive() -> Result<Condition, StoreError> {
+fn inactive() -> Result<Condition, StoreError> {
     let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
     Ok(Condition::any([Condition::Absent, removed]))
 }
 
+/// Nothing is sent to an address that is on the list.
+pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str) -> Result<Write, StoreError> {
+    Ok(Write::check(table, keys::suppression(channel.as_str(), to), inactive()?))
+}
+
 /// Puts an address on the list, unless it is there, or was taken off after what this tells of.
-pub(super) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
+pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
     let key = keys::suppression(row.channel.as_str(), &row.to);
     let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
     // An operator means now, whatever the clocks say.

@@ -1,7 +1,7 @@
 //! What waits: found by the index by time, and taken out of it by a conditional write on the row itself.
 
 use umavez_domain::codes::Decision;
-use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
+use umavez_domain::keys::{self, Wake};
 use umavez_domain::outbound::job;
 use umavez_domain::outbound::ledger::LONGEST;
 use umavez_domain::outbound::message::{CHECK_AFTER_MS, MessageRow, check_after_ms};
@@ -10,9 +10,9 @@ use umavez_domain::time::Timestamp;
 
 use super::attempts::Settled;
 use super::change::{Change, Changed, as_read, entry, is_state};
-use super::messages::{BY_TIME, Messages};
+use super::messages::Messages;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, IndexOf, Item, StoreError, Write, Written, attribute};
+use crate::store::{Condition, Found, Item, StoreError, WaitingOf, Write, Written, attribute};
 
 fn ledger_is_long(item: &Item) -> bool {
     item.get("ledger").and_then(|ledger| ledger.as_l().ok()).is_some_and(|ledger| ledger.len() >= LONGEST)
@@ -40,17 +40,8 @@ impl Messages {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let of = IndexOf {
-            table: &self.table,
-            index: BY_TIME,
-            partition: ("wake", keys::wake(wake, shard)),
-            place: "wake_at",
-            after,
-            before: until.map(keys::until_time),
-            newest_first: false,
-            limit,
-        };
-        self.store.indexed(invocation, of).await
+        let of = WaitingOf { table: &self.table, wake, shard, until, after, limit };
+        self.store.waiting(invocation, of).await
     }
 
     /// Messages whose outcome nobody knows, the oldest first, from the place after `after` on.
@@ -60,13 +51,8 @@ impl Messages {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<MessageRow>, Option<String>), StoreError> {
-        let shards = (0..WAKE_SHARDS)
-            .map(|shard| self.waiting(invocation, Wake::Unknown, shard, None, after.map(str::to_owned), limit + 1));
-        let mut found: Vec<_> = futures::future::try_join_all(shards).await?.into_iter().flatten().collect();
-        found.sort_by(|a, b| a.place.cmp(&b.place));
-        let more = found.len() > limit;
-        found.truncate(limit);
-        let next = found.last().map(|found| found.place.clone()).filter(|_| more);
+        let page = self.store.waiting_page(invocation, &self.table, Wake::Unknown, after, limit).await?;
+        let (found, next) = page;
         let rows = self.rows_of(invocation, found).await?;
         Ok((rows.into_iter().map(|(row, _)| row).filter(|row| row.state == State::Unknown).collect(), next))
     }

@@ -277,3 +277,61 @@ fn nominated(item: &Item, place: &str) -> Option<Found> {
     let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned();
     Some(Found { key: Key { pk: text("pk")?, sk: text("sk")? }, place: text(place)? })
 }
+
+/// A page of what an index itself has of its rows, those only that `only` lets through, the newest first.
+#[derive(Debug)]
+pub struct IndexPageOf<'a> {
+    pub table: &'a str,
+    pub index: &'a str,
+    pub partition: (&'a str, String),
+    pub place: &'a str,
+    /// Places in between, both included.
+    pub from: String,
+    pub to: String,
+    pub only: Option<Condition>,
+    pub limit: usize,
+    /// Requests at most: what few rows pass is told in several pages.
+    pub requests: usize,
+}
+
+impl Store {
+    /// The rows, and the place after which the next page begins. An index only nominates: what it says may be old.
+    pub async fn index_page<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        of: &IndexPageOf<'_>,
+    ) -> Result<Page<T>, StoreError> {
+        let mut items: Vec<Item> = Vec::new();
+        let (mut start, mut passed) = (None, None);
+        for _ in 0..of.requests.max(1) {
+            let mut names = Placeholders::default();
+            let filter = of.only.as_ref().map(|only| only.render(&mut names));
+            let text = |text: &str| AttributeValue::S(text.to_owned());
+            let (partition, is) = (names.name(of.partition.0), names.value(text(&of.partition.1)));
+            let (place, from, to) = (names.name(of.place), names.value(text(&of.from)), names.value(text(&of.to)));
+            let keys = format!("{partition} = {is} AND {place} BETWEEN {from} AND {to}");
+            let (names, values) = names.into_parts();
+            let call = self.client.query().table_name(of.table).index_name(of.index).key_condition_expression(keys);
+            let call = call.set_filter_expression(filter).scan_index_forward(false);
+            let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+            // Where nothing is filtered out, no more is read than is asked for.
+            let looked_at = if of.only.is_some() { SMALLEST_READ * 10 } else { of.limit - items.len() + 1 };
+            let call = call.limit(i32::try_from(looked_at).unwrap_or(i32::MAX)).set_exclusive_start_key(start);
+            let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+            items.extend(found.items.unwrap_or_default());
+            start = found.last_evaluated_key;
+            passed = start.as_ref().and_then(|key| key.get(of.place)).and_then(|at| at.as_s().ok()).cloned();
+            if items.len() > of.limit || start.is_none() {
+                break;
+            }
+        }
+        let next = if items.len() > of.limit {
+            items.truncate(of.limit);
+            items.last().and_then(|item| item.get(of.place)).and_then(|at| at.as_s().ok()).cloned()
+        } else {
+            passed
+        };
+        let rows = items.into_iter().map(read_row).collect::<Result<_, _>>()?;
+        Ok(Page { rows, next })
+    }
+}

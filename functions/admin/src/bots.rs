@@ -1,0 +1,60 @@
+//! `/api/admin/bots`: who sends offers, and how fast.
+
+use serde_json::json;
+use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::downsells::bots::BotRow;
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+
+use crate::{Deps, no_such_bot, slug};
+
+pub async fn list(deps: &Deps, invocation: &Invocation) -> Result<Answer, Problem> {
+    let rows = deps.downsells.bots(invocation).await?;
+    Answer::json(200, &json!({"ok": true, "bots": rows.iter().map(BotRow::view).collect::<Vec<_>>()}))
+}
+
+pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    answer(200, &crate::bot(deps, invocation, request).await?)
+}
+
+/// The slug is what a bot is known by: asked for again, the same bot is the same.
+pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let row = BotRow::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
+    match deps.downsells.create_bot(invocation, &row).await? {
+        None => {
+            tell(invocation, &row);
+            answer(201, &row)
+        }
+        Some(standing) if is_same(&standing, &row) => Ok(answer(200, &standing)?.replayed()),
+        Some(_) => {
+            let detail = "there is a bot with this slug; change it with PUT /api/admin/bots/{slug}";
+            Err(Problem::new(409, Code::NameTaken, detail))
+        }
+    }
+}
+
+pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let changed = deps.downsells.change_bot(invocation, slug(request)?, &request.object()?).await?;
+    let row = changed.ok_or_else(no_such_bot)?.map_err(Problem::invalid)?;
+    tell(invocation, &row);
+    answer(200, &row)
+}
+
+fn answer(status: u16, row: &BotRow) -> Result<Answer, Problem> {
+    Answer::json(status, &json!({"ok": true, "bot": row.view()}))
+}
+
+fn is_same(standing: &BotRow, asked: &BotRow) -> bool {
+    let of_asked = BotRow {
+        created_at: standing.created_at,
+        updated_at: standing.updated_at,
+        version: standing.version,
+        ..asked.clone()
+    };
+    *standing == of_asked
+}
+
+fn tell(invocation: &Invocation, row: &BotRow) {
+    let (event, slug) = (Event::BotChanged.as_str(), row.slug.as_str());
+    tracing::info!(event, slug, version = row.version, active = row.active, request_id = invocation.request_id);
+}

@@ -1,0 +1,97 @@
+//! `/api/admin/bots/{slug}/downsells`: what is offered, how long after what.
+
+use serde_json::json;
+use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
+use umavez_domain::idempotency::body_hash;
+use umavez_platform::downsells::Created;
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+/// Changes that meet others are looked at again this often.
+const ROUNDS: usize = 5;
+
+pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let bot = crate::bot(deps, invocation, request).await?;
+    let downsells = deps.downsells.downsells(invocation, &bot.slug).await?;
+    Answer::json(200, &json!({"ok": true, "downsells": downsells}))
+}
+
+pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    answer(200, &standing(deps, invocation, request).await?.1)
+}
+
+pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let bot = crate::bot(deps, invocation, request).await?;
+    let new = NewDownsell::read(&request.object()?).map_err(Problem::invalid)?;
+    let caller = &request.caller()?.key_id;
+    let key = request.idempotency_key()?.map(|key| body_hash(format!("{caller}:{}", key.as_str()).as_bytes()));
+    let hash = request.body_hash();
+    let asked = key.as_deref().map(|key| (key, hash.as_str()));
+    match deps.downsells.create_downsell(invocation, &bot.slug, &new, asked).await? {
+        Created::New(row) => {
+            tell(invocation, &row, "created");
+            answer(201, &row)
+        }
+        Created::Replayed(row) => Ok(answer(201, &row)?.replayed()),
+        Created::KeyReused => {
+            let detail = "there was a downsell from a request with this Idempotency-Key and another body";
+            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
+        }
+        Created::TooMany => {
+            let detail = format!("a bot has at most {MOST_DOWNSELLS} downsells; delete one first");
+            Err(Problem::new(409, Code::WrongState, detail))
+        }
+    }
+}
+
+/// What is left out stays as it is. Offers that are pending keep their time.
+pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let body = request.object()?;
+    for _ in 0..ROUNDS {
+        let (_, standing) = standing(deps, invocation, request).await?;
+        let wanted = NewDownsell::read_change(&body, &standing).map_err(Problem::invalid)?;
+        if let Some(row) = deps.downsells.change_downsell(invocation, &standing, wanted).await? {
+            tell(invocation, &row, "changed");
+            return answer(200, &row);
+        }
+    }
+    Err(umavez_platform::store::StoreError::Conflict.into())
+}
+
+pub async fn delete(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let (_, row) = standing(deps, invocation, request).await?;
+    if !deps.downsells.delete_downsell(invocation, &row.slug, row.id).await? {
+        return Err(no_such_downsell());
+    }
+    tell(invocation, &row, "deleted");
+    Answer::json(200, &json!({"ok": true, "deleted": row.id}))
+}
+
+/// The downsell that the path names, and its bot.
+pub async fn standing(
+    deps: &Deps,
+    invocation: &Invocation,
+    request: &Request,
+) -> Result<(BotRow, DownsellRow), Problem> {
+    let bot = crate::bot(deps, invocation, request).await?;
+    let id = request.path.get("id").and_then(|id| id.parse().ok()).ok_or_else(no_such_downsell)?;
+    let row = deps.downsells.downsell(invocation, &bot.slug, id).await?.ok_or_else(no_such_downsell)?;
+    Ok((bot, row))
+}
+
+fn answer(status: u16, row: &DownsellRow) -> Result<Answer, Problem> {
+    Answer::json(status, &json!({"ok": true, "downsell": row, "warnings": row.warnings()}))
+}
+
+fn no_such_downsell() -> Problem {
+    Problem::not_found("there is no such downsell")
+}
+
+fn tell(invocation: &Invocation, row: &DownsellRow, what: &str) {
+    let (event, bot, downsell_id) = (Event::DownsellChanged.as_str(), row.slug.as_str(), row.id);
+    tracing::info!(event, bot, downsell_id, what, version = row.version, request_id = invocation.request_id);
+}

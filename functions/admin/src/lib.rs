@@ -1,0 +1,100 @@
+//! What people set up and look at: bots, downsells, their queue and their numbers; over HTTP, and as a page.
+
+mod bots;
+mod console;
+mod downsells;
+mod metrics;
+mod queue;
+mod trial;
+
+use std::sync::Arc;
+
+use umavez_domain::downsells::bots::{BotRow, is_slug};
+use umavez_platform::aws::Aws;
+use umavez_platform::config::ConfigError;
+use umavez_platform::downsells::Downsells;
+use umavez_platform::http::{Answer, Problem, Request, Route};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::Messages;
+use umavez_platform::store::Store;
+
+const CONSOLE: &str = "GET /console";
+const BOTS: &str = "GET /api/admin/bots";
+const NEW_BOT: &str = "POST /api/admin/bots";
+const BOT: &str = "GET /api/admin/bots/{slug}";
+const CHANGE_BOT: &str = "PUT /api/admin/bots/{slug}";
+const DOWNSELLS: &str = "GET /api/admin/bots/{slug}/downsells";
+const NEW_DOWNSELL: &str = "POST /api/admin/bots/{slug}/downsells";
+const DOWNSELL: &str = "GET /api/admin/bots/{slug}/downsells/{id}";
+const CHANGE_DOWNSELL: &str = "PUT /api/admin/bots/{slug}/downsells/{id}";
+const DELETE_DOWNSELL: &str = "DELETE /api/admin/bots/{slug}/downsells/{id}";
+const TEST: &str = "POST /api/admin/bots/{slug}/downsells/{id}/test";
+const QUEUE: &str = "GET /api/admin/bots/{slug}/queue";
+const SETTLE: &str = "POST /api/admin/bots/{slug}/queue/{id}/settle";
+const METRICS: &str = "GET /api/admin/bots/{slug}/metrics";
+
+/// The routes of this function, as the template has them.
+pub const ROUTES: &[Route] = &[
+    Route::public(CONSOLE),
+    Route::scoped(BOTS, "downsells:read"),
+    Route::scoped(NEW_BOT, "downsells"),
+    Route::scoped(BOT, "downsells:read"),
+    Route::scoped(CHANGE_BOT, "downsells"),
+    Route::scoped(DOWNSELLS, "downsells:read"),
+    Route::scoped(NEW_DOWNSELL, "downsells"),
+    Route::scoped(DOWNSELL, "downsells:read"),
+    Route::scoped(CHANGE_DOWNSELL, "downsells"),
+    Route::scoped(DELETE_DOWNSELL, "downsells"),
+    Route::scoped(TEST, "downsells"),
+    Route::scoped(QUEUE, "downsells:read"),
+    Route::scoped(SETTLE, "downsells"),
+    Route::scoped(METRICS, "downsells:read"),
+];
+
+#[derive(Debug)]
+pub struct Deps {
+    pub downsells: Downsells,
+    /// A test is a message like any other.
+    pub messages: Messages,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let store = Store::new(Aws::from_env()?.dynamodb());
+        Ok(Self { downsells: Downsells::from_env(&store)?, messages: Messages::from_env(&store)? })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
+    let (deps, at, request) = (&deps, &invocation, &request);
+    match request.route.as_str() {
+        CONSOLE => Ok(console::page()),
+        BOTS => bots::list(deps, at).await,
+        NEW_BOT => bots::create(deps, at, request).await,
+        BOT => bots::one(deps, at, request).await,
+        CHANGE_BOT => bots::change(deps, at, request).await,
+        DOWNSELLS => downsells::list(deps, at, request).await,
+        NEW_DOWNSELL => downsells::create(deps, at, request).await,
+        DOWNSELL => downsells::one(deps, at, request).await,
+        CHANGE_DOWNSELL => downsells::change(deps, at, request).await,
+        DELETE_DOWNSELL => downsells::delete(deps, at, request).await,
+        TEST => trial::run(deps, at, request).await,
+        QUEUE => queue::list(deps, at, request).await,
+        SETTLE => queue::settle(deps, at, request).await,
+        METRICS => metrics::run(deps, at, request).await,
+        _ => Err(Problem::not_found("there is no such route")),
+    }
+}
+
+fn slug(request: &Request) -> Result<&str, Problem> {
+    request.path.get("slug").map(String::as_str).filter(|slug| is_slug(slug)).ok_or_else(no_such_bot)
+}
+
+/// The bot that the path names.
+async fn bot(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<BotRow, Problem> {
+    deps.downsells.bot(invocation, slug(request)?).await?.ok_or_else(no_such_bot)
+}
+
+fn no_such_bot() -> Problem {
+    Problem::not_found("there is no such bot; make it with POST /api/admin/bots")
+}

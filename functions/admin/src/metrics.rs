@@ -1,0 +1,44 @@
+//! `GET /api/admin/bots/{slug}/metrics?from=&to=`: a bot's numbers, of the offers that were made in between.
+
+use serde_json::json;
+use umavez_domain::codes::FieldProblem;
+use umavez_domain::fields::FieldError;
+use umavez_domain::time::Timestamp;
+use umavez_platform::http::{Answer, Problem, Request, paging};
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+const DEFAULT_DAYS: i64 = 1;
+const MOST_DAYS: i64 = 31;
+const SLACK_MS: i64 = 60_000;
+
+pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let bot = crate::bot(deps, invocation, request).await?;
+    let mut errors = Vec::new();
+    let to = time(request, "to", &mut errors).unwrap_or(invocation.now);
+    let from = time(request, "from", &mut errors).unwrap_or(to.plus_days(-DEFAULT_DAYS));
+    // Whoever asks for as many days up to now as there may be asks a moment before.
+    if errors.is_empty() && (from > to || from < to.plus_ms(-SLACK_MS).plus_days(-MOST_DAYS)) {
+        let detail = format!("must lie before `to`, and at most {MOST_DAYS} days");
+        errors.push(FieldError::new("from", FieldProblem::OutOfRange, detail));
+    }
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let (numbers, complete) = deps.downsells.numbers(invocation, &bot.slug, (from, to)).await?;
+    let answer = json!({
+        "ok": true, "bot_slug": bot.slug, "from": from, "to": to, "complete": complete, "metrics": numbers,
+    });
+    Answer::json(200, &answer)
+}
+
+fn time(request: &Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<Timestamp> {
+    let text = paging::optional(request, name)?;
+    let at = Timestamp::parse(text);
+    if at.is_none() {
+        let detail = "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z";
+        errors.push(FieldError::new(name, FieldProblem::Malformed, detail));
+    }
+    at
+}

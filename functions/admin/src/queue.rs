@@ -1,0 +1,99 @@
+//! `/api/admin/bots/{slug}/queue`: the offers of a bot, and what became of each.
+
+use serde_json::json;
+use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::downsells::views::OfferView;
+use umavez_domain::downsells::webhook::read_telegram_id;
+use umavez_domain::downsells::{Delivery, OfferId, Status, Trigger};
+use umavez_domain::fields::{FieldError, Fields};
+use umavez_domain::keys;
+use umavez_platform::downsells::{QueuePageOf, tell};
+use umavez_platform::http::{Answer, Problem, Request, paging};
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let bot = crate::bot(deps, invocation, request).await?;
+    let mut errors = Vec::new();
+    let telegram_id = number(request, "telegram_id", &mut errors);
+    let is_id = |id: &str| OfferId::parse(id).is_some();
+    let is_place = |place: &str| match telegram_id {
+        Some(_) => place.strip_prefix(keys::OFFER_PREFIX).is_some_and(is_id),
+        None => keys::time_of(place).is_some_and(|at| at.millis() > 0) && place.split('#').nth(1).is_some_and(is_id),
+    };
+    let of = QueuePageOf {
+        telegram_id,
+        status: word(request, "status", Status::parse, &mut errors),
+        trigger: word(request, "trigger", Trigger::parse, &mut errors),
+        downsell_id: number(request, "downsell_id", &mut errors).and_then(|id| u64::try_from(id).ok()),
+        unknown: word(request, "delivery", unknown, &mut errors).is_some(),
+        after: paging::cursor(request, &mut errors, is_place),
+        limit: paging::limit(request, &mut errors),
+    };
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let page = deps.downsells.queue(invocation, &bot.slug, &of).await?;
+    let queue: Vec<_> = page.offers.iter().map(OfferView::of).collect();
+    let cursor = page.next.map(|place| paging::to_cursor(&place));
+    Answer::json(200, &json!({"ok": true, "queue": queue, "cursor": cursor}))
+}
+
+/// `{telegram_id, sent}`: a person knows whether an offer of unknown fate was sent.
+pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let bot = crate::bot(deps, invocation, request).await?;
+    let id = request.path.get("id").and_then(|id| OfferId::parse(id)).ok_or_else(no_such_offer)?;
+    let body = request.object()?;
+    let mut fields = Fields::of(&body);
+    let telegram_id = read_telegram_id(&mut fields);
+    let sent = fields.optional_bool("sent");
+    if sent.is_none() && !fields.refused("sent") {
+        fields.refuse("sent", FieldProblem::Missing, "is required");
+    }
+    let (telegram_id, sent) = fields.finish(telegram_id.zip(sent)).map_err(Problem::invalid)?;
+    let offer = deps.downsells.find_offer(invocation, &bot.slug, telegram_id, &id).await?;
+    let offer = offer.ok_or_else(no_such_offer)?;
+    let declared = deps.downsells.declare(invocation, offer, sent).await?;
+    let (offer, now) = declared.ok_or_else(no_such_offer)?;
+    let says_so = offer.status == if sent { Status::Sent } else { Status::Failed };
+    if !now && !says_so {
+        let detail = "only an offer whose delivery is UNKNOWN can be settled";
+        return Err(Problem::new(409, Code::NotUnknown, detail));
+    }
+    if now {
+        tell::changed(invocation, &offer);
+    }
+    Answer::json(200, &json!({"ok": true, "offer": OfferView::of(&offer)}))
+}
+
+fn unknown(text: &str) -> Option<Delivery> {
+    Delivery::parse(text).filter(|delivery| *delivery == Delivery::Unknown)
+}
+
+fn word<T>(
+    request: &Request,
+    name: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    errors: &mut Vec<FieldError>,
+) -> Option<T> {
+    let text = paging::optional(request, name)?;
+    let value = parse(text);
+    if value.is_none() {
+        errors.push(FieldError::new(name, FieldProblem::NotAllowed, "is none that the queue can be asked for"));
+    }
+    value
+}
+
+fn number(request: &Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<i64> {
+    let text = paging::optional(request, name)?;
+    let number = text.parse().ok().filter(|number| *number > 0);
+    if number.is_none() {
+        errors.push(FieldError::new(name, FieldProblem::Malformed, "must be a whole number above zero"));
+    }
+    number
+}
+
+fn no_such_offer() -> Problem {
+    Problem::not_found("there is no such offer of this bot and person")
+}

@@ -1,0 +1,55 @@
+//! `POST /api/admin/bots/{slug}/downsells/{id}/test`: the offer as it would be, now, to whoever tries it. It is a message like
+//! any other and no offer: it takes no slot, asks for no charge, and is in none of the numbers.
+
+use serde_json::json;
+use umavez_domain::codes::Problem as Code;
+use umavez_domain::downsells::webhook::read_telegram_id;
+use umavez_domain::fields::Fields;
+use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::outbound::{Content, NewMessage, Priority, message_id};
+use umavez_platform::http::{Answer, Problem, Request};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::Accepted;
+
+use crate::Deps;
+use crate::downsells::standing;
+
+pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    let (bot, row) = standing(deps, invocation, request).await?;
+    let body = request.object()?;
+    let mut fields = Fields::of(&body);
+    let telegram_id = read_telegram_id(&mut fields);
+    let telegram_id = fields.finish(telegram_id).map_err(Problem::invalid)?;
+    let caller = &request.caller()?.key_id;
+    // Without a key, each request is a test of its own.
+    let key = request.idempotency_key()?.map_or_else(
+        || format!("downsell-test/{}", invocation.request_id),
+        |key| format!("downsell-test/{}/{}/{}", row.slug, row.id, key.as_str()),
+    );
+    let metadata = json!({"test": true, "bot_slug": row.slug, "downsell_id": row.id}).to_string();
+    let message = NewMessage {
+        id: message_id(caller, &key),
+        caller: caller.to_string(),
+        body_hash: request.body_hash(),
+        sender: bot.token_ref,
+        to: telegram_id.to_string(),
+        content: Content::Telegram(row.content),
+        priority: Priority::Start,
+        hold: None,
+        check: None,
+        send_at: None,
+        not_after: None,
+        metadata: Some(metadata),
+        then: None,
+    };
+    let (row, replayed) = match deps.messages.accept(invocation, &message).await? {
+        Accepted::New(row) | Accepted::Deduped(row) => (row, false),
+        Accepted::Standing(row) if judge(&row.body_hash, &message.body_hash) == Replay::Same => (row, true),
+        Accepted::Standing(_) => {
+            let detail = "there was a test from a request with this Idempotency-Key and another body";
+            return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+        }
+    };
+    let answer = Answer::json(202, &json!({"ok": true, "test": true, "message_id": row.id}))?;
+    Ok(if replayed { answer.replayed() } else { answer })
+}

@@ -1,0 +1,45 @@
+//! Hands offers whose time is near to their queue. It never sends, and a tick that is missed, late or doubled changes nothing:
+//! each offer leaves the index of what is due by one conditional write.
+
+use std::sync::Arc;
+
+use lambda_runtime::Error;
+use serde_json::{Value, json};
+use umavez_domain::codes::Event;
+use umavez_platform::aws::Aws;
+use umavez_platform::config::ConfigError;
+use umavez_platform::downsells::Downsells;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::Store;
+use umavez_platform::sweep::{Swept, sweep};
+
+#[derive(Debug)]
+pub struct Deps {
+    pub downsells: Downsells,
+}
+
+impl Deps {
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Ok(Self { downsells: Downsells::from_env(&Store::new(Aws::from_env()?.dynamodb()))? })
+    }
+}
+
+pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
+    let (downsells, at) = (&deps.downsells, &*invocation);
+    let swept = sweep(&downsells.store, at, &downsells.table, |found| async move {
+        downsells.emit_due(at, &found).await
+    });
+    let Swept { found, emitted, failed, unread, finished } = swept.await;
+    let request_id = &invocation.request_id;
+    if found > 0 {
+        tracing::info!(event = Event::DownsellDue.as_str(), found, request_id);
+        tracing::info!(event = Event::DownsellEnqueued.as_str(), emitted, failed, finished, request_id);
+    }
+    metrics::counter!("downsells_enqueued").increment(emitted);
+    metrics::counter!("downsells_not_enqueued").increment(failed);
+    // The others were done; the schedule and the alarm see that not all were.
+    if unread > 0 {
+        return Err("a shard could not be read".into());
+    }
+    Ok(json!({"found": found, "emitted": emitted, "failed": failed, "finished": finished}))
+}

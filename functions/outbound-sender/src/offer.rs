@@ -1,0 +1,203 @@
+//! One offer that a sender was handed.
+//!
+//! The order is that of any message, with the gate in the claim: the token first, then one transaction that begins the attempt
+//! only if nobody has paid, and then the call. A payment that was answered before the claim has closed the gate; one that
+//! comes after it finds the offer in flight.
+
+use std::time::Duration;
+
+use umavez_domain::downsells::{ChargesRow, ContactId, End, Gate, OfferId, OfferRow, Why};
+use umavez_domain::outbound::{
+    Channel, Content, Next, Outcome, Priority, Progress, State, Verdict, code, next, settle,
+};
+use umavez_domain::time::Timestamp;
+use umavez_platform::downsells::{Board, Claimed, Settled, tell};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::limiter::Grant;
+use umavez_platform::outbound::Way;
+use umavez_platform::store::StoreError;
+
+use crate::Deps;
+use crate::send::{AROUND_CALL, MARGIN_MS, OUTCOME_TRIES, Step, credential_of};
+use crate::tokens::{self, Lane};
+
+/// Races with other writers are looked at again this often.
+const ROUNDS: usize = 6;
+
+/// An offer and the charges of its contact, as they were read.
+struct Seen {
+    offer: Box<OfferRow>,
+    charges: Option<Box<ChargesRow>>,
+}
+
+enum Round {
+    Over(Step),
+    /// Something has changed since it was read.
+    Again(Seen),
+    Gone,
+}
+
+pub async fn run(deps: &Deps, invocation: &Invocation, contact: &ContactId, id: &OfferId) -> Result<Step, StoreError> {
+    let downsells = &deps.boards.downsells;
+    let (offer, charges) = downsells.offer_and_charges(invocation, contact, id).await?;
+    let Some(offer) = offer else { return Ok(Step::Done("no_such_offer")) };
+    let mut seen = Seen { offer: Box::new(offer), charges: charges.map(Box::new) };
+    for _ in 0..ROUNDS {
+        match round(deps, invocation, &seen).await? {
+            Round::Over(Step::Later { why, at }) => {
+                // Not told, recovery would take it for lost; that costs a second copy in the queue, and nothing else.
+                if downsells.still_waits(invocation, &seen.offer, at).await.is_err() {
+                    tracing::warn!(event = "NOT_POSTPONED", request_id = invocation.request_id);
+                }
+                return Ok(Step::Later { why, at });
+            }
+            Round::Over(step) => return Ok(step),
+            Round::Again(met) => seen = met,
+            Round::Gone => return Ok(Step::Done("no_such_offer")),
+        }
+    }
+    Err(StoreError::Conflict)
+}
+
+async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Round, StoreError> {
+    let offer = &*seen.offer;
+    let attempt = match next(&offer.progress(), invocation.current()) {
+        Next::Leave => return Ok(Round::Over(Step::Done("not_to_be_sent"))),
+        Next::Wait { until } => return later("early", until),
+        Next::Expire => return end(deps, invocation, seen, End::Expired).await,
+        Next::Claim { attempt } => attempt,
+    };
+    if invocation.time_left() < deps.providers.config.timeout + AROUND_CALL {
+        return later("out_of_time", invocation.current());
+    }
+    let board = deps.boards.of(invocation, &offer.bot).await?;
+    // Looked at before the token, so that none is wasted; and again in the claim, where it counts.
+    if let Gate::Closed(why) = gate(&board, seen, invocation.current()) {
+        return end(deps, invocation, seen, why).await;
+    }
+    let (Some(bot), Some(downsell)) = (&board.bot, board.downsells.get(&offer.downsell_id)) else {
+        return end(deps, invocation, seen, End::Canceled(Why::Deleted)).await;
+    };
+    let credential = match credential_of(deps, invocation, Channel::Telegram, &bot.token_ref).await {
+        Ok(credential) => credential,
+        Err(wait) => return Ok(Round::Over(wait)),
+    };
+    let to = offer.telegram_id.to_string();
+    let lane = lane(offer, &bot.token_ref, &to, invocation);
+    if let Grant::Later(at) = tokens::take(deps, invocation, &lane).await? {
+        return later("rate_limited", at);
+    }
+    // Waiting for the token took time: a charge may be over by now, or the offer itself.
+    let now = invocation.current();
+    if offer.not_after < now {
+        return end(deps, invocation, seen, End::Expired).await;
+    }
+    if let Gate::Closed(why) = gate(&board, seen, now) {
+        return end(deps, invocation, seen, why).await;
+    }
+    let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
+    let deadline = now.plus_ms(timeout_ms + MARGIN_MS);
+    let charges = seen.charges.as_deref();
+    let claimed = match deps.boards.downsells.claim(invocation, offer, charges, attempt, deadline).await? {
+        Claimed::Yes(claimed) => claimed,
+        Claimed::Suppressed => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
+        Claimed::Lost(Some(met)) => return Ok(again(met, seen.charges.clone())),
+        Claimed::Lost(None) => return Ok(Round::Gone),
+        Claimed::Charges(met) => return Ok(again(seen.offer.clone(), met)),
+    };
+    let content = Content::Telegram(downsell.content.clone());
+    let way = Way { id: claimed.id.as_str(), sender: &bot.token_ref, to: &to };
+    let outcome = attempt_once(deps, invocation, &claimed, &way, &content, credential.as_deref(), deadline).await;
+    if let Outcome::Throttled { retry_after_ms, scope } = outcome {
+        tokens::park(deps, invocation, &lane, scope, retry_after_ms).await;
+    }
+    finish(deps, invocation, &claimed, outcome).await.map(|done| Round::Over(Step::Done(done)))
+}
+
+fn gate(board: &Board, seen: &Seen, now: Timestamp) -> Gate {
+    let downsell = board.downsells.get(&seen.offer.downsell_id);
+    seen.offer.gate(board.bot.as_ref(), downsell, seen.charges.as_deref(), now)
+}
+
+fn lane<'a>(offer: &OfferRow, sender: &'a str, to: &'a str, invocation: &Invocation) -> Lane<'a> {
+    let waited_ms = invocation.current().millis() - offer.scheduled_at.millis();
+    Lane { channel: Channel::Telegram, sender, to, priority: Priority::Downsell, waited_ms }
+}
+
+fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
+    Ok(Round::Over(Step::Later { why, at }))
+}
+
+fn again(offer: Box<OfferRow>, charges: Option<Box<ChargesRow>>) -> Round {
+    Round::Again(Seen { offer, charges })
+}
+
+/// The one call of the attempt, unless the claim took so long that it could not end before its deadline.
+async fn attempt_once(
+    deps: &Deps,
+    invocation: &Invocation,
+    offer: &OfferRow,
+    way: &Way<'_>,
+    content: &Content,
+    credential: Option<&str>,
+    deadline: Timestamp,
+) -> Outcome {
+    let Some(credential) = credential else { return Outcome::Transient { code: code::SENDER_UNKNOWN } };
+    let left_ms = deadline.millis() - MARGIN_MS / 2 - invocation.current().millis();
+    let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(invocation.time_left());
+    if left < Duration::from_secs(1) || offer.not_after < invocation.current() {
+        return Outcome::Transient { code: code::NOT_CALLED };
+    }
+    deps.providers.send(way, content, credential, offer.attempts, left).await
+}
+
+/// Writes the outcome: one that was not written is an attempt that nobody knows.
+async fn finish(
+    deps: &Deps,
+    invocation: &Invocation,
+    offer: &OfferRow,
+    outcome: Outcome,
+) -> Result<&'static str, StoreError> {
+    if let Outcome::Transient { code } = outcome
+        && code.ends_with("_unauthorized")
+    {
+        deps.senders.doubt();
+    }
+    let progress = Progress { state: State::Sending, ..offer.progress() };
+    let policy = deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
+    let verdict = settle(&progress, outcome, policy, invocation.current(), fastrand::u32(0..=1000));
+    let mut tries = 0;
+    let settled = loop {
+        match deps.boards.downsells.settle(invocation, offer, offer.attempts, &verdict).await {
+            Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => tries += 1,
+            settled => break settled?,
+        }
+    };
+    if let Settled::Now(row) = &settled {
+        tell::changed(invocation, row);
+    }
+    Ok(match (settled, &verdict) {
+        (Settled::TooLate, _) => "too_late",
+        (_, Verdict::Sent { .. }) => "sent",
+        (_, Verdict::Failed { .. }) => "failed",
+        (_, Verdict::Again { .. }) => "again",
+        (_, Verdict::Expired { .. }) => "expired",
+        (_, Verdict::Unknown { .. }) => "unknown",
+    })
+}
+
+/// Ends an offer that may not leave.
+async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Result<Round, StoreError> {
+    let downsells = &deps.boards.downsells;
+    let Some(after) = seen.offer.ended(end, invocation.current(), downsells.keep_days) else {
+        return Ok(Round::Over(Step::Done("not_to_be_sent")));
+    };
+    Ok(match downsells.change(invocation, &seen.offer, &after).await? {
+        None => {
+            tell::changed(invocation, &after);
+            Round::Over(Step::Done(after.status.as_str()))
+        }
+        Some(Some(met)) => again(met, seen.charges.clone()),
+        Some(None) => Round::Gone,
+    })
+}

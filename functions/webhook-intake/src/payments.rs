@@ -1,0 +1,119 @@
+//! `POST /api/payment/webhook/…`: what a payment gateway tells, signed; or whoever has a key for it. What it says is written
+//! before it is answered, and the answer says what became of it.
+
+use serde_json::{Value, json};
+use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
+use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::downsells::webhook::{Expiry, PaymentEvent};
+use umavez_domain::webhooks::{Verified, WebhookSecrets};
+use umavez_platform::api_keys;
+use umavez_platform::downsells::{Charged, tell};
+use umavez_platform::http::{Answer, Problem, Request, paging};
+use umavez_platform::invocation::Invocation;
+
+use crate::Deps;
+
+const CHANNEL: &str = "payments";
+const SCOPE: Scope = Scope("payments");
+/// Whose secret it is where nobody says so.
+const DEFAULT_GATEWAY: &str = "default";
+
+pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    admit(deps, invocation, request).await?;
+    let event = PaymentEvent::read_created(&request.object()?, invocation.now).map_err(Problem::invalid)?;
+    let bot = known_bot(deps, invocation, &event).await?;
+    let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
+    match deps.downsells.charged(invocation, &bot, &event, correlation_id).await? {
+        Charged::Another => Err(anothers()),
+        Charged::Made { charge, triggered } => {
+            tell::triggered(invocation, &triggered);
+            let mut answer = json!(triggered.told);
+            answer["ok"] = json!(true);
+            answer["charge"] = json!(charge);
+            told(invocation, "pix_created", correlation_id, &answer)
+        }
+    }
+}
+
+pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    admit(deps, invocation, request).await?;
+    let event = PaymentEvent::read_approved(&request.object()?, invocation.now).map_err(Problem::invalid)?;
+    known_bot(deps, invocation, &event).await?;
+    let (withdrawn, ended) = deps.downsells.paid(invocation, &event).await?.ok_or_else(anothers)?;
+    ended.iter().for_each(|offer| tell::changed(invocation, offer));
+    let mut answer = json!(withdrawn);
+    answer["ok"] = json!(true);
+    let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
+    told(invocation, "payment_approved", correlation_id, &answer)
+}
+
+pub async fn expired(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
+    admit(deps, invocation, request).await?;
+    let expiry = Expiry::read(&request.object()?).map_err(Problem::invalid)?;
+    let (withdrawn, ended) = deps.downsells.expired(invocation, &expiry).await?;
+    ended.iter().for_each(|offer| tell::changed(invocation, offer));
+    let mut answer = json!(withdrawn);
+    answer["ok"] = json!(true);
+    let correlation_id = expiry.correlation_id.as_deref().unwrap_or(&invocation.request_id);
+    told(invocation, "pix_expired", correlation_id, &answer)
+}
+
+fn told(invocation: &Invocation, what: &str, correlation_id: &str, answer: &Value) -> Result<Answer, Problem> {
+    let event = Event::PaymentWebhook.as_str();
+    let charge = answer["charge"].as_str();
+    tracing::info!(event, what, charge, correlation_id, request_id = invocation.request_id);
+    Answer::json(200, answer)
+}
+
+/// By its signature, or by a key that may tell of payments.
+async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<(), Problem> {
+    if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body without a content-encoding"));
+    }
+    if let Some(key) = request.header("authorization").and_then(bearer) {
+        return admit_key(deps, invocation, key).await;
+    }
+    let gateway = paging::optional(request, "gateway").unwrap_or(DEFAULT_GATEWAY);
+    let header = |name: &str| request.header(name);
+    let verify = |secrets: &WebhookSecrets| secrets.verify_payment(gateway, header, request.body(), invocation.now);
+    // What does not fit may have been signed with a secret that was changed a moment ago.
+    let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
+    let secrets = secrets.map_err(|error| {
+        Problem::new(503, Code::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
+    })?;
+    if verify(&secrets) == Verified::Yes {
+        return Ok(());
+    }
+    refused(invocation);
+    Err(Problem::new(401, Code::Unverified, "the request does not prove where it comes from, or is too old"))
+}
+
+async fn admit_key(deps: &Deps, invocation: &Invocation, key: &str) -> Result<(), Problem> {
+    let (presented, downsells) = (PresentedKey::of(key), &deps.downsells);
+    let found = api_keys::find(&downsells.store, invocation, &downsells.config_table, &presented).await?;
+    match found.filter(|record| record.admits(&presented)) {
+        None => {
+            refused(invocation);
+            Err(Problem::new(401, Code::InvalidKey, "the key is not known, or was revoked"))
+        }
+        Some(record) if allows(record.scopes.iter().map(String::as_str), SCOPE) => Ok(()),
+        Some(_) => Err(Problem::new(403, Code::MissingScope, "the key has no scope that covers `payments`")),
+    }
+}
+
+fn refused(invocation: &Invocation) {
+    let event = Event::WebhookRefused.as_str();
+    tracing::warn!(event, channel = CHANNEL, known = true, request_id = invocation.request_id);
+    metrics::counter!("WebhooksRefused", "Channel" => CHANNEL).increment(1);
+}
+
+async fn known_bot(deps: &Deps, invocation: &Invocation, event: &PaymentEvent) -> Result<BotRow, Problem> {
+    let bot = deps.downsells.bot(invocation, &event.bot).await?;
+    let detail = "there is no such bot; make it with POST /api/admin/bots";
+    bot.ok_or_else(|| Problem::not_found(detail))
+}
+
+fn anothers() -> Problem {
+    Problem::new(409, Code::HeldByAnother, "the transaction is known as another person's")
+}

@@ -1,0 +1,20 @@
+//! Downsells: offers that follow a /start or a charge, wait for their time, and leave only while something is unpaid.
+//!
+//! An offer is one row, and what may become of it is decided by pure functions of that row, of its contact's charges and of
+//! its downsell. Whoever writes does so on the condition that nothing of it has changed since.
+
+pub mod bots;
+pub mod charges;
+mod course;
+mod definition;
+mod offer;
+mod schedule;
+pub mod start;
+pub mod views;
+pub mod webhook;
+
+pub use charges::{ChargeStatus, ChargesRow, TransactionRow};
+pub use course::{Cancel, End, Gate, Learned, Recalled};
+pub use definition::{DownsellRow, MOST_DOWNSELLS, NewDownsell, Rearm, Warning};
+pub use offer::{ContactId, Delivery, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger, Why, job};
+pub use schedule::{Asked, Contact, Plan, Refused, Step, plan};

@@ -1,0 +1,302 @@
+//! A downsell: what is offered, how long after what, and how often to the same person.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::codes::{FieldProblem, codes};
+use crate::fields::{FieldError, Fields};
+use crate::outbound::content::Telegram;
+use crate::outbound::{Channel, Content, read_content};
+use crate::time::Timestamp;
+
+/// Downsells of one bot: one trigger decides on all of them in one transaction.
+pub const MOST_DOWNSELLS: u32 = 30;
+
+const LONGEST_NAME: usize = 120;
+const DEFAULT_DELAY_MINUTES: u32 = 20;
+/// Thirty days.
+const LONGEST_DELAY_MINUTES: u32 = 43_200;
+const DEFAULT_EXPIRY_MINUTES: u32 = 1_440;
+const LONGEST_COOLDOWN_DAYS: u32 = 3_650;
+
+codes! {
+    /// How often one person gets it.
+    Rearm {
+        /// Each new /start or charge may schedule it again, once the last has ended.
+        OncePerTrigger = "once_per_trigger",
+        /// Never again after it was sent.
+        OnceEver = "once_ever",
+        /// Not again for so many days after it was sent.
+        CooldownDays = "cooldown_days",
+    }
+}
+
+codes! {
+    /// What is allowed, and perhaps not meant.
+    Warning {
+        /// Neither a /start nor a charge schedules it.
+        NoTrigger = "no_trigger",
+        Inactive = "inactive",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DownsellRow {
+    pub id: u64,
+    /// The bot's.
+    pub slug: String,
+    pub name: String,
+    pub content: Telegram,
+    pub delay_minutes: u32,
+    pub active: bool,
+    pub after_start: bool,
+    pub after_pix: bool,
+    pub rearm: Rearm,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cooldown_days: Option<u32>,
+    /// An offer that could not leave for so long after its time is not sent any more.
+    pub expires_after_minutes: u32,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub version: u64,
+}
+
+impl DownsellRow {
+    pub fn warnings(&self) -> Vec<Warning> {
+        let no_trigger = (!self.after_start && !self.after_pix).then_some(Warning::NoTrigger);
+        no_trigger.into_iter().chain((!self.active).then_some(Warning::Inactive)).collect()
+    }
+
+    pub fn scheduled_at(&self, triggered_at: Timestamp) -> Timestamp {
+        triggered_at.plus_ms(minutes_ms(self.delay_minutes))
+    }
+
+    pub fn not_after(&self, scheduled_at: Timestamp) -> Timestamp {
+        scheduled_at.plus_ms(minutes_ms(self.expires_after_minutes))
+    }
+}
+
+fn minutes_ms(minutes: u32) -> i64 {
+    i64::from(minutes) * 60_000
+}
+
+/// A downsell as it is asked for: new, or as a standing one is to become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDownsell {
+    pub name: String,
+    pub content: Telegram,
+    pub delay_minutes: u32,
+    pub active: bool,
+    pub after_start: bool,
+    pub after_pix: bool,
+    pub rearm: Rearm,
+    pub cooldown_days: Option<u32>,
+    pub expires_after_minutes: u32,
+}
+
+impl NewDownsell {
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        Self::read_over(body, None)
+    }
+
+    /// What is left out of a change stays as it is.
+    pub fn read_change(body: &Map<String, Value>, standing: &DownsellRow) -> Result<Self, Vec<FieldError>> {
+        Self::read_over(body, Some(standing))
+    }
+
+    fn read_over(body: &Map<String, Value>, standing: Option<&DownsellRow>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let name = read_name(&mut fields).or_else(|| standing.map(|row| row.name.clone()));
+        let content = read_offer(&mut fields).or_else(|| standing.map(|row| row.content.clone()));
+        for (field, given) in [("name", name.is_some()), ("content", content.is_some())] {
+            if !given && !fields.refused(field) && !body.get(field).is_some_and(Value::is_object) {
+                fields.refuse(field, FieldProblem::Missing, "is required");
+            }
+        }
+        let number = |row: Option<u32>, or: u32| row.unwrap_or(or);
+        let (delay, expiry) = (standing.map(|row| row.delay_minutes), standing.map(|row| row.expires_after_minutes));
+        let delay_minutes = read_number(&mut fields, "delay_minutes", 0..=LONGEST_DELAY_MINUTES);
+        let expires = read_number(&mut fields, "expires_after_minutes", 1..=LONGEST_DELAY_MINUTES);
+        let mut flag = |name, row: Option<bool>, or| fields.optional_bool(name).or(row).unwrap_or(or);
+        let active = flag("active", standing.map(|row| row.active), true);
+        let after_start = flag("after_start", standing.map(|row| row.after_start), true);
+        let after_pix = flag("after_pix", standing.map(|row| row.after_pix), false);
+        let (rearm, cooldown_days) = read_rearm(&mut fields, standing);
+        let read = name.zip(content).map(|(name, content)| Self {
+            name,
+            content,
+            delay_minutes: delay_minutes.unwrap_or(number(delay, DEFAULT_DELAY_MINUTES)),
+            active,
+            after_start,
+            after_pix,
+            rearm,
+            cooldown_days,
+            expires_after_minutes: expires.unwrap_or(number(expiry, DEFAULT_EXPIRY_MINUTES)),
+        });
+        fields.finish(read)
+    }
+
+    pub fn row(self, slug: &str, id: u64, before: Option<&DownsellRow>, now: Timestamp) -> DownsellRow {
+        DownsellRow {
+            id,
+            slug: slug.to_owned(),
+            name: self.name,
+            content: self.content,
+            delay_minutes: self.delay_minutes,
+            active: self.active,
+            after_start: self.after_start,
+            after_pix: self.after_pix,
+            rearm: self.rearm,
+            cooldown_days: self.cooldown_days,
+            expires_after_minutes: self.expires_after_minutes,
+            created_at: before.map_or(now, |row| row.created_at),
+            updated_at: now,
+            version: before.map_or(1, |row| row.version + 1),
+        }
+    }
+}
+
+fn read_name(fields: &mut Fields<'_>) -> Option<String> {
+    let name = fields.optional_text("name")?.trim();
+    if name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+        let detail = format!("must be a line of at most {LONGEST_NAME} characters");
+        fields.refuse("name", FieldProblem::OutOfRange, detail);
+    }
+    Some(name.to_owned())
+}
+
+fn read_offer(fields: &mut Fields<'_>) -> Option<Telegram> {
+    let object = fields.optional_object("content")?;
+    let mut found = Vec::new();
+    let content = read_content(Channel::Telegram, object, &mut found);
+    found.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
+    match content {
+        Some(Content::Telegram(content)) => Some(content),
+        _ => None,
+    }
+}
+
+pub(super) fn read_number(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    range: std::ops::RangeInclusive<u32>,
+) -> Option<u32> {
+    let given = fields.get(name)?;
+    let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
+    if !given.is_number() {
+        fields.refuse(name, FieldProblem::WrongType, detail);
+        return None;
+    }
+    let number = given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given));
+    if number.is_none() {
+        fields.refuse(name, FieldProblem::OutOfRange, detail);
+    }
+    number
+}
+
+fn read_rearm(fields: &mut Fields<'_>, standing: Option<&DownsellRow>) -> (Rearm, Option<u32>) {
+    let given = fields.optional_text("rearm").map(|text| (text, Rearm::parse(text)));
+    if let Some((_, None)) = given {
+        let detail = "must be one of once_per_trigger, once_ever, cooldown_days";
+        fields.refuse("rearm", FieldProblem::NotAllowed, detail);
+    }
+    let rearm = given.and_then(|(_, rearm)| rearm).or(standing.map(|row| row.rearm)).unwrap_or(Rearm::OncePerTrigger);
+    let days = read_number(fields, "cooldown_days", 1..=LONGEST_COOLDOWN_DAYS);
+    let kept = standing.filter(|row| row.rearm == rearm).and_then(|row| row.cooldown_days);
+    match (rearm, days.or(kept)) {
+        (Rearm::CooldownDays, None) if !fields.refused("cooldown_days") => {
+            fields.refuse("cooldown_days", FieldProblem::Missing, "is required where rearm is cooldown_days");
+            (rearm, None)
+        }
+        (Rearm::CooldownDays, days) => (rearm, days),
+        (_, _) => {
+            if days.is_some() {
+                let detail = "counts only where rearm is cooldown_days";
+                fields.refuse("cooldown_days", FieldProblem::Conflicting, detail);
+            }
+            (rearm, None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: &Value) -> Result<NewDownsell, Vec<FieldError>> {
+        NewDownsell::read(body.as_object().expect("an object"))
+    }
+
+    fn with(more: &Value) -> Value {
+        let mut body = json!({"name": "Oferta", "content": {"text": "Ainda está aí?"}});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        body
+    }
+
+    fn refused(body: &Value) -> Vec<(String, &'static str)> {
+        let errors = read(body).expect_err("refused");
+        errors.into_iter().map(|error| (error.field, error.code.as_str())).collect()
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_table_of_the_seed_has_it() {
+        let new = read(&with(&json!({}))).expect("fits");
+        assert_eq!((new.delay_minutes, new.active, new.after_start, new.after_pix), (20, true, true, false));
+        assert_eq!((new.rearm, new.expires_after_minutes), (Rearm::OncePerTrigger, 1_440));
+    }
+
+    #[test]
+    fn a_change_leaves_the_rest_as_it_was() {
+        let now = Timestamp::from_seconds(5);
+        let first = with(&json!({"rearm": "cooldown_days", "cooldown_days": 7}));
+        let standing = read(&first).expect("fits").row("loja", 3, None, now);
+        let change = json!({"delay_minutes": 30, "after_pix": true});
+        let changed = NewDownsell::read_change(change.as_object().expect("an object"), &standing).expect("fits");
+        let row = changed.row("loja", 3, Some(&standing), now.plus_ms(1));
+        let expected = DownsellRow {
+            delay_minutes: 30,
+            after_pix: true,
+            updated_at: now.plus_ms(1),
+            version: 2,
+            ..standing.clone()
+        };
+        assert_eq!(row, expected);
+        let ever = json!({"rearm": "once_ever"});
+        let changed = NewDownsell::read_change(ever.as_object().expect("an object"), &standing).expect("fits");
+        assert_eq!((changed.rearm, changed.cooldown_days), (Rearm::OnceEver, None));
+    }
+
+    #[test]
+    fn neither_trigger_is_allowed_and_warned_of() {
+        let body = with(&json!({"after_start": false, "after_pix": false}));
+        let row = read(&body).expect("fits").row("loja", 1, None, Timestamp::from_seconds(0));
+        assert_eq!(row.warnings(), [Warning::NoTrigger]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_name() {
+        for (more, field, code) in [
+            (json!({"delay_minutes": -1}), "delay_minutes", "out_of_range"),
+            (json!({"delay_minutes": 43_201}), "delay_minutes", "out_of_range"),
+            (json!({"delay_minutes": 1.5}), "delay_minutes", "out_of_range"),
+            (json!({"delay_minutes": "20"}), "delay_minutes", "wrong_type"),
+            (json!({"expires_after_minutes": 0}), "expires_after_minutes", "out_of_range"),
+            (json!({"active": "yes"}), "active", "wrong_type"),
+            (json!({"name": " "}), "name", "missing"),
+            (json!({"name": "n".repeat(121)}), "name", "out_of_range"),
+            (json!({"content": "text"}), "content", "wrong_type"),
+            (json!({"content": {"text": "a.b", "parse_mode": "MarkdownV2"}}), "content.text", "malformed"),
+            (json!({"content": {"text": "a", "photo": "b"}}), "content.photo", "unknown"),
+            (json!({"rearm": "sometimes"}), "rearm", "not_allowed"),
+            (json!({"rearm": "cooldown_days"}), "cooldown_days", "missing"),
+            (json!({"cooldown_days": 3}), "cooldown_days", "conflicting"),
+            (json!({"delay": 3}), "delay", "unknown"),
+        ] {
+            assert_eq!(refused(&with(&more)), [(field.to_owned(), code)], "{more}");
+        }
+        let nothing = refused(&json!({}));
+        assert_eq!(nothing, [("name".to_owned(), "missing"), ("content".to_owned(), "missing")]);
+    }
+}

@@ -1,0 +1,234 @@
+//! What a trigger makes: for each downsell of the bot an offer, or the reason why not. All of it is one transaction.
+
+use std::collections::BTreeMap;
+
+use super::charges::ChargesRow;
+use super::course::End;
+use super::definition::{DownsellRow, Rearm};
+use super::offer::{Delivery, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger};
+use crate::codes::codes;
+use crate::keys;
+use crate::time::Timestamp;
+
+codes! {
+    /// Why an event made no offer.
+    Refused {
+        AlreadyPending = "already_pending",
+        /// It was sent once, and its downsell is not to be sent again, or not yet.
+        NotRearmed = "not_rearmed",
+        /// The pending offer of a /start gained its charge.
+        Upgraded = "upgraded",
+    }
+}
+
+/// Everything about one contact, as it was read.
+#[derive(Debug, Clone, Default)]
+pub struct Contact {
+    pub charges: Option<ChargesRow>,
+    pub slots: BTreeMap<u64, SlotRow>,
+    pub offers: BTreeMap<OfferId, OfferRow>,
+    pub refused: BTreeMap<OfferId, RefusedRow>,
+}
+
+impl Contact {
+    pub fn pay_epoch(&self) -> u64 {
+        self.charges.as_ref().map_or(0, |charges| charges.pay_epoch)
+    }
+
+    /// The offer that a downsell's slot is taken by.
+    pub fn pending(&self, downsell_id: u64) -> Option<&OfferRow> {
+        let slot = self.slots.get(&downsell_id).filter(|slot| slot.pending)?;
+        self.offers.get(&slot.offer).filter(|offer| offer.is_pending())
+    }
+}
+
+/// What has happened, and to whom.
+#[derive(Debug, Clone)]
+pub struct Asked<'a> {
+    pub bot: &'a str,
+    pub telegram_id: i64,
+    pub trigger: Trigger,
+    /// The transaction, or the id of the update that brought the /start.
+    pub source: &'a str,
+    /// The trigger's own time.
+    pub at: Timestamp,
+    pub correlation_id: &'a str,
+    pub meta: Option<&'a str>,
+    /// How long what is over is kept.
+    pub keep_days: i64,
+}
+
+impl Asked<'_> {
+    /// No wall clock in it: the same event is the same offer whenever it is told.
+    fn event_id(&self, downsell_id: u64) -> String {
+        format!("{}:{}:{downsell_id}:{}:{}", self.bot, self.telegram_id, self.trigger, self.source)
+    }
+}
+
+/// One change that a trigger makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A new offer takes the slot. `stale`: the offer that had it is outdated, and ends with this.
+    Schedule { offer: Box<OfferRow>, slot: SlotRow, slot_before: Option<SlotRow>, stale: Option<Box<(OfferRow, OfferRow)>> },
+    /// The event is put down as refused.
+    Refuse(Box<RefusedRow>),
+    /// A pending offer changes, and the event is put down as part of it.
+    Join { before: Box<OfferRow>, after: Box<OfferRow>, event: Box<RefusedRow> },
+}
+
+/// What a trigger comes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub steps: Vec<Step>,
+    /// Events that were told before.
+    pub duplicates: u32,
+}
+
+impl Plan {
+    pub fn scheduled(&self) -> impl Iterator<Item = &OfferRow> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Schedule { offer, .. } => Some(&**offer),
+            _ => None,
+        })
+    }
+
+    pub fn refused(&self, why: Refused) -> usize {
+        let is_it = |step: &&Step| match step {
+            Step::Refuse(row) => row.refused == why,
+            Step::Join { event, .. } => event.refused == why,
+            Step::Schedule { .. } => false,
+        };
+        self.steps.iter().filter(is_it).count()
+    }
+}
+
+/// Decides on every downsell that the trigger is for.
+pub fn plan(asked: &Asked<'_>, downsells: &[DownsellRow], contact: &Contact, now: Timestamp) -> Plan {
+    let is_for = |row: &&DownsellRow| {
+        row.active
+            && match asked.trigger {
+                Trigger::Start => row.after_start,
+                Trigger::Pix => row.after_pix,
+            }
+    };
+    let mut plan = Plan::default();
+    for downsell in downsells.iter().filter(is_for) {
+        match step(asked, downsell, contact, now) {
+            Some(step) => plan.steps.push(step),
+            None => plan.duplicates += 1,
+        }
+    }
+    plan
+}
+
+/// `None`: the event was told before.
+fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Timestamp) -> Option<Step> {
+    let event_id = asked.event_id(downsell.id);
+    let id = OfferId::of(&event_id);
+    if contact.offers.contains_key(&id) || contact.refused.contains_key(&id) {
+        return None;
+    }
+    let scheduled_at = downsell.scheduled_at(asked.at);
+    let refuse = |refused: Refused, by: Option<&OfferRow>| RefusedRow {
+        id: id.clone(),
+        event_id: event_id.clone(),
+        refused,
+        by: by.map(|offer| offer.id.clone()),
+        correlation_id: asked.correlation_id.to_owned(),
+        created_at: now,
+        expires_at: now.plus_days(asked.keep_days).seconds(),
+    };
+    let mut stale = None;
+    if let Some(pending) = contact.pending(downsell.id) {
+        let outdated = pending.outdated(contact.charges.as_ref(), now);
+        match outdated.and_then(|end: End| pending.ended(end, now, asked.keep_days)) {
+            // What may have been sent keeps its slot.
+            Some(ended) if !ended.is_pending() => stale = Some(Box::new((pending.clone(), ended))),
+            _ => {
+                let joined = match asked.trigger {
+                    Trigger::Pix => pending.joined(asked.source, scheduled_at, now),
+                    Trigger::Start => None,
+                };
+                return Some(match joined {
+                    Some(after) => Step::Join {
+                        before: Box::new(pending.clone()),
+                        after: Box::new(after),
+                        event: Box::new(refuse(Refused::Upgraded, Some(pending))),
+                    },
+                    None => Step::Refuse(Box::new(refuse(Refused::AlreadyPending, Some(pending)))),
+                });
+            }
+        }
+    }
+    let slot = contact.slots.get(&downsell.id);
+    if !is_rearmed(downsell, slot, now) {
+        return Some(Step::Refuse(Box::new(refuse(Refused::NotRearmed, None))));
+    }
+    let offer = new_offer(asked, downsell, (id.clone(), event_id.clone()), contact.pay_epoch(), now);
+    let taken = SlotRow::taken(slot, &offer);
+    Some(Step::Schedule { offer: Box::new(offer), slot: taken, slot_before: slot.cloned(), stale })
+}
+
+fn is_rearmed(downsell: &DownsellRow, slot: Option<&SlotRow>, now: Timestamp) -> bool {
+    let Some(sent_at) = slot.and_then(|slot| slot.sent_at) else { return true };
+    match downsell.rearm {
+        Rearm::OncePerTrigger => true,
+        Rearm::OnceEver => false,
+        Rearm::CooldownDays => sent_at.plus_days(i64::from(downsell.cooldown_days.unwrap_or(0))) <= now,
+    }
+}
+
+fn new_offer(
+    asked: &Asked<'_>,
+    downsell: &DownsellRow,
+    (id, event_id): (OfferId, String),
+    pay_epoch: u64,
+    now: Timestamp,
+) -> OfferRow {
+    let scheduled_at = downsell.scheduled_at(asked.at);
+    let transaction = (asked.trigger == Trigger::Pix).then(|| asked.source.to_owned());
+    let row = OfferRow {
+        listed: asked.bot.to_owned(),
+        listed_at: keys::at_time(now, id.as_str()),
+        id,
+        event_id,
+        bot: asked.bot.to_owned(),
+        telegram_id: asked.telegram_id,
+        downsell_id: downsell.id,
+        trigger: asked.trigger,
+        transaction_id: transaction,
+        scheduled_at,
+        not_after: downsell.not_after(scheduled_at),
+        status: Status::Pending,
+        delivery: Some(Delivery::Queued),
+        cancel_reason: None,
+        code: None,
+        meta: asked.meta.map(str::to_owned),
+        correlation_id: asked.correlation_id.to_owned(),
+        pay_epoch,
+        attempts: 0,
+        tries_from: 0,
+        doubt: None,
+        last_attempt_at: None,
+        not_before: None,
+        deadline: None,
+        claim: None,
+        provider_id: None,
+        sent_at: None,
+        late_ms: None,
+        enqueued: false,
+        unknown: false,
+        emit: None,
+        wake: None,
+        wake_at: None,
+        recoveries: 0,
+        created_at: now,
+        updated_at: now,
+        version: 1,
+        expires_at: None,
+    };
+    row.handed_over(scheduled_at, now)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,173 @@
+//! What callers see of the queue, of what a webhook did, and of a bot's numbers.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::charges::ChargeStatus;
+use super::offer::{Delivery, OfferId, OfferRow, Status, Trigger, Why};
+use super::schedule::{Plan, Refused};
+use crate::time::Timestamp;
+
+/// An offer as the queue shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OfferView<'a> {
+    pub id: &'a OfferId,
+    pub event_id: &'a str,
+    pub bot_slug: &'a str,
+    pub telegram_id: i64,
+    pub downsell_id: u64,
+    pub trigger: Trigger,
+    pub transaction_id: Option<&'a str>,
+    pub scheduled_at: Timestamp,
+    pub not_after: Timestamp,
+    pub status: Status,
+    /// Of a pending offer that is on its way, or that nobody knows the fate of.
+    pub delivery: Option<Delivery>,
+    pub cancel_reason: Option<Why>,
+    /// What the last attempt came to.
+    pub code: Option<&'a str>,
+    pub meta: Value,
+    pub correlation_id: &'a str,
+    pub attempts: u32,
+    pub last_attempt_at: Option<Timestamp>,
+    pub sent_at: Option<Timestamp>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl<'a> OfferView<'a> {
+    pub fn of(row: &'a OfferRow) -> Self {
+        let meta = row.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok());
+        Self {
+            id: &row.id,
+            event_id: &row.event_id,
+            bot_slug: &row.bot,
+            telegram_id: row.telegram_id,
+            downsell_id: row.downsell_id,
+            trigger: row.trigger,
+            transaction_id: row.transaction_id.as_deref(),
+            scheduled_at: row.scheduled_at,
+            not_after: row.not_after,
+            status: row.status,
+            delivery: row.delivery,
+            cancel_reason: row.cancel_reason,
+            code: row.code.as_deref(),
+            meta: meta.unwrap_or_else(|| json!({})),
+            correlation_id: &row.correlation_id,
+            attempts: row.attempts,
+            last_attempt_at: row.last_attempt_at,
+            sent_at: row.sent_at,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// What a trigger did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Scheduled {
+    pub scheduled: u32,
+    pub duplicates: u32,
+    pub already_pending: u32,
+    /// Pending offers of a /start that gained the charge.
+    pub upgraded: u32,
+    /// Sent before, and not to be sent again, or not yet.
+    pub not_rearmed: u32,
+}
+
+impl Scheduled {
+    pub fn of(plan: &Plan) -> Self {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            scheduled: count(plan.scheduled().count()),
+            duplicates: plan.duplicates,
+            already_pending: count(plan.refused(Refused::AlreadyPending)),
+            upgraded: count(plan.refused(Refused::Upgraded)),
+            not_rearmed: count(plan.refused(Refused::NotRearmed)),
+        }
+    }
+}
+
+/// What a payment or an expiry did. Nothing that is in neither of the last two is sent after it was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Withdrawn {
+    pub charge: ChargeStatus,
+    pub canceled: u32,
+    pub in_flight: u32,
+    pub already_sent: u32,
+}
+
+/// What the index of a bot's offers knows of one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedOffer {
+    pub pk: String,
+    pub sk: String,
+    pub listed_at: String,
+    pub status: Status,
+    pub trigger: Trigger,
+    pub downsell_id: u64,
+    #[serde(default)]
+    pub cancel_reason: Option<Why>,
+    #[serde(default)]
+    pub enqueued: bool,
+    #[serde(default)]
+    pub unknown: bool,
+    #[serde(default)]
+    pub late_ms: Option<i64>,
+}
+
+/// A bot's numbers, by the names that the metrics have.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Numbers {
+    pub downsells_scheduled_start: u64,
+    pub downsells_scheduled_pix: u64,
+    pub downsells_enqueued: u64,
+    pub downsells_sent: u64,
+    pub downsells_failed: u64,
+    /// Without an unpaid charge.
+    pub downsells_skipped_gate: u64,
+    /// Inactive, or the person cannot be written to.
+    pub downsells_skipped_other: u64,
+    pub downsells_canceled_paid: u64,
+    pub downsells_canceled_expired: u64,
+    pub downsells_canceled_other: u64,
+    pub downsells_expired: u64,
+    pub downsells_unknown: u64,
+    pub downsells_pending: u64,
+    /// Milliseconds between the time of an offer and its sending.
+    pub lateness_ms_average: Option<f64>,
+    pub lateness_ms_largest: Option<i64>,
+    #[serde(skip)]
+    late_ms: i64,
+    #[serde(skip)]
+    with_lateness: u32,
+}
+
+impl Numbers {
+    pub fn count(&mut self, offer: &ListedOffer) {
+        match offer.trigger {
+            Trigger::Start => self.downsells_scheduled_start += 1,
+            Trigger::Pix => self.downsells_scheduled_pix += 1,
+        }
+        self.downsells_enqueued += u64::from(offer.enqueued);
+        let of_status = match (offer.status, offer.cancel_reason) {
+            (Status::Pending, _) if offer.unknown => &mut self.downsells_unknown,
+            (Status::Pending, _) => &mut self.downsells_pending,
+            (Status::Sent, _) => &mut self.downsells_sent,
+            (Status::Failed, _) => &mut self.downsells_failed,
+            (Status::Skipped, Some(Why::NoUnpaidPix)) => &mut self.downsells_skipped_gate,
+            (Status::Skipped, _) => &mut self.downsells_skipped_other,
+            (Status::Canceled, Some(Why::Paid)) => &mut self.downsells_canceled_paid,
+            (Status::Canceled, Some(Why::Expired)) => &mut self.downsells_canceled_expired,
+            (Status::Canceled, _) => &mut self.downsells_canceled_other,
+            (Status::Expired, _) => &mut self.downsells_expired,
+        };
+        *of_status += 1;
+        if let Some(late_ms) = offer.late_ms {
+            self.late_ms += late_ms;
+            self.with_lateness += 1;
+            self.lateness_ms_largest = self.lateness_ms_largest.max(Some(late_ms));
+            self.lateness_ms_average = Some(self.late_ms as f64 / f64::from(self.with_lateness));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! One attempt to send an offer: begun by one transaction with the gate in it, ended by one write.
+
+use umavez_domain::downsells::{ChargesRow, Learned, OfferRow};
+use umavez_domain::keys;
+use umavez_domain::outbound::suppression::{SuppressionRow, source};
+use umavez_domain::outbound::{Channel, Verdict};
+use umavez_domain::time::Timestamp;
+
+use super::contact::{Committed, pause};
+use super::{Downsells, ROUNDS};
+use crate::invocation::Invocation;
+use crate::outbound::{not_suppressed, suppressing};
+use crate::store::{StoreError, Transacted, Write, read_row};
+
+/// What came of the claim of an attempt.
+#[derive(Debug)]
+pub enum Claimed {
+    /// It is this sender's to make; the offer as it stands now.
+    Yes(Box<OfferRow>),
+    Suppressed,
+    /// The offer has changed, or is gone.
+    Lost(Option<Box<OfferRow>>),
+    /// The charges have changed: whether it may leave is to be decided again.
+    Charges(Option<Box<ChargesRow>>),
+}
+
+/// What came of the outcome of an attempt.
+#[derive(Debug)]
+pub enum Settled {
+    Now(Box<OfferRow>),
+    Already,
+    TooLate,
+}
+
+impl Downsells {
+    /// Begins attempt n of an offer that may leave, on what was read: nobody has paid, and nobody has begun it.
+    pub async fn claim(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        charges: Option<&ChargesRow>,
+        attempt: u32,
+        deadline: Timestamp,
+    ) -> Result<Claimed, StoreError> {
+        let claim = invocation.write_token();
+        let Some(after) = offer.claimed(attempt, &claim, deadline, invocation.current()) else {
+            return Ok(Claimed::Lost(Some(Box::new(offer.clone()))));
+        };
+        let contact = offer.contact();
+        let address = offer.telegram_id.to_string();
+        let writes = vec![
+            self.offer_write(offer, &after)?,
+            Write::check(&self.table, keys::charges(&contact), Self::charges_as_read(charges)),
+            not_suppressed(&self.outbound_table, Channel::Telegram, &address)?,
+        ];
+        let refusals = match self.store.transact(invocation, writes).await {
+            Ok(Transacted::Done) => return Ok(Claimed::Yes(Box::new(after))),
+            Ok(Transacted::Refused(refusals)) => refusals,
+            // The store did not say whether the claim was made; not asking would make an attempt unknown that never was.
+            Err(error) if error.is_passing() => {
+                return match self.offer(invocation, &contact, &offer.id).await {
+                    Ok(Some(met)) if met.claim.as_deref() == Some(&claim) => Ok(Claimed::Yes(Box::new(met))),
+                    _ => Err(error),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        let mut refusals = refusals.into_iter();
+        let mut next = || refusals.next().flatten().map(|refusal| refusal.item);
+        match (next(), next(), next()) {
+            (Some(item), _, _) => Ok(Claimed::Lost(item.map(read_row).transpose()?.map(Box::new))),
+            (None, Some(item), _) => Ok(Claimed::Charges(item.map(read_row).transpose()?.map(Box::new))),
+            (None, None, Some(_)) => Ok(Claimed::Suppressed),
+            (None, None, None) => Err(StoreError::Corrupt("a claim that nothing refused")),
+        }
+    }
+
+    /// Writes what came of attempt n.
+    pub async fn settle(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        attempt: u32,
+        verdict: &Verdict,
+    ) -> Result<Settled, StoreError> {
+        let mut offer = offer.clone();
+        for tries in 0..ROUNDS {
+            let now = invocation.current();
+            let after = match offer.settled(attempt, verdict, now, self.keep_days) {
+                Learned::New(after) => after,
+                Learned::Already => return Ok(Settled::Already),
+                Learned::TooLate => return Ok(Settled::TooLate),
+            };
+            let beside = match verdict {
+                Verdict::Failed { code, suppress: true } => {
+                    let (to, id) = (offer.telegram_id.to_string(), Some(offer.id.as_str()));
+                    let found = SuppressionRow::new(Channel::Telegram, &to, code, source::PROVIDER, id, now);
+                    vec![suppressing(&self.outbound_table, &found)?]
+                }
+                _ => Vec::new(),
+            };
+            match self.commit(invocation, &offer, &after, beside).await? {
+                Committed::Done => return Ok(Settled::Now(after)),
+                Committed::Lost(Some(met)) => offer = *met,
+                Committed::Lost(None) => return Ok(Settled::TooLate),
+            }
+            pause(invocation, tries).await?;
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Changes an offer that was read as `before`. Nothing: it was so; otherwise the offer as it stands.
+    pub async fn change(
+        &self,
+        invocation: &Invocation,
+        before: &OfferRow,
+        after: &OfferRow,
+    ) -> Result<Option<Option<Box<OfferRow>>>, StoreError> {
+        Ok(match self.commit(invocation, before, after, Vec::new()).await? {
+            Committed::Done => None,
+            Committed::Lost(met) => Some(met),
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! One contact, and one change of an offer with the slot that it is in.
+
+use std::time::Duration;
+
+use umavez_domain::downsells::{ChargesRow, Contact, ContactId, OfferId, OfferRow, SlotRow, Status};
+use umavez_domain::keys::{self, OfContact};
+
+use super::Downsells;
+use crate::invocation::Invocation;
+use crate::store::{
+    Condition, Item, PageOf, StoreError, Transacted, Write, Written, attribute, read_row,
+};
+
+const PAGE: usize = 500;
+/// With less time than this whoever met others is told to come again.
+const LOW_TIME: Duration = Duration::from_secs(2);
+const LONGEST_WAIT_MS: u64 = 200;
+
+/// What came of a change of an offer.
+#[derive(Debug)]
+pub(super) enum Committed {
+    Done,
+    /// The offer has changed: as it stands now, or nothing if it is gone.
+    Lost(Option<Box<OfferRow>>),
+}
+
+impl Downsells {
+    /// Everything about a contact, as of the last write.
+    pub async fn contact(&self, invocation: &Invocation, id: &ContactId) -> Result<Contact, StoreError> {
+        let mut contact = Contact::default();
+        let mut after = None;
+        loop {
+            let of = PageOf {
+                table: &self.table,
+                pk: keys::contact_partition(id),
+                prefix: "",
+                only: None,
+                after,
+                limit: PAGE,
+            };
+            let page = self.store.page_items(invocation, &of).await?;
+            for item in page.rows {
+                add(&mut contact, item)?;
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(contact),
+            }
+        }
+    }
+
+    pub async fn offer(
+        &self,
+        invocation: &Invocation,
+        contact: &ContactId,
+        id: &OfferId,
+    ) -> Result<Option<OfferRow>, StoreError> {
+        let item = self.store.get_item(invocation, &self.table, &keys::offer(contact, id)).await?;
+        item.filter(is_offer).map(read_row).transpose()
+    }
+
+    /// An offer and the charges of its contact, in one request.
+    pub async fn offer_and_charges(
+        &self,
+        invocation: &Invocation,
+        contact: &ContactId,
+        id: &OfferId,
+    ) -> Result<(Option<OfferRow>, Option<ChargesRow>), StoreError> {
+        let wanted = [keys::offer(contact, id), keys::charges(contact)];
+        let mut found = self.store.get_many(invocation, &self.table, &wanted).await?;
+        let offer = found.remove(&wanted[0]).filter(is_offer).map(read_row).transpose()?;
+        Ok((offer, found.remove(&wanted[1]).map(read_row).transpose()?))
+    }
+
+    /// Changes an offer, and its slot if it has ended. Writes beside it that are refused are left out: what they would change
+    /// is as it should be then.
+    pub(super) async fn commit(
+        &self,
+        invocation: &Invocation,
+        before: &OfferRow,
+        after: &OfferRow,
+        beside: Vec<Write>,
+    ) -> Result<Committed, StoreError> {
+        let offer = self.offer_write(before, after)?;
+        let mut beside = beside;
+        if !after.is_pending() {
+            beside.push(self.slot_ended(after)?);
+        }
+        while !beside.is_empty() {
+            let mut writes = vec![offer.clone()];
+            writes.extend(beside.iter().cloned());
+            let Transacted::Refused(refusals) = self.store.transact(invocation, writes).await? else {
+                return Ok(Committed::Done);
+            };
+            let mut refusals = refusals.into_iter();
+            if let Some(Some(refusal)) = refusals.next() {
+                return lost(refusal.item);
+            }
+            let mut refused = refusals.map(|refusal| refusal.is_some());
+            beside.retain(|_| !refused.next().unwrap_or(true));
+        }
+        match self.store.write(invocation, offer).await? {
+            Written::New | Written::Mine => Ok(Committed::Done),
+            Written::Refused(item) => lost(item),
+        }
+    }
+
+    /// What differs, if nobody has changed the offer meanwhile.
+    pub(super) fn offer_write(&self, before: &OfferRow, after: &OfferRow) -> Result<Write, StoreError> {
+        let key = keys::offer(&before.contact(), &before.id);
+        let write = Write::changes(&self.table, key, before, after)?;
+        Ok(write.when(Condition::is_number("version", before.version)))
+    }
+
+    /// The slot is free again, if it is this offer's.
+    fn slot_ended(&self, offer: &OfferRow) -> Result<Write, StoreError> {
+        let write = Write::update(&self.table, keys::offer_slot(&offer.contact(), offer.downsell_id))
+            .set_value("pending", attribute(&false)?)
+            .set("ended_at", offer.updated_at.to_string())
+            .increment("version");
+        let write = match (offer.status, offer.sent_at) {
+            (Status::Sent, Some(at)) => write.set("sent_at", at.to_string()),
+            _ => write,
+        };
+        let still_its = [
+            Condition::is("offer", offer.id.as_str()),
+            Condition::Is("pending".to_owned(), attribute(&true)?),
+        ];
+        Ok(write.when(Condition::all(still_its)))
+    }
+
+    /// The charges are as they were read.
+    pub(super) fn charges_as_read(read: Option<&ChargesRow>) -> Condition {
+        match read.filter(|row| row.version > 0) {
+            Some(row) => Condition::is_number("version", row.version),
+            None => Condition::Absent,
+        }
+    }
+
+    pub(super) fn charges_write(&self, before: Option<&ChargesRow>, after: &ChargesRow) -> Result<Write, StoreError> {
+        let key = keys::charges(&ContactId::of(&after.bot, after.telegram_id));
+        Ok(Write::put(&self.table, key, after)?.when(Self::charges_as_read(before)))
+    }
+}
+
+fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
+    let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
+    match keys::contact_of(&keys::Key { pk: text("pk"), sk: text("sk") }) {
+        Some((_, OfContact::Charges)) => contact.charges = Some(read_row(item)?),
+        Some((_, OfContact::Slot)) => {
+            let slot: SlotRow = read_row(item)?;
+            contact.slots.insert(slot.downsell_id, slot);
+        }
+        Some((_, OfContact::Offer(id))) if is_offer(&item) => {
+            contact.offers.insert(id, read_row(item)?);
+        }
+        Some((_, OfContact::Offer(id))) => {
+            contact.refused.insert(id, read_row(item)?);
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+/// A refused event stands where its offer would be.
+fn is_offer(item: &Item) -> bool {
+    item.contains_key("status") && item.contains_key("scheduled_at")
+}
+
+pub(super) fn lost(item: Option<Item>) -> Result<Committed, StoreError> {
+    Ok(Committed::Lost(item.map(read_row).transpose()?.map(Box::new)))
+}
+
+/// Each time a little longer, and never together with the others.
+pub(super) async fn pause(invocation: &Invocation, tries: u32) -> Result<(), StoreError> {
+    if invocation.time_left() < LOW_TIME {
+        return Err(StoreError::Conflict);
+    }
+    let longest = (10_u64 << tries.min(5)).min(LONGEST_WAIT_MS);
+    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Downsells as they are set up: numbered per bot, as many as one trigger can decide on.
+
+use serde::{Deserialize, Serialize};
+use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
+use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::keys;
+
+use super::contact::pause;
+use super::{Downsells, ROUNDS};
+use crate::invocation::Invocation;
+use crate::store::{Condition, PageOf, StoreError, Transacted, Write, Written, read_row};
+
+/// A request that was made before is known for so long.
+const REQUEST_DAYS: i64 = 2;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Counter {
+    next: u64,
+    count: u32,
+    version: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct RequestRow {
+    id: u64,
+    body_hash: String,
+    expires_at: i64,
+}
+
+/// What came of a request to make a downsell.
+#[derive(Debug)]
+pub enum Created {
+    New(DownsellRow),
+    /// The same request was made before.
+    Replayed(DownsellRow),
+    /// The request's key was used for something else.
+    KeyReused,
+    TooMany,
+}
+
+impl Downsells {
+    /// All downsells of a bot, by their numbers.
+    pub async fn downsells(&self, invocation: &Invocation, slug: &str) -> Result<Vec<DownsellRow>, StoreError> {
+        let of = PageOf {
+            table: &self.table,
+            pk: keys::downsells_of(slug),
+            prefix: keys::DOWNSELL_PREFIX,
+            only: None,
+            after: None,
+            limit: MOST_DOWNSELLS as usize,
+        };
+        Ok(self.store.page(invocation, of).await?.rows)
+    }
+
+    pub async fn downsell(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        id: u64,
+    ) -> Result<Option<DownsellRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::downsell(slug, id)).await
+    }
+
+    /// `request`: what the request is known by, and the hash of its body.
+    pub async fn create_downsell(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        new: &NewDownsell,
+        request: Option<(&str, &str)>,
+    ) -> Result<Created, StoreError> {
+        let counter_key = keys::downsell_counter(slug);
+        let mut counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
+        for tries in 0..ROUNDS {
+            let (standing, as_read) = match &counter {
+                Some(counter) => (counter.clone(), Condition::is_number("version", counter.version)),
+                None => (Counter::default(), Condition::Absent),
+            };
+            // Told again, the same request is answered also when there is no room for another.
+            if standing.count >= MOST_DOWNSELLS && request.is_none() {
+                return Ok(Created::TooMany);
+            }
+            let row = new.clone().row(slug, standing.next + 1, None, invocation.now);
+            let next = Counter { next: row.id, count: standing.count + 1, version: standing.version + 1 };
+            let mut writes = vec![
+                Write::put(&self.table, counter_key.clone(), &next)?.when(as_read),
+                Write::put(&self.table, keys::downsell(slug, row.id), &row)?.when(Condition::Absent),
+            ];
+            if let Some((key, body_hash)) = request {
+                let expires_at = invocation.now.plus_days(REQUEST_DAYS).seconds();
+                let made = RequestRow { id: row.id, body_hash: body_hash.to_owned(), expires_at };
+                let free = Condition::any([
+                    Condition::Absent,
+                    Condition::at_most("expires_at", invocation.now.seconds()),
+                ]);
+                writes.push(Write::put(&self.table, keys::downsell_request(slug, key), &made)?.when(free));
+                if standing.count >= MOST_DOWNSELLS {
+                    let before: Option<RequestRow> =
+                        self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
+                    return match before.filter(|row| row.expires_at > invocation.now.seconds()) {
+                        Some(before) => self.replayed(invocation, slug, &before, body_hash).await,
+                        None => Ok(Created::TooMany),
+                    };
+                }
+            }
+            let refusals = match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(Created::New(row)),
+                Transacted::Refused(refusals) => refusals,
+            };
+            let mut items = refusals.into_iter().map(|refusal| refusal.and_then(|refusal| refusal.item));
+            let (met, _, made) = (items.next().flatten(), items.next(), items.next().flatten());
+            if let (Some(made), Some((_, body_hash))) = (made, request) {
+                return self.replayed(invocation, slug, &read_row(made)?, body_hash).await;
+            }
+            counter = met.map(read_row).transpose()?.or(counter);
+            pause(invocation, tries).await?;
+        }
+        Err(StoreError::Conflict)
+    }
+
+    async fn replayed(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        made: &RequestRow,
+        body_hash: &str,
+    ) -> Result<Created, StoreError> {
+        if judge(&made.body_hash, body_hash) == Replay::OtherBody {
+            return Ok(Created::KeyReused);
+        }
+        // One that was deleted since was made all the same; whoever asks again asks for another.
+        Ok(match self.downsell(invocation, slug, made.id).await? {
+            Some(row) => Created::Replayed(row),
+            None => Created::KeyReused,
+        })
+    }
+
+    /// Changes a downsell that was read as `standing`. `None`: it has changed since.
+    pub async fn change_downsell(
+        &self,
+        invocation: &Invocation,
+        standing: &DownsellRow,
+        wanted: NewDownsell,
+    ) -> Result<Option<DownsellRow>, StoreError> {
+        let row = wanted.row(&standing.slug, standing.id, Some(standing), invocation.now);
+        let as_read = Condition::is_number("version", standing.version);
+        let write = Write::put(&self.table, keys::downsell(&row.slug, row.id), &row)?.when(as_read);
+        match self.store.write(invocation, write).await? {
+            Written::New | Written::Mine => Ok(Some(row)),
+            Written::Refused(_) => Ok(None),
+        }
+    }
+
+    /// Whether there was one. Its pending offers are canceled when their time comes.
+    pub async fn delete_downsell(&self, invocation: &Invocation, slug: &str, id: u64) -> Result<bool, StoreError> {
+        let counter_key = keys::downsell_counter(slug);
+        for tries in 0..ROUNDS {
+            let counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
+            let Some(counter) = counter else { return Ok(false) };
+            let next =
+                Counter { count: counter.count.saturating_sub(1), version: counter.version + 1, ..counter.clone() };
+            let as_read = Condition::is_number("version", counter.version);
+            let writes = vec![
+                Write::put(&self.table, counter_key.clone(), &next)?.when(as_read),
+                Write::delete(&self.table, keys::downsell(slug, id)).when(Condition::has("pk")),
+            ];
+            let refusals = match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(true),
+                Transacted::Refused(refusals) => refusals,
+            };
+            if refusals.get(1).is_some_and(Option::is_some) {
+                return Ok(false);
+            }
+            pause(invocation, tries).await?;
+        }
+        Err(StoreError::Conflict)
+    }
+}

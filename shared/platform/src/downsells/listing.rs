@@ -1,0 +1,189 @@
+//! What people look at: a bot's queue, and its numbers.
+
+use std::time::Duration;
+
+use umavez_domain::downsells::views::{ListedOffer, Numbers};
+use umavez_domain::downsells::{ContactId, OfferId, OfferRow, Status, Trigger};
+use umavez_domain::keys::{self, Key};
+use umavez_domain::time::Timestamp;
+
+use super::Downsells;
+use crate::invocation::Invocation;
+use crate::store::{Condition, IndexPageOf, PageOf, StoreError, read_row};
+
+/// The index of a bot's offers, as the template has it.
+const BY_BOT: &str = "by-bot";
+/// Requests that a page may take when few offers pass its filters.
+const MOST_REQUESTS: usize = 10;
+/// Offers that are counted in one request.
+const COUNTED_AT_ONCE: usize = 5_000;
+
+/// With less time than this what was counted is told.
+const LOW_TIME: Duration = Duration::from_secs(5);
+
+/// Which offers of a bot, the newest first.
+#[derive(Debug, Default)]
+pub struct QueuePageOf {
+    pub telegram_id: Option<i64>,
+    pub status: Option<Status>,
+    pub trigger: Option<Trigger>,
+    pub downsell_id: Option<u64>,
+    /// Only those that nobody knows the fate of.
+    pub unknown: bool,
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
+#[derive(Debug)]
+pub struct QueuePage {
+    pub offers: Vec<OfferRow>,
+    pub next: Option<String>,
+}
+
+impl QueuePageOf {
+    fn filter(&self) -> Option<Condition> {
+        let mut parts = Vec::new();
+        parts.extend(self.status.map(|status| Condition::is("status", status.as_str())));
+        parts.extend(self.trigger.map(|trigger| Condition::is("trigger", trigger.as_str())));
+        parts.extend(self.downsell_id.map(|id| Condition::is_number("downsell_id", id)));
+        parts.extend(self.unknown.then(|| Condition::has("unknown")));
+        (!parts.is_empty()).then_some(Condition::All(parts))
+    }
+}
+
+impl Downsells {
+    pub async fn queue(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        of: &QueuePageOf,
+    ) -> Result<QueuePage, StoreError> {
+        match of.telegram_id {
+            Some(telegram_id) => self.queue_of_contact(invocation, &ContactId::of(slug, telegram_id), of).await,
+            None => self.queue_of_bot(invocation, slug, of).await,
+        }
+    }
+
+    /// As fresh as the table. The newest first within a page; pages follow the offers' ids.
+    async fn queue_of_contact(
+        &self,
+        invocation: &Invocation,
+        contact: &ContactId,
+        of: &QueuePageOf,
+    ) -> Result<QueuePage, StoreError> {
+        let mut parts = vec![Condition::has("scheduled_at")];
+        parts.extend(of.filter());
+        let page = PageOf {
+            table: &self.table,
+            pk: keys::contact_partition(contact),
+            prefix: keys::OFFER_PREFIX,
+            only: Some(Condition::All(parts)),
+            after: of.after.clone(),
+            limit: of.limit,
+        };
+        let mut page = self.store.page::<OfferRow>(invocation, page).await?;
+        page.rows.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
+        Ok(QueuePage { offers: page.rows, next: page.next })
+    }
+
+    async fn queue_of_bot(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        of: &QueuePageOf,
+    ) -> Result<QueuePage, StoreError> {
+        let page = IndexPageOf {
+            table: &self.table,
+            index: BY_BOT,
+            partition: ("listed", slug.to_owned()),
+            place: "listed_at",
+            from: keys::until_time(Timestamp::from_millis(0)),
+            to: of.after.as_ref().map_or_else(|| "~".to_owned(), |after| before(after)),
+            only: of.filter(),
+            limit: of.limit,
+            requests: MOST_REQUESTS,
+        };
+        let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
+        let wanted: Vec<_> = page.rows.iter().map(|row| Key { pk: row.pk.clone(), sk: row.sk.clone() }).collect();
+        let items = self.store.get_many(invocation, &self.table, &wanted).await?;
+        let mut offers = items.into_values().map(read_row).collect::<Result<Vec<OfferRow>, _>>()?;
+        offers.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
+        Ok(QueuePage { offers, next: page.next })
+    }
+
+    /// One of a bot's offers, by its id.
+    pub async fn find_offer(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        telegram_id: i64,
+        id: &OfferId,
+    ) -> Result<Option<OfferRow>, StoreError> {
+        self.offer(invocation, &ContactId::of(slug, telegram_id), id).await
+    }
+
+    /// A person says whether an unknown offer was sent. `None`: there is no such offer; otherwise as it stands, and whether it
+    /// was this that settled it.
+    pub async fn declare(
+        &self,
+        invocation: &Invocation,
+        offer: OfferRow,
+        was_sent: bool,
+    ) -> Result<Option<(OfferRow, bool)>, StoreError> {
+        let mut offer = offer;
+        for _ in 0..super::ROUNDS {
+            let Some(after) = offer.declared(was_sent, invocation.now, self.keep_days) else {
+                return Ok(Some((offer, false)));
+            };
+            match self.change(invocation, &offer, &after).await? {
+                None => return Ok(Some((after, true))),
+                Some(Some(met)) => offer = *met,
+                Some(None) => return Ok(None),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// A bot's numbers: of the offers that were made between two times, and whether there was time to count all of them, from
+    /// the newest on.
+    pub async fn numbers(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        (from, to): (Timestamp, Timestamp),
+    ) -> Result<(Numbers, bool), StoreError> {
+        let mut numbers = Numbers::default();
+        let mut until = keys::until_time(to);
+        loop {
+            let page = IndexPageOf {
+                table: &self.table,
+                index: BY_BOT,
+                partition: ("listed", slug.to_owned()),
+                place: "listed_at",
+                from: keys::at_time(from, ""),
+                to: until,
+                only: None,
+                limit: COUNTED_AT_ONCE,
+                requests: MOST_REQUESTS,
+            };
+            let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
+            page.rows.iter().for_each(|offer| numbers.count(offer));
+            match page.next {
+                Some(_) if invocation.time_left() < LOW_TIME => return Ok((numbers, false)),
+                Some(next) => until = before(&next),
+                None => return Ok((numbers, true)),
+            }
+        }
+    }
+}
+
+/// The last text before a place: places have an id of fixed length at their end, whose last letter is one of hex.
+fn before(place: &str) -> String {
+    let mut bytes = place.as_bytes().to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last -= 1;
+    }
+    bytes.push(b'~');
+    String::from_utf8(bytes).unwrap_or_default()
+}
+

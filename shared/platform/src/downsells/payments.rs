@@ -1,0 +1,285 @@
+//! Charges that were made, paid, or can no longer be paid; and what that does to the offers of their contact.
+
+use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::downsells::charges::{self, Told};
+use umavez_domain::downsells::views::Withdrawn;
+use umavez_domain::downsells::webhook::{Expiry, PaymentEvent};
+use umavez_domain::downsells::{
+    Asked, Cancel, ChargeStatus, ChargesRow, Contact, ContactId, OfferRow, Status, TransactionRow, Trigger, Why, plan,
+};
+use umavez_domain::keys;
+
+use super::contact::{Committed, pause};
+use super::triggers::Triggered;
+use super::{Downsells, ROUNDS};
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
+
+/// What came of a charge that was made.
+#[derive(Debug)]
+pub enum Charged {
+    Made { charge: ChargeStatus, triggered: Triggered },
+    /// The transaction is somebody else's.
+    Another,
+}
+
+impl Downsells {
+    /// A charge was made: it is put down, and its offers with it.
+    pub async fn charged(
+        &self,
+        invocation: &Invocation,
+        bot: &BotRow,
+        event: &PaymentEvent,
+        correlation_id: &str,
+    ) -> Result<Charged, StoreError> {
+        let id = ContactId::of(&event.bot, event.telegram_id);
+        // The charge counts also while the bot is put to rest; its offers would only be skipped.
+        let downsells = match bot.active {
+            true => self.downsells(invocation, &event.bot).await?,
+            false => Vec::new(),
+        };
+        for tries in 0..ROUNDS {
+            let (known, contact) = self.transaction_and_contact(invocation, &event.transaction_id, &id).await?;
+            let before = contact.charges.clone();
+            let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
+            let now_open = before.as_ref().unwrap_or(&none);
+            let told = charges::created(now_open, known.as_ref(), &event.charge(), event.open_until, invocation.now);
+            let (base, after) = match told {
+                Told::Another => return Ok(Charged::Another),
+                Told::Known(ChargeStatus::Unpaid) => {
+                    let as_read = Self::charges_as_read(before.as_ref());
+                    (vec![Write::check(&self.table, keys::charges(&id), as_read)], None)
+                }
+                // Nothing follows from a charge that is over.
+                Told::Known(charge) => return Ok(Charged::Made { charge, triggered: Triggered::default() }),
+                Told::New { charges, transaction } => {
+                    let writes = vec![
+                        self.charges_write(before.as_ref(), &charges)?,
+                        self.transaction_write(known.as_ref(), &transaction)?,
+                    ];
+                    (writes, Some(charges))
+                }
+            };
+            let asked = Asked {
+                bot: &event.bot,
+                telegram_id: event.telegram_id,
+                trigger: Trigger::Pix,
+                source: &event.transaction_id,
+                at: event.at,
+                correlation_id,
+                meta: None,
+                keep_days: self.keep_days,
+            };
+            let is_new = after.is_some();
+            let plan = plan(&asked, &downsells, &Self::with_charges(&contact, after), invocation.now);
+            let charge = ChargeStatus::Unpaid;
+            let nothing_to_write = plan.steps.is_empty() && !is_new;
+            if nothing_to_write || self.make(invocation, &id, base, &plan).await? {
+                return Ok(Charged::Made { charge, triggered: Triggered::of(plan) });
+            }
+            pause(invocation, tries).await?;
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// A charge was paid. One write closes the gate; what is still queued then ends one by one. `None`: the transaction is
+    /// somebody else's.
+    pub async fn paid(
+        &self,
+        invocation: &Invocation,
+        event: &PaymentEvent,
+    ) -> Result<Option<(Withdrawn, Vec<OfferRow>)>, StoreError> {
+        let id = ContactId::of(&event.bot, event.telegram_id);
+        for tries in 0..ROUNDS {
+            let (known, contact) = self.transaction_and_contact(invocation, &event.transaction_id, &id).await?;
+            let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
+            let before = contact.charges.as_ref();
+            let told = charges::paid(before.unwrap_or(&none), known.as_ref(), &event.charge(), invocation.now);
+            let (contact, epoch) = match told {
+                Told::Another => return Ok(None),
+                Told::Known(_) => (contact, known.and_then(|row| row.pay_epoch).unwrap_or(0)),
+                Told::New { charges, transaction } => {
+                    if !self.told(invocation, before, &charges, known.as_ref(), &transaction).await? {
+                        pause(invocation, tries).await?;
+                        continue;
+                    }
+                    (self.contact(invocation, &id).await?, charges.pay_epoch)
+                }
+            };
+            // Those of before an earlier payment were answered for by that one.
+            let concerns = |offer: &OfferRow| {
+                offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch)
+            };
+            let withdrawn = self.withdraw(invocation, &contact, Why::Paid, concerns).await?;
+            return Ok(Some(of_charge(ChargeStatus::Paid, withdrawn)));
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// A charge can no longer be paid: its offers end.
+    pub async fn expired(
+        &self,
+        invocation: &Invocation,
+        expiry: &Expiry,
+    ) -> Result<(Withdrawn, Vec<OfferRow>), StoreError> {
+        let key = keys::transaction(&expiry.transaction_id);
+        for tries in 0..ROUNDS {
+            let known: Option<TransactionRow> = self.store.get(invocation, &self.table, &key).await?;
+            let Some(known) = known else {
+                let row = charges::tombstone(&expiry.transaction_id, invocation.now);
+                match self.store.write(invocation, self.transaction_write(None, &row)?).await? {
+                    Written::New | Written::Mine => return Ok(of_charge(ChargeStatus::Expired, Answer::default())),
+                    Written::Refused(_) => continue,
+                }
+            };
+            let Some((bot, telegram_id)) = known.owner() else {
+                return Ok(of_charge(known.status, Answer::default()));
+            };
+            let id = ContactId::of(bot, telegram_id);
+            let contact = self.contact(invocation, &id).await?;
+            let none = ChargesRow::none(bot, telegram_id, invocation.now);
+            let before = contact.charges.as_ref();
+            let contact = match charges::expired(before.unwrap_or(&none), &known, invocation.now) {
+                Told::Known(ChargeStatus::Expired) => contact,
+                Told::Known(status) => return Ok(of_charge(status, Answer::default())),
+                Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
+                Told::New { charges, transaction } => {
+                    if !self.told(invocation, before, &charges, Some(&known), &transaction).await? {
+                        pause(invocation, tries).await?;
+                        continue;
+                    }
+                    self.contact(invocation, &id).await?
+                }
+            };
+            let concerns = |offer: &OfferRow| {
+                offer.trigger == Trigger::Pix && offer.transaction_id.as_deref() == Some(&expiry.transaction_id)
+            };
+            let withdrawn = self.withdraw(invocation, &contact, Why::Expired, concerns).await?;
+            return Ok(of_charge(ChargeStatus::Expired, withdrawn));
+        }
+        Err(StoreError::Conflict)
+    }
+
+    async fn transaction_and_contact(
+        &self,
+        invocation: &Invocation,
+        transaction_id: &str,
+        id: &ContactId,
+    ) -> Result<(Option<TransactionRow>, Contact), StoreError> {
+        let key = keys::transaction(transaction_id);
+        let transaction = self.store.get::<TransactionRow>(invocation, &self.table, &key);
+        futures::future::try_join(transaction, self.contact(invocation, id)).await
+    }
+
+    /// The charge and its transaction move together. Whether nobody was faster.
+    async fn told(
+        &self,
+        invocation: &Invocation,
+        before: Option<&ChargesRow>,
+        charges: &ChargesRow,
+        known: Option<&TransactionRow>,
+        transaction: &TransactionRow,
+    ) -> Result<bool, StoreError> {
+        let writes = vec![self.charges_write(before, charges)?, self.transaction_write(known, transaction)?];
+        Ok(self.store.transact(invocation, writes).await? == Transacted::Done)
+    }
+
+    fn transaction_write(&self, before: Option<&TransactionRow>, after: &TransactionRow) -> Result<Write, StoreError> {
+        let as_read = match before {
+            Some(row) => Condition::is_number("version", row.version),
+            None => Condition::Absent,
+        };
+        Ok(Write::put(&self.table, keys::transaction(&after.transaction_id), after)?.when(as_read))
+    }
+
+    /// Ends those offers that can still be ended, and tells how all of them stand.
+    async fn withdraw(
+        &self,
+        invocation: &Invocation,
+        contact: &Contact,
+        why: Why,
+        concerns: impl Fn(&OfferRow) -> bool,
+    ) -> Result<Answer, StoreError> {
+        let mut answer = Answer::default();
+        for offer in contact.offers.values().filter(|offer| concerns(offer)) {
+            let stands = self.cancel_offer(invocation, offer.clone(), why).await?;
+            match stands.row.map(|row| (row.status, row.cancel_reason)) {
+                Some((Status::Canceled, Some(reason))) if reason == why => answer.canceled += 1,
+                Some((Status::Pending, _)) => answer.in_flight += 1,
+                Some((Status::Sent, _)) => answer.already_sent += 1,
+                _ => {}
+            }
+            answer.ended.extend(stands.ended);
+        }
+        Ok(answer)
+    }
+
+    /// Cancels an offer that was read as `offer`, if it has not left.
+    pub(super) async fn cancel_offer(
+        &self,
+        invocation: &Invocation,
+        offer: OfferRow,
+        why: Why,
+    ) -> Result<Stands, StoreError> {
+        let mut offer = offer;
+        for _ in 0..ROUNDS {
+            let Cancel::Now(after) = offer.cancel(why, invocation.current(), self.keep_days) else {
+                return Ok(Stands { row: Some(offer), ended: None });
+            };
+            match self.commit(invocation, &offer, &after, Vec::new()).await? {
+                Committed::Done => {
+                    let ended = (!after.is_pending()).then(|| (*after).clone());
+                    return Ok(Stands { row: Some(*after), ended });
+                }
+                Committed::Lost(Some(met)) => offer = *met,
+                Committed::Lost(None) => return Ok(Stands { row: None, ended: None }),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Sees to what follows from the charges of a contact: offers that are outdated end. Whether there was anything to see to.
+    pub async fn look_after(
+        &self,
+        invocation: &Invocation,
+        id: &ContactId,
+    ) -> Result<Option<Vec<OfferRow>>, StoreError> {
+        let contact = self.contact(invocation, id).await?;
+        let now = invocation.current();
+        let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else { return Ok(None) };
+        let mut ended = Vec::new();
+        for offer in contact.offers.values().filter(|offer| offer.is_queued()) {
+            let why = match offer.outdated(Some(charges), now) {
+                Some(umavez_domain::downsells::End::Canceled(why)) => why,
+                _ => continue,
+            };
+            ended.extend(self.cancel_offer(invocation, offer.clone(), why).await?.ended);
+        }
+        let after = charges.looked_after(now);
+        // Who changed them meanwhile has put them where they are found.
+        match self.store.write(invocation, self.charges_write(Some(charges), &after)?).await? {
+            Written::New | Written::Mine => {}
+            Written::Refused(item) => drop(item.map(read_row::<ChargesRow>).transpose()?),
+        }
+        Ok(Some(ended))
+    }
+}
+
+/// How an offer stands after a cancel, and the row if it was this that ended it.
+pub(super) struct Stands {
+    pub row: Option<OfferRow>,
+    pub ended: Option<OfferRow>,
+}
+
+#[derive(Default)]
+struct Answer {
+    canceled: u32,
+    in_flight: u32,
+    already_sent: u32,
+    ended: Vec<OfferRow>,
+}
+
+fn of_charge(charge: ChargeStatus, answer: Answer) -> (Withdrawn, Vec<OfferRow>) {
+    let Answer { canceled, in_flight, already_sent, ended } = answer;
+    (Withdrawn { charge, canceled, in_flight, already_sent }, ended)
+}

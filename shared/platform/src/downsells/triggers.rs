@@ -1,0 +1,106 @@
+//! A /start or a charge: decided for all downsells of the bot, and written at once.
+
+use umavez_domain::downsells::views::Scheduled;
+use umavez_domain::downsells::{Asked, Contact, ContactId, OfferRow, Plan, Step, plan};
+use umavez_domain::keys;
+
+use super::contact::pause;
+use super::{Downsells, ROUNDS};
+use crate::invocation::Invocation;
+use crate::store::{Condition, StoreError, Transacted, Write};
+
+/// What a trigger did.
+#[derive(Debug, Default)]
+pub struct Triggered {
+    pub told: Scheduled,
+    pub offers: Vec<OfferRow>,
+    /// Offers that ended on the way, because they were outdated.
+    pub ended: Vec<OfferRow>,
+}
+
+impl Triggered {
+    pub(super) fn of(plan: Plan) -> Self {
+        let told = Scheduled::of(&plan);
+        let (mut offers, mut ended) = (Vec::new(), Vec::new());
+        for step in plan.steps {
+            if let Step::Schedule { offer, stale, .. } = step {
+                offers.push(*offer);
+                ended.extend(stale.map(|stale| stale.1));
+            }
+        }
+        Self { told, offers, ended }
+    }
+}
+
+impl Downsells {
+    /// A person pressed start.
+    pub async fn started(&self, invocation: &Invocation, asked: &Asked<'_>) -> Result<Triggered, StoreError> {
+        let id = ContactId::of(asked.bot, asked.telegram_id);
+        let (downsells, mut contact) =
+            futures::future::try_join(self.downsells(invocation, asked.bot), self.contact(invocation, &id)).await?;
+        for tries in 0..ROUNDS {
+            let plan = plan(asked, &downsells, &contact, invocation.now);
+            if plan.steps.is_empty() {
+                return Ok(Triggered::of(plan));
+            }
+            // Nobody has paid since: an offer knows how many payments there were when it was made.
+            let unpaid_since = Self::charges_as_read(contact.charges.as_ref());
+            let base = vec![Write::check(&self.table, keys::charges(&id), unpaid_since)];
+            if self.make(invocation, &id, base, &plan).await? {
+                return Ok(Triggered::of(plan));
+            }
+            pause(invocation, tries).await?;
+            contact = self.contact(invocation, &id).await?;
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Makes a plan together with what it rests on. Whether nothing had changed.
+    pub(super) async fn make(
+        &self,
+        invocation: &Invocation,
+        id: &ContactId,
+        base: Vec<Write>,
+        plan: &Plan,
+    ) -> Result<bool, StoreError> {
+        let mut writes = base;
+        for step in &plan.steps {
+            self.step_writes(id, step, &mut writes)?;
+        }
+        Ok(self.store.transact(invocation, writes).await? == Transacted::Done)
+    }
+
+    fn step_writes(&self, id: &ContactId, step: &Step, writes: &mut Vec<Write>) -> Result<(), StoreError> {
+        // Nobody has told of this event.
+        let first_told = |write: Write| write.when(Condition::Absent);
+        match step {
+            Step::Schedule { offer, slot, slot_before, stale } => {
+                writes.push(first_told(Write::put(&self.table, keys::offer(id, &offer.id), offer)?));
+                // Nobody else has taken the slot.
+                let as_read = match slot_before {
+                    Some(before) => Condition::is_number("version", before.version),
+                    None => Condition::Absent,
+                };
+                let key = keys::offer_slot(id, slot.downsell_id);
+                writes.push(Write::put(&self.table, key, slot)?.when(as_read));
+                if let Some(stale) = stale {
+                    writes.push(self.offer_write(&stale.0, &stale.1)?);
+                }
+            }
+            Step::Refuse(event) => writes.push(first_told(Write::put(&self.table, keys::offer(id, &event.id), event)?)),
+            Step::Join { before, after, event } => {
+                writes.push(self.offer_write(before, after)?);
+                writes.push(first_told(Write::put(&self.table, keys::offer(id, &event.id), event)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a plan sees when a charge has just been made.
+    pub(super) fn with_charges(
+        contact: &Contact,
+        charges: Option<umavez_domain::downsells::ChargesRow>,
+    ) -> Contact {
+        Contact { charges: charges.or_else(|| contact.charges.clone()), ..contact.clone() }
+    }
+}

@@ -1,0 +1,553 @@
+//! Offers follow a /start or a charge, wait for their time, leave once, and only while something is unpaid.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_domain::webhooks::standard::{key_bytes, sign};
+use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_tests::{Answer, KEY, Setup, World, play, play_with};
+
+use crate::conversations::update;
+use crate::outbound::sending;
+
+pub const CHAT: i64 = 987_654_321;
+const SECRET: &str = "whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==";
+const DOWNSELLS: &str = "/api/admin/bots/default/downsells";
+const QUEUE: &str = "/api/admin/bots/default/queue";
+
+pub async fn bot(world: &World) {
+    let answer = world.post("/api/admin/bots", &json!({"slug": "default"})).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+}
+
+/// A downsell with these fields beside its name and its words; its number.
+pub async fn downsell(world: &World, more: &Value) -> u64 {
+    let mut body = json!({"name": "Oferta", "content": {"text": "Ainda está aí?"}, "delay_minutes": 1});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let answer = world.post(DOWNSELLS, &body).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.body["downsell"]["id"].as_u64().expect("a number")
+}
+
+pub async fn put(world: &World, path: &str, body: &Value) -> Answer {
+    world.send(world.request(Method::PUT, path).bearer_auth(KEY).json(body)).await
+}
+
+/// A /start of a person, now.
+pub async fn starts(world: &World, chat: i64, update_id: u64) -> Answer {
+    let body = update(chat, update_id, "/start promo-7", world.now().seconds());
+    let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
+    let request = world.request(Method::POST, "/webhooks/telegram/default").header(header.0, header.1).json(&body);
+    world.send(request).await
+}
+
+/// What a gateway tells, signed now.
+pub async fn gateway(world: &World, what: &str, body: &Value) -> Answer {
+    let text = body.to_string();
+    let signed = sign(&[&key_bytes(SECRET)], "evt_1", world.now(), text.as_bytes());
+    let request = world
+        .request(Method::POST, &format!("/api/payment/webhook/{what}"))
+        .header("content-type", "application/json")
+        .header("webhook-id", signed.id)
+        .header("webhook-timestamp", signed.timestamp.to_string())
+        .header("webhook-signature", signed.signature);
+    world.send(request.body(text)).await
+}
+
+pub fn charge(transaction: &str) -> Value {
+    json!({"bot_slug": "default", "telegram_id": CHAT, "transaction_id": transaction})
+}
+
+pub async fn charged(world: &World, transaction: &str) -> Answer {
+    let answer = gateway(world, "pix-created", &charge(transaction)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+pub async fn pays(world: &World, transaction: &str) -> Answer {
+    let answer = gateway(world, "payment-approved", &charge(transaction)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+pub async fn seconds(world: &World, seconds: u64) {
+    world.advance(Duration::from_secs(seconds)).await;
+}
+
+/// The offers of the bot, the newest first.
+pub async fn queue(world: &World) -> Vec<Value> {
+    world.get(QUEUE).await.body["queue"].as_array().expect("a queue").clone()
+}
+
+/// The only offer that there is.
+pub async fn offer(world: &World) -> Value {
+    let queue = queue(world).await;
+    assert_eq!(queue.len(), 1, "one offer: {queue:?}");
+    queue[0].clone()
+}
+
+/// What the person was sent.
+pub fn offers(world: &World) -> usize {
+    world.stack.catcher().sent(Some("telegram"), Some(&CHAT.to_string())).len()
+}
+
+pub async fn at_telegram(world: &World, fault: CallFault) {
+    let fault = CallFault { service: Some("telegram".to_owned()), ..fault };
+    world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+fn refusal(status: u16, body: Value) -> CallFault {
+    let answer = Scripted { status, headers: Default::default(), body };
+    CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }
+}
+
+#[tokio::test]
+async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": true, "after_pix": false})).await;
+        let told = starts(world, CHAT, 1).await;
+        assert_eq!((told.status, &told.body["scheduled"]), (200, &json!(1)), "{}", told.body);
+        assert_eq!(charged(world, "tx-1").await.body["scheduled"], 0, "it is for a /start");
+        seconds(world, 55).await;
+        assert_eq!(offers(world), 0, "its minute is not over");
+        seconds(world, 10).await;
+        assert_eq!(offers(world), 1);
+        let offer = offer(world).await;
+        assert_eq!((&offer["status"], &offer["trigger"], &offer["attempts"]), (&json!("sent"), &json!("start"), &json!(1)));
+        assert_eq!(offer["event_id"], format!("default:{CHAT}:1:start:7001"));
+        assert_eq!(offer["meta"], json!({"payload": "promo-7"}));
+        for (event, count) in [("[DOWNSELL][SCHEDULED][START]", 1), ("[DOWNSELL][SEND][OK]", 1), ("[DOWNSELL][SKIP]", 0)] {
+            assert_eq!(world.events(event).len(), count, "{event}");
+        }
+        let words = &world.stack.catcher().sent(Some("telegram"), None)[0].body["text"];
+        assert_eq!(words, "Ainda está aí?");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_offer_follows_a_charge() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        let mut body = charge("tx-test-123");
+        body["correlation_id"] = json!("req-xyz");
+        let told = gateway(world, "pix-created", &body).await;
+        let expected = json!({
+            "ok": true, "charge": "unpaid", "scheduled": 1, "duplicates": 0, "already_pending": 0, "upgraded": 0,
+            "not_rearmed": 0,
+        });
+        assert_eq!(told.body, expected);
+        seconds(world, 65).await;
+        let offer = offer(world).await;
+        assert_eq!((&offer["status"], &offer["trigger"]), (&json!("sent"), &json!("pix")));
+        assert_eq!((&offer["transaction_id"], &offer["correlation_id"]), (&json!("tx-test-123"), &json!("req-xyz")));
+        assert_eq!(world.events("[DOWNSELL][SCHEDULED][PIX]")[0]["correlation_id"], "req-xyz");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_payment_cancels_what_is_pending_and_nothing_is_sent() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": true})).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
+        starts(world, CHAT, 1).await;
+        charged(world, "tx-1").await;
+        let told = pays(world, "tx-1").await;
+        let expected = json!({"ok": true, "charge": "paid", "canceled": 2, "in_flight": 0, "already_sent": 0});
+        assert_eq!(told.body, expected);
+        assert_eq!(pays(world, "tx-1").await.body, expected, "told again, the same is answered");
+        seconds(world, 40 * 60).await;
+        world.tick("DownsellSweep").await;
+        assert_eq!(offers(world), 0);
+        for offer in queue(world).await {
+            assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("paid")));
+        }
+        assert_eq!(world.events("[DOWNSELL][CANCEL][PAID]").len(), 2);
+        let counted = world.metrics("downsells_canceled_paid");
+        assert!(!counted.is_empty(), "an embedded metric");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_an_unpaid_charge_the_offer_of_a_start_is_skipped() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({})).await;
+        starts(world, CHAT, 1).await;
+        seconds(world, 65).await;
+        let offer = offer(world).await;
+        assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("skipped"), &json!("no_unpaid_pix")));
+        let skipped = world.events("[DOWNSELL][SKIP]");
+        assert_eq!((skipped.len(), &skipped[0]["reason"]), (1, &json!("no_unpaid_pix")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_long_delay_is_swept_and_a_tick_that_is_missed_or_doubled_changes_nothing() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 60})).await;
+        charged(world, "tx-1").await;
+        world.tick("DownsellSweep").await;
+        assert_eq!(world.events("[DOWNSELL][ENQUEUED]").len(), 0, "its time is far");
+        // No tick for three quarters of an hour.
+        seconds(world, 50 * 60).await;
+        world.tick("DownsellSweep").await;
+        world.tick("DownsellSweep").await;
+        assert_eq!(world.events("[DOWNSELL][ENQUEUED]")[0]["emitted"], 1);
+        assert_eq!(offers(world), 0, "it is early");
+        seconds(world, 9 * 60 + 50).await;
+        assert_eq!(offers(world), 0, "it is early");
+        seconds(world, 12).await;
+        world.tick("DownsellSweep").await;
+        assert_eq!(offers(world), 1);
+        let row = &world.rows("DownsellsTable").await.into_iter().find(|row| row["late_ms"].is_number());
+        let late_ms = row.as_ref().and_then(|row| row["late_ms"].as_i64()).expect("sent");
+        assert!(late_ms < 5_000, "{late_ms} ms late");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_same_start_is_told_twice_another_finds_it_pending_and_noise_is_none() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"delay_minutes": 30})).await;
+        let counts = |told: &Answer| {
+            ["scheduled", "duplicates", "already_pending"].map(|name| told.body[name].as_u64().unwrap_or(99))
+        };
+        assert_eq!(counts(&starts(world, CHAT, 1).await), [1, 0, 0]);
+        seconds(world, 61).await;
+        let mut late = update(CHAT, 1, "/start promo-7", world.now().seconds());
+        late["message"]["date"] = json!(world.now().seconds() + 5);
+        assert_eq!(counts(&starts(world, CHAT, 1).await), [0, 1, 0], "whatever the clock says");
+        assert_eq!(counts(&starts(world, CHAT, 2).await), [0, 0, 1]);
+        assert_eq!(counts(&starts(world, CHAT, 2).await), [0, 1, 0]);
+        let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
+        for noise in [
+            json!({"update_id": 9, "edited_message": update(CHAT, 9, "/start", 1)["message"]}),
+            json!({"update_id": 9, "message": {"message_id": 9, "text": "/start", "chat": {"id": -5, "type": "group"}}}),
+            update(CHAT, 9, "/help", world.now().seconds()),
+            update(CHAT, 10, "Oi", world.now().seconds()),
+        ] {
+            let request = world.request(Method::POST, "/webhooks/telegram/default").header(header.0, header.1);
+            let told = world.send(request.json(&noise)).await;
+            assert_eq!((told.status, &told.body["ignored"]), (200, &json!(1)), "{}", told.body);
+            assert!(told.body.get("scheduled").is_none_or(|scheduled| scheduled == 0), "{}", told.body);
+        }
+        assert_eq!(queue(world).await.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pending_start_gains_the_charge_and_goes_with_it() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_pix": true, "delay_minutes": 20})).await;
+        starts(world, CHAT, 1).await;
+        seconds(world, 60).await;
+        let told = charged(world, "tx-1").await;
+        assert_eq!((&told.body["scheduled"], &told.body["upgraded"]), (&json!(0), &json!(1)), "{}", told.body);
+        assert_eq!(charged(world, "tx-1").await.body["duplicates"], 1);
+        let joined = offer(world).await;
+        assert_eq!((&joined["trigger"], &joined["transaction_id"]), (&json!("pix"), &json!("tx-1")));
+        charged(world, "tx-2").await;
+        let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+        let expected = json!({"ok": true, "charge": "expired", "canceled": 1, "in_flight": 0, "already_sent": 0});
+        assert_eq!(told.body, expected);
+        let offer = offer(world).await;
+        assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("expired")));
+        assert_eq!(world.events("[DOWNSELL][CANCEL][EXPIRED]").len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_charge_is_over_at_its_own_time_without_anybody_telling() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 10})).await;
+        let mut body = charge("tx-1");
+        body["expires_at"] = json!(world.now().plus_ms(300_000).to_string());
+        assert_eq!(gateway(world, "pix-created", &body).await.body["scheduled"], 1);
+        seconds(world, 310).await;
+        world.tick("Recovery").await;
+        let offer = offer(world).await;
+        assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("expired")));
+        seconds(world, 600).await;
+        assert_eq!(offers(world), 0);
+        assert_eq!(gateway(world, "pix-created", &body).await.body["charge"], "expired");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn once_ever_is_once_and_a_cooldown_ends() {
+    play_with(sending(4), async |world| {
+        bot(world).await;
+        let ever = downsell(world, &json!({"after_start": false, "after_pix": true, "rearm": "once_ever"})).await;
+        let cool = json!({"after_start": false, "after_pix": true, "rearm": "cooldown_days", "cooldown_days": 2});
+        downsell(world, &cool).await;
+        charged(world, "tx-1").await;
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 2);
+        let told = charged(world, "tx-2").await;
+        assert_eq!((&told.body["scheduled"], &told.body["not_rearmed"]), (&json!(0), &json!(2)), "{}", told.body);
+        seconds(world, 2 * 86_400).await;
+        let told = charged(world, "tx-3").await;
+        assert_eq!((&told.body["scheduled"], &told.body["not_rearmed"]), (&json!(1), &json!(1)), "{}", told.body);
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 3);
+        put(world, &format!("{DOWNSELLS}/{ever}"), &json!({"rearm": "once_per_trigger"})).await;
+        assert_eq!(charged(world, "tx-4").await.body["scheduled"], 1, "as its policy is now");
+        seconds(world, 70).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_switched_off_or_deleted_meanwhile_is_not_sent() {
+    play(async |world| {
+        bot(world).await;
+        let off = downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        let gone = downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        charged(world, "tx-1").await;
+        put(world, &format!("{DOWNSELLS}/{off}"), &json!({"active": false})).await;
+        let delete = world.request(Method::DELETE, &format!("{DOWNSELLS}/{gone}")).bearer_auth(KEY);
+        assert_eq!(world.send(delete).await.body, json!({"ok": true, "deleted": gone}));
+        seconds(world, 70).await;
+        let fates: Vec<_> = queue(world)
+            .await
+            .iter()
+            .map(|offer| (offer["downsell_id"].clone(), offer["status"].clone(), offer["cancel_reason"].clone()))
+            .collect();
+        assert!(fates.contains(&(json!(off), json!("skipped"), json!("inactive"))), "{fates:?}");
+        assert!(fates.contains(&(json!(gone), json!("canceled"), json!("deleted"))), "{fates:?}");
+        put(world, "/api/admin/bots/default", &json!({"active": false})).await;
+        assert_eq!(charged(world, "tx-2").await.body["scheduled"], 0, "a bot at rest offers nothing");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_blocked_the_bot_fails_once_and_is_skipped_from_then_on() {
+    play_with(sending(0), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        let blocked = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
+        at_telegram(world, refusal(403, blocked)).await;
+        charged(world, "tx-1").await;
+        seconds(world, 70).await;
+        let failed = offer(world).await;
+        assert_eq!((&failed["status"], &failed["code"]), (&json!("failed"), &json!("bot_blocked")));
+        charged(world, "tx-2").await;
+        seconds(world, 70).await;
+        let skipped = &queue(world).await[0];
+        assert_eq!((&skipped["status"], &skipped["cancel_reason"]), (&json!("skipped"), &json!("blocked")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_leaves_it_pending_until_a_person_says_what_became_of_it() {
+    let setup = sending(1).parameter("ProviderTimeoutSeconds", "1");
+    play_with(setup, async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        at_telegram(world, CallFault::first(Action::DropReply)).await;
+        charged(world, "tx-1").await;
+        seconds(world, 70).await;
+        let unknown = offer(world).await;
+        assert_eq!((&unknown["status"], &unknown["delivery"]), (&json!("pending"), &json!("UNKNOWN")), "{unknown}");
+        assert_eq!(world.get(&format!("{QUEUE}?delivery=UNKNOWN")).await.body["queue"][0]["id"], unknown["id"]);
+        assert_eq!(charged(world, "tx-2").await.body["already_pending"], 1, "it may have been sent");
+        let paid = pays(world, "tx-1").await;
+        assert_eq!((&paid.body["canceled"], &paid.body["in_flight"]), (&json!(0), &json!(1)), "{}", paid.body);
+        let path = format!("{QUEUE}/{}/settle", unknown["id"].as_str().expect("an id"));
+        let told = world.post(&path, &json!({"telegram_id": CHAT, "sent": true})).await;
+        assert_eq!((told.status, &told.body["offer"]["status"]), (200, &json!("sent")), "{}", told.body);
+        assert_eq!(told.body["offer"]["cancel_reason"], Value::Null);
+        let other = world.post(&path, &json!({"telegram_id": CHAT, "sent": false})).await;
+        other.assert_problem(409, "not_unknown", &[]);
+        world.post(&path, &json!({"telegram_id": CHAT + 1, "sent": true})).await.assert_problem(404, "not_found", &[]);
+        world.post(&path, &json!({"telegram_id": "x"})).await.assert_problem(422, "invalid_request", &["telegram_id", "sent"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_is_waited_for_and_the_gate_is_asked_again() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        let limited = json!({"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 120",
+            "parameters": {"retry_after": 120}});
+        at_telegram(world, refusal(429, limited.clone())).await;
+        charged(world, "tx-1").await;
+        seconds(world, 70).await;
+        assert_eq!((offers(world), &offer(world).await["status"]), (0, &json!("pending")));
+        seconds(world, 130).await;
+        assert_eq!(offers(world), 1);
+        at_telegram(world, refusal(429, limited)).await;
+        charged(world, "tx-2").await;
+        seconds(world, 70).await;
+        pays(world, "tx-2").await;
+        seconds(world, 200).await;
+        assert_eq!(offers(world), 1, "paid while it waited for its second attempt");
+        let second = &queue(world).await[0];
+        assert_eq!((&second["status"], &second["attempts"]), (&json!("canceled"), &json!(1)), "{second}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_offer_that_could_not_leave_for_too_long_is_not_sent_any_more() {
+    play(async |world| {
+        bot(world).await;
+        let body = json!({"after_start": false, "after_pix": true, "delay_minutes": 30, "expires_after_minutes": 10});
+        downsell(world, &body).await;
+        charged(world, "tx-1").await;
+        seconds(world, 45 * 60).await;
+        world.tick("DownsellSweep").await;
+        assert_eq!(offer(world).await["status"], "expired");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_died_after_its_claim_leaves_it_unknown_and_one_that_never_came_is_called_again() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        at_telegram(world, CallFault::first(Action::KillBefore)).await;
+        charged(world, "tx-1").await;
+        seconds(world, 70).await;
+        let sending = offer(world).await;
+        assert_eq!(sending["delivery"], "SENDING", "{sending}");
+        seconds(world, 60).await;
+        world.tick("Recovery").await;
+        let unknown = offer(world).await;
+        assert_eq!((&unknown["delivery"], &unknown["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{unknown}");
+        let path = format!("{QUEUE}/{}/settle", unknown["id"].as_str().expect("an id"));
+        world.post(&path, &json!({"telegram_id": CHAT, "sent": false})).await;
+        charged(world, "tx-2").await;
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_test_is_sent_at_once_and_is_in_none_of_the_numbers() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        let id = downsell(world, &json!({"content": {"text": "*Oferta*", "parse_mode": "MarkdownV2"}})).await;
+        let path = format!("{DOWNSELLS}/{id}/test");
+        let told = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
+        assert_eq!((told.status, &told.body["test"]), (202, &json!(true)), "{}", told.body);
+        let again = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
+        assert_eq!((again.header("idempotency-replayed"), &again.body), (Some("true"), &told.body));
+        let other = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT + 1})).await;
+        other.assert_problem(422, "idempotency_key_reused", &[]);
+        world.drain().await;
+        let message = world.get(&format!("/outbound/messages/{}", told.body["message_id"].as_str().expect("an id"))).await;
+        assert_eq!((&message.body["status"], &message.body["metadata"]["test"]), (&json!("SENT"), &json!(true)));
+        assert_eq!(queue(world).await, [] as [Value; 0]);
+        let numbers = world.get("/api/admin/bots/default/metrics").await.body;
+        assert_eq!(numbers["metrics"]["downsells_sent"], 0);
+        world.post(&path, &json!({"telegram_id": "987"})).await.assert_problem(422, "invalid_request", &["telegram_id"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_with_its_gate_is_one_transaction_of_at_most_six_units() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        charged(world, "7f0c5b6e-2a44-4d5b-9f7e-0d8c1f3a9b21").await;
+        let (_, calls) = world.calls_of("outbound-sender", seconds(world, 70)).await;
+        let of_offers: Vec<_> = calls.iter().filter(|call| call.target.contains("downsells")).collect();
+        let claims: Vec<_> = of_offers.iter().filter(|call| call.operation == "TransactWriteItems").collect();
+        assert_eq!(claims.len(), 2, "the claim, and the end with its slot");
+        assert!(claims[0].write_units <= 6.0, "{} units", claims[0].write_units);
+        let reads: Vec<_> = of_offers.iter().map(|call| call.operation.as_str()).collect();
+        assert_eq!(reads, ["BatchGetItem", "Query", "TransactWriteItems", "TransactWriteItems"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_triggers_at_once_make_one_pending_offer() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"delay_minutes": 30})).await;
+        let told = futures::future::join_all((1..=6).map(|update_id| starts(world, CHAT, update_id))).await;
+        let sum = |name: &str| told.iter().filter_map(|told| told.body[name].as_u64()).sum::<u64>();
+        assert_eq!((sum("scheduled"), sum("already_pending")), (1, 5));
+        let told = futures::future::join_all((0..4).map(|_| starts(world, CHAT, 9))).await;
+        let sum = |name: &str| told.iter().filter_map(|told| told.body[name].as_u64()).sum::<u64>();
+        assert_eq!((sum("already_pending"), sum("duplicates")), (1, 3), "one event, told four times at once");
+        assert_eq!(queue(world).await.len(), 1);
+    })
+    .await;
+}
+
+/// Where the sender is held while the person pays: before its nth call to the store or to Telegram, or after it.
+#[tokio::test]
+async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
+    for (service, nth, action) in [
+        ("dynamodb", 1, Action::DelayBefore),
+        ("dynamodb", 2, Action::DelayBefore),
+        ("dynamodb", 4, Action::DelayBefore),
+        ("dynamodb", 6, Action::DelayBefore),
+        ("dynamodb", 7, Action::DelayBefore),
+        ("dynamodb", 7, Action::DelayAfter),
+        ("telegram", 1, Action::DelayBefore),
+        ("telegram", 1, Action::DelayAfter),
+        ("dynamodb", 8, Action::DelayBefore),
+        ("dynamodb", 8, Action::DelayAfter),
+    ] {
+        let world = World::start(Setup::default()).await;
+        bot(&world).await;
+        downsell(&world, &json!({"after_start": false, "after_pix": true})).await;
+        charged(&world, "tx-1").await;
+        let fault = CallFault {
+            function: Some("outbound-sender".to_owned()),
+            service: Some(service.to_owned()),
+            nth,
+            delay_ms: 2_000,
+            ..CallFault::first(action)
+        };
+        world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+        let pay = async {
+            // Each look is a request, so that nothing is waited for by the clock.
+            while !world.stack.faults().waiting().is_empty() {
+                assert_eq!(world.request_health().await, 200);
+            }
+            let told = pays(&world, "tx-1").await.body;
+            (told, offers(&world))
+        };
+        let (_, (told, before)) = futures::future::join(seconds(&world, 70), pay).await;
+        world.drain().await;
+        let (after, point) = (offers(&world), format!("{action:?} {service} {nth}"));
+        let count = |name: &str| told[name].as_u64().expect("a number");
+        assert_eq!(count("canceled") + count("in_flight") + count("already_sent"), 1, "{point}: {told}");
+        let left_later = after > before;
+        assert!(!left_later || count("in_flight") == 1, "{point}: sent after it was answered {told}");
+        assert!(count("canceled") == 0 || after == 0, "{point}: canceled and sent");
+        let status = offer(&world).await["status"].clone();
+        assert_eq!(status == "sent", after == 1, "{point}: {status}");
+        let expected = umavez_tests::Expected { sent: after, ..Default::default() };
+        world.audit(expected).await;
+        world.stack.stop().await.expect("the stack stops");
+    }
+}

@@ -1,0 +1,133 @@
+//! Offers: what a trigger, a sweep and a claim cost, however many are stored.
+
+use std::time::Duration;
+
+use serde_json::json;
+use umavez_domain::downsells::{Asked, Contact, ContactId, DownsellRow, NewDownsell, Step, Trigger, plan};
+use umavez_domain::keys;
+use umavez_local::calls::Call;
+use umavez_platform::store::{Item, row_of};
+use umavez_tests::World;
+
+use crate::prices;
+
+/// Offers that are pending and not due.
+const STORED: u32 = 200_000;
+/// Offers that are due at once.
+const DUE: u32 = 10_000;
+/// Rows of one insertion.
+const AT_ONCE: u32 = 2_500;
+/// A claim with its gate: one transaction of so many units.
+const CLAIM_UNITS: f64 = 6.0;
+const CHAT: i64 = 987_654_321;
+
+pub async fn budgets() {
+    let world = crate::start(4, "SendRates", &json!({"telegram": {"sender": "1000/1s"}})).await;
+    println!(
+        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}",
+        "downsells", "requests", "most", "write u.", "most", "read u."
+    );
+    assert_eq!(world.post("/api/admin/bots", &json!({"slug": "default"})).await.status, 201);
+    let body = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1, "after_pix": true});
+    assert_eq!(world.post("/api/admin/bots/default/downsells", &body).await.status, 201);
+    one_offer(&world).await;
+    sweeps(&world).await;
+    world.stack.stop().await.expect("stops");
+}
+
+/// One offer from its charge to its end.
+async fn one_offer(world: &World) {
+    for (n, counted) in [(0, false), (1, true)] {
+        let charge = json!({"bot_slug": "default", "telegram_id": CHAT + n, "transaction_id": format!("tx-{n}")});
+        let path = "/api/payment/webhook/pix-created";
+        let (answer, calls) = world.calls_of("webhook-intake", world.post(path, &charge)).await;
+        assert_eq!(answer.body["scheduled"], 1, "{}", answer.body);
+        let (_, sent) = world.calls_of("outbound-sender", world.advance(Duration::from_secs(65))).await;
+        // The first one reads secrets and makes buckets.
+        if !counted {
+            continue;
+        }
+        told("charge made, one offer scheduled", &calls, None);
+        let claims: Vec<_> = sent.iter().filter(|call| call.operation == "TransactWriteItems").cloned().collect();
+        told("offer, claim with its gate", &claims[..1], Some((1, CLAIM_UNITS)));
+        told("offer, outcome with its slot", &claims[1..], Some((1, 5.0)));
+        let (answer, calls) =
+            world.calls_of("webhook-intake", world.post("/api/payment/webhook/payment-approved", &charge)).await;
+        assert_eq!(answer.body["already_sent"], 1, "{}", answer.body);
+        told("payment, nothing pending", &calls, None);
+    }
+}
+
+async fn sweeps(world: &World) {
+    let tick = || world.calls_of("downsell-sweep", world.tick("DownsellSweep"));
+    let (_, none) = tick().await;
+    told("sweep, none pending", &none, Some((4, 0.0)));
+    let far = world.now().plus_days(1);
+    fill(world, 0, STORED, far).await;
+    let (_, many) = tick().await;
+    told(&format!("sweep, {STORED} pending and none due"), &many, Some((none.len(), 0.0)));
+    fill(world, STORED, DUE, world.now().plus_ms(1_800_000)).await;
+    world.advance(Duration::from_secs(1_200)).await;
+    let (mut calls, mut claims) = (Vec::new(), 0);
+    // Bounded by its time, it goes on with the next tick.
+    while claims < DUE as usize {
+        calls.extend(tick().await.1);
+        let done = calls.iter().filter(|call| call.operation == "UpdateItem").count();
+        assert!(done > claims, "a tick that did nothing");
+        claims = done;
+    }
+    let most = DUE as usize + DUE as usize / 20;
+    told(&format!("sweep, {DUE} due"), &calls, Some((most, f64::MAX)));
+}
+
+/// Offers that wait for this time, each of another person.
+async fn fill(world: &World, from: u32, count: u32, due_at: umavez_domain::time::Timestamp) {
+    let table = world.stack.output("DownsellsTable").expect("a table").to_owned();
+    let downsell = downsell(world);
+    let at = due_at.plus_ms(-60_000);
+    for first in (from..from + count).step_by(AT_ONCE as usize) {
+        let rows: Vec<Item> = (first..(first + AT_ONCE).min(from + count)).map(|n| offer(world, &downsell, n, at)).collect();
+        world.store.insert_many(&world.invocation(), &table, rows).await.expect("inserted");
+    }
+}
+
+fn downsell(world: &World) -> DownsellRow {
+    let body = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1});
+    let new = NewDownsell::read(body.as_object().expect("an object")).expect("fits");
+    new.row("default", 1, None, world.now())
+}
+
+fn offer(world: &World, downsell: &DownsellRow, n: u32, at: umavez_domain::time::Timestamp) -> Item {
+    let telegram_id = i64::from(n) + 1;
+    let asked = Asked {
+        bot: "default",
+        telegram_id,
+        trigger: Trigger::Start,
+        source: "1",
+        at,
+        correlation_id: "bench",
+        meta: None,
+        keep_days: 90,
+    };
+    let plan = plan(&asked, std::slice::from_ref(downsell), &Contact::default(), world.now());
+    let Some(Step::Schedule { offer, .. }) = plan.steps.into_iter().next() else { panic!("an offer") };
+    let key = keys::offer(&ContactId::of("default", telegram_id), &offer.id);
+    let mut row = row_of(&offer).expect("a row");
+    for (name, value) in [("pk", key.pk), ("sk", key.sk)] {
+        row.insert(name.to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(value));
+    }
+    row
+}
+
+/// Requests and write units, held to what they may be.
+fn told(name: &str, calls: &[Call], most: Option<(usize, f64)>) {
+    let calls: Vec<_> = calls.iter().filter(|call| call.service == "dynamodb").cloned().collect();
+    let (requests, write) = (calls.len(), prices::write_units(&calls));
+    let read: f64 = calls.iter().map(|call| call.read_units).sum();
+    let (most_requests, most_units) = most.unwrap_or((usize::MAX, f64::MAX));
+    let shown = |most: bool, text: String| if most { text } else { String::new() };
+    let requests_shown = shown(most_requests < usize::MAX, most_requests.to_string());
+    let units_shown = shown(most_units < f64::MAX, most_units.to_string());
+    println!("{name:<44} {requests:>8} {requests_shown:>6} {write:>8} {units_shown:>6} {read:>8}");
+    assert!(requests <= most_requests && write <= most_units, "{name}: {requests} requests, {write} write units");
+}

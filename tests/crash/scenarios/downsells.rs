@@ -1,0 +1,230 @@
+//! Downsells: a trigger makes each offer once, an offer leaves once and only while something is unpaid, and what a payment
+//! was answered holds.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_domain::webhooks::standard::{key_bytes, sign};
+use umavez_local::faults::{Action, CallFault, Fault};
+use umavez_tests::{Answer, Setup};
+
+use crate::run::{Point, Run};
+use crate::scenario::Scenario;
+
+const CHAT: i64 = 987_654_321;
+const SECRET: &str = "whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==";
+const DOWNSELLS: &str = "/api/admin/bots/default/downsells";
+/// How often a gateway tells again what was not taken.
+const TRIES: usize = 8;
+
+pub fn scenarios() -> Vec<Scenario> {
+    let scenario = |name, play, audit, strikes| Scenario {
+        name,
+        setup: Setup::default,
+        play,
+        audit,
+        concurrent: false,
+        swept: true,
+        strikes,
+    };
+    vec![
+        scenario(
+            "a charge makes an offer, a sweep hands it over, and it is sent",
+            |run| Box::pin(swept(run)),
+            |run| Box::pin(sent_once(run)),
+            |point| {
+                let intake = point.function == "webhook-intake" && is_of_downsells(point);
+                let sweep = point.function == "downsell-sweep" && (point.operation == "UpdateItem" || point.nth == 1);
+                let relay = point.function == "outbox-relay" && point.nth == 1;
+                // The second transaction ends it with its slot.
+                let sender = point.function == "outbound-sender"
+                    && (is_of_downsells(point) || point.service == "telegram")
+                    && point.nth <= 2;
+                intake || sweep || relay || sender
+            },
+        ),
+        scenario(
+            "a start is scheduled, and a payment cancels it",
+            |run| Box::pin(paid(run)),
+            |run| Box::pin(nothing_sent(run)),
+            |point| point.function == "webhook-intake" && is_of_downsells(point),
+        ),
+        scenario(
+            "a charge expires, told or not",
+            |run| Box::pin(expired(run)),
+            |run| Box::pin(nothing_sent(run)),
+            |point| {
+                let told = point.function == "webhook-intake" && point.operation == "TransactWriteItems" && point.nth > 2;
+                told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
+            },
+        ),
+        scenario(
+            "a sender of an offer was not heard of again",
+            |run| Box::pin(abandoned(run)),
+            |run| Box::pin(unknown_once(run)),
+            |point| point.function == "recovery" && is_of_downsells(point) && point.nth <= 2,
+        ),
+        scenario(
+            "a downsell is made, changed, tried and deleted",
+            |run| Box::pin(set_up_and_down(run)),
+            |run| Box::pin(is_gone(run)),
+            |point| point.function == "admin",
+        ),
+    ]
+}
+
+fn is_of_downsells(point: &Point) -> bool {
+    point.target.contains("downsells") || point.operation == "TransactWriteItems"
+}
+
+async fn set_up(run: &Run, more: Value) {
+    let answer = run.ask("bot", "b", "/api/admin/bots", &json!({"slug": "default"})).await;
+    assert!(answer.status < 300, "{}", answer.body);
+    let mut body = json!({"name": "Oferta", "content": {"text": "Ainda está aí?"}});
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let answer = run.ask("downsell", "d", DOWNSELLS, &body).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+}
+
+/// A gateway tells until it is heard.
+async fn gateway(run: &Run, what: &str, body: &Value) -> Answer {
+    let text = body.to_string();
+    for _ in 0..TRIES {
+        let signed = sign(&[&key_bytes(SECRET)], "evt_1", run.world.now(), text.as_bytes());
+        let request = run
+            .world
+            .request(Method::POST, &format!("/api/payment/webhook/{what}"))
+            .header("content-type", "application/json")
+            .header("webhook-id", signed.id)
+            .header("webhook-timestamp", signed.timestamp.to_string())
+            .header("webhook-signature", signed.signature);
+        let answer = run.world.send(request.body(text.clone())).await;
+        if answer.status < 500 {
+            assert_eq!(answer.status, 200, "refused: {}", answer.body);
+            return answer;
+        }
+    }
+    panic!("{what} was not taken in {TRIES} tries");
+}
+
+fn charge(transaction: &str) -> Value {
+    json!({"bot_slug": "default", "telegram_id": CHAT, "transaction_id": transaction})
+}
+
+async fn starts(run: &Run, update_id: u64) {
+    let chat = json!({"id": CHAT, "type": "private", "first_name": "Ana"});
+    let from = json!({"id": CHAT, "is_bot": false, "first_name": "Ana"});
+    let date = run.world.now().seconds();
+    let message = json!({"message_id": update_id, "from": from, "chat": chat, "date": date, "text": "/start"});
+    let body = json!({"update_id": update_id, "message": message});
+    for _ in 0..TRIES {
+        let request = run.world.request(Method::POST, "/webhooks/telegram/default");
+        let request = request.header("x-telegram-bot-api-secret-token", "local-telegram-secret").json(&body);
+        let answer = run.world.send(request).await;
+        if answer.status < 500 {
+            assert_eq!(answer.status, 200, "refused: {}", answer.body);
+            return;
+        }
+    }
+    panic!("a start was not taken in {TRIES} tries");
+}
+
+async fn seconds(run: &Run, seconds: u64) {
+    run.world.drain().await;
+    run.world.advance(Duration::from_secs(seconds)).await;
+}
+
+async fn swept(run: &Run) {
+    set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 20})).await;
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    seconds(run, 600).await;
+    run.world.tick("DownsellSweep").await;
+    seconds(run, 605).await;
+}
+
+async fn paid(run: &Run) {
+    set_up(run, json!({"after_start": true, "delay_minutes": 10})).await;
+    starts(run, 1).await;
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    let told = gateway(run, "payment-approved", &charge("tx-1")).await;
+    assert_eq!((&told.body["canceled"], &told.body["in_flight"]), (&json!(1), &json!(0)), "{}", told.body);
+    seconds(run, 700).await;
+}
+
+async fn expired(run: &Run) {
+    set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 30, "rearm": "once_ever"})).await;
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    let told = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+    assert_eq!(told.body["canceled"], 1, "{}", told.body);
+    let mut silent = charge("tx-2");
+    silent["expires_at"] = json!(run.world.now().plus_ms(300_000).to_string());
+    gateway(run, "pix-created", &silent).await;
+    seconds(run, 400).await;
+    run.world.tick("Recovery").await;
+    seconds(run, 1_800).await;
+}
+
+async fn abandoned(run: &Run) {
+    set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 1})).await;
+    let dies = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillBefore) };
+    run.world.stack.add_fault(Fault::Call(dies)).await.expect("armed");
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    seconds(run, 65).await;
+    seconds(run, 60).await;
+    run.world.tick("Recovery").await;
+}
+
+async fn set_up_and_down(run: &Run) {
+    set_up(run, json!({"delay_minutes": 1})).await;
+    let path = format!("{DOWNSELLS}/1");
+    let change = br#"{"name": "Outra"}"#.to_vec();
+    let changed = run.ask_with("change", "c", Method::PUT, &path, "application/json", change).await;
+    assert_eq!((changed.status, &changed.body["downsell"]["name"]), (200, &json!("Outra")), "{}", changed.body);
+    let tried = run.ask("test", "t", &format!("{path}/test"), &json!({"telegram_id": CHAT})).await;
+    assert_eq!(tried.status, 202, "{}", tried.body);
+    run.world.drain().await;
+    let deleted = run.ask_with("delete", "x", Method::DELETE, &path, "application/json", Vec::new()).await;
+    assert!(deleted.status == 200 || deleted.status == 404, "{}", deleted.body);
+}
+
+async fn rows(run: &Run) -> Vec<Value> {
+    let rows = run.world.rows("DownsellsTable").await;
+    rows.into_iter().filter(|row| row["scheduled_at"].is_string()).collect()
+}
+
+fn sent(run: &Run) -> usize {
+    run.world.stack.catcher().sent(Some("telegram"), None).len()
+}
+
+/// Sent once; or nobody knows, and then at most once.
+async fn sent_once(run: &Run) {
+    let rows = rows(run).await;
+    assert_eq!(rows.len(), 1, "one event, one offer: {rows:?}");
+    match (rows[0]["status"].as_str(), rows[0]["delivery"].as_str()) {
+        (Some("sent"), None) => assert_eq!(sent(run), 1),
+        (Some("pending"), Some("UNKNOWN")) => assert!(sent(run) <= 1),
+        _ => panic!("neither sent nor visible: {}", rows[0]),
+    }
+}
+
+async fn nothing_sent(run: &Run) {
+    assert_eq!(sent(run), 0, "sent after it was paid, or could not be paid any more");
+    let rows = rows(run).await;
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert_eq!(row["status"], "canceled", "{row}");
+    }
+}
+
+async fn unknown_once(run: &Run) {
+    let rows = rows(run).await;
+    assert_eq!((rows.len(), &rows[0]["delivery"], &rows[0]["attempts"]), (1, &json!("UNKNOWN"), &json!(1)));
+    assert_eq!(sent(run), 0);
+}
+
+async fn is_gone(run: &Run) {
+    let left = run.world.get(DOWNSELLS).await;
+    assert_eq!(left.body["downsells"], json!([]), "{}", left.body);
+    assert_eq!(sent(run), 1, "one test");
+}
