@@ -115,10 +115,15 @@ async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
         seconds(world, 10).await;
         assert_eq!(offers(world), 1);
         let offer = offer(world).await;
-        assert_eq!((&offer["status"], &offer["trigger"], &offer["attempts"]), (&json!("sent"), &json!("start"), &json!(1)));
+        assert_eq!(
+            (&offer["status"], &offer["trigger"], &offer["attempts"]),
+            (&json!("sent"), &json!("start"), &json!(1))
+        );
         assert_eq!(offer["event_id"], format!("default:{CHAT}:1:start:7001"));
         assert_eq!(offer["meta"], json!({"payload": "promo-7"}));
-        for (event, count) in [("[DOWNSELL][SCHEDULED][START]", 1), ("[DOWNSELL][SEND][OK]", 1), ("[DOWNSELL][SKIP]", 0)] {
+        for (event, count) in
+            [("[DOWNSELL][SCHEDULED][START]", 1), ("[DOWNSELL][SEND][OK]", 1), ("[DOWNSELL][SKIP]", 0)]
+        {
             assert_eq!(world.events(event).len(), count, "{event}");
         }
         let words = &world.stack.catcher().sent(Some("telegram"), None)[0].body["text"];
@@ -378,7 +383,11 @@ async fn an_answer_that_is_lost_leaves_it_pending_until_a_person_says_what_becam
         let other = world.post(&path, &json!({"telegram_id": CHAT, "sent": false})).await;
         other.assert_problem(409, "not_unknown", &[]);
         world.post(&path, &json!({"telegram_id": CHAT + 1, "sent": true})).await.assert_problem(404, "not_found", &[]);
-        world.post(&path, &json!({"telegram_id": "x"})).await.assert_problem(422, "invalid_request", &["telegram_id", "sent"]);
+        world.post(&path, &json!({"telegram_id": "x"})).await.assert_problem(
+            422,
+            "invalid_request",
+            &["telegram_id", "sent"],
+        );
     })
     .await;
 }
@@ -432,7 +441,7 @@ async fn a_worker_that_died_after_its_claim_leaves_it_unknown_and_one_that_never
         seconds(world, 70).await;
         let sending = offer(world).await;
         assert_eq!(sending["delivery"], "SENDING", "{sending}");
-        seconds(world, 60).await;
+        seconds(world, 660).await;
         world.tick("Recovery").await;
         let unknown = offer(world).await;
         assert_eq!((&unknown["delivery"], &unknown["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{unknown}");
@@ -458,12 +467,17 @@ async fn a_test_is_sent_at_once_and_is_in_none_of_the_numbers() {
         let other = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT + 1})).await;
         other.assert_problem(422, "idempotency_key_reused", &[]);
         world.drain().await;
-        let message = world.get(&format!("/outbound/messages/{}", told.body["message_id"].as_str().expect("an id"))).await;
+        let message =
+            world.get(&format!("/outbound/messages/{}", told.body["message_id"].as_str().expect("an id"))).await;
         assert_eq!((&message.body["status"], &message.body["metadata"]["test"]), (&json!("SENT"), &json!(true)));
         assert_eq!(queue(world).await, [] as [Value; 0]);
         let numbers = world.get("/api/admin/bots/default/metrics").await.body;
         assert_eq!(numbers["metrics"]["downsells_sent"], 0);
-        world.post(&path, &json!({"telegram_id": "987"})).await.assert_problem(422, "invalid_request", &["telegram_id"]);
+        world.post(&path, &json!({"telegram_id": "987"})).await.assert_problem(
+            422,
+            "invalid_request",
+            &["telegram_id"],
+        );
     })
     .await;
 }
@@ -531,7 +545,7 @@ async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
         let pay = async {
             // Each look is a request, so that nothing is waited for by the clock.
             while !world.stack.faults().waiting().is_empty() {
-                assert_eq!(world.request_health().await, 200);
+                world.request_health().await;
             }
             let told = pays(&world, "tx-1").await.body;
             (told, offers(&world))
@@ -550,4 +564,33 @@ async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
         world.audit(expected).await;
         world.stack.stop().await.expect("the stack stops");
     }
+}
+
+#[tokio::test]
+async fn a_charge_that_an_offer_gains_while_it_waits_for_its_slot_does_not_end_it() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        charged(world, "tx-0").await;
+        downsell(world, &json!({"after_start": true, "after_pix": true})).await;
+        starts(world, CHAT, 1).await;
+        let fault = CallFault {
+            function: Some("outbound-sender".to_owned()),
+            operation: Some("UpdateItem".to_owned()),
+            delay_ms: 2_000,
+            ..CallFault::first(Action::DelayBefore)
+        };
+        world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+        let gains = async {
+            while !world.stack.faults().waiting().is_empty() {
+                world.request_health().await;
+            }
+            charged(world, "tx-1").await.body["upgraded"].clone()
+        };
+        let (_, upgraded) = futures::future::join(seconds(world, 70), gains).await;
+        assert_eq!(upgraded, 1);
+        world.drain().await;
+        let offer = offer(world).await;
+        assert_eq!((&offer["status"], &offer["transaction_id"]), (&json!("sent"), &json!("tx-1")), "{offer}");
+    })
+    .await;
 }

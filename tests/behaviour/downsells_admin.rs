@@ -6,7 +6,9 @@ use umavez_domain::webhooks::standard::{key_bytes, sign};
 use umavez_tests::{KEY, play, play_with};
 
 use crate::conversations::update;
-use crate::downsells::{CHAT, bot, charge, charged, downsell, gateway, offer, offers, pays, put, queue, seconds, starts};
+use crate::downsells::{
+    CHAT, bot, charge, charged, downsell, gateway, offer, offers, pays, put, queue, seconds, starts,
+};
 use crate::outbound::sending;
 
 const BOTS: &str = "/api/admin/bots";
@@ -31,7 +33,11 @@ async fn a_bot_is_a_row_and_its_secret_is_shown_to_nobody() {
         assert_eq!(world.get(BOTS).await.body["bots"][0], world.get("/api/admin/bots/loja").await.body["bot"]);
         world.get("/api/admin/bots/nobody").await.assert_problem(404, "not_found", &[]);
         put(world, "/api/admin/bots/nobody", &json!({})).await.assert_problem(404, "not_found", &[]);
-        world.post(BOTS, &json!({"slug": "a b", "token": "x"})).await.assert_problem(422, "invalid_request", &["slug", "token"]);
+        world.post(BOTS, &json!({"slug": "a b", "token": "x"})).await.assert_problem(
+            422,
+            "invalid_request",
+            &["slug", "token"],
+        );
         // Telegram proves itself with the bot's own secret, and its token sends.
         let downsells = "/api/admin/bots/loja/downsells";
         let new = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 0});
@@ -74,7 +80,10 @@ async fn downsells_are_made_changed_listed_and_deleted() {
         let told = world.get(&format!("{DOWNSELLS}/2")).await;
         assert_eq!(told.body["warnings"], json!(["no_trigger"]));
         let changed = put(world, &format!("{DOWNSELLS}/1"), &json!({"delay_minutes": 30, "after_pix": true})).await;
-        assert_eq!((&changed.body["downsell"]["delay_minutes"], &changed.body["downsell"]["name"]), (&json!(30), &json!("Downsell 20min")));
+        assert_eq!(
+            (&changed.body["downsell"]["delay_minutes"], &changed.body["downsell"]["name"]),
+            (&json!(30), &json!("Downsell 20min"))
+        );
         let listed = world.get(DOWNSELLS).await.body;
         assert_eq!((&listed["ok"], listed["downsells"].as_array().map(Vec::len)), (&json!(true), Some(2)));
         let delete = |id: u64| world.send(world.request(Method::DELETE, &format!("{DOWNSELLS}/{id}")).bearer_auth(KEY));
@@ -108,7 +117,9 @@ async fn what_cannot_be_offered_is_refused_by_its_name_and_leaves_nothing() {
         }
         world.post("/api/admin/bots/nobody/downsells", &good).await.assert_problem(404, "not_found", &[]);
         assert_eq!(world.get(DOWNSELLS).await.body["downsells"], json!([]));
-        for path in ["queue?status=gone", "queue?trigger=x", "queue?telegram_id=a", "queue?cursor=eA", "queue?delivery=QUEUED"] {
+        for path in
+            ["queue?status=gone", "queue?trigger=x", "queue?telegram_id=a", "queue?cursor=eA", "queue?delivery=QUEUED"]
+        {
             let field = path.split(['?', '=']).nth(1).expect("a field");
             let told = world.get(&format!("/api/admin/bots/default/{path}")).await;
             told.assert_problem(422, "invalid_request", &[field]);
@@ -138,7 +149,7 @@ async fn a_bot_has_as_many_downsells_as_one_trigger_can_decide_on() {
 
 #[tokio::test]
 async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
-    play_with(sending(3), async |world| {
+    play_with(sending(6), async |world| {
         bot(world).await;
         let first = downsell(world, &json!({"after_pix": true, "delay_minutes": 0})).await;
         downsell(world, &json!({"after_start": true, "delay_minutes": 120})).await;
@@ -165,7 +176,8 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
         once.dedup();
         assert_eq!((seen.len(), once.len()), (9, 9), "each once");
         let count = async |query: String| {
-            world.get(&format!("{QUEUE}?{query}")).await.body["queue"].as_array().expect("a queue").len()
+            let told = world.get(&format!("{QUEUE}?{query}")).await;
+            told.body["queue"].as_array().unwrap_or_else(|| panic!("{}", told.body)).len()
         };
         assert_eq!(count(format!("downsell_id={first}")).await, 6);
         assert_eq!(count("trigger=pix".to_owned()).await, 3);
@@ -174,8 +186,19 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
         let numbers = world.get("/api/admin/bots/default/metrics").await.body;
         let number = |name: &str| numbers["metrics"][name].as_u64().expect("a number");
         assert_eq!((number("downsells_scheduled_start"), number("downsells_scheduled_pix")), (6, 3));
-        let of_fate = ["sent", "failed", "skipped_gate", "skipped_other", "canceled_paid", "canceled_expired", "canceled_other",
-            "expired", "unknown", "pending"].map(|name| number(&format!("downsells_{name}")));
+        let of_fate = [
+            "sent",
+            "failed",
+            "skipped_gate",
+            "skipped_other",
+            "canceled_paid",
+            "canceled_expired",
+            "canceled_other",
+            "expired",
+            "unknown",
+            "pending",
+        ]
+        .map(|name| number(&format!("downsells_{name}")));
         assert_eq!(of_fate.iter().sum::<u64>(), 9, "{numbers}");
         assert_eq!(numbers["complete"], true);
         assert!(numbers["metrics"]["lateness_ms_largest"].as_i64().expect("sent") < 5_000);
@@ -200,7 +223,8 @@ async fn a_webhook_that_is_not_signed_or_stale_or_of_a_key_without_the_scope_is_
         let signed_at = |at| {
             let signed = sign(&[&key], "evt_1", at, text.as_bytes());
             let request = world.request(Method::POST, CREATED).header("content-type", "application/json");
-            let request = request.header("webhook-id", signed.id).header("webhook-timestamp", signed.timestamp.to_string());
+            let request =
+                request.header("webhook-id", signed.id).header("webhook-timestamp", signed.timestamp.to_string());
             request.header("webhook-signature", signed.signature).body(text.clone())
         };
         world.send(signed_at(world.now().plus_ms(-302_000))).await.assert_problem(401, "unverified", &[]);
@@ -228,9 +252,12 @@ async fn what_a_gateway_cannot_mean_is_refused_by_its_name() {
         for what in ["pix-created", "payment-approved"] {
             gateway(world, what, &unknown_bot).await.assert_problem(404, "not_found", &[]);
         }
-        for (field, value) in
-            [("telegram_id", json!("987")), ("transaction_id", json!("a b")), ("amount", json!(5)), ("bot_slug", json!(7))]
-        {
+        for (field, value) in [
+            ("telegram_id", json!("987")),
+            ("transaction_id", json!("a b")),
+            ("amount", json!(5)),
+            ("bot_slug", json!(7)),
+        ] {
             let mut body = charge("tx-1");
             body[field] = value;
             gateway(world, "pix-created", &body).await.assert_problem(422, "invalid_request", &[field]);
@@ -272,7 +299,8 @@ async fn whatever_order_a_gateway_tells_it_in_the_charge_only_moves_forward() {
         for answer in told {
             assert_eq!(answer.body["canceled"], 1, "{}", answer.body);
         }
-        let epochs: Vec<_> = world.rows("DownsellsTable").await.into_iter().filter(|row| row["sk"] == "CHARGES").collect();
+        let epochs: Vec<_> =
+            world.rows("DownsellsTable").await.into_iter().filter(|row| row["sk"] == "CHARGES").collect();
         assert_eq!(epochs[0]["pay_epoch"], 3, "one for each payment, however often it was told");
         // A new charge after the payment is not the payment's to cancel.
         assert_eq!(charged(world, "tx-4").await.body["scheduled"], 1);

@@ -196,7 +196,9 @@ impl Run {
                 let wake = row["wake"].as_str().unwrap_or_default();
                 // A charge that can still be paid waits for nobody.
                 let open = row["sk"] == "CHARGES" && row["look_at"].is_null();
-                !open && wake.starts_with("CHECK") || wake.starts_with("DUE") || row["emit"].is_object() && row["sk"] == "STATE"
+                !open && wake.starts_with("CHECK")
+                    || wake.starts_with("DUE")
+                    || row["emit"].is_object() && row["sk"] == "STATE"
             };
             if self.world.rows_of(&table.name).await.iter().any(waits) {
                 return false;

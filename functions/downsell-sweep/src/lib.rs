@@ -26,9 +26,8 @@ impl Deps {
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
     let (downsells, at) = (&deps.downsells, &*invocation);
-    let swept = sweep(&downsells.store, at, &downsells.table, |found| async move {
-        downsells.emit_due(at, &found).await
-    });
+    let swept =
+        sweep(&downsells.store, at, &downsells.table, |found| async move { downsells.emit_due(at, &found).await });
     let Swept { found, emitted, failed, unread, finished } = swept.await;
     let request_id = &invocation.request_id;
     if found > 0 {

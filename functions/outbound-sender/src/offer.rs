@@ -26,23 +26,22 @@ const ROUNDS: usize = 6;
 
 /// An offer and the charges of its contact, as they were read.
 struct Seen {
-    offer: Box<OfferRow>,
-    charges: Option<Box<ChargesRow>>,
+    offer: OfferRow,
+    charges: Option<ChargesRow>,
 }
 
 enum Round {
     Over(Step),
-    /// Something has changed since it was read.
-    Again(Seen),
-    Gone,
+    /// Something has changed since it was read: both are read again, because each is judged by the other.
+    Again,
 }
 
 pub async fn run(deps: &Deps, invocation: &Invocation, contact: &ContactId, id: &OfferId) -> Result<Step, StoreError> {
     let downsells = &deps.boards.downsells;
-    let (offer, charges) = downsells.offer_and_charges(invocation, contact, id).await?;
-    let Some(offer) = offer else { return Ok(Step::Done("no_such_offer")) };
-    let mut seen = Seen { offer: Box::new(offer), charges: charges.map(Box::new) };
     for _ in 0..ROUNDS {
+        let (offer, charges) = downsells.offer_and_charges(invocation, contact, id).await?;
+        let Some(offer) = offer else { return Ok(Step::Done("no_such_offer")) };
+        let seen = Seen { offer, charges };
         match round(deps, invocation, &seen).await? {
             Round::Over(Step::Later { why, at }) => {
                 // Not told, recovery would take it for lost; that costs a second copy in the queue, and nothing else.
@@ -52,15 +51,14 @@ pub async fn run(deps: &Deps, invocation: &Invocation, contact: &ContactId, id: 
                 return Ok(Step::Later { why, at });
             }
             Round::Over(step) => return Ok(step),
-            Round::Again(met) => seen = met,
-            Round::Gone => return Ok(Step::Done("no_such_offer")),
+            Round::Again => {}
         }
     }
     Err(StoreError::Conflict)
 }
 
 async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Round, StoreError> {
-    let offer = &*seen.offer;
+    let offer = &seen.offer;
     let attempt = match next(&offer.progress(), invocation.current()) {
         Next::Leave => return Ok(Round::Over(Step::Done("not_to_be_sent"))),
         Next::Wait { until } => return later("early", until),
@@ -97,13 +95,11 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     }
     let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     let deadline = now.plus_ms(timeout_ms + MARGIN_MS);
-    let charges = seen.charges.as_deref();
+    let charges = seen.charges.as_ref();
     let claimed = match deps.boards.downsells.claim(invocation, offer, charges, attempt, deadline).await? {
         Claimed::Yes(claimed) => claimed,
         Claimed::Suppressed => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
-        Claimed::Lost(Some(met)) => return Ok(again(met, seen.charges.clone())),
-        Claimed::Lost(None) => return Ok(Round::Gone),
-        Claimed::Charges(met) => return Ok(again(seen.offer.clone(), met)),
+        Claimed::Changed => return Ok(Round::Again),
     };
     let content = Content::Telegram(downsell.content.clone());
     let way = Way { id: claimed.id.as_str(), sender: &bot.token_ref, to: &to };
@@ -116,7 +112,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
 
 fn gate(board: &Board, seen: &Seen, now: Timestamp) -> Gate {
     let downsell = board.downsells.get(&seen.offer.downsell_id);
-    seen.offer.gate(board.bot.as_ref(), downsell, seen.charges.as_deref(), now)
+    seen.offer.gate(board.bot.as_ref(), downsell, seen.charges.as_ref(), now)
 }
 
 fn lane<'a>(offer: &OfferRow, sender: &'a str, to: &'a str, invocation: &Invocation) -> Lane<'a> {
@@ -126,10 +122,6 @@ fn lane<'a>(offer: &OfferRow, sender: &'a str, to: &'a str, invocation: &Invocat
 
 fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
     Ok(Round::Over(Step::Later { why, at }))
-}
-
-fn again(offer: Box<OfferRow>, charges: Option<Box<ChargesRow>>) -> Round {
-    Round::Again(Seen { offer, charges })
 }
 
 /// The one call of the attempt, unless the claim took so long that it could not end before its deadline.
@@ -169,7 +161,9 @@ async fn finish(
     let mut tries = 0;
     let settled = loop {
         match deps.boards.downsells.settle(invocation, offer, offer.attempts, &verdict).await {
-            Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => tries += 1,
+            Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => {
+                tries += 1
+            }
             settled => break settled?,
         }
     };
@@ -188,16 +182,12 @@ async fn finish(
 
 /// Ends an offer that may not leave.
 async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Result<Round, StoreError> {
-    let downsells = &deps.boards.downsells;
-    let Some(after) = seen.offer.ended(end, invocation.current(), downsells.keep_days) else {
-        return Ok(Round::Over(Step::Done("not_to_be_sent")));
-    };
-    Ok(match downsells.change(invocation, &seen.offer, &after).await? {
-        None => {
+    let ended = deps.boards.downsells.end(invocation, &seen.offer, seen.charges.as_ref(), end).await?;
+    Ok(match ended {
+        Some(after) => {
             tell::changed(invocation, &after);
             Round::Over(Step::Done(after.status.as_str()))
         }
-        Some(Some(met)) => again(met, seen.charges.clone()),
-        Some(None) => Round::Gone,
+        None => Round::Again,
     })
 }

@@ -9,9 +9,7 @@ use std::time::Duration;
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::outbound::ledger::Entry;
 use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{
-    Channel, Content, Next, Outcome, Progress, State, Verdict, code, next, settle,
-};
+use umavez_domain::outbound::{Channel, Content, Next, Outcome, Progress, State, Verdict, code, next, settle};
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;

@@ -35,13 +35,7 @@ pub async fn take(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>) -> Resu
 }
 
 /// A provider said to wait. Not parked, the next one is told so by the provider itself.
-pub async fn park(
-    deps: &Deps,
-    invocation: &Invocation,
-    lane: &Lane<'_>,
-    scope: ThrottleScope,
-    retry_after_ms: i64,
-) {
+pub async fn park(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>, scope: ThrottleScope, retry_after_ms: i64) {
     let bucket = match scope {
         ThrottleScope::Bot => sender_bucket(lane),
         ThrottleScope::Chat => chat_bucket(lane),
@@ -59,8 +53,7 @@ async fn buckets(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>) -> Vec<(
         rates = deps.boards.rates(invocation, lane.sender, rates).await;
     }
     let reach = reach_ms(lane.priority, lane.waited_ms);
-    let of_address =
-        rates.of_address(lane.channel, lane.to).map(|limit| (chat_bucket(lane), limit, ADDRESS_REACH_MS));
+    let of_address = rates.of_address(lane.channel, lane.to).map(|limit| (chat_bucket(lane), limit, ADDRESS_REACH_MS));
     of_address.into_iter().chain([(sender_bucket(lane), rates.sender, reach)]).collect()
 }
 

@@ -104,7 +104,8 @@ pub async fn take(
             _ => match look(deps, invocation, source, message).await? {
                 (Some(instance), row) => (instance, row),
                 (None, _) if offers_alone || is_bot(deps, invocation, source).await? => {
-                    metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => "no_conversations").increment(1);
+                    metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => "no_conversations")
+                        .increment(1);
                     ignored += 1;
                     continue;
                 }

@@ -23,10 +23,7 @@ const CHAT: i64 = 987_654_321;
 
 pub async fn budgets() {
     let world = crate::start(4, "SendRates", &json!({"telegram": {"sender": "1000/1s"}})).await;
-    println!(
-        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}",
-        "downsells", "requests", "most", "write u.", "most", "read u."
-    );
+    println!("\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}", "downsells", "requests", "most", "write u.", "most", "read u.");
     assert_eq!(world.post("/api/admin/bots", &json!({"slug": "default"})).await.status, 201);
     let body = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1, "after_pix": true});
     assert_eq!(world.post("/api/admin/bots/default/downsells", &body).await.status, 201);
@@ -86,7 +83,8 @@ async fn fill(world: &World, from: u32, count: u32, due_at: umavez_domain::time:
     let downsell = downsell(world);
     let at = due_at.plus_ms(-60_000);
     for first in (from..from + count).step_by(AT_ONCE as usize) {
-        let rows: Vec<Item> = (first..(first + AT_ONCE).min(from + count)).map(|n| offer(world, &downsell, n, at)).collect();
+        let rows: Vec<Item> =
+            (first..(first + AT_ONCE).min(from + count)).map(|n| offer(world, &downsell, n, at)).collect();
         world.store.insert_many(&world.invocation(), &table, rows).await.expect("inserted");
     }
 }

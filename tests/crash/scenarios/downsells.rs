@@ -45,17 +45,18 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a start is scheduled, and a payment cancels it",
+            "a start makes an offer, and a payment cancels it",
             |run| Box::pin(paid(run)),
             |run| Box::pin(nothing_sent(run)),
             |point| point.function == "webhook-intake" && is_of_downsells(point),
         ),
         scenario(
-            "a charge expires, told or not",
+            "a charge expires, told or not, and its offers end",
             |run| Box::pin(expired(run)),
             |run| Box::pin(nothing_sent(run)),
             |point| {
-                let told = point.function == "webhook-intake" && point.operation == "TransactWriteItems" && point.nth > 2;
+                let told =
+                    point.function == "webhook-intake" && point.operation == "TransactWriteItems" && point.nth > 2;
                 told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
             },
         ),
@@ -66,7 +67,7 @@ pub fn scenarios() -> Vec<Scenario> {
             |point| point.function == "recovery" && is_of_downsells(point) && point.nth <= 2,
         ),
         scenario(
-            "a downsell is made, changed, tried and deleted",
+            "what is an offer of a bot is made, changed, tried and deleted",
             |run| Box::pin(set_up_and_down(run)),
             |run| Box::pin(is_gone(run)),
             |point| point.function == "admin",
@@ -171,7 +172,7 @@ async fn abandoned(run: &Run) {
     run.world.stack.add_fault(Fault::Call(dies)).await.expect("armed");
     gateway(run, "pix-created", &charge("tx-1")).await;
     seconds(run, 65).await;
-    seconds(run, 60).await;
+    seconds(run, 660).await;
     run.world.tick("Recovery").await;
 }
 

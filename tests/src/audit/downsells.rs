@@ -34,7 +34,8 @@ pub async fn downsells_add_up(world: &World) {
         assert!(pending.iter().all(|offer| offer["id"] == slot["offer"]), "the slot is another's: {slot}");
     }
     for charges in rows.iter().filter(|row| row["sk"] == "CHARGES") {
-        let looked_for = charges["open"].as_object().is_some_and(|open| !open.is_empty()) || charges["look_at"].is_number();
+        let looked_for =
+            charges["open"].as_object().is_some_and(|open| !open.is_empty()) || charges["look_at"].is_number();
         assert_eq!(looked_for, charges["wake"].is_string(), "nobody looks: {charges}");
     }
 }

@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn what_is_null_is_taken_back_and_what_is_left_out_stays() {
-        let body = json!({"slug": "loja", "name": "Loja", "webhook_secret": "first-secret-00001", "messages_per_second": 5});
+        let body =
+            json!({"slug": "loja", "name": "Loja", "webhook_secret": "first-secret-00001", "messages_per_second": 5});
         let row = read(&body).expect("fits");
         let change = |body: Value| row.read_change(body.as_object().expect("an object"), now()).expect("fits");
         let nothing = json!({"name": null, "webhook_secret": null, "messages_per_second": null});

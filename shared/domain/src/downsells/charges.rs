@@ -289,7 +289,10 @@ mod tests {
         let (charges, transaction) = both(created(&none(), None, &of("t1"), until, now()));
         assert!(charges.is_open("t1", now()) && charges.any_open(now()));
         assert!(!charges.is_open("t1", until), "at its end it is over");
-        assert_eq!((transaction.status_at(now()), transaction.status_at(until)), (ChargeStatus::Unpaid, ChargeStatus::Expired));
+        assert_eq!(
+            (transaction.status_at(now()), transaction.status_at(until)),
+            (ChargeStatus::Unpaid, ChargeStatus::Expired)
+        );
         assert_eq!(charges.wake_at, Some(keys::at_time(until, ContactId::of("loja", 7).as_str())));
     }
 

@@ -22,6 +22,13 @@ pub enum End {
     Expired,
 }
 
+impl End {
+    /// Whether it follows from what the contact was asked to pay: then it holds only while that has not changed.
+    pub const fn rests_on_charges(self) -> bool {
+        matches!(self, Self::Canceled(Why::Paid | Why::Expired) | Self::Skipped(Why::NoUnpaidPix))
+    }
+}
+
 /// Whether an offer may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
@@ -125,14 +132,22 @@ impl OfferRow {
             return None;
         }
         let next = self.next_version(now).not_waiting();
+        // It is looked for soon after the deadline: where that is so already, its place in the index stays, and costs nothing.
+        let check = keys::wake(Wake::Check, keys::wake_shard(self.id.as_str()));
+        let stays = self.wake.as_ref() == Some(&check)
+            && self.wake_at.as_deref().and_then(keys::time_of).is_some_and(|at| soon_after(deadline, at));
+        let wake_at = match &self.wake_at {
+            Some(wake_at) if stays => wake_at.clone(),
+            _ => keys::at_time(deadline, self.id.as_str()),
+        };
         Some(Self {
             delivery: Some(Delivery::Sending),
             attempts: attempt,
             last_attempt_at: Some(now),
             deadline: Some(deadline.millis()),
             claim: Some(claim.to_owned()),
-            wake: Some(keys::wake(Wake::Check, keys::wake_shard(self.id.as_str()))),
-            wake_at: Some(keys::at_time(deadline, self.id.as_str())),
+            wake: Some(check),
+            wake_at: Some(wake_at),
             ..next
         })
     }
@@ -234,15 +249,16 @@ impl OfferRow {
         }
     }
 
-    /// It goes back to its queue to wait until then, and is not to be looked for before.
+    /// It goes back to its queue to wait until then, and is not to be looked for before. One that waits for a sweep is left to
+    /// that.
     pub fn waits_until(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
-        let looked_for = self.wake_at.as_deref().and_then(keys::time_of)?;
+        let check = keys::wake(Wake::Check, keys::wake_shard(self.id.as_str()));
+        let in_check = self.wake.as_ref() == Some(&check);
+        let looked_for = self.wake_at.as_deref().filter(|_| in_check).and_then(keys::time_of)?;
         let next = until.max(now).plus_ms(check_after_ms(0));
         let soon = looked_for.millis() <= until.millis() + check_after_ms(0) / 2;
-        (self.is_queued() && soon).then(|| Self {
-            wake_at: Some(keys::at_time(next, self.id.as_str())),
-            ..self.next_version(now)
-        })
+        (self.is_queued() && soon)
+            .then(|| Self { wake_at: Some(keys::at_time(next, self.id.as_str())), ..self.next_version(now) })
     }
 
     /// A pending /start offer gains the charge that was made meanwhile; the earlier time stands.
@@ -288,6 +304,10 @@ impl OfferRow {
             ..next
         }
     }
+}
+
+fn soon_after(deadline: Timestamp, at: Timestamp) -> bool {
+    at >= deadline && at <= deadline.plus_ms(check_after_ms(0))
 }
 
 #[cfg(test)]

@@ -69,7 +69,12 @@ impl Asked<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A new offer takes the slot. `stale`: the offer that had it is outdated, and ends with this.
-    Schedule { offer: Box<OfferRow>, slot: SlotRow, slot_before: Option<SlotRow>, stale: Option<Box<(OfferRow, OfferRow)>> },
+    Schedule {
+        offer: Box<OfferRow>,
+        slot: SlotRow,
+        slot_before: Option<SlotRow>,
+        stale: Option<Box<(OfferRow, OfferRow)>>,
+    },
     /// The event is put down as refused.
     Refuse(Box<RefusedRow>),
     /// A pending offer changes, and the event is put down as part of it.

@@ -60,7 +60,8 @@ mod tests {
     #[test]
     fn an_offer_is_named_by_its_row() {
         let v1 = r#"{"kind":"offer","v":1,"contact":"loja#7902699be42c8a8e46fbbb4501726517","id":"off_0123456789abcdef0123456789abcdef"}"#;
-        let (contact, id) = (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
+        let (contact, id) =
+            (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
         let job = SendJob::Offer { v: 1, contact: contact.clone(), id: id.clone() };
         assert_eq!(SendJob::read(v1), Ok(job.clone()));
         let emitted = crate::downsells::job(&contact, &id, None, crate::time::Timestamp::from_millis(5));

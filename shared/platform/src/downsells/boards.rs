@@ -42,11 +42,9 @@ impl Boards {
             return Ok(board.clone());
         }
         boards.retain(|_, (read_by, _)| *read_by == invocation.request_id);
-        let (bot, downsells) = futures::future::try_join(
-            self.downsells.bot(invocation, slug),
-            self.downsells.downsells(invocation, slug),
-        )
-        .await?;
+        let (bot, downsells) =
+            futures::future::try_join(self.downsells.bot(invocation, slug), self.downsells.downsells(invocation, slug))
+                .await?;
         let downsells = downsells.into_iter().map(|row| (row.id, row)).collect();
         let board = Arc::new(Board { bot, downsells });
         boards.insert(slug.to_owned(), (invocation.request_id.clone(), board.clone()));

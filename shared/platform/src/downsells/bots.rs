@@ -16,8 +16,7 @@ impl Downsells {
 
     /// All bots, by their slugs.
     pub async fn bots(&self, invocation: &Invocation) -> Result<Vec<BotRow>, StoreError> {
-        let mut rows: Vec<BotRow> =
-            self.store.scan_prefix(invocation, &self.config_table, keys::BOT_PREFIX).await?;
+        let mut rows: Vec<BotRow> = self.store.scan_prefix(invocation, &self.config_table, keys::BOT_PREFIX).await?;
         rows.sort_by(|a, b| a.slug.cmp(&b.slug));
         Ok(rows)
     }

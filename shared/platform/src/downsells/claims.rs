@@ -1,6 +1,6 @@
 //! One attempt to send an offer: begun by one transaction with the gate in it, ended by one write.
 
-use umavez_domain::downsells::{ChargesRow, Learned, OfferRow};
+use umavez_domain::downsells::{ChargesRow, End, Learned, OfferRow};
 use umavez_domain::keys;
 use umavez_domain::outbound::suppression::{SuppressionRow, source};
 use umavez_domain::outbound::{Channel, Verdict};
@@ -10,7 +10,7 @@ use super::contact::{Committed, pause};
 use super::{Downsells, ROUNDS};
 use crate::invocation::Invocation;
 use crate::outbound::{not_suppressed, suppressing};
-use crate::store::{StoreError, Transacted, Write, read_row};
+use crate::store::{StoreError, Transacted, Write};
 
 /// What came of the claim of an attempt.
 #[derive(Debug)]
@@ -18,10 +18,8 @@ pub enum Claimed {
     /// It is this sender's to make; the offer as it stands now.
     Yes(Box<OfferRow>),
     Suppressed,
-    /// The offer has changed, or is gone.
-    Lost(Option<Box<OfferRow>>),
-    /// The charges have changed: whether it may leave is to be decided again.
-    Charges(Option<Box<ChargesRow>>),
+    /// The offer or the charges have changed: whether it may leave is to be decided again, on both as they are then.
+    Changed,
 }
 
 /// What came of the outcome of an attempt.
@@ -44,7 +42,7 @@ impl Downsells {
     ) -> Result<Claimed, StoreError> {
         let claim = invocation.write_token();
         let Some(after) = offer.claimed(attempt, &claim, deadline, invocation.current()) else {
-            return Ok(Claimed::Lost(Some(Box::new(offer.clone()))));
+            return Ok(Claimed::Changed);
         };
         let contact = offer.contact();
         let address = offer.telegram_id.to_string();
@@ -65,13 +63,10 @@ impl Downsells {
             }
             Err(error) => return Err(error),
         };
-        let mut refusals = refusals.into_iter();
-        let mut next = || refusals.next().flatten().map(|refusal| refusal.item);
-        match (next(), next(), next()) {
-            (Some(item), _, _) => Ok(Claimed::Lost(item.map(read_row).transpose()?.map(Box::new))),
-            (None, Some(item), _) => Ok(Claimed::Charges(item.map(read_row).transpose()?.map(Box::new))),
-            (None, None, Some(_)) => Ok(Claimed::Suppressed),
-            (None, None, None) => Err(StoreError::Corrupt("a claim that nothing refused")),
+        match refusals.iter().position(Option::is_some) {
+            Some(0 | 1) => Ok(Claimed::Changed),
+            Some(_) => Ok(Claimed::Suppressed),
+            None => Err(StoreError::Corrupt("a claim that nothing refused")),
         }
     }
 
@@ -107,6 +102,35 @@ impl Downsells {
             pause(invocation, tries).await?;
         }
         Err(StoreError::Conflict)
+    }
+
+    /// Ends an offer that may not leave, on what was read: where the end follows from the charges, they have not changed.
+    /// `None`: something has; it is to be read again.
+    pub async fn end(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        charges: Option<&ChargesRow>,
+        end: End,
+    ) -> Result<Option<OfferRow>, StoreError> {
+        let Some(after) = offer.ended(end, invocation.current(), self.keep_days) else { return Ok(None) };
+        if !end.rests_on_charges() {
+            let committed = self.commit(invocation, offer, &after, Vec::new()).await?;
+            return Ok(matches!(committed, Committed::Done).then_some(after));
+        }
+        let as_read = Write::check(&self.table, keys::charges(&offer.contact()), Self::charges_as_read(charges));
+        let mut writes = vec![self.offer_write(offer, &after)?, as_read];
+        if !after.is_pending() {
+            writes.push(self.slot_ended(&after)?);
+        }
+        match self.store.transact(invocation, writes.clone()).await? {
+            Transacted::Done => return Ok(Some(after)),
+            Transacted::Refused(refusals) if refusals.iter().take(2).any(Option::is_some) => return Ok(None),
+            Transacted::Refused(_) => {}
+        }
+        // The slot is another's, and as it should be.
+        writes.truncate(2);
+        Ok((self.store.transact(invocation, writes).await? == Transacted::Done).then_some(after))
     }
 
     /// Changes an offer that was read as `before`. Nothing: it was so; otherwise the offer as it stands.

@@ -7,9 +7,7 @@ use umavez_domain::keys::{self, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{
-    Condition, Item, PageOf, StoreError, Transacted, Write, Written, attribute, read_row,
-};
+use crate::store::{Condition, Item, PageOf, StoreError, Transacted, Write, Written, attribute, read_row};
 
 const PAGE: usize = 500;
 /// With less time than this whoever met others is told to come again.
@@ -113,7 +111,7 @@ impl Downsells {
     }
 
     /// The slot is free again, if it is this offer's.
-    fn slot_ended(&self, offer: &OfferRow) -> Result<Write, StoreError> {
+    pub(super) fn slot_ended(&self, offer: &OfferRow) -> Result<Write, StoreError> {
         let write = Write::update(&self.table, keys::offer_slot(&offer.contact(), offer.downsell_id))
             .set_value("pending", attribute(&false)?)
             .set("ended_at", offer.updated_at.to_string())
@@ -122,10 +120,8 @@ impl Downsells {
             (Status::Sent, Some(at)) => write.set("sent_at", at.to_string()),
             _ => write,
         };
-        let still_its = [
-            Condition::is("offer", offer.id.as_str()),
-            Condition::Is("pending".to_owned(), attribute(&true)?),
-        ];
+        let still_its =
+            [Condition::is("offer", offer.id.as_str()), Condition::Is("pending".to_owned(), attribute(&true)?)];
         Ok(write.when(Condition::all(still_its)))
     }
 

@@ -89,10 +89,8 @@ impl Downsells {
             if let Some((key, body_hash)) = request {
                 let expires_at = invocation.now.plus_days(REQUEST_DAYS).seconds();
                 let made = RequestRow { id: row.id, body_hash: body_hash.to_owned(), expires_at };
-                let free = Condition::any([
-                    Condition::Absent,
-                    Condition::at_most("expires_at", invocation.now.seconds()),
-                ]);
+                let free =
+                    Condition::any([Condition::Absent, Condition::at_most("expires_at", invocation.now.seconds())]);
                 writes.push(Write::put(&self.table, keys::downsell_request(slug, key), &made)?.when(free));
                 if standing.count >= MOST_DOWNSELLS {
                     let before: Option<RequestRow> =

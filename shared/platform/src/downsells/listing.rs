@@ -52,12 +52,7 @@ impl QueuePageOf {
 }
 
 impl Downsells {
-    pub async fn queue(
-        &self,
-        invocation: &Invocation,
-        slug: &str,
-        of: &QueuePageOf,
-    ) -> Result<QueuePage, StoreError> {
+    pub async fn queue(&self, invocation: &Invocation, slug: &str, of: &QueuePageOf) -> Result<QueuePage, StoreError> {
         match of.telegram_id {
             Some(telegram_id) => self.queue_of_contact(invocation, &ContactId::of(slug, telegram_id), of).await,
             None => self.queue_of_bot(invocation, slug, of).await,
@@ -186,4 +181,3 @@ fn before(place: &str) -> String {
     bytes.push(b'~');
     String::from_utf8(bytes).unwrap_or_default()
 }
-

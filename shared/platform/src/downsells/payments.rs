@@ -18,7 +18,10 @@ use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 /// What came of a charge that was made.
 #[derive(Debug)]
 pub enum Charged {
-    Made { charge: ChargeStatus, triggered: Triggered },
+    Made {
+        charge: ChargeStatus,
+        triggered: Triggered,
+    },
     /// The transaction is somebody else's.
     Another,
 }
@@ -97,7 +100,10 @@ impl Downsells {
             let told = charges::paid(before.unwrap_or(&none), known.as_ref(), &event.charge(), invocation.now);
             let (contact, epoch) = match told {
                 Told::Another => return Ok(None),
-                Told::Known(_) => (contact, known.and_then(|row| row.pay_epoch).unwrap_or(0)),
+                // Read again: the contact may have been read before the payment was written.
+                Told::Known(_) => {
+                    (self.contact(invocation, &id).await?, known.and_then(|row| row.pay_epoch).unwrap_or(0))
+                }
                 Told::New { charges, transaction } => {
                     if !self.told(invocation, before, &charges, known.as_ref(), &transaction).await? {
                         pause(invocation, tries).await?;
@@ -107,9 +113,8 @@ impl Downsells {
                 }
             };
             // Those of before an earlier payment were answered for by that one.
-            let concerns = |offer: &OfferRow| {
-                offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch)
-            };
+            let concerns =
+                |offer: &OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
             let withdrawn = self.withdraw(invocation, &contact, Why::Paid, concerns).await?;
             return Ok(Some(of_charge(ChargeStatus::Paid, withdrawn)));
         }
@@ -139,23 +144,24 @@ impl Downsells {
             let contact = self.contact(invocation, &id).await?;
             let none = ChargesRow::none(bot, telegram_id, invocation.now);
             let before = contact.charges.as_ref();
-            let contact = match charges::expired(before.unwrap_or(&none), &known, invocation.now) {
-                Told::Known(ChargeStatus::Expired) => contact,
-                Told::Known(status) => return Ok(of_charge(status, Answer::default())),
+            let (contact, charge) = match charges::expired(before.unwrap_or(&none), &known, invocation.now) {
+                Told::Known(charge) => (contact, charge),
                 Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
                 Told::New { charges, transaction } => {
                     if !self.told(invocation, before, &charges, Some(&known), &transaction).await? {
                         pause(invocation, tries).await?;
                         continue;
                     }
-                    self.contact(invocation, &id).await?
+                    (self.contact(invocation, &id).await?, ChargeStatus::Expired)
                 }
             };
             let concerns = |offer: &OfferRow| {
                 offer.trigger == Trigger::Pix && offer.transaction_id.as_deref() == Some(&expiry.transaction_id)
             };
-            let withdrawn = self.withdraw(invocation, &contact, Why::Expired, concerns).await?;
-            return Ok(of_charge(ChargeStatus::Expired, withdrawn));
+            // Of a charge that was paid after all, it is the payment that has ended its offers.
+            let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
+            let withdrawn = self.withdraw(invocation, &contact, why, concerns).await?;
+            return Ok(of_charge(charge, withdrawn));
         }
         Err(StoreError::Conflict)
     }
@@ -249,11 +255,12 @@ impl Downsells {
         let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else { return Ok(None) };
         let mut ended = Vec::new();
         for offer in contact.offers.values().filter(|offer| offer.is_queued()) {
-            let why = match offer.outdated(Some(charges), now) {
-                Some(umavez_domain::downsells::End::Canceled(why)) => why,
-                _ => continue,
-            };
-            ended.extend(self.cancel_offer(invocation, offer.clone(), why).await?.ended);
+            let Some(end) = offer.outdated(Some(charges), now) else { continue };
+            // What has changed meanwhile is another's to see to, and found again if it is not.
+            match self.end(invocation, offer, Some(charges), end).await? {
+                Some(after) => ended.extend((!after.is_pending()).then_some(after)),
+                None => return Ok(Some(ended)),
+            }
         }
         let after = charges.looked_after(now);
         // Who changed them meanwhile has put them where they are found.

@@ -97,10 +97,7 @@ impl Downsells {
     }
 
     /// What a plan sees when a charge has just been made.
-    pub(super) fn with_charges(
-        contact: &Contact,
-        charges: Option<umavez_domain::downsells::ChargesRow>,
-    ) -> Contact {
+    pub(super) fn with_charges(contact: &Contact, charges: Option<umavez_domain::downsells::ChargesRow>) -> Contact {
         Contact { charges: charges.or_else(|| contact.charges.clone()), ..contact.clone() }
     }
 }

@@ -7,9 +7,9 @@ use umavez_domain::mailings::{
     move_mailing, recover_shard, to_hand_out,
 };
 
+use super::Mailings;
 use super::handing_out::is_worked_on;
 use super::shards::unleased_as_read;
-use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Found, StoreError, WaitingOf, Write, Written};
 

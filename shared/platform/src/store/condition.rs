@@ -102,7 +102,11 @@ impl Condition {
     }
 }
 
+/// DynamoDB refuses parentheses that are not needed: a part alone has none of its own.
 fn join(parts: &[Condition], word: &str, into: &mut Placeholders) -> String {
+    if let [only] = parts {
+        return only.render(into);
+    }
     let parts: Vec<_> = parts.iter().map(|part| format!("({})", part.render(into))).collect();
     parts.join(word)
 }
@@ -162,6 +166,8 @@ mod tests {
             "(attribute_not_exists(#pk)) OR (#expires_at <= :v0) OR ((#status = :v1) AND (attribute_not_exists(#guard)))"
         );
         assert_eq!(placeholders.values.len(), 2);
+        let alone = Condition::all([Condition::has("a"), Condition::all([Condition::is("b", "x")])]);
+        assert_eq!(alone.render(&mut Placeholders::default()), "(attribute_exists(#a)) AND (#b = :v0)");
         assert_eq!(placeholders.names["#status"], "status");
     }
 }
