@@ -187,6 +187,31 @@ def queue_batches(template):
             yield f"{name}: BatchSize {max(sizes)} needs MaximumBatchingWindowInSeconds of 1 or more"
 
 
+def stages(template):
+    """The parameter files of the stages against the template's parameters."""
+    from samtranslator.yaml_helper import yaml_parse
+
+    parameters = template.body.get("Parameters") or {}
+    for path in sorted((template.path.parent / "infra" / "stages").glob("*.yaml")):
+        given = yaml_parse(path.read_text(encoding="utf-8"))
+        if given.get("Stage") != path.stem:
+            yield f"{path.name}: Stage is not {path.stem}"
+        for name, value in given.items():
+            about = parameters.get(name)
+            if about is None:
+                yield f"{path.name}: the template has no parameter {name}"
+            elif not isinstance(value, str):
+                yield f"{path.name}: {name} is not text, which is all that CloudFormation takes"
+            elif "AllowedValues" in about and value not in [str(allowed) for allowed in about["AllowedValues"]]:
+                yield f"{path.name}: {name} cannot be {value}"
+            elif "AllowedPattern" in about and not re.search(about["AllowedPattern"], value):
+                yield f"{path.name}: {name} does not fit {about['AllowedPattern']}"
+            elif about["Type"] == "Number" and not (
+                float(about.get("MinValue", "-inf")) <= float(value) <= float(about.get("MaxValue", "inf"))
+            ):
+                yield f"{path.name}: {name} is out of range"
+
+
 def main():
     path = Path(sys.argv[1]).resolve()
     try:
@@ -202,6 +227,7 @@ def main():
         ("code folders", lambda: code_folders(template)),
         ("schedule expressions", lambda: schedules(template)),
         ("queue batches", lambda: queue_batches(template)),
+        ("parameter files of the stages", lambda: stages(template)),
     ]
     total = 0
     for name, check in checks:
