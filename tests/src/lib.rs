@@ -8,6 +8,7 @@
 mod answer;
 mod audit;
 pub mod contract;
+pub mod processes;
 mod world;
 
 pub use answer::Answer;

@@ -55,6 +55,11 @@ pub async fn budgets() {
     ]);
 }
 
+/// Only sends.
+pub async fn mail(world: &World, recipients: usize) {
+    send(world, recipients, "").await;
+}
+
 /// A mailing that waits for its slots: its lanes ask for them beside each other, and some are refused.
 async fn at_the_rate_of_a_new_account() {
     let world = &start(LANES as usize, "SendRates", &json!({})).await;

@@ -2,42 +2,41 @@
 //! control in the same run, and nothing here fails because a machine was slow.
 
 mod conversations;
+mod costs;
 mod downsells;
 mod mailings;
 mod prices;
-mod processes;
 mod single_puts;
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use umavez_domain::ingest::{normalize_email, normalize_telegram};
 use umavez_local::calls::Call;
 use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
+use umavez_tests::processes::nanoseconds;
 use umavez_tests::{KEY, World, template};
 
-use crate::processes::nanoseconds;
-
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
-const STARTS: usize = 40;
 const INVOCATIONS: usize = 300;
 
 fn main() {
     // The control of an import is a process of this program.
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().is_some_and(|first| first == single_puts::ARGUMENT) {
+    let first = arguments.next().unwrap_or_default();
+    if first == single_puts::ARGUMENT {
         return single_puts::run(arguments);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        eprintln!("building the functions with the bench profile");
-        binaries::build_profile(false, "bench").await.expect("the functions build");
+        // Counts are the same without optimization: `--profile dev` does for them, and builds in a fraction of the time.
+        let profile = if cfg!(debug_assertions) { "dev" } else { "bench" };
+        eprintln!("building the functions with the {profile} profile");
+        binaries::build_profile(false, profile).await.expect("the functions build");
+        if first == costs::ARGUMENT {
+            return costs::write().await;
+        }
         let world = start(1, "IntentTypeOptions", &json!({"discovery_first_touch": {"window": "rolling"}})).await;
         requests(&world).await;
         messages(&world).await;
@@ -47,9 +46,8 @@ fn main() {
         world.stack.stop().await.expect("stops");
         downsells::budgets().await;
         mailings::budgets().await;
+        normalization();
     });
-    normalization();
-    start_up();
 }
 
 async fn start(concurrency: usize, parameter: &str, value: &Value) -> World {
@@ -268,98 +266,6 @@ fn check_event(number: usize) -> Value {
             "authorizer": {"lambda": {"key_id": "0123456789abcdef", "scopes": "*"}},
         },
     })
-}
-
-/// From the start of the process to its first question to the Runtime API, medians of many.
-fn start_up() {
-    println!(
-        "\n{:<44} {:>9} {:>9} {:>9} {:>9} {:>8}",
-        "start-up, medians of 40", "ms", "× empty", "cpu ms", "× empty", "MB"
-    );
-    let mut empty = None;
-    for binary in [
-        "probe-empty",
-        "outbound-api",
-        "outbound-sender",
-        "outbox-relay",
-        "ingest",
-        "authorizer",
-        "intent-expiry",
-        "mailings-api",
-        "mailing-importer",
-        "mailing-sender",
-    ] {
-        let program = binaries::directory().expect("a directory").join(binary);
-        let mut runs: Vec<_> = (0..STARTS).map(|_| one_start(&program)).collect();
-        let size = std::fs::metadata(&program).map(|file| file.len()).unwrap_or(0) as f64 / 1e6;
-        let mut median = |of: fn(&(f64, f64)) -> f64| {
-            runs.sort_by(|a, b| of(a).total_cmp(&of(b)));
-            of(&runs[STARTS / 2])
-        };
-        let (wall, cpu) = (median(|run| run.0), median(|run| run.1));
-        let (empty_wall, empty_cpu) = *empty.get_or_insert((wall, cpu));
-        println!("{binary:<44} {wall:>9.2} {:>9.1} {cpu:>9.2} {:>9.1} {size:>8.1}", wall / empty_wall, cpu / empty_cpu);
-    }
-}
-
-fn one_start(program: &Path) -> (f64, f64) {
-    let api = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = api.local_addr().expect("an address").to_string();
-    let variables = [
-        ("AWS_LAMBDA_RUNTIME_API", address.as_str()),
-        ("AWS_LAMBDA_FUNCTION_NAME", "bench"),
-        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
-        ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
-        ("AWS_LAMBDA_LOG_STREAM_NAME", "bench"),
-        ("AWS_LAMBDA_LOG_GROUP_NAME", "bench"),
-        ("AWS_REGION", "us-east-1"),
-        ("AWS_ACCESS_KEY_ID", "bench"),
-        ("AWS_SECRET_ACCESS_KEY", "bench"),
-        ("INTENTS_TABLE", "t"),
-        ("CONFIG_TABLE", "t"),
-        ("OUTBOUND_TABLE", "t"),
-        ("DOWNSELLS_TABLE", "t"),
-        ("OUTBOUND_START_QUEUE", "q"),
-        ("OUTBOUND_SHOT_QUEUE", "q"),
-        ("OUTBOUND_DOWNSELL_QUEUE", "q"),
-        ("OUTBOUND_DLQ", "q"),
-        ("BACKFILL_QUEUE", "q"),
-        ("MAILING_IMPORT_QUEUE", "q"),
-        ("MAILING_IMPORT_DLQ", "q"),
-        ("MAILING_SEND_QUEUE", "q"),
-        ("MAILING_SEND_DLQ", "q"),
-        ("MAILINGS_TABLE", "t"),
-        ("ENTRIES_TABLE", "t"),
-        ("ENTRIES_TEST_TABLE", "t"),
-        ("UPLOADS_BUCKET", "b"),
-        ("SENDERS_SECRET", "s"),
-        ("LINK_SECRET", "s"),
-        ("PUBLIC_URL", "http://127.0.0.1:9"),
-        ("TELEGRAM_URL", "http://127.0.0.1:9"),
-        ("METRICS_NAMESPACE", "Umavez"),
-    ];
-    let begin = Instant::now();
-    let mut process = Command::new(program)
-        .env_clear()
-        .envs(variables)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let (asked, asks) = mpsc::channel();
-    std::thread::spawn(move || asked.send(api.accept()));
-    // A process that does not come up, for want of a variable say, never asks.
-    let asks = asks.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{} asks", program.display()));
-    let (mut connection, _) = asks.expect("a connection");
-    let mut question = [0; 64];
-    let read = connection.read(&mut question).expect("a question");
-    let wall = begin.elapsed().as_secs_f64() * 1e3;
-    assert!(question[..read].starts_with(b"GET /2018-06-01/runtime/invocation/next"));
-    let cpu = nanoseconds(process.id()) / 1e6;
-    let _ = connection.write_all(b"");
-    process.kill().expect("it can be killed");
-    process.wait().expect("it ends");
-    (wall, cpu)
 }
 
 const EMPTY: &str = r#"

@@ -6,27 +6,33 @@ use umavez_local::calls::Call;
 /// its gigabyte-seconds, and mails.
 const WRITE_UNIT: f64 = 0.625;
 const READ_UNIT: f64 = 0.125;
-const QUEUE_REQUEST: f64 = 0.40;
-const API_REQUEST: f64 = 1.00;
+pub const QUEUE_REQUEST: f64 = 0.40;
+pub const API_REQUEST: f64 = 1.00;
 const LAMBDA_REQUEST: f64 = 0.20;
-const GIGABYTE_SECOND: f64 = 13.3334;
-const MAIL: f64 = 100.0;
+pub const GIGABYTE_SECOND: f64 = 13.3334;
+pub const MAIL: f64 = 100.0;
+/// A million bytes of logs, taken in.
+pub const LOG_MEGABYTE: f64 = 0.50 / 1e3;
+/// A month of an alarm, a metric of our own and a secret.
+pub const ALARM: f64 = 0.10;
+pub const METRIC: f64 = 0.30;
+pub const SECRET: f64 = 0.40;
 /// Of the functions that have no size of their own.
-const GIGABYTES: f64 = 0.25;
+pub const GIGABYTES: f64 = 0.25;
 /// What an invocation for one message is billed for.
-const BILLED_SECONDS: f64 = 0.03;
+pub const BILLED_SECONDS: f64 = 0.03;
 
 /// A million messages, of one that took these calls and invocations.
 pub fn of_messages(calls: &[Call], invocations: u64) {
     let (write, read) = (write_units(calls), read_units(calls));
-    let lambda = invocations as f64 * (LAMBDA_REQUEST + GIGABYTE_SECOND * GIGABYTES * BILLED_SECONDS);
+    let lambda = invocations as f64 * of_invocation();
     println!(
         "\na million messages with intents, at list prices (us-east-1, arm64, 256 MB, 30 ms an invocation, one at a time)"
     );
     let whole = print(&[
-        ("DynamoDB", write * WRITE_UNIT + read * READ_UNIT),
+        ("DynamoDB", of_units(calls)),
         // Received and deleted by the mapping, a message at a time at worst.
-        ("SQS", (messages(calls) + 2.0) * QUEUE_REQUEST),
+        ("SQS", (queue_requests(calls) + 2.0) * QUEUE_REQUEST),
         ("Lambda", lambda),
         ("HTTP API", API_REQUEST),
     ]);
@@ -40,12 +46,11 @@ pub fn of_messages(calls: &[Call], invocations: u64) {
 /// `senders` work at a time, and wait for slots most of it: beside that time, what Lambda takes per request is nothing.
 pub fn of_recipients(sent: &[Call], told: &[Call], recipients: usize, senders: u32, mails_per_second: f64) {
     let gigabyte_seconds = f64::from(senders) * GIGABYTES / mails_per_second;
-    let dynamodb = |calls: &[Call]| write_units(calls) * WRITE_UNIT + read_units(calls) * READ_UNIT;
     println!("\na million recipients, at list prices ({senders} senders at {mails_per_second} mails a second)");
     let whole = print(&[
-        ("DynamoDB, import to SENT", dynamodb(sent) / recipients as f64),
-        ("DynamoDB, what SES tells", dynamodb(told) / recipients as f64),
-        ("SQS, import to SENT", 3.0 * messages(sent) * QUEUE_REQUEST / recipients as f64),
+        ("DynamoDB, import to SENT", of_units(sent) / recipients as f64),
+        ("DynamoDB, what SES tells", of_units(told) / recipients as f64),
+        ("SQS, import to SENT", 3.0 * queue_requests(sent) * QUEUE_REQUEST / recipients as f64),
         ("Lambda, senders", gigabyte_seconds * GIGABYTE_SECOND),
         ("SES", MAIL),
     ]);
@@ -60,8 +65,18 @@ pub fn read_units(calls: &[Call]) -> f64 {
     calls.iter().map(|call| call.read_units).sum()
 }
 
-/// Messages that the functions sent.
-fn messages(calls: &[Call]) -> f64 {
+/// A million times these calls, of DynamoDB.
+pub fn of_units(calls: &[Call]) -> f64 {
+    write_units(calls) * WRITE_UNIT + read_units(calls) * READ_UNIT
+}
+
+/// A million invocations for one message each.
+pub fn of_invocation() -> f64 {
+    LAMBDA_REQUEST + GIGABYTE_SECOND * GIGABYTES * BILLED_SECONDS
+}
+
+/// Requests of the functions to queues.
+pub fn queue_requests(calls: &[Call]) -> f64 {
     calls.iter().filter(|call| call.service == "sqs").count() as f64
 }
 

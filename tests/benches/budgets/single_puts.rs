@@ -7,10 +7,9 @@ use tokio::process::Command;
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryState, MailingEntryId, MailingId};
 use umavez_platform::aws::Aws;
-use umavez_tests::World;
+use umavez_tests::{World, processes};
 
 use crate::mailings::{address, name};
-use crate::processes;
 
 /// The argument that makes this program the control, before where to put, into which table, and how many rows.
 pub const ARGUMENT: &str = "single-puts";

@@ -9,10 +9,9 @@ use umavez_domain::keys;
 use umavez_domain::mailings::{MailingId, shards_of};
 use umavez_local::functions::PROCESS_DIED;
 use umavez_platform::aws::Aws;
-use umavez_tests::World;
+use umavez_tests::{World, processes};
 
 use super::{file, upload};
-use crate::processes;
 
 /// An import, in a process of its own.
 pub struct Imported {

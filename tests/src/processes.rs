@@ -27,8 +27,17 @@ pub fn seconds(pid: u32) -> f64 {
 
 /// The most memory that the process ever had at a time, in megabytes.
 pub fn peak_megabytes(pid: u32) -> f64 {
+    megabytes(pid, "VmHWM:")
+}
+
+/// The memory that the process has, in megabytes.
+pub fn resident_megabytes(pid: u32) -> f64 {
+    megabytes(pid, "VmRSS:")
+}
+
+fn megabytes(pid: u32, field: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    let kilobytes: f64 = peak.trim_end_matches("kB").trim().parse().expect("a number");
+    let text = status.lines().find_map(|line| line.strip_prefix(field)).expect("a field of every process");
+    let kilobytes: f64 = text.trim_end_matches("kB").trim().parse().expect("a number");
     kilobytes / 1_024.0
 }

@@ -1,0 +1,340 @@
+//! What operations cost, from what was counted while they were done: requests, units, invocations and log lines, at list
+//! prices. `cargo bench --profile dev --package umavez-tests --bench budgets -- costs` writes it to `docs/costs.md`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use umavez_domain::mailings::LANES;
+use umavez_domain::time::Timestamp;
+use umavez_local::binaries::workspace_root;
+use umavez_local::calls::Call;
+use umavez_local::functions::LogLine;
+use umavez_local::model::Model;
+use umavez_tests::{KEY, World, template};
+
+use crate::mailings::mail;
+use crate::prices::{self, BILLED_SECONDS, GIGABYTES};
+use crate::start;
+
+/// The argument by which only this is done, and written down.
+pub const ARGUMENT: &str = "costs";
+const COMMAND: &str = "cargo bench --profile dev --package umavez-tests --bench budgets -- costs";
+const DOCUMENT: &str = "docs/costs.md";
+const RECIPIENTS: usize = 1_000;
+/// What SES gives a new account. Senders wait for their slots, and a function that waits is billed.
+const MAILS_PER_SECOND: f64 = 14.0;
+/// What Lambda itself logs of an invocation: when it began, and its report.
+const PLATFORM_LOG_BYTES: f64 = 500.0;
+/// What a log event is billed for beside its text.
+const LOG_EVENT_BYTES: f64 = 26.0;
+const MONTH: Duration = Duration::from_secs(30 * 86_400);
+/// A queue's mapping keeps this many long polls open, of 20 seconds each, also when nothing comes.
+const POLLERS: f64 = 5.0;
+const POLL: Duration = Duration::from_secs(20);
+
+/// Measures on a stack of its own, and writes the document.
+pub async fn write() {
+    let world = start(1, "SendRates", &json!({"email": {"sender": "2000/1s"}})).await;
+    let text = document(&world).await;
+    world.stack.stop().await.expect("stops");
+    println!("{text}");
+    fs::write(workspace_root().join(DOCUMENT), text).expect("the document is written");
+}
+
+async fn document(world: &World) -> String {
+    // First, while there is no other mail.
+    let mailing = mailing(world).await;
+    let operations = operations(world).await;
+    let single = operations.iter().find(|one| one.name == SINGLE_MAIL).expect("a single mail");
+    let mut text = String::new();
+    let mut line = |words: &str| writeln!(text, "{words}").expect("text takes lines");
+    line("# What it costs");
+    line("");
+    line(&format!("Made by `{COMMAND}` on {}.", today()));
+    line("");
+    line(
+        "Requests, capacity units, invocations and log lines are counted by the local stack while one of each is done, all",
+    );
+    line(
+        "functions together, up to its end. Prices are the list prices of us-east-1 on arm64, in dollars, without the free tier.",
+    );
+    line(&format!(
+        "An invocation is billed for {:.0} ms of {:.0} MB, and handles one message: under load a batch has up to ten, and costs less.",
+        BILLED_SECONDS * 1e3,
+        GIGABYTES * 1024.0
+    ));
+    line(
+        "Left out: storage (0.25 a GB-month, and 0.20 for its recovery to a point in time), KMS, data to the internet.",
+    );
+    line("");
+    line("## A million of each");
+    line("");
+    line(
+        "| operation | DynamoDB | SQS | Lambda | HTTP API | logs | SES | together | write u. | read u. | invocations |",
+    );
+    line("|---|---|---|---|---|---|---|---|---|---|---|");
+    for one in &operations {
+        let Bill { dynamodb, sqs, lambda, api, logs, ses } = &one.bill();
+        let (write, read) = (prices::write_units(&one.calls), prices::read_units(&one.calls));
+        line(&format!(
+            "| {} | {dynamodb:.2} | {sqs:.2} | {lambda:.2} | {api:.2} | {logs:.2} | {ses:.2} | **{:.2}** | {write} | {read} | {} |",
+            one.name,
+            one.bill().together(),
+            one.invocations
+        ));
+    }
+    line("");
+    line("## 1,000 emails end to end");
+    line("");
+    line("From the file, or the request, to what SES tells afterwards (taken, delivered).");
+    line("");
+    line("| | DynamoDB | SQS | Lambda | HTTP API | logs | SES | together |");
+    line("|---|---|---|---|---|---|---|---|");
+    let of_mailing = format!("as a mailing, {LANES} senders at {MAILS_PER_SECOND} mails a second");
+    for (name, bill) in [(of_mailing.as_str(), mailing), ("as single messages", single.bill().times(1e-3))] {
+        let Bill { dynamodb, sqs, lambda, api, logs, ses } = &bill;
+        let together = bill.together();
+        line(&format!(
+            "| {name} | {dynamodb:.4} | {sqs:.4} | {lambda:.4} | {api:.4} | {logs:.4} | {ses:.4} | **{together:.4}** |"
+        ));
+    }
+    line("");
+    line("## A month in which nothing happens");
+    line("");
+    line("| | how much | dollars |");
+    line("|---|---|---|");
+    let idle = idle(world).await;
+    for (name, how_much, dollars) in &idle {
+        line(&format!("| {name} | {how_much} | {dollars:.2} |"));
+    }
+    line(&format!("| together | | **{:.2}** |", idle.iter().map(|(_, _, dollars)| dollars).sum::<f64>()));
+    line("");
+    line(
+        "Most of it is flat: alarms, metrics, secrets, and pollers that wait. Metrics are billed for the hours in which they are",
+    );
+    line("told of; in use there are more of them, some per type of intent, kind of event or class of status.");
+    text
+}
+
+/// What was counted, for one.
+struct Spent {
+    name: &'static str,
+    requests: f64,
+    invocations: u64,
+    /// Deliveries of queues to functions: each is received and deleted.
+    deliveries: f64,
+    /// What SES told: the event bus puts it into its queue one by one, and no function of ours is seen to do it.
+    told: f64,
+    calls: Vec<Call>,
+    log_bytes: f64,
+    mails: f64,
+}
+
+/// Dollars, of a million unless it is said otherwise.
+#[derive(Default)]
+struct Bill {
+    dynamodb: f64,
+    sqs: f64,
+    lambda: f64,
+    api: f64,
+    logs: f64,
+    ses: f64,
+}
+
+impl Bill {
+    fn together(&self) -> f64 {
+        let Self { dynamodb, sqs, lambda, api, logs, ses } = self;
+        dynamodb + sqs + lambda + api + logs + ses
+    }
+
+    fn times(self, by: f64) -> Self {
+        let Self { dynamodb, sqs, lambda, api, logs, ses } = self;
+        let [dynamodb, sqs, lambda, api, logs, ses] = [dynamodb, sqs, lambda, api, logs, ses].map(|part| part * by);
+        Self { dynamodb, sqs, lambda, api, logs, ses }
+    }
+}
+
+impl Spent {
+    fn bill(&self) -> Bill {
+        Bill {
+            dynamodb: prices::of_units(&self.calls),
+            sqs: (prices::queue_requests(&self.calls) + self.told + 2.0 * self.deliveries) * prices::QUEUE_REQUEST,
+            lambda: self.invocations as f64 * prices::of_invocation(),
+            api: self.requests * prices::API_REQUEST,
+            logs: self.log_bytes * prices::LOG_MEGABYTE,
+            ses: self.mails * prices::MAIL,
+        }
+    }
+}
+
+/// Counts all that is done until nothing moves.
+async fn spent(world: &World, name: &'static str, requests: usize, work: impl Future<Output = ()>) -> Spent {
+    world.drain().await;
+    let (calls, logs) = (world.stack.calls().position(), world.stack.logs().position());
+    let (invoked, mailed) = (world.stack.functions().invocations(), mails(world));
+    work.await;
+    world.drain().await;
+    let invocations = world.stack.functions().invocations() - invoked;
+    let lines = world.stack.logs().since(logs);
+    Spent {
+        name,
+        requests: requests as f64,
+        invocations,
+        deliveries: deliveries(world.stack.model(), &lines) as f64,
+        told: told_by_ses(world, &lines) as f64,
+        calls: world.stack.calls().since(calls),
+        log_bytes: log_bytes(&lines, invocations),
+        mails: (mails(world) - mailed) as f64,
+    }
+}
+
+fn mails(world: &World) -> usize {
+    world.stack.catcher().sent(Some("email"), None).len()
+}
+
+/// Invocations of functions that queues deliver to, known by the request ids in their logs.
+fn deliveries(model: &Model, lines: &[LogLine]) -> usize {
+    let of_queues = model.functions.iter().filter(|function| !function.queue_sources.is_empty());
+    let names: BTreeSet<_> = of_queues.map(|function| function.name.as_str()).collect();
+    let ids = lines.iter().filter(|line| names.contains(line.function.as_str()));
+    let id = |line: &LogLine| Some(read(line)["request_id"].as_str()?.to_owned());
+    ids.filter_map(id).collect::<BTreeSet<_>>().len()
+}
+
+fn told_by_ses(world: &World, lines: &[LogLine]) -> usize {
+    let name = world.stack.function_name("delivery-events");
+    let of_it = lines.iter().filter(|line| Some(line.function.as_str()) == name);
+    of_it.filter(|line| read(line)["event"] == "RECORD").count()
+}
+
+fn log_bytes(lines: &[LogLine], invocations: u64) -> f64 {
+    let of_functions: f64 = lines.iter().map(|line| line.line.len() as f64 + LOG_EVENT_BYTES).sum();
+    of_functions + invocations as f64 * PLATFORM_LOG_BYTES
+}
+
+fn read(line: &LogLine) -> Value {
+    serde_json::from_str(&line.line).unwrap_or_default()
+}
+
+const SINGLE_MAIL: &str = "message by email, accepted to delivered";
+
+/// Each is done twice, and the second counts: the first reads secrets, makes buckets of limits, seeds policies.
+async fn operations(world: &World) -> Vec<Spent> {
+    let put = world.request(Method::PUT, "/instances/telegram/default").bearer_auth(KEY).json(&json!({}));
+    assert_eq!(world.send(put).await.status, 201);
+    let mut all = Vec::new();
+    for turn in 0..2_u32 {
+        all.clear();
+        let client = format!("91b7584a-d8f1-4cd6-b0e1-{turn:012}");
+        let offer = json!({"client_id": client, "intent_type": "offer_active", "reference_id": client});
+        all.push(posted(world, "intent check, new", "/intents", &offer).await);
+        all.push(posted(world, "intent check, duplicate", "/intents", &offer).await);
+        let nudge = json!({"channel": "telegram", "to": (987_654_000 + turn).to_string(), "content": {"text": "Sentimos sua falta"},
+            "intent": {"client_id": client, "intent_type": "reactivation_nudge"}});
+        all.push(
+            posted(world, "message by Telegram with intent, accepted to sent", "/outbound/messages", &nudge).await,
+        );
+        all.push(posted(world, "message with intent, deduped", "/outbound/messages", &nudge).await);
+        let letter = json!({"channel": "email", "to": format!("ana{turn}@example.com"),
+            "content": {"from": "loja@example.com", "subject": "Oi", "text": "Sentimos sua falta"}});
+        all.push(posted(world, SINGLE_MAIL, "/outbound/messages", &letter).await);
+        let thought = json!({"text": "Uma ideia", "source": {"chat_id": 42, "message_id": turn + 1}});
+        all.push(posted(world, "entry ingested, one key", "/ingest/telegram", &thought).await);
+        let issue = json!({"raw_text": "hi", "from": "news@example.com", "subject": format!("Digest {turn}"), "content_type": "newsletter",
+            "source": {"message_id": format!("<{turn}@example.com>"), "date": "2025-07-01T04:00:00Z"}});
+        all.push(posted(world, "entry ingested, two keys", "/ingest/email", &issue).await);
+        all.push(answered(world, turn).await);
+    }
+    all
+}
+
+/// Under a key of its own.
+async fn posted(world: &World, name: &'static str, path: &str, body: &Value) -> Spent {
+    let key = format!("key-{}", world.stack.calls().position());
+    spent(world, name, 1, async {
+        let answer = world.post_with_key(&key, path, body).await;
+        assert!(answer.status < 300, "{name}: {}", answer.body);
+    })
+    .await
+}
+
+/// A message of a contact by Telegram, its wait for others, the responder's reply and its sending.
+async fn answered(world: &World, turn: u32) -> Spent {
+    spent(world, "message of a contact, stored, answered and the reply sent", 1, async {
+        let chat = 5_000 + turn;
+        let update = json!({"update_id": turn, "message": {"message_id": turn + 1, "date": world.now().seconds(),
+            "chat": {"id": chat, "type": "private"}, "from": {"id": chat, "is_bot": false, "first_name": "Ana"}, "text": "Oi"}});
+        let told = world.request(Method::POST, "/webhooks/telegram/default").json(&update);
+        let told = told.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
+        assert_eq!(world.send(told).await.status, 200);
+        world.advance(Duration::from_secs(10)).await;
+    })
+    .await
+}
+
+/// A mailing of a thousand, in dollars.
+async fn mailing(world: &World) -> Bill {
+    let spent = spent(world, "mailing", 2, mail(world, RECIPIENTS)).await;
+    assert!((spent.mails - RECIPIENTS as f64).abs() < 0.5, "each once");
+    let waiting = f64::from(LANES) * GIGABYTES * RECIPIENTS as f64 / MAILS_PER_SECOND;
+    let bill = spent.bill().times(1e-6);
+    Bill { lambda: bill.lambda + waiting * prices::GIGABYTE_SECOND * 1e-6, ..bill }
+}
+
+/// What is there anyway, from the template, and what ticks do.
+async fn idle(world: &World) -> Vec<(String, String, f64)> {
+    let model = world.stack.model();
+    let mut all = Vec::new();
+    let logs = world.stack.logs().position();
+    let (mut bill, mut ticks) = (Bill::default(), 0.0);
+    for function in model.functions.iter().filter(|function| !function.schedules.is_empty()) {
+        let spent = spent(world, "tick", 0, world.tick(&function.logical_id)).await;
+        let often: f64 = function.schedules.iter().map(|one| MONTH.as_secs_f64() / one.every.as_secs_f64()).sum();
+        let Bill { dynamodb, lambda, logs, .. } = spent.bill().times(often * 1e-6);
+        bill =
+            Bill { dynamodb: bill.dynamodb + dynamodb, lambda: bill.lambda + lambda, logs: bill.logs + logs, ..bill };
+        ticks += often;
+    }
+    let told = metrics(&world.stack.logs().since(logs));
+    let ticked = format!("{ticks:.0} ticks");
+    all.push(("schedules: Lambda".to_owned(), ticked.clone(), bill.lambda));
+    all.push(("schedules: DynamoDB".to_owned(), ticked.clone(), bill.dynamodb));
+    all.push(("schedules: logs".to_owned(), ticked, bill.logs));
+    let queues: usize = model.functions.iter().map(|function| function.queue_sources.len()).sum();
+    let polls = queues as f64 * POLLERS * MONTH.as_secs_f64() / POLL.as_secs_f64();
+    let polled = format!("{queues} queues with {POLLERS} long polls of {} s each", POLL.as_secs());
+    all.push(("SQS".to_owned(), polled, polls * prices::QUEUE_REQUEST * 1e-6));
+    let alarms = template().matches("Type: AWS::CloudWatch::Alarm").count();
+    all.push(("CloudWatch alarms".to_owned(), alarms.to_string(), alarms as f64 * prices::ALARM));
+    all.push(("CloudWatch metrics that ticks tell of".to_owned(), told.to_string(), told as f64 * prices::METRIC));
+    let secrets = model.secrets.len();
+    all.push(("Secrets Manager".to_owned(), format!("{secrets} secrets"), secrets as f64 * prices::SECRET));
+    all
+}
+
+/// How many metrics the lines tell of: a name with each value of its dimensions is one.
+fn metrics(lines: &[LogLine]) -> usize {
+    let mut all = BTreeSet::new();
+    for told in lines.iter().map(read) {
+        for directive in told["_aws"]["CloudWatchMetrics"].as_array().into_iter().flatten() {
+            for dimensions in directive["Dimensions"].as_array().into_iter().flatten().filter_map(Value::as_array) {
+                let values: Vec<_> =
+                    dimensions.iter().filter_map(|name| Some(told[name.as_str()?].to_string())).collect();
+                for metric in directive["Metrics"].as_array().into_iter().flatten() {
+                    all.insert(format!("{} {values:?}", metric["Name"]));
+                }
+            }
+        }
+    }
+    all.len()
+}
+
+fn today() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = Timestamp::from_seconds(i64::try_from(since.as_secs()).unwrap_or(0)).to_string();
+    now.split('T').next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,195 @@
+//! `cargo bench --bench startup`: how long every function of the template takes from the start of its process to its first
+//! question to the Runtime API, how large it is, and how much memory it has by then, against an empty `lambda_runtime` in the
+//! same run. Times are told and not held: nothing here fails because a machine was slow. Sizes are held.
+//!
+//! Measured is what is deployed: binaries of the release profile, which cargo builds first. Or those that are there already:
+//! `UMAVEZ_BENCH_BINARIES` names a folder with `<function>/bootstrap` in it, as `sam build` leaves them in `target/lambda`.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use umavez_local::binaries::{build_profile, workspace_root};
+use umavez_local::model::Function;
+use umavez_local::template::load;
+use umavez_tests::processes::{nanoseconds, resident_megabytes};
+use umavez_tests::template;
+
+const EMPTY: &str = "probe-empty";
+const BINARIES_VARIABLE: &str = "UMAVEZ_BENCH_BINARIES";
+const PROFILE: &str = "release";
+const STARTS: usize = 20;
+/// A process that asks later than this does not come up at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The goals: × the empty one for functions without TLS at their start and for those with it, and megabytes.
+const MOST_PLAIN: f64 = 2.0;
+const MOST_WITH_TLS: f64 = 4.0;
+const MOST_MEGABYTES: f64 = 12.0;
+
+fn main() {
+    let functions = load(&template(), &BTreeMap::new()).expect("the template loads").functions;
+    let place = Place::of_this_run();
+    let mut measured = vec![Measured::new(EMPTY, place.program(EMPTY), BTreeMap::new(), None)];
+    measured.extend(functions.iter().map(|function| {
+        let most = if sets_up_tls(function) { MOST_WITH_TLS } else { MOST_PLAIN };
+        let program = place.program(&function.binary);
+        Measured::new(&function.binary, program, function.environment.clone(), Some(most))
+    }));
+    // Round by round: what disturbs the machine for a while disturbs all of them.
+    for _ in 0..STARTS {
+        measured.iter_mut().for_each(Measured::start_once);
+    }
+    table(&measured);
+    for one in &measured {
+        assert!(one.megabytes <= MOST_MEGABYTES, "{} has {:.1} MB", one.name, one.megabytes);
+    }
+}
+
+/// A function that was given something of AWS has a client for it, which reads the certificates of this machine when it
+/// is made.
+fn sets_up_tls(function: &Function) -> bool {
+    let kinds = ["_TABLE", "_QUEUE", "_SECRET", "_BUCKET"];
+    function.environment.keys().any(|name| kinds.iter().any(|kind| name.ends_with(kind)))
+}
+
+/// Where the binaries are.
+enum Place {
+    Given(PathBuf),
+    Built(PathBuf),
+}
+
+impl Place {
+    fn of_this_run() -> Self {
+        match std::env::var_os(BINARIES_VARIABLE) {
+            Some(given) => Self::Given(workspace_root().join(given)),
+            None => {
+                eprintln!("building the functions with the {PROFILE} profile: a minute each to link");
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(build_profile(false, PROFILE)).expect("the functions build");
+                let program = std::env::current_exe().expect("a path");
+                let target = program.ancestors().nth(3).expect("target/<profile>/deps/<program>").to_owned();
+                Self::Built(target.join(PROFILE))
+            }
+        }
+    }
+
+    fn program(&self, binary: &str) -> PathBuf {
+        match self {
+            Self::Given(folder) => folder.join(binary).join("bootstrap"),
+            Self::Built(folder) => folder.join(binary),
+        }
+    }
+}
+
+/// A program, and what its starts took.
+struct Measured {
+    name: String,
+    program: PathBuf,
+    environment: BTreeMap<String, String>,
+    /// × the empty one, at most.
+    most: Option<f64>,
+    megabytes: f64,
+    starts: Vec<Start>,
+}
+
+/// Up to the first question.
+struct Start {
+    milliseconds: f64,
+    processor_milliseconds: f64,
+    resident_megabytes: f64,
+}
+
+impl Measured {
+    fn new(name: &str, program: PathBuf, environment: BTreeMap<String, String>, most: Option<f64>) -> Self {
+        let file = std::fs::metadata(&program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        let megabytes = file.len() as f64 / 1e6;
+        Self { name: name.to_owned(), program, environment, most, megabytes, starts: Vec::new() }
+    }
+
+    fn start_once(&mut self) {
+        let start = start(&self.program, &self.environment);
+        self.starts.push(start);
+    }
+
+    fn median(&self, of: fn(&Start) -> f64) -> f64 {
+        let mut values: Vec<_> = self.starts.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+}
+
+fn start(program: &Path, environment: &BTreeMap<String, String>) -> Start {
+    let api = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = api.local_addr().expect("an address").to_string();
+    let (asked, asks) = mpsc::channel();
+    std::thread::spawn(move || asked.send(api.accept()));
+    let begin = Instant::now();
+    let process = Command::new(program)
+        .env_clear()
+        .envs(environment)
+        .envs(of_lambda(&address))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let process = Killed(process);
+    let asks = asks.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{} does not ask", program.display()));
+    let (mut connection, _) = asks.expect("a connection");
+    let mut question = [0; 64];
+    let read = connection.read(&mut question).expect("a question");
+    let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
+    assert!(question[..read].starts_with(b"GET /2018-06-01/runtime/invocation/next"), "{}", program.display());
+    let pid = process.0.id();
+    Start { milliseconds, processor_milliseconds: nanoseconds(pid) / 1e6, resident_megabytes: resident_megabytes(pid) }
+}
+
+/// What Lambda says to every function.
+fn of_lambda(address: &str) -> [(&'static str, &str); 9] {
+    [
+        ("AWS_LAMBDA_RUNTIME_API", address),
+        ("AWS_LAMBDA_FUNCTION_NAME", "bench"),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
+        ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+        ("AWS_LAMBDA_LOG_GROUP_NAME", "bench"),
+        ("AWS_LAMBDA_LOG_STREAM_NAME", "bench"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "bench"),
+        ("AWS_SECRET_ACCESS_KEY", "bench"),
+    ]
+}
+
+/// Gone with its value, also when something is not as it should be.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn table(measured: &[Measured]) {
+    let wall = |one: &Measured| one.median(|start| start.milliseconds);
+    let processor = |one: &Measured| one.median(|start| start.processor_milliseconds);
+    let (empty_wall, empty_processor) = (wall(&measured[0]), processor(&measured[0]));
+    println!("| function | MB | ms to `/next` | × empty | at most | CPU ms | × empty | resident MB |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for one in measured {
+        let times = wall(one) / empty_wall;
+        let most =
+            one.most.map_or_else(String::new, |most| format!("{most}{}", if times > most { ", missed" } else { "" }));
+        println!(
+            "| `{}` | {:.1} | {:.2} | {times:.1} | {most} | {:.2} | {:.1} | {:.1} |",
+            one.name,
+            one.megabytes,
+            wall(one),
+            processor(one),
+            processor(one) / empty_processor,
+            one.median(|start| start.resident_megabytes),
+        );
+    }
+}
