@@ -212,6 +212,28 @@ def stages(template):
                 yield f"{path.name}: {name} is out of range"
 
 
+def deploy_guide(template):
+    """What docs/deploy.md says of parameters, outputs and what a deleted stack leaves behind."""
+    path = template.path.parent / "docs" / "deploy.md"
+    if not path.is_file():
+        return
+    text = path.read_text(encoding="utf-8")
+    section = text.split("## 2. ", 1)[-1].split("## 3. ", 1)[0]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
+    for name in {name for row in rows for name in re.findall(r"`(\w+)`", row)} - set(template.body.get("Parameters") or {}):
+        yield f"{path.name}: the template has no parameter {name}"
+    for name in set(re.findall(r"\$\(output (\w+)\)", text)) - set(template.body.get("Outputs") or {}):
+        yield f"{path.name}: the template has no output {name}"
+    for kind, key, loop in (("AWS::DynamoDB::Table", "TableName", "table"), ("AWS::SecretsManager::Secret", "Name", "secret")):
+        told = re.search(rf"^for {loop} in (.*); do$", text, re.MULTILINE)
+        told = set(told[1].split()) if told else set()
+        names = {properties[key]["Fn::Sub"].removeprefix("umavez-${Stage}-") for _, _, properties in template.resources(kind)}
+        for name in sorted(names - told):
+            yield f"{path.name}: its teardown leaves out the {loop} {name}"
+        for name in sorted(told - names):
+            yield f"{path.name}: its teardown has a {loop} {name}, which the template has not"
+
+
 def main():
     path = Path(sys.argv[1]).resolve()
     try:
@@ -228,6 +250,7 @@ def main():
         ("schedule expressions", lambda: schedules(template)),
         ("queue batches", lambda: queue_batches(template)),
         ("parameter files of the stages", lambda: stages(template)),
+        ("deploy guide", lambda: deploy_guide(template)),
     ]
     total = 0
     for name, check in checks:

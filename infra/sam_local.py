@@ -42,6 +42,10 @@ class Failure(Exception):
     """Something is not as it should be; its text is for whoever runs this."""
 
 
+class NotUp(Failure):
+    """A program that was started ended by itself, or does not answer."""
+
+
 def say(text):
     print(f"sam-local: {text}", flush=True)
 
@@ -324,7 +328,7 @@ def process(command, log, ready, **options):
         while not (found := ready()):
             if child.poll() is not None or time.monotonic() > deadline:
                 why = "ended" if child.poll() is not None else "is not up"
-                raise Failure(f"{Path(str(command[0])).name} {why}:\n{tail(log)}")
+                raise NotUp(f"{Path(str(command[0])).name} {why}:\n{tail(log)}")
             time.sleep(0.02)
         yield found
     finally:
@@ -416,6 +420,12 @@ class Rie:
         pass
 
     def invoke(self, step):
+        for _ in range(3):
+            with contextlib.suppress(NotUp):  # somebody else took one of its ports just before
+                return self.invoke_once(step)
+        return self.invoke_once(step)
+
+    def invoke_once(self, step):
         function = step.function
         environment = function.environment(self.aws) | {
             "AWS_LAMBDA_FUNCTION_NAME": function.id,
@@ -554,7 +564,7 @@ def docker_engine(start):
             say("started a Docker engine")
             yield True
             return
-    except Failure as failure:
+    except NotUp as failure:
         if "dockerd" not in str(failure):
             raise
         say(f"a Docker engine could not be started: {str(failure).splitlines()[-1]}")

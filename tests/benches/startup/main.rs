@@ -21,6 +21,7 @@ use umavez_tests::template;
 
 const EMPTY: &str = "probe-empty";
 const BINARIES_VARIABLE: &str = "UMAVEZ_BENCH_BINARIES";
+const CERTIFICATES_VARIABLE: &str = "SSL_CERT_FILE";
 const PROFILE: &str = "release";
 const STARTS: usize = 20;
 /// A process that asks later than this does not come up at all.
@@ -132,6 +133,7 @@ fn start(program: &Path, environment: &BTreeMap<String, String>) -> Start {
         .env_clear()
         .envs(environment)
         .envs(of_lambda(&address))
+        .envs(certificates().map(|file| (CERTIFICATES_VARIABLE, file)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -160,6 +162,13 @@ fn of_lambda(address: &str) -> [(&'static str, &str); 9] {
         ("AWS_ACCESS_KEY_ID", "bench"),
         ("AWS_SECRET_ACCESS_KEY", "bench"),
     ]
+}
+
+/// Amazon Linux has its certificates in one file. Where each has a file of its own besides, as on Debian, all of them would
+/// be read twice.
+fn certificates() -> Option<&'static str> {
+    let places = ["/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem"];
+    places.into_iter().find(|place| Path::new(place).is_file())
 }
 
 /// Gone with its value, also when something is not as it should be.
