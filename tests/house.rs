@@ -16,15 +16,15 @@ use umavez_tests::template;
 
 /// The only routes that need no API key.
 const PUBLIC: &[&str] = &[
-    "POST /api/payment/webhook/payment-approved",
-    "POST /api/payment/webhook/pix-created",
-    "POST /api/payment/webhook/pix-expired",
-    "GET /console",
     "GET /health",
     "GET /u/{token}",
     "POST /u/{token}",
     "POST /webhooks/evolution/{instance}",
+    "POST /api/payment/webhook/payment-approved",
+    "POST /api/payment/webhook/pix-created",
+    "POST /api/payment/webhook/pix-expired",
     "POST /webhooks/telegram/{bot}",
+    "GET /console",
 ];
 
 fn model() -> Model {

@@ -226,6 +226,9 @@ const SINGLE_MAIL: &str = "message by email, accepted to delivered";
 async fn operations(world: &World) -> Vec<Spent> {
     let put = world.request(Method::PUT, "/instances/telegram/default").bearer_auth(KEY).json(&json!({}));
     assert_eq!(world.send(put).await.status, 201);
+    assert_eq!(world.post("/api/admin/bots", &json!({"slug": "default"})).await.status, 201);
+    let downsell = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 20, "after_start": false, "after_pix": true});
+    assert_eq!(world.post("/api/admin/bots/default/downsells", &downsell).await.status, 201);
     let mut all = Vec::new();
     for turn in 0..2_u32 {
         all.clear();
@@ -248,6 +251,7 @@ async fn operations(world: &World) -> Vec<Spent> {
             "source": {"message_id": format!("<{turn}@example.com>"), "date": "2025-07-01T04:00:00Z"}});
         all.push(posted(world, "entry ingested, two keys", "/ingest/email", &issue).await);
         all.push(answered(world, turn).await);
+        all.extend(offered(world, turn).await);
     }
     all
 }
@@ -274,6 +278,28 @@ async fn answered(world: &World, turn: u32) -> Spent {
         world.advance(Duration::from_secs(10)).await;
     })
     .await
+}
+
+/// A charge with its offer, which waits for a sweep and is sent; one that is paid before that; and the payment.
+async fn offered(world: &World, turn: u32) -> Vec<Spent> {
+    let charge = |what: &str, chat: u32| {
+        let transaction = format!("{what}-{turn}");
+        json!({"bot_slug": "default", "telegram_id": chat + turn, "transaction_id": transaction})
+    };
+    let (paid, sent) = (charge("paid", 6_000), charge("sent", 7_000));
+    let created = "/api/payment/webhook/pix-created";
+    let first = posted(world, "charge told, one offer scheduled", created, &paid).await;
+    let payment =
+        posted(world, "payment told, one offer called back", "/api/payment/webhook/payment-approved", &paid).await;
+    let whole = spent(world, "charge told, its offer swept and sent", 1, async {
+        assert_eq!(world.post(created, &sent).await.body["scheduled"], 1);
+        world.advance(Duration::from_secs(600)).await;
+        // The sweep of this minute is counted as part of an idle month.
+        world.tick("DownsellSweep").await;
+        world.advance(Duration::from_secs(610)).await;
+    })
+    .await;
+    vec![first, payment, whole]
 }
 
 /// A mailing of a thousand, in dollars.
