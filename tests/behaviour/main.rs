@@ -21,5 +21,6 @@ mod outbound;
 mod outbound_events;
 mod outbound_outcomes;
 mod outbox;
+mod permissions;
 mod store;
 mod suppressions;

@@ -8,23 +8,22 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use umavez_local::calls::Needed;
-
 use crate::World;
 use crate::world::{Expected, KEY};
 
 pub async fn audit(world: &World, expected: Expected) {
+    let refusals = world.stack.permissions().refusals();
     let found = Expected {
         dead_letters: messages(world, false).await.0,
         waiting: messages(world, true).await.1,
         sent: world.stack.catcher().sent(None, None).len(),
         panics: world.events("PANIC").len(),
         server_errors: world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count(),
+        refused: refusals.len(),
     };
-    assert_eq!(found, expected, "what went wrong is what the test said would");
+    let refused: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(found, expected, "what went wrong is what the test said would; refused: {refused:?}");
     nothing_is_told_in_clear(world);
-    every_call_is_granted(world);
-    every_email_is_granted(world);
     if world.stack.output("IntentsTable").is_some() {
         intents_have_one_holder(world).await;
     }
@@ -62,64 +61,6 @@ fn nothing_is_told_in_clear(world: &World) {
     for line in world.stack.logs().since(0) {
         for secret in &secrets {
             assert!(!line.line.contains(secret), "a log line of {} holds a canary", line.function);
-        }
-    }
-}
-
-/// A function makes no call, and presigns none, that its policies in the template do not grant. (Providers are outside of
-/// AWS.)
-fn every_call_is_granted(world: &World) {
-    let model = world.stack.model();
-    for call in world.stack.calls().since(0) {
-        let caller = call.signer.as_ref().unwrap_or(&call.caller);
-        let Some(function) = model.functions.iter().find(|function| function.binary == *caller) else { continue };
-        let is_granted = ["dynamodb", "sqs", "secretsmanager", "s3"].contains(&call.service.as_str());
-        if function.policies.is_empty() || !is_granted {
-            continue;
-        }
-        for Needed { action, on } in &call.actions {
-            let grants = |statement: &&Value| {
-                let names = [format!("table/{on}\""), format!(":{on}\""), format!(":secret:{on}-local0\"")];
-                let resource = statement["Resource"].to_string();
-                let named = !on.is_empty() && names.iter().any(|name| resource.contains(name));
-                let on_it = if call.service == "s3" { covers(&statement["Resource"], on) } else { named };
-                on_it && statement["Action"].to_string().contains(&format!("\"{action}\""))
-            };
-            let granted = function.policies.iter().any(|statement| grants(&statement));
-            assert!(granted, "{caller} calls {action} on {on} without a policy");
-        }
-    }
-}
-
-/// Whether a bucket, or an object `bucket/key`, is among the resources of a statement. Which objects a call deletes at
-/// once is in its body: any of the bucket's then.
-fn covers(resources: &Value, on: &str) -> bool {
-    let all = resources.as_array().map_or_else(|| vec![resources], |list| list.iter().collect());
-    all.into_iter().filter_map(|resource| resource.as_str()?.strip_prefix("arn:aws:s3:::")).any(|resource| {
-        match resource.split_once('*') {
-            Some((before, _)) if on.ends_with('/') => before.starts_with(on),
-            Some((before, after)) => before.contains('/') && on.starts_with(before) && on.ends_with(after),
-            None => resource == on,
-        }
-    })
-}
-
-/// An email needs a grant on its identity, and on its configuration set if it names one.
-fn every_email_is_granted(world: &World) {
-    let model = world.stack.model();
-    for sent in world.stack.catcher().sent(Some("email"), None) {
-        let Some(function) = model.functions.iter().find(|function| function.binary == sent.caller) else { continue };
-        let granted = |resource: &str| {
-            let on_it = |statement: &&Value| {
-                let is_send = statement["Action"].to_string().contains("\"ses:SendEmail\"");
-                is_send && statement["Resource"].to_string().contains(resource)
-            };
-            function.policies.is_empty() || function.policies.iter().any(|statement| on_it(&statement))
-        };
-        assert!(granted(":identity/"), "{} sends email without a policy", sent.caller);
-        if let Some(set) = sent.body["ConfigurationSetName"].as_str() {
-            let resource = format!(":configuration-set/{set}\"");
-            assert!(granted(&resource), "{} uses the configuration set {set} without a policy", sent.caller);
         }
     }
 }
@@ -187,28 +128,4 @@ async fn messages_add_up(world: &World) {
     let calls = world.stack.calls().since(0).iter().filter(by_sender).count() as u64;
     // Rows go when they are old; what was sent for them is not counted any more.
     assert!(rows.is_empty() || calls <= attempts, "{calls} calls for {attempts} attempts");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_statement_covers_a_bucket_or_its_objects() {
-        let objects = json!("arn:aws:s3:::files/*");
-        let both = json!(["arn:aws:s3:::other/in/*", "arn:aws:s3:::files"]);
-        for (resources, on, covered) in [
-            (&objects, "files/in/a.csv", true),
-            (&objects, "files/", true),
-            (&objects, "files", false),
-            (&objects, "files2/a", false),
-            (&both, "files", true),
-            (&both, "files/a", false),
-            (&both, "other/in/a", true),
-            (&both, "other/out/a", false),
-        ] {
-            assert_eq!(covers(resources, on), covered, "{on}");
-        }
-    }
 }

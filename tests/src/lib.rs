@@ -2,12 +2,13 @@
 //!
 //! Each test has a stack of its own, in memory, with real function processes. Nothing sleeps: `drain` and `advance` wait
 //! for what moves. After the test the world is drained and audited: dead-letter queues are empty or accounted for, no
-//! function panicked or answered 5xx unless the test said so, nothing was sent that nobody looked at, no log line holds a
+//! function panicked, answered 5xx or was refused a call unless the test said so, nothing was sent that nobody looked at, no log line holds a
 //! canary, and the tables keep their invariants.
 
 mod answer;
 mod audit;
 pub mod contract;
+pub mod grants;
 pub mod processes;
 mod world;
 

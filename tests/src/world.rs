@@ -16,7 +16,7 @@ use umavez_platform::clock::Clock;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
 
-use crate::{Answer, audit, contract, template};
+use crate::{Answer, audit, contract, grants, template};
 
 /// The key with all scopes. It is a canary too: no log line may hold it.
 pub const KEY: &str = "uv_test_key_2b58874f";
@@ -38,6 +38,8 @@ pub struct Expected {
     pub panics: usize,
     /// 5xx answers of functions.
     pub server_errors: usize,
+    /// Calls that the role of their function does not grant.
+    pub refused: usize,
     /// Messages that still wait for a time in queues that are read.
     pub waiting: usize,
     /// Requests that providers received.
@@ -73,6 +75,7 @@ pub struct World {
     http: reqwest::Client,
     requests: AtomicU64,
     canaries: std::sync::Mutex<Vec<String>>,
+    refusals_are_expected: bool,
 }
 
 /// Plays a test in a world of its own.
@@ -120,7 +123,8 @@ impl World {
         })
         .await
         .expect("the stack starts");
-        let world = Self::of(stack);
+        let mut world = Self::of(stack);
+        world.refusals_are_expected = setup.expected.refused > 0;
         if world.stack.output("ConfigTable").is_some() {
             world.create_key(KEY, &["*"]).await;
         }
@@ -130,7 +134,8 @@ impl World {
     pub fn of(stack: Stack) -> Self {
         let store = Store::new(Aws::at(stack.front_url(), "test").dynamodb());
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        Self { stack, store, http, requests: AtomicU64::new(0), canaries: std::sync::Mutex::default() }
+        let (requests, canaries) = (AtomicU64::new(0), std::sync::Mutex::default());
+        Self { stack, store, http, requests, canaries, refusals_are_expected: false }
     }
 
     // What a client does.
@@ -290,6 +295,12 @@ impl World {
         let name = self.stack.function_name(function).expect("a function of the template").to_owned();
         let answer = self.stack.functions().invoke(&name, event.to_string().into()).await.expect("an answer");
         serde_json::from_slice(&answer).unwrap_or(Value::Null)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        grants::tell(self.stack.permissions(), self.refusals_are_expected);
     }
 }
 

@@ -12,7 +12,6 @@ mod statements;
 mod tests;
 mod units;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use self::call::{Arrived, end_to_end};
-use self::reply::{Lost, conflict, failed, lost, refusal, respond, scripted, throttled, throttled_statement};
+use self::reply::{Lost, conflict, denied, failed, lost, refusal, respond, scripted, throttled, throttled_statement};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
 use crate::calls::{Call, Calls};
@@ -37,7 +36,8 @@ use crate::catcher::Catcher;
 use crate::email_events::EmailEvents;
 use crate::faults::Action;
 use crate::parts::Parts;
-use crate::s3::{Posted, S3};
+use crate::permissions::Permissions;
+use crate::s3::{Posted, S3, What};
 use crate::secrets::{Refusal, Secrets};
 
 /// The largest request that any of the services takes, but for S3, whose bodies pass in pieces.
@@ -52,8 +52,7 @@ pub fn provider_base(front_url: &str, binary: &str) -> String {
 }
 
 pub struct Front {
-    /// Access keys and the functions that they belong to.
-    pub callers: HashMap<String, String>,
+    pub permissions: Permissions,
     pub parts: Parts,
     pub catcher: Catcher,
     pub email_events: EmailEvents,
@@ -105,6 +104,11 @@ impl Front {
     /// Carries a call out, or lets go wrong what was said to.
     async fn carry_out(&self, call: Arrived) -> Response {
         let under_way = self.parts.activity.begin();
+        if let Err(refusal) = self.permissions.check(call.answers_for(), &call.to_be_granted(), &call.context()) {
+            let response = denied(&call.service, &refusal);
+            self.note(&call, response.status().as_u16(), None, Units::default());
+            return response;
+        }
         let Some(fault) = self.parts.faults.on_call(&call.caller, &call.service, &call.operation, &call.target) else {
             let (response, units) = self.forward(&call).await;
             self.note(&call, response.status().as_u16(), None, units);
@@ -181,7 +185,7 @@ impl Front {
                 let _ = object.posted.set(posted);
             }
             self.parts.activity.moved();
-            return (response, Units::default());
+            return (self.or_not_for_them(call, &object.what, response), Units::default());
         }
         let Arrived { caller, path, method, headers, body, .. } = call;
         let caught = match call.service.as_str() {
@@ -203,6 +207,18 @@ impl Front {
             }
         };
         (respond(caught), Units::default())
+    }
+
+    /// Whoever may not list a bucket is not told what is not in it.
+    fn or_not_for_them(&self, call: &Arrived, what: &What, response: Response) -> Response {
+        if response.status() != StatusCode::NOT_FOUND || !what.is_read() {
+            return response;
+        }
+        let (needed, prefix) = what.needed_to_miss();
+        match self.permissions.check(call.answers_for(), &[needed], &[("s3:prefix", prefix.to_owned())]) {
+            Ok(()) => response,
+            Err(refusal) => denied(&call.service, &refusal),
+        }
     }
 
     fn secretsmanager(&self, call: &Arrived) -> Response {

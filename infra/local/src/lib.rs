@@ -20,6 +20,7 @@ pub mod gateway;
 pub mod local_parameters;
 pub mod model;
 pub mod parts;
+pub mod permissions;
 pub mod queues;
 pub mod s3;
 pub mod schedules;
@@ -38,6 +39,8 @@ pub enum StackError {
     Template(#[from] template::TemplateError),
     #[error("{0}")]
     Filter(#[from] sources::FilterError),
+    #[error("{0}")]
+    Policy(String),
     #[error("{0}")]
     Build(String),
     #[error("port {0} is in use: another stack may be running; stop it or choose one with --port")]

@@ -40,6 +40,7 @@ use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::functions::random_uuid;
 use crate::model::Bucket;
+use crate::permissions::Permissions;
 use crate::queues::Queues;
 
 /// A handle: clones are cheap and mean the same buckets.
@@ -54,6 +55,7 @@ struct Shared {
     queues: Queues,
     bus: Bus,
     clock: Clock,
+    permissions: Permissions,
     /// The emulator looks at a condition first and writes later: one conditional write at a time.
     conditional: Mutex<()>,
     sequence: AtomicU64,
@@ -81,6 +83,7 @@ impl S3 {
         queues: Queues,
         bus: Bus,
         clock: Clock,
+        permissions: Permissions,
     ) -> Result<Self, StackError> {
         let temporary = directory.is_none();
         let path = directory.unwrap_or_else(|| std::env::temp_dir().join(format!("umavez-s3-{}", random_uuid())));
@@ -91,7 +94,8 @@ impl S3 {
         let emulator = if buckets.is_empty() { None } else { Some(access::emulator(&directory.path)?) };
         let (conditional, sequence) = (Mutex::default(), AtomicU64::default());
         let buckets = buckets.to_vec();
-        Ok(Self(Arc::new(Shared { buckets, emulator, directory, queues, bus, clock, conditional, sequence })))
+        let shared = Shared { buckets, emulator, directory, queues, bus, clock, permissions, conditional, sequence };
+        Ok(Self(Arc::new(shared)))
     }
 
     /// Removes what is not to be kept.

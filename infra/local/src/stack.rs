@@ -30,6 +30,7 @@ use crate::functions::{Functions, Logs};
 use crate::gateway::Gateway;
 use crate::model::Model;
 use crate::parts::Parts;
+use crate::permissions::Permissions;
 use crate::queues::Queues;
 use crate::s3::S3;
 use crate::secrets::{self, Secrets};
@@ -91,6 +92,7 @@ struct Shared {
     url: String,
     front_url: String,
     parts: Parts,
+    permissions: Permissions,
     calls: Calls,
     catcher: Catcher,
     email_events: EmailEvents,
@@ -112,6 +114,7 @@ impl Stack {
     pub async fn start(options: Options) -> Result<Self, StackError> {
         let model = template::load(&options.template, &options.parameters)?;
         check(&model)?;
+        let permissions = Permissions::of(&model, access_key)?;
         let directory = binaries::directory()?;
         binaries::check(&model, &directory)?;
         let listener = listen(options.port).await?;
@@ -137,7 +140,7 @@ impl Stack {
         let bus = Bus::new(&model.rules, queues.clone(), clock.clone());
         let email_events = EmailEvents::new(&model.configuration_sets, bus.clone(), clock.clone());
         let objects = state.as_ref().map(StateDirectory::objects);
-        let s3 = S3::start(&model.buckets, objects, queues.clone(), bus, clock.clone())?;
+        let s3 = S3::start(&model.buckets, objects, queues.clone(), bus, clock.clone(), permissions.clone())?;
         let given = options.secrets.as_deref().map(secrets::read_values).transpose()?.unwrap_or_default();
         let put = state.as_ref().map(StateDirectory::secrets);
         let secrets = Secrets::open(&model.secrets, &given, put, clock.clone())?;
@@ -149,11 +152,10 @@ impl Stack {
         let functions = Functions::start(specs.collect(), logs.clone()).await?;
 
         let mut tasks = JoinSet::new();
-        let callers = model.functions.iter().map(|f| (access_key(f), f.binary.clone())).collect();
         let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
         let parts = Parts { functions, dynamo, queues, clock, activity, faults };
         let front = Front {
-            callers,
+            permissions: permissions.clone(),
             parts: parts.clone(),
             catcher: catcher.clone(),
             email_events: email_events.clone(),
@@ -177,6 +179,7 @@ impl Stack {
             url,
             front_url,
             parts,
+            permissions,
             calls,
             catcher,
             email_events,
@@ -215,6 +218,11 @@ impl Stack {
 
     pub fn calls(&self) -> &Calls {
         &self.0.calls
+    }
+
+    /// What the functions may do, what of it they did, and what they were refused.
+    pub fn permissions(&self) -> &Permissions {
+        &self.0.permissions
     }
 
     pub fn faults(&self) -> &Faults {

@@ -21,7 +21,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 pub use self::error::{Problem, TemplateError};
-pub use self::names::{ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK, bucket_arn, configuration_set_arn, secret_name};
+pub use self::names::{
+    ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK, arn_at, bucket_arn, configuration_set_arn, secret_name,
+};
 
 use self::functions::HttpApi;
 use self::intrinsics::Resolver;

@@ -10,8 +10,12 @@ use serde_json::Value;
 use super::statements::{self, Statement};
 use super::{Front, PROVIDER};
 use crate::calls::Needed;
+use crate::catcher::ses::address;
 use crate::s3::{self, Posted, What};
 use crate::template::secret_name;
+
+/// The services whose calls are let through by policies.
+const GRANTED: &[&str] = &["dynamodb", "sqs", "s3", "ses", "secretsmanager"];
 
 /// A call, told apart: who, what, on what.
 pub(super) struct Arrived {
@@ -62,10 +66,10 @@ impl Arrived {
         }
         let (caller, signer) = match &in_url {
             Some(credential) => {
-                (s3::PRESIGNED.to_owned(), Some(front.caller(Signed::from_scope(credential).access_key)))
+                (s3::PRESIGNED.to_owned(), Some(front.permissions.caller(Signed::from_scope(credential).access_key)))
             }
             None if what.operation == "PostObject" && unsigned => (s3::PRESIGNED.to_owned(), None),
-            None => (front.caller(signed.access_key), None),
+            None => (front.permissions.caller(signed.access_key), None),
         };
         let path = request.uri().path_and_query().map_or("", |path| path.as_str()).to_owned();
         Ok(Self {
@@ -112,7 +116,8 @@ impl Arrived {
             };
         }
         let signed = Signed::of(&headers);
-        let (process, caller, service) = (process(&headers), front.caller(signed.access_key), signed.service);
+        let (process, caller, service) =
+            (process(&headers), front.permissions.caller(signed.access_key), signed.service);
         let operation = if service == "ses" { "SendEmail".to_owned() } else { operation(&headers) };
         let request = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let target = target_of(&request);
@@ -123,7 +128,7 @@ impl Arrived {
     /// The caller whose signature a presigned URL or form bears.
     pub(super) fn signer(&self, front: &Front) -> Option<String> {
         let posted = self.object.as_ref().and_then(|object| object.posted.get());
-        posted.map(|posted| front.caller(posted.access_key.clone())).or_else(|| self.signer.clone())
+        posted.map(|posted| front.permissions.caller(posted.access_key.clone())).or_else(|| self.signer.clone())
     }
 
     /// The key of the row that it is about, if it is about one.
@@ -133,19 +138,32 @@ impl Arrived {
         Some(values.filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
     }
 
+    /// Whose policies it needs: the caller's, or those of whoever presigned it.
+    pub(super) fn answers_for(&self) -> &str {
+        self.signer.as_deref().unwrap_or(&self.caller)
+    }
+
+    /// What the policies have to grant before it is carried out. Providers are outside of AWS, and for whom a form speaks
+    /// is known when it is read.
+    pub(super) fn to_be_granted(&self) -> Vec<Needed> {
+        if GRANTED.contains(&self.service.as_str()) { self.needed() } else { Vec::new() }
+    }
+
+    /// What conditions of policies may ask about it.
+    pub(super) fn context(&self) -> Vec<(&'static str, String)> {
+        match self.object.as_ref().and_then(|object| object.what.prefix.clone()) {
+            Some(prefix) => vec![("s3:prefix", prefix)],
+            None if self.service == "ses" => vec![("ses:FromAddress", sender(&self.request).to_owned())],
+            None => Vec::new(),
+        }
+    }
+
     /// What a policy has to grant for it.
     pub(super) fn needed(&self) -> Vec<Needed> {
         match &self.object {
             Some(ForS3 { what, posted, .. }) => posted.get().map_or_else(|| what.needed(), Posted::needed),
             None => actions(&self.service, &self.operation, &self.target, &self.request),
         }
-    }
-}
-
-impl Front {
-    /// Whose access key it is.
-    fn caller(&self, access_key: String) -> String {
-        self.callers.get(&access_key).cloned().unwrap_or(access_key)
     }
 }
 
@@ -222,8 +240,14 @@ fn batched(request: &Value) -> impl Iterator<Item = &str> {
     request["RequestItems"].as_object().into_iter().flatten().map(|(table, _)| table.as_str())
 }
 
+/// The address that a mail is from.
+fn sender(request: &Value) -> &str {
+    address(request["FromEmailAddress"].as_str().unwrap_or_default())
+}
+
 /// What a policy has to grant for a call, each once. A query of an index needs the index; a transaction and a batch of
-/// statements need what their parts need; a batch of messages needs what one of it needs.
+/// statements need what their parts need; a batch of messages needs what one of it needs; a mail needs its sender and the
+/// configuration set that it names.
 fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec<Needed> {
     let needed = |action: &str, on: &str| Needed { action: format!("{service}:{action}"), on: on.to_owned() };
     let mut all: Vec<_> = match operation {
@@ -237,6 +261,11 @@ fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec
         "ExecuteStatement" | "BatchExecuteStatement" | "ExecuteTransaction" => {
             let known = statements::texts(request).into_iter().filter_map(Statement::read);
             known.map(|statement| needed(statement.verb.action(), &statement.on())).collect()
+        }
+        "SendEmail" => {
+            let set = request["ConfigurationSetName"].as_str().map(|set| format!("configuration-set/{set}"));
+            let on = std::iter::once(format!("identity/{}", sender(request))).chain(set);
+            on.map(|on| needed(operation, &on)).collect()
         }
         "BatchGetItem" | "BatchWriteItem" => batched(request).map(|table| needed(operation, table)).collect(),
         _ => vec![needed(operation.strip_suffix("Batch").unwrap_or(operation), target)],

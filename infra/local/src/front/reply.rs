@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::statements::Statement;
 use crate::catcher::Caught;
 use crate::faults::Scripted;
+use crate::permissions::Refusal;
 use crate::s3;
 
 /// Marks a reply that never arrives.
@@ -32,6 +33,24 @@ pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
     let body = body.to_string();
     let headers = [("content-type", "application/x-amz-json-1.0"), ("x-amzn-errortype", kind)];
     (status(status_code), headers, body).into_response()
+}
+
+/// A call that no policy lets through, as the service says it.
+pub(super) fn denied(service: &str, why: &Refusal) -> Response {
+    let message = why.to_string();
+    let more = || json!({"message": message, "Message": message});
+    match service {
+        "s3" => s3::refuse(403, "AccessDenied", &message),
+        "ses" => refusal(403, "AccessDeniedException", more()),
+        // It has kept the code that it had before it spoke JSON.
+        "sqs" => {
+            let mut response = refusal(403, "AccessDeniedException", more());
+            let code = HeaderValue::from_static("AccessDenied;Sender");
+            response.headers_mut().insert("x-amzn-query-error", code);
+            response
+        }
+        _ => refusal(400, "AccessDeniedException", more()),
+    }
 }
 
 /// An error of the service's own, as it says it.

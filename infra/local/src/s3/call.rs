@@ -10,6 +10,8 @@ pub struct What {
     pub operation: &'static str,
     pub bucket: String,
     pub key: String,
+    /// Of a list: what the keys in it begin with, if it says so.
+    pub prefix: Option<String>,
     /// `bucket/key` of what is copied.
     source: Option<String>,
 }
@@ -31,10 +33,12 @@ impl What {
             (false, true) => on_bucket(method, has),
             (false, false) => on_object(method, source.is_some(), has),
         };
-        Self { operation, bucket: decoded(bucket), key: decoded(key), source }
+        let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let prefix = pairs.into_iter().find(|(name, _)| *name == "prefix").map(|(_, value)| decoded(value));
+        Self { operation, bucket: decoded(bucket), key: decoded(key), prefix, source }
     }
 
-    pub(super) fn is_read(&self) -> bool {
+    pub fn is_read(&self) -> bool {
         ["GetObject", "HeadObject"].contains(&self.operation)
     }
 
@@ -46,6 +50,12 @@ impl What {
             "CompleteMultipartUpload" => Some("ObjectCreated:CompleteMultipartUpload"),
             _ => None,
         }
+    }
+
+    /// What a policy has to grant, under which `s3:prefix`, for a reader to be told that there is no such object. Others
+    /// are told that it is not for them.
+    pub fn needed_to_miss(&self) -> (Needed, &str) {
+        (Needed { action: "s3:ListBucket".to_owned(), on: self.bucket.clone() }, &self.key)
     }
 
     /// What a policy has to grant. Objects are named `bucket/key`.

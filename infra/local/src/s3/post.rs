@@ -54,6 +54,11 @@ impl S3 {
         let answer = Answer::of(&form);
         let credential = form.field("x-amz-credential").unwrap_or_default();
         let access_key = credential.split('/').next().unwrap_or_default().to_owned();
+        let posted = Posted { access_key, object: format!("{}/{key}", bucket.name) };
+        let signer = self.0.permissions.caller(posted.access_key.clone());
+        if let Err(refusal) = self.0.permissions.check(&signer, &posted.needed(), &[]) {
+            return refuse(403, "AccessDenied", &refusal.to_string());
+        }
         let headers: Vec<_> = form.fields().filter_map(header).collect();
         let size = Arc::new(AtomicU64::new(0));
         let file = bounded(form, size.clone(), *range.start(), *range.end());
@@ -78,7 +83,7 @@ impl S3 {
         }
         self.created(bucket, &key, "ObjectCreated:Post").await;
         let mut answer = answer.tell(&bucket.name, &key, host, response.headers().get("etag"));
-        answer.extensions_mut().insert(Posted { access_key, object: format!("{}/{key}", bucket.name) });
+        answer.extensions_mut().insert(posted);
         answer
     }
 }

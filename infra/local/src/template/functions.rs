@@ -43,6 +43,7 @@ pub(super) fn function(resource: &Resource, all: &[Resource], api: &mut Option<H
         memory_mb: node.get("MemorySize").map_or(Ok(128), |memory| memory.count())?,
         reserved_concurrency: node.get("ReservedConcurrentExecutions").map(|count| count.count()).transpose()?,
         environment: environment(&node)?,
+        log_group: log_group(&node)?.unwrap_or_else(|| format!("/aws/lambda/{}", resource.name)),
         policies: match node.get("Role") {
             Some(role) => role_statements(by_arn(&role, names::ROLE, all)?)?,
             None => Vec::new(),
@@ -81,6 +82,11 @@ fn environment(node: &Node) -> Result<BTreeMap<String, String>> {
         return Ok(BTreeMap::new());
     };
     variables.entries()?.into_iter().map(|(name, value)| Ok((name.to_owned(), value.text()?))).collect()
+}
+
+fn log_group(node: &Node) -> Result<Option<String>> {
+    let group = node.get("LoggingConfig").and_then(|logging| logging.get("LogGroup"));
+    group.map(|group| group.text()).transpose()
 }
 
 /// `Globals.Function` under a function's own properties, merged as SAM does it: mappings by key, lists one after the

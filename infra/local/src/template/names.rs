@@ -66,8 +66,7 @@ pub(super) fn reference(kind: &str, name: &str) -> String {
 pub(super) fn attribute(kind: &str, name: &str, attribute: &str) -> Option<String> {
     match (kind, attribute) {
         (FUNCTION | TABLE | QUEUE | ROLE | ALARM | RULE | BUCKET, "Arn") => Some(arn(kind, name)),
-        // As CloudFormation gives it: the group and every log stream in it.
-        (LOG_GROUP, "Arn") => Some(format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{name}:*")),
+        (LOG_GROUP, "Arn") => Some(log_group_arn(name)),
         (TABLE, "StreamArn") => Some(stream_arn(name)),
         (QUEUE, "QueueName") => Some(name.to_owned()),
         (QUEUE, "QueueUrl") => Some(reference(kind, name)),
@@ -93,6 +92,24 @@ pub(super) fn arn(kind: &str, name: &str) -> String {
 
 pub fn configuration_set_arn(name: &str) -> String {
     format!("arn:aws:ses:{REGION}:{ACCOUNT}:configuration-set/{name}")
+}
+
+/// The ARN of what a call to a service is on, by the name that the call knows it by: a table or `table/index/name`, a
+/// queue, a secret, a bucket or `bucket/key`, a log group, or with its kind what SES has.
+pub fn arn_at(service: &str, name: &str) -> String {
+    match service {
+        "dynamodb" => arn(TABLE, name),
+        "sqs" => arn(QUEUE, name),
+        "secretsmanager" => arn(SECRET, name),
+        "s3" => bucket_arn(name),
+        "logs" => log_group_arn(name),
+        _ => format!("arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"),
+    }
+}
+
+/// As CloudFormation gives it: the group and every log stream in it.
+fn log_group_arn(name: &str) -> String {
+    format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{name}:*")
 }
 
 /// Names of buckets are everybody's: neither a region nor an account is in them.

@@ -1,0 +1,130 @@
+//! Which of the template's grants the functions used over a whole run of the tests, and what they were refused.
+//!
+//! Each world tells when it ends; the last test binary of `cargo test`, `used_grants`, reads what the others of its run
+//! told. A run is known by the process that started its binaries. A binary that runs only some of its tests tells
+//! nothing: what a part of the tests does not use may well be used.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use umavez_local::binaries;
+use umavez_local::local_parameters::with_local;
+use umavez_local::permissions::Permissions;
+use umavez_local::template::load;
+
+use crate::template;
+
+/// The binaries that run the functions.
+const TELLERS: &[&str] = &["behaviour", "crash_points"];
+const USED: &str = "used";
+const REFUSED: &str = "refused";
+
+/// What a whole run shows.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub granted: usize,
+    /// One line each: the function, the action, and the resource.
+    pub unused: Vec<String>,
+    pub refused: Vec<String>,
+}
+
+/// Tells what the functions of a stack used and, unless its test is about that, what they were refused.
+pub(crate) fn tell(permissions: &Permissions, refusals_are_expected: bool) {
+    static TOLD: LazyLock<Mutex<Option<Told>>> = LazyLock::new(|| Mutex::new(Told::begin()));
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(told) = told.as_mut() else { return };
+    for grant in permissions.grants().iter().filter(|grant| grant.used) {
+        told.add(USED, &line(&grant.function, &grant.action, &grant.resource));
+    }
+    for refusal in permissions.refusals().iter().filter(|_| !refusals_are_expected) {
+        told.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
+    }
+}
+
+/// What the binaries of this run told, if they ran all of their tests.
+pub fn report() -> Option<Report> {
+    let mut told = BTreeSet::new();
+    for teller in TELLERS {
+        let text = fs::read_to_string(directory()?.join(teller)).ok()?;
+        told.extend(text.lines().map(str::to_owned));
+    }
+    let parameters = with_local(Default::default()).ok()?;
+    let model = load(&template(), &parameters).expect("the template loads");
+    let permissions = Permissions::of(&model, |function| function.binary.clone()).expect("the roles are known");
+    let mut report = Report::default();
+    // What Lambda itself uses is used from the start.
+    for grant in permissions.grants() {
+        report.granted += 1;
+        let line = line(&grant.function, &grant.action, &grant.resource);
+        if !grant.used && !told.contains(&format!("{USED} {line}")) {
+            report.unused.push(line);
+        }
+    }
+    let refused = told.iter().filter_map(|line| line.strip_prefix(REFUSED));
+    report.refused = refused.map(|line| line.trim_start().to_owned()).collect();
+    Some(report)
+}
+
+/// The run is over: nothing of it is kept.
+pub fn forget() {
+    if let Some(directory) = directory() {
+        let _ = fs::remove_dir_all(directory);
+    }
+}
+
+struct Told {
+    file: File,
+    lines: BTreeSet<String>,
+}
+
+impl Told {
+    fn begin() -> Option<Self> {
+        let program = std::env::current_exe().ok()?;
+        let name = program.file_stem()?.to_string_lossy().into_owned();
+        let name = name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name);
+        if !TELLERS.contains(&name) || !is_whole(std::env::args().skip(1)) {
+            return None;
+        }
+        let directory = directory()?;
+        fs::create_dir_all(&directory).ok()?;
+        Some(Self { file: File::create(directory.join(name)).ok()?, lines: BTreeSet::new() })
+    }
+
+    fn add(&mut self, kind: &str, line: &str) {
+        let line = format!("{kind} {line}");
+        if !self.lines.contains(&line) {
+            writeln!(self.file, "{line}").expect("what was used is written");
+            self.lines.insert(line);
+        }
+    }
+}
+
+/// Whether these arguments let a test binary run all of its tests. (A runner with a process for each test says which.)
+fn is_whole(mut arguments: impl Iterator<Item = String>) -> bool {
+    if std::env::var_os("CRASH_SCENARIOS").is_some() {
+        return false;
+    }
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--test-threads" | "--color" | "--format" | "--seeds" => {
+                let _value = arguments.next();
+            }
+            "--nocapture" | "--no-capture" | "--show-output" | "--quiet" | "-q" => {}
+            flag if flag.starts_with("--test-threads=") => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn directory() -> Option<PathBuf> {
+    Some(binaries::directory().ok()?.join("used-grants").join(parent_id().to_string()))
+}
+
+fn line(function: &str, action: &str, resource: &str) -> String {
+    format!("{function} {action} {resource}")
+}
