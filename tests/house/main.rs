@@ -1,5 +1,8 @@
 //! Rules of the house that a machine can check.
 
+mod deployment;
+mod variables;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,66 +164,6 @@ fn the_closed_lists_of_codes_are_the_documented_ones() {
     assert_eq!(listed("mailing states", "/components/schemas/MailingStatus/enum"), mailings);
     let entries: BTreeSet<_> = EntryState::ALL.iter().map(|state| state.as_str().to_owned()).collect();
     assert_eq!(listed("entry states", "/components/schemas/MailingEntryStatus/enum"), entries);
-}
-
-#[test]
-fn every_variable_that_is_set_is_read_and_the_other_way_round() {
-    let platform: String = sources("shared/platform/src").into_iter().map(|(_, text)| text).collect();
-    for function in model().functions {
-        let own: String =
-            sources(&format!("functions/{}/src", function.binary)).into_iter().map(|(_, text)| text).collect();
-        for variable in function.environment.keys() {
-            let quoted = format!("\"{variable}\"");
-            assert!(
-                own.contains(&quoted) || platform.contains(&quoted),
-                "{} does not read {variable}",
-                function.binary
-            );
-        }
-        for read in ["required(\"", "text(\"", "optional(\""] {
-            for rest in own.split(&format!("config::{read}")).skip(1) {
-                let variable = rest.split('"').next().unwrap_or_default();
-                assert!(function.environment.contains_key(variable), "{} reads {variable}", function.binary);
-            }
-        }
-    }
-}
-
-#[test]
-fn every_queue_that_is_read_has_a_dead_letter_queue_time_and_partial_failures() {
-    let model = model();
-    for function in &model.functions {
-        for source in &function.queue_sources {
-            assert!(source.partial_failures, "{}", source.id);
-            let queue = model.queues.iter().find(|queue| queue.name == source.queue).expect("a queue of the template");
-            assert!(queue.redrive.as_ref().is_some_and(|(_, receives)| *receives >= 3), "{}", queue.name);
-            assert!(queue.visibility >= function.timeout * 6, "{}", queue.name);
-        }
-        for source in &function.stream_sources {
-            assert!(source.partial_failures && source.bisect, "{}", source.id);
-            assert!(source.on_failure_queue.is_some() && source.max_retries.is_some(), "{}", source.id);
-        }
-    }
-}
-
-#[test]
-fn no_policy_grants_everything() {
-    for function in model().functions {
-        assert!(!function.policies.is_empty(), "{} has policies", function.binary);
-        for statement in &function.policies {
-            for part in ["Action", "Resource"] {
-                let values = match &statement[part] {
-                    serde_json::Value::Array(values) => values.clone(),
-                    value => vec![value.clone()],
-                };
-                for value in values {
-                    let text = value.as_str().expect("a text");
-                    assert!(!text.is_empty() && text != "*", "{}: {part} {text}", function.binary);
-                    assert!(part == "Resource" || !text.contains('*'), "{}: {text}", function.binary);
-                }
-            }
-        }
-    }
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! What the template deploys beside the functions: queues for what fails, alarms that tell of it, logs that end, and roles
+//! that grant no more than they name.
+
+use std::collections::BTreeSet;
+
+use serde_yaml_ng::Value;
+use umavez_local::model::Model;
+
+use crate::model;
+
+/// Resources of a type, by their logical ids, as they stand in the template.
+fn resources(kind: &str) -> Vec<(String, Value)> {
+    let template: Value = serde_yaml_ng::from_str(&umavez_tests::template()).expect("YAML");
+    let all = template["Resources"].as_mapping().expect("resources").clone();
+    let of_kind = all.into_iter().filter(|(_, resource)| resource["Type"] == kind);
+    of_kind.map(|(id, resource)| (id.as_str().expect("a name").to_owned(), resource["Properties"].clone())).collect()
+}
+
+/// What an intrinsic refers to: `Queue` of `!GetAtt Queue.Arn` and of `!Ref Queue`.
+fn referred(value: &Value) -> String {
+    let text = match value {
+        Value::Tagged(tagged) => tagged.value.as_str(),
+        value => value.as_str(),
+    };
+    text.and_then(|text| text.split('.').next()).unwrap_or_default().to_owned()
+}
+
+/// What alarms on this metric watch: the logical ids in their dimensions.
+fn watched(namespace: &str, metric: &str) -> BTreeSet<String> {
+    let alarms = resources("AWS::CloudWatch::Alarm").into_iter().map(|(_, alarm)| alarm);
+    let on_it = alarms.filter(|alarm| alarm["Namespace"] == namespace && alarm["MetricName"] == metric);
+    on_it.map(|alarm| referred(&alarm["Dimensions"][0]["Value"])).collect()
+}
+
+/// The queues that take what others give up.
+fn dead_letter_queues(model: &Model) -> BTreeSet<String> {
+    let redriven = model.queues.iter().filter_map(|queue| queue.redrive.as_ref().map(|(target, _)| target.clone()));
+    let sources = model.functions.iter().flat_map(|function| &function.stream_sources);
+    let names: BTreeSet<_> = redriven.chain(sources.filter_map(|source| source.on_failure_queue.clone())).collect();
+    model.queues.iter().filter(|queue| names.contains(&queue.name)).map(|queue| queue.logical_id.clone()).collect()
+}
+
+#[test]
+fn every_queue_that_is_read_has_a_dead_letter_queue_time_and_partial_failures() {
+    let model = model();
+    for function in &model.functions {
+        for source in &function.queue_sources {
+            assert!(source.partial_failures, "{}", source.id);
+            let queue = model.queues.iter().find(|queue| queue.name == source.queue).expect("a queue of the template");
+            assert!(queue.redrive.as_ref().is_some_and(|(_, receives)| *receives >= 3), "{}", queue.name);
+            assert!(queue.visibility >= function.timeout * 6, "{}", queue.name);
+        }
+        for source in &function.stream_sources {
+            assert!(source.partial_failures && source.bisect, "{}", source.id);
+            assert!(source.on_failure_queue.is_some() && source.max_retries.is_some(), "{}", source.id);
+        }
+    }
+}
+
+#[test]
+fn every_queue_is_read_or_holds_what_failed() {
+    let model = model();
+    let sources = model.functions.iter().flat_map(|function| &function.queue_sources);
+    let read: BTreeSet<_> = sources.map(|source| source.queue.clone()).collect();
+    let dead = dead_letter_queues(&model);
+    for queue in &model.queues {
+        assert_ne!(read.contains(&queue.name), dead.contains(&queue.logical_id), "{}", queue.name);
+    }
+}
+
+#[test]
+fn an_alarm_watches_every_dead_letter_queue_and_the_age_of_every_stream() {
+    let model = model();
+    assert_eq!(watched("AWS/SQS", "ApproximateNumberOfMessagesVisible"), dead_letter_queues(&model));
+    let reads_streams = model.functions.iter().filter(|function| !function.stream_sources.is_empty());
+    let ids: BTreeSet<_> = reads_streams.map(|function| function.logical_id.clone()).collect();
+    assert_eq!(watched("AWS/Lambda", "IteratorAge"), ids);
+}
+
+#[test]
+fn an_alarm_tells_somebody_if_somebody_is_named() {
+    for (id, alarm) in resources("AWS::CloudWatch::Alarm") {
+        let Value::Tagged(actions) = &alarm["AlarmActions"] else { panic!("{id} tells nobody") };
+        assert_eq!(actions.value[0], "HasAlarmTopic", "{id}");
+    }
+}
+
+#[test]
+fn every_function_writes_to_a_log_that_ends() {
+    let groups = resources("AWS::Logs::LogGroup");
+    for (id, group) in &groups {
+        assert!(!group["RetentionInDays"].is_null(), "{id} is kept for ever");
+    }
+    let functions = resources("AWS::Serverless::Function");
+    assert_eq!(functions.len(), model().functions.len());
+    for (id, function) in functions {
+        let group = referred(&function["LoggingConfig"]["LogGroup"]);
+        assert_eq!(group, format!("{id}Logs"), "{id} has a log of its own");
+        assert!(groups.iter().any(|(id, _)| *id == group), "{group} is in the template");
+    }
+}
+
+/// What may stand for more than one thing in a resource: streams of one log, objects under one prefix, and the identities
+/// that the account has, unless the deployment names one.
+fn is_narrow(resource: &str) -> bool {
+    let Some((before, after)) = resource.split_once('*') else { return true };
+    let of_logs = before.contains(":log-group:/") && before.ends_with(':');
+    let of_objects =
+        before.starts_with("arn:aws:s3:::") && before.split_once('/').is_some_and(|(_, key)| !key.is_empty());
+    let of_identities = before.ends_with(":identity/");
+    after.is_empty() && (of_logs || of_objects || of_identities)
+}
+
+#[test]
+fn no_policy_grants_everything() {
+    for function in model().functions {
+        assert!(!function.policies.is_empty(), "{} has policies", function.binary);
+        for statement in &function.policies {
+            for part in ["Action", "Resource"] {
+                let values = match &statement[part] {
+                    serde_json::Value::Array(values) => values.clone(),
+                    value => vec![value.clone()],
+                };
+                for value in values {
+                    let text = value.as_str().expect("a text");
+                    let is_narrow = if part == "Action" { !text.contains('*') } else { is_narrow(text) };
+                    assert!(!text.is_empty() && is_narrow, "{}: {part} {text}", function.binary);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_role_belongs_to_one_function() {
+    let roles: BTreeSet<_> = resources("AWS::IAM::Role").into_iter().map(|(id, _)| id).collect();
+    let functions = resources("AWS::Serverless::Function");
+    let own: BTreeSet<_> = functions.iter().map(|(id, _)| format!("{id}Role")).collect();
+    let named: BTreeSet<_> = functions.iter().map(|(_, function)| referred(&function["Role"])).collect();
+    assert_eq!((&named, &roles), (&own, &own));
+}

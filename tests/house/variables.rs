@@ -1,0 +1,91 @@
+//! The environment: what the template sets is what the code reads, function by function.
+//!
+//! A function reads what its own sources name, and what is read by the constructors of the platform that they call.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{model, sources, without_tests};
+
+/// Lambda sets these, and the SDK's own.
+const OF_LAMBDA: &str = "AWS_";
+
+/// The bodies of the platform's constructors that read the environment, as `Type::name`.
+fn constructors() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for (_, text) in sources("shared/platform/src") {
+        for block in without_tests(&text).split("\nimpl ").skip(1) {
+            let of = block.split([' ', '<']).next().unwrap_or_default();
+            let block = block.split("\n}").next().unwrap_or_default();
+            for function in block.split(" fn ").skip(1) {
+                let name = function.split(['(', '<']).next().unwrap_or_default();
+                if function.contains("config::") || function.contains("::from_env(") {
+                    found.insert(format!("{of}::{name}"), function.replace("Self::", &format!("{of}::")));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// A function's sources, with the constructors that they call, and those that these call.
+fn all_that_is_run(function: &str, constructors: &BTreeMap<String, String>) -> String {
+    let own = sources(&format!("functions/{function}/src"));
+    let mut text: String = own.iter().map(|(_, text)| without_tests(text)).collect();
+    // What every function begins with.
+    let telemetry = sources("shared/platform/src").into_iter().find(|(path, _)| path.ends_with("src/telemetry.rs"));
+    text += without_tests(&telemetry.expect("the platform has telemetry").1);
+    let mut known = BTreeSet::new();
+    loop {
+        let is_called = |name: &&String| {
+            let calls = ["(", ")?", ",", "::<"].iter().any(|end| text.contains(&format!("{name}{end}")));
+            calls && !known.contains(*name)
+        };
+        let Some(name) = constructors.keys().find(is_called).cloned() else { return text };
+        text += &constructors[&name];
+        known.insert(name);
+    }
+}
+
+/// The names in quotes that a text gives to the configuration, or that are variables elsewhere.
+fn variables(text: &str, anywhere: &BTreeSet<String>) -> BTreeSet<String> {
+    let is_name = |word: &&str| {
+        !word.is_empty()
+            && word.chars().all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
+    };
+    let mut found = BTreeSet::new();
+    for way in ["config::required(\"", "config::text(\"", "config::optional(\""] {
+        let calls = text.split(way).skip(1);
+        found.extend(calls.filter_map(|rest| rest.split('"').next()).filter(is_name).map(str::to_owned));
+    }
+    let quoted = text.split('"').filter(is_name).map(str::to_owned);
+    found.extend(quoted.filter(|word| anywhere.contains(word)));
+    found.retain(|name| !name.starts_with(OF_LAMBDA));
+    found
+}
+
+#[test]
+fn every_variable_that_is_set_is_read_and_the_other_way_round() {
+    let model = model();
+    let constructors = constructors();
+    let anywhere: BTreeSet<_> =
+        model.functions.iter().flat_map(|function| function.environment.keys().cloned()).collect();
+    for function in &model.functions {
+        let read = variables(&all_that_is_run(&function.binary, &constructors), &anywhere);
+        let set: BTreeSet<_> = function.environment.keys().cloned().collect();
+        let (unread, unset): (Vec<_>, Vec<_>) = (set.difference(&read).collect(), read.difference(&set).collect());
+        assert!(unread.is_empty() && unset.is_empty(), "{}: unread {unread:?}, unset {unset:?}", function.binary);
+    }
+}
+
+#[test]
+fn a_variable_is_found_wherever_it_is_read() {
+    let constructors = constructors();
+    assert!(constructors["Messages::from_env"].contains("OUTBOUND_TABLE"));
+    let of_worker = all_that_is_run("conversation-worker", &constructors);
+    let anywhere = ["CONVERSATIONS_QUEUE", "LOG_LEVEL", "LINK_SECRET"].map(str::to_owned);
+    let read = variables(&of_worker, &anywhere.into());
+    for name in ["CONVERSATIONS_QUEUE", "CONVERSATIONS_TABLE", "MESSAGE_RETENTION_DAYS", "LOG_LEVEL", "RESPONDER_URL"] {
+        assert!(read.contains(name), "{name}");
+    }
+    assert!(!read.contains("LINK_SECRET"));
+}
