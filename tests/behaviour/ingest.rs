@@ -15,27 +15,27 @@ fn link(url: &str) -> Value {
     json!({"text": url, "source": {"chat_id": 42, "message_id": 1}})
 }
 
-fn newsletter(message_id: Option<&str>, date: Option<&str>) -> Value {
+pub fn newsletter(message_id: Option<&str>, date: Option<&str>) -> Value {
     let source = json!({"message_id": message_id, "date": date});
     json!({"raw_text": "hi", "from": "News <news@example.com>", "subject": "[Weekly] The Digest",
         "content_type": "newsletter", "source": source})
 }
 
-async fn put(world: &World, path: &str, body: &Value) -> Answer {
+pub async fn put(world: &World, path: &str, body: &Value) -> Answer {
     world.send(world.request(Method::PUT, path).bearer_auth(KEY).json(body)).await
 }
 
-async fn patch(world: &World, path: &str, body: &Value) -> Answer {
+pub async fn patch(world: &World, path: &str, body: &Value) -> Answer {
     world.send(world.request(Method::PATCH, path).bearer_auth(KEY).json(body)).await
 }
 
-async fn ingest(world: &World, source: &str, body: &Value) -> Value {
+pub async fn ingest(world: &World, source: &str, body: &Value) -> Value {
     let answer = world.post(&format!("/ingest/{source}"), body).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body
 }
 
-async fn entries(world: &World, table: &str) -> usize {
+pub async fn entries(world: &World, table: &str) -> usize {
     world.rows(table).await.iter().filter(|row| row["kind"] == "entry").count()
 }
 
@@ -262,18 +262,18 @@ async fn what_is_wrong_is_named_and_nothing_is_written() {
 
 // Backfills.
 
-fn lines(count: i64) -> String {
+pub fn lines(count: i64) -> String {
     let lines: Vec<_> = (1..=count).map(|n| thought(n, &format!("linha {n}")).to_string()).collect();
     lines.join("\n")
 }
 
-async fn backfill(world: &World, key: &str, body: &Value) -> String {
+pub async fn backfill(world: &World, key: &str, body: &Value) -> String {
     let answer = world.post_with_key(key, "/backfills", body).await;
     assert_eq!(answer.status, 202, "{}", answer.body);
     answer.text("/backfill_id")
 }
 
-async fn job(world: &World, id: &str) -> Value {
+pub async fn job(world: &World, id: &str) -> Value {
     let answer = world.get(&format!("/backfills/{id}")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body

@@ -11,6 +11,7 @@ use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Finished, Mailings, ShardTurn, Taken};
+use umavez_platform::store::Write;
 use umavez_tests::{Expected, World, play_with};
 
 use crate::mailings::{content_without_columns, entries, mailing, order, recipients, sending, upload, upload_to};
@@ -250,6 +251,34 @@ async fn a_sender_that_waits_for_ses_keeps_its_lease() {
         assert_eq!(shards[0]["lease_epoch"], 1, "nobody else had it: {shards:?}");
         assert_eq!(mailing(world, &id).await["counts"]["sent"], 21);
         assert!(recipients(world).values().all(|times| *times == 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_two_shards_that_a_lane_has_the_one_that_ends_leaves_it_to_the_other() {
+    const RECIPIENTS: usize = 100;
+    play_with(rate(20, RECIPIENTS), async |world| {
+        // Wide rows: four shards, of which the first and the last share a lane.
+        let rows: String = (0..RECIPIENTS).map(|n| format!("user{n}@example.com,{}\n", "x".repeat(2_000))).collect();
+        let id = upload(world, "a.csv", &format!("email,note\n{rows}"), &content_without_columns()).await;
+        until_sent(world, 5).await;
+        let table = world.stack.output("MailingsTable").expect("a table").to_owned();
+        let mailings = Mailings { store: world.store.clone(), table };
+        let known = MailingId::parse(&id).expect("an id");
+        let seen = mailings.shard(&world.invocation(), &known, 3).await.expect("an answer").expect("a fourth shard");
+        assert!(!seen.is_handed_over(), "its lane has another");
+        // Handed over all the same, as by whoever saw the lane at another moment.
+        let mut after = seen.clone();
+        after.hand_over(None, None, world.now());
+        let write = Write::changes(&mailings.table, keys::mailing_shard(&known, 3), &seen, &after).expect("a write");
+        world.store.write(&world.invocation(), write).await.expect("written");
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "COMPLETED");
+        assert!(recipients(world).len() == RECIPIENTS && recipients(world).values().all(|times| *times == 1));
+        let checked = |call: &Call| call.actions.iter().any(|needed| needed.action == "dynamodb:ConditionCheckItem");
+        let calls = world.stack.calls().since(0);
+        assert!(calls.iter().any(|call| call.caller == "mailing-sender" && checked(call)), "one relied on the other");
     })
     .await;
 }

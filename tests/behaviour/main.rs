@@ -3,11 +3,13 @@
 mod access;
 mod conversations;
 mod conversations_course;
+mod dead_letters;
 mod downsells;
 mod downsells_admin;
 mod faults;
 mod http;
 mod ingest;
+mod ingest_schemas;
 mod intents;
 mod intents_expiry;
 mod intents_options;

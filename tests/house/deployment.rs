@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_yaml_ng::Value;
 use umavez_local::model::Model;
+use umavez_local::permissions::Permissions;
 
 use crate::model;
 
@@ -128,6 +129,17 @@ fn no_policy_grants_everything() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn no_grant_stands_twice() {
+    let permissions = Permissions::of(&model(), |function| function.binary.clone()).expect("roles that are known");
+    // They are in order.
+    for pair in permissions.grants().windows(2) {
+        let [one, other] = pair else { continue };
+        let same = (&one.function, &one.action, &one.resource) == (&other.function, &other.action, &other.resource);
+        assert!(!same, "{} may {} twice on {}", one.function, one.action, one.resource);
     }
 }
 

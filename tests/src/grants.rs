@@ -32,15 +32,15 @@ pub struct Report {
     pub refused: Vec<String>,
 }
 
-/// Tells what the functions of a stack used and, unless its test is about that, what they were refused.
-pub(crate) fn tell(permissions: &Permissions, refusals_are_expected: bool) {
+/// Tells what the functions of a stack used, and what they were refused.
+pub(crate) fn tell(permissions: &Permissions) {
     static TOLD: LazyLock<Mutex<Option<Told>>> = LazyLock::new(|| Mutex::new(Told::begin()));
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(told) = told.as_mut() else { return };
     for grant in permissions.grants().iter().filter(|grant| grant.used) {
         told.add(USED, &line(&grant.function, &grant.action, &grant.resource));
     }
-    for refusal in permissions.refusals().iter().filter(|_| !refusals_are_expected) {
+    for refusal in permissions.refusals() {
         told.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
     }
 }

@@ -300,7 +300,10 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        grants::tell(self.stack.permissions(), self.refusals_are_expected);
+        // A test about refusals calls as functions do not.
+        if !self.refusals_are_expected {
+            grants::tell(self.stack.permissions());
+        }
     }
 }
 
