@@ -1,5 +1,5 @@
-//! The one way from the functions to the world: every call to AWS and to a provider passes here, is known by its caller,
-//! counted, and answered by the emulator that it is for.
+//! The one way from the functions to the world: every call to AWS and to a provider passes here, is known by its caller, let
+//! through if the policies of its role say so, counted, and answered by the emulator that it is for.
 //!
 //! A caller is known by its access key and its session token. Providers take neither, so their base URLs carry both:
 //! `http://provider.local/telegram` in a function's environment becomes `http://front/_provider/<caller>@<token>/telegram`.

@@ -270,6 +270,10 @@ fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec
         "BatchGetItem" | "BatchWriteItem" => batched(request).map(|table| needed(operation, table)).collect(),
         _ => vec![needed(operation.strip_suffix("Batch").unwrap_or(operation), target)],
     };
+    // What cannot be read needs what nobody is granted.
+    if all.is_empty() {
+        all.push(needed(operation, target));
+    }
     all.sort();
     all.dedup();
     all
@@ -348,6 +352,12 @@ mod tests {
         let batch = json!({"Statements": statements.map(|text| json!({"Statement": text}))});
         let expected = [needed("dynamodb:PartiQLInsert", "a"), needed("dynamodb:PartiQLUpdate", "b")];
         assert_eq!(actions("dynamodb", "BatchExecuteStatement", "a+b", &batch), expected);
+        let unreadable = json!({"Statement": "nonsense"});
+        let expected = [needed("dynamodb:ExecuteStatement", "")];
+        assert_eq!(actions("dynamodb", "ExecuteStatement", "", &unreadable), expected);
+        let mail = json!({"FromEmailAddress": "Ana <a@b.co>", "ConfigurationSetName": "set"});
+        let expected = [needed("ses:SendEmail", "configuration-set/set"), needed("ses:SendEmail", "identity/a@b.co")];
+        assert_eq!(actions("ses", "SendEmail", "", &mail), expected);
         let keys = json!({"RequestItems": {"a": {}, "b": {}}});
         let expected = [needed("dynamodb:BatchGetItem", "a"), needed("dynamodb:BatchGetItem", "b")];
         assert_eq!(actions("dynamodb", "BatchGetItem", "a+b", &keys), expected);
