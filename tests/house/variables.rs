@@ -9,10 +9,18 @@ use crate::{model, sources, without_tests};
 /// Lambda sets these, and the SDK's own.
 const OF_LAMBDA: &str = "AWS_";
 
-/// The bodies of the platform's constructors that read the environment, as `Type::name`.
+/// The bodies of the platform's constructors that read the environment, as `Type::name` or `module::name`.
 fn constructors() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for (_, text) in sources("shared/platform/src") {
+    for (path, text) in sources("shared/platform/src") {
+        let module = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        for function in without_tests(&text).split("\npub fn ").skip(1) {
+            let body = function.split("\n}").next().unwrap_or_default();
+            let name = function.split(['(', '<']).next().unwrap_or_default();
+            if body.contains("config::") || body.contains("::from_env(") {
+                found.insert(format!("{module}::{name}"), body.to_owned());
+            }
+        }
         for block in without_tests(&text).split("\nimpl ").skip(1) {
             let of = block.split([' ', '<']).next().unwrap_or_default();
             let block = block.split("\n}").next().unwrap_or_default();
