@@ -379,7 +379,7 @@ impl View {
         };
         Self {
             now: 0,
-            charges: bare_charges(charges),
+            charges: bare_charges(*charges),
             transaction: None,
             offers: [const { None }; PLACES],
             slots: [None; 2],
@@ -418,8 +418,8 @@ impl View {
         let known = self.transaction.as_deref();
         match charges::created(&self.charges, known, &CHARGE, at(CHARGES_END), self.time()) {
             Told::New { charges, transaction } => Some(Self {
-                charges: bare_charges(charges),
-                transaction: Some(bare_transaction(transaction)),
+                charges: bare_charges(*charges),
+                transaction: Some(bare_transaction(*transaction)),
                 ..self.clone()
             }),
             _ => None,
@@ -635,15 +635,15 @@ impl World {
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
         self.tellers[n] = Some(match told {
             Told::Another => unreachable!("there is one contact"),
-            // Nothing follows from the expiry of what was paid.
+            // The expiry of what was paid tells how the offers of that payment stand; it is left out here.
             Told::Known(ChargeStatus::Paid) if n == 2 => Teller::Answered,
             Told::Known(_) => Teller::Told,
             Told::New { .. } if !as_read => Teller::Waits,
             Told::New { charges, transaction } => {
-                let before = self.view.transaction.replace(bare_transaction(transaction));
+                let before = self.view.transaction.replace(bare_transaction(*transaction));
                 let status = |row: &Option<Row<TransactionRow>>| row.as_ref().map(|row| row.status);
                 self.broken.moved_backwards |= status(&before) > status(&self.view.transaction);
-                self.view.charges = bare_charges(charges);
+                self.view.charges = bare_charges(*charges);
                 Teller::Told
             }
         });

@@ -197,11 +197,17 @@ pub struct Charge<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
     /// Write both.
-    New { charges: ChargesRow, transaction: TransactionRow },
+    New { charges: Box<ChargesRow>, transaction: Box<TransactionRow> },
     /// It was known; the charge stands as it stood.
     Known(ChargeStatus),
     /// The transaction is somebody else's.
     Another,
+}
+
+impl Told {
+    fn of(charges: ChargesRow, transaction: TransactionRow) -> Self {
+        Self::New { charges: Box::new(charges), transaction: Box::new(transaction) }
+    }
 }
 
 /// A charge was made. What is known to be over stays over.
@@ -220,10 +226,10 @@ pub fn created(
             let transaction = TransactionRow::moved(None, of, ChargeStatus::Unpaid, now);
             let kept = Timestamp::max(open_until, now).plus_days(KEEP_DAYS).seconds();
             let open_until_ms = Some(open_until.millis());
-            Told::New {
-                charges: charges.created(of.transaction_id, open_until, now),
-                transaction: TransactionRow { open_until: open_until_ms, expires_at: Some(kept), ..transaction },
-            }
+            Told::of(
+                charges.created(of.transaction_id, open_until, now),
+                TransactionRow { open_until: open_until_ms, expires_at: Some(kept), ..transaction },
+            )
         }
     }
 }
@@ -237,7 +243,7 @@ pub fn paid(charges: &ChargesRow, known: Option<&TransactionRow>, of: &Charge<'_
             let charges = charges.paid(of.transaction_id, now);
             let transaction = TransactionRow::moved(known, of, ChargeStatus::Paid, now);
             let transaction = TransactionRow { pay_epoch: Some(charges.pay_epoch), ..transaction };
-            Told::New { charges, transaction }
+            Told::of(charges, transaction)
         }
     }
 }
@@ -250,7 +256,7 @@ pub fn expired(charges: &ChargesRow, known: &TransactionRow, now: Timestamp) -> 
     }
     let of = Charge { bot, telegram_id, transaction_id: &known.transaction_id };
     let transaction = TransactionRow::moved(Some(known), &of, ChargeStatus::Expired, now);
-    Told::New { charges: charges.without(&known.transaction_id, now), transaction }
+    Told::of(charges.without(&known.transaction_id, now), transaction)
 }
 
 /// A transaction that expired before anybody told of it.
@@ -278,7 +284,7 @@ mod tests {
 
     fn both(told: Told) -> (ChargesRow, TransactionRow) {
         match told {
-            Told::New { charges, transaction } => (charges, transaction),
+            Told::New { charges, transaction } => (*charges, *transaction),
             other => panic!("{other:?}"),
         }
     }

@@ -22,12 +22,15 @@ pub struct Board {
     pub downsells: HashMap<u64, DownsellRow>,
 }
 
+/// When it was read, and the bot if there is one.
+type ReadBot = (Instant, Option<Arc<BotRow>>);
+
 #[derive(Debug)]
 pub struct Boards {
     pub downsells: Downsells,
     /// Each of the invocation that read it: what is changed counts from the next delivery on.
     boards: Mutex<HashMap<String, (String, Arc<Board>)>>,
-    bots: Mutex<HashMap<String, (Instant, Option<Arc<BotRow>>)>>,
+    bots: Mutex<HashMap<String, ReadBot>>,
 }
 
 impl Boards {

@@ -60,7 +60,7 @@ impl Downsells {
                         self.charges_write(before.as_ref(), &charges)?,
                         self.transaction_write(known.as_ref(), &transaction)?,
                     ];
-                    (writes, Some(charges))
+                    (writes, Some(*charges))
                 }
             };
             let asked = Asked {

@@ -51,7 +51,7 @@ pub(in crate::downsells) fn open(transactions: &[&str]) -> ChargesRow {
     transactions.iter().fold(ChargesRow::none("loja", 7, now()), |charges, transaction_id| {
         let of = Charge { bot: "loja", telegram_id: 7, transaction_id };
         match created(&charges, None, &of, minutes(60), now()) {
-            Told::New { charges, .. } => charges,
+            Told::New { charges, .. } => *charges,
             other => panic!("{other:?}"),
         }
     })
@@ -59,7 +59,7 @@ pub(in crate::downsells) fn open(transactions: &[&str]) -> ChargesRow {
 
 pub(in crate::downsells) fn after_payment(charges: &ChargesRow, transaction_id: &str) -> ChargesRow {
     match paid(charges, None, &Charge { bot: "loja", telegram_id: 7, transaction_id }, now()) {
-        Told::New { charges, .. } => charges,
+        Told::New { charges, .. } => *charges,
         other => panic!("{other:?}"),
     }
 }
