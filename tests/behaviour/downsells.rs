@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::time::Timestamp;
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_tests::{Answer, KEY, Setup, World, play, play_with};
@@ -343,8 +344,8 @@ async fn what_was_switched_off_or_deleted_meanwhile_is_not_sent() {
 }
 
 #[tokio::test]
-async fn whoever_blocked_the_bot_fails_once_and_is_skipped_from_then_on() {
-    play_with(sending(0), async |world| {
+async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_start() {
+    play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true})).await;
         let blocked = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
@@ -357,6 +358,11 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_from_then_on() {
         seconds(world, 70).await;
         let skipped = &queue(world).await[0];
         assert_eq!((&skipped["status"], &skipped["cancel_reason"]), (&json!("skipped"), &json!("blocked")));
+        // Who presses start has lifted the block.
+        starts(world, CHAT, 1).await;
+        charged(world, "tx-3").await;
+        seconds(world, 70).await;
+        assert_eq!(queue(world).await[0]["status"], "sent");
     })
     .await;
 }
@@ -591,6 +597,30 @@ async fn a_charge_that_an_offer_gains_while_it_waits_for_its_slot_does_not_end_i
         world.drain().await;
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["transaction_id"]), (&json!("sent"), &json!("tx-1")), "{offer}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bot_writes_no_faster_than_its_row_says_whatever_its_token_is_called() {
+    play_with(sending(3), async |world| {
+        let slow = json!({"slug": "loja", "token_ref": "default", "messages_per_second": 1});
+        assert_eq!(world.post("/api/admin/bots", &slow).await.status, 201);
+        let body = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1, "after_pix": true});
+        assert_eq!(world.post("/api/admin/bots/loja/downsells", &body).await.status, 201);
+        for person in 0..3 {
+            let charge =
+                json!({"bot_slug": "loja", "telegram_id": CHAT + person, "transaction_id": format!("tx-{person}")});
+            assert_eq!(gateway(world, "pix-created", &charge).await.body["scheduled"], 1);
+        }
+        seconds(world, 90).await;
+        let sent = world.stack.catcher().sent(Some("telegram"), None);
+        let mut at: Vec<_> = sent.iter().filter_map(|sent| Timestamp::parse(&sent.at)).map(Timestamp::millis).collect();
+        at.sort_unstable();
+        assert_eq!(at.len(), 3);
+        let apart: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        // A call follows its slot by as long as the writes before it take.
+        assert!(apart.iter().sum::<i64>() >= 1_500, "{apart:?} ms apart");
     })
     .await;
 }

@@ -38,7 +38,7 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         }
         Created::Replayed(row) => Ok(answer(201, &row)?.replayed()),
         Created::KeyReused => {
-            let detail = "there was a downsell from a request with this Idempotency-Key and another body";
+            let detail = "this Idempotency-Key was used for another downsell, or for one that was deleted since";
             Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
         }
         Created::TooMany => {

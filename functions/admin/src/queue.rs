@@ -17,10 +17,12 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let bot = crate::bot(deps, invocation, request).await?;
     let mut errors = Vec::new();
     let telegram_id = number(request, "telegram_id", &mut errors);
-    let is_id = |id: &str| OfferId::parse(id).is_some();
+    // Only what a page gave: the very text of a time and an id.
     let is_place = |place: &str| match telegram_id {
-        Some(_) => place.strip_prefix(keys::OFFER_PREFIX).is_some_and(is_id),
-        None => keys::time_of(place).is_some_and(|at| at.millis() > 0) && place.split('#').nth(1).is_some_and(is_id),
+        Some(_) => place.strip_prefix(keys::OFFER_PREFIX).is_some_and(|id| OfferId::parse(id).is_some()),
+        None => place.split_once('#').and_then(|(_, id)| OfferId::parse(id)).is_some_and(|id| {
+            keys::time_of(place).is_some_and(|at| at.millis() > 0 && keys::at_time(at, id.as_str()) == place)
+        }),
     };
     let of = QueuePageOf {
         telegram_id,

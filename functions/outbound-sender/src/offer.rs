@@ -81,7 +81,14 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         Err(wait) => return Ok(Round::Over(wait)),
     };
     let to = offer.telegram_id.to_string();
-    let lane = lane(offer, &bot.token_ref, &to, invocation);
+    let lane = Lane {
+        channel: Channel::Telegram,
+        sender: &bot.token_ref,
+        to: &to,
+        priority: Priority::Downsell,
+        waited_ms: invocation.current().millis() - offer.scheduled_at.millis(),
+        rates: bot.rates(deps.rates.of(Channel::Telegram)),
+    };
     if let Grant::Later(at) = tokens::take(deps, invocation, &lane).await? {
         return later("rate_limited", at);
     }
@@ -113,11 +120,6 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
 fn gate(board: &Board, seen: &Seen, now: Timestamp) -> Gate {
     let downsell = board.downsells.get(&seen.offer.downsell_id);
     seen.offer.gate(board.bot.as_ref(), downsell, seen.charges.as_ref(), now)
-}
-
-fn lane<'a>(offer: &OfferRow, sender: &'a str, to: &'a str, invocation: &Invocation) -> Lane<'a> {
-    let waited_ms = invocation.current().millis() - offer.scheduled_at.millis();
-    Lane { channel: Channel::Telegram, sender, to, priority: Priority::Downsell, waited_ms }
 }
 
 fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {

@@ -82,7 +82,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Ok(credential) => credential,
         Err(wait) => return Ok(Round::Over(wait)),
     };
-    let slot = match tokens::take(deps, invocation, &lane(row, invocation)).await? {
+    let slot = match tokens::take(deps, invocation, &lane(deps, invocation, row).await).await? {
         Grant::At(slot) => slot,
         Grant::Later(at) => return later("rate_limited", at),
     };
@@ -155,9 +155,15 @@ async fn attempt_once(
     deps.providers.send(&way, content, credential, attempt, left).await
 }
 
-fn lane<'a>(row: &'a MessageRow, invocation: &Invocation) -> Lane<'a> {
+/// A sender that is a bot's name has the bot's own limits.
+async fn lane<'a>(deps: &Deps, invocation: &Invocation, row: &'a MessageRow) -> Lane<'a> {
     let waited_ms = invocation.current().millis() - row.due_since().millis();
-    Lane { channel: row.channel, sender: &row.sender, to: &row.to, priority: row.priority, waited_ms }
+    let of_channel = deps.rates.of(row.channel);
+    let rates = match row.channel {
+        Channel::Telegram => deps.boards.rates(invocation, &row.sender, of_channel).await,
+        _ => of_channel,
+    };
+    Lane { channel: row.channel, sender: &row.sender, to: &row.to, priority: row.priority, waited_ms, rates }
 }
 
 /// Parks what was limited, and writes the outcome.
@@ -171,7 +177,7 @@ async fn finish(
     let attempt = made.attempt;
     let now = invocation.current();
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
-        tokens::park(deps, invocation, &lane(row, invocation), scope, retry_after_ms).await;
+        tokens::park(deps, invocation, &lane(deps, invocation, row).await, scope, retry_after_ms).await;
     }
     if let Outcome::Transient { code } = outcome
         && code.ends_with("_unauthorized")

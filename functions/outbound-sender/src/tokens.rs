@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use umavez_domain::keys::{self, Key};
 use umavez_domain::outbound::limiter::{ADDRESS_REACH_MS, Limit, reach_ms};
+use umavez_domain::outbound::rates::Rates;
 use umavez_domain::outbound::{Channel, Priority, ThrottleScope};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
@@ -18,13 +19,15 @@ pub struct Lane<'a> {
     pub to: &'a str,
     pub priority: Priority,
     pub waited_ms: i64,
+    /// Of the sender and of the address.
+    pub rates: Rates,
 }
 
 /// Takes a slot of the address and one of the sender, and waits for them. The address comes first: a slot that is not
 /// used is lost, and there are many addresses.
 pub async fn take(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>) -> Result<Grant, StoreError> {
     let mut last = Grant::At(invocation.current());
-    for (key, limit, reach) in buckets(deps, invocation, lane).await {
+    for (key, limit, reach) in buckets(lane) {
         last = deps.limiter.grant(invocation, &key, limit, reach).await?;
         let Grant::At(slot) = last else { break };
         if let Ok(wait) = u64::try_from(slot.millis() - invocation.current().millis()) {
@@ -47,14 +50,11 @@ pub async fn park(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>, scope: 
 }
 
 /// Each with its limit and how far ahead a slot of it may be.
-async fn buckets(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>) -> Vec<(Key, Limit, i64)> {
-    let mut rates = deps.rates.of(lane.channel);
-    if lane.channel == Channel::Telegram {
-        rates = deps.boards.rates(invocation, lane.sender, rates).await;
-    }
+fn buckets(lane: &Lane<'_>) -> Vec<(Key, Limit, i64)> {
     let reach = reach_ms(lane.priority, lane.waited_ms);
-    let of_address = rates.of_address(lane.channel, lane.to).map(|limit| (chat_bucket(lane), limit, ADDRESS_REACH_MS));
-    of_address.into_iter().chain([(sender_bucket(lane), rates.sender, reach)]).collect()
+    let of_address =
+        lane.rates.of_address(lane.channel, lane.to).map(|limit| (chat_bucket(lane), limit, ADDRESS_REACH_MS));
+    of_address.into_iter().chain([(sender_bucket(lane), lane.rates.sender, reach)]).collect()
 }
 
 /// An account has one limit for mail, whoever it is from.

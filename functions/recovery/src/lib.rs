@@ -217,7 +217,10 @@ async fn recover_downsells(deps: &Deps, invocation: &Invocation, counts: &mut Co
                         tell::changed(invocation, &offer);
                     }
                     Ok(downsells::Woken::Ended(offers)) => offers.iter().for_each(|o| tell::changed(invocation, o)),
-                    Err(_) => counts.failed += 1,
+                    Err(error) => {
+                        tracing::error!(event = "NOT_RECOVERED", cause = %error, request_id = invocation.request_id);
+                        counts.failed += 1;
+                    }
                 }
             }
             if last_page {

@@ -16,6 +16,7 @@ use umavez_platform::conversations::{Conversations, Webhooks};
 use umavez_platform::downsells::Downsells;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
+use umavez_platform::outbound::Suppressions;
 use umavez_platform::store::Store;
 
 const TELEGRAM: &str = "POST /webhooks/telegram/{bot}";
@@ -41,6 +42,7 @@ pub const ROUTES: &[Route] = &[
 pub struct Deps {
     pub conversations: Conversations,
     pub downsells: Downsells,
+    pub suppressions: Suppressions,
     pub webhooks: Webhooks,
 }
 
@@ -49,7 +51,8 @@ impl Deps {
         let aws = Aws::from_env()?;
         let store = Store::new(aws.dynamodb());
         let (conversations, downsells) = (Conversations::from_env(&store)?, Downsells::from_env(&store)?);
-        Ok(Self { conversations, downsells, webhooks: Webhooks::from_env(&aws)? })
+        let suppressions = Suppressions { store, table: downsells.outbound_table.clone() };
+        Ok(Self { conversations, downsells, suppressions, webhooks: Webhooks::from_env(&aws)? })
     }
 }
 

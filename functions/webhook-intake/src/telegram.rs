@@ -9,6 +9,8 @@ use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::downsells::start::{self, Start};
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::{Asked, Trigger};
+use umavez_domain::outbound::Channel;
+use umavez_domain::outbound::telegram::code;
 use umavez_domain::webhooks::WebhookSecrets;
 use umavez_platform::downsells::tell;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -58,6 +60,9 @@ async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &St
         meta: meta.as_deref(),
         keep_days: deps.downsells.keep_days,
     };
+    // Who presses start has not blocked the bot, or not any more.
+    let to = start.telegram_id.to_string();
+    deps.suppressions.lift(invocation, Channel::Telegram, &to, code::BOT_BLOCKED).await?;
     let triggered = deps.downsells.started(invocation, &asked).await?;
     tell::triggered(invocation, &triggered);
     let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.told;

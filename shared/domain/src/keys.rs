@@ -374,8 +374,11 @@ pub fn charges(contact: &ContactId) -> Key {
 
 /// The row that holds "one pending offer" of a downsell.
 pub fn offer_slot(contact: &ContactId, downsell_id: u64) -> Key {
-    Key { pk: contact_partition(contact), sk: format!("SLOT#{downsell_id:010}") }
+    Key { pk: contact_partition(contact), sk: format!("{OFFER_SLOT_PREFIX}{downsell_id:010}") }
 }
+
+/// What the sort keys of slots begin with.
+pub const OFFER_SLOT_PREFIX: &str = "SLOT#";
 
 /// What the sort keys of offers begin with.
 pub const OFFER_PREFIX: &str = "OFFER#";
@@ -399,10 +402,15 @@ pub fn contact_of(key: &Key) -> Option<(ContactId, OfContact)> {
     let row = match key.sk.strip_prefix(OFFER_PREFIX) {
         Some(id) => OfContact::Offer(OfferId::parse(id)?),
         None if key.sk == "CHARGES" => OfContact::Charges,
-        None if key.sk.starts_with("SLOT#") => OfContact::Slot,
+        None if key.sk.starts_with(OFFER_SLOT_PREFIX) => OfContact::Slot,
         None => return None,
     };
     Some((contact, row))
+}
+
+/// A bot's offers are listed in as many partitions as the index by time has for one thing.
+pub fn offers_of_bot(slug: &str, shard: u32) -> String {
+    format!("{slug}#{shard}")
 }
 
 /// The row of a transaction: an expiry names nothing else. Ids are foreign, so they are hashed.

@@ -70,7 +70,10 @@ where
         while let Some(handed) = handed.next().await {
             match handed {
                 Ok(mine) => swept.emitted += u64::from(mine),
-                Err(_) => swept.failed += 1,
+                Err(error) => {
+                    tracing::error!(event = "NOT_HANDED_OVER", cause = %error, request_id = invocation.request_id);
+                    swept.failed += 1;
+                }
             }
         }
         if last_page {

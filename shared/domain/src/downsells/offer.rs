@@ -50,7 +50,6 @@ codes! {
         Expired = "expired",
         /// Its downsell was deleted.
         Deleted = "deleted",
-        Operator = "operator",
         NoUnpaidPix = "no_unpaid_pix",
         Inactive = "inactive",
         /// The address is on the suppression list.

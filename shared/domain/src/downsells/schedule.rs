@@ -21,7 +21,7 @@ codes! {
     }
 }
 
-/// Everything about one contact, as it was read.
+/// What is known of one contact, as it was read: its charges, its slots with their offers, and the events that were asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Contact {
     pub charges: Option<ChargesRow>,
@@ -58,7 +58,15 @@ pub struct Asked<'a> {
     pub keep_days: i64,
 }
 
+/// Events that were refused are known for as long as anybody tells of them again.
+const REFUSED_DAYS: i64 = 8;
+
 impl Asked<'_> {
+    /// The offers that this trigger could make.
+    pub fn events(&self, downsells: &[DownsellRow]) -> Vec<OfferId> {
+        downsells.iter().map(|downsell| OfferId::of(&self.event_id(downsell.id))).collect()
+    }
+
     /// No wall clock in it: the same event is the same offer whenever it is told.
     fn event_id(&self, downsell_id: u64) -> String {
         format!("{}:{}:{downsell_id}:{}:{}", self.bot, self.telegram_id, self.trigger, self.source)
@@ -141,7 +149,7 @@ fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Times
         by: by.map(|offer| offer.id.clone()),
         correlation_id: asked.correlation_id.to_owned(),
         created_at: now,
-        expires_at: now.plus_days(asked.keep_days).seconds(),
+        expires_at: now.plus_days(asked.keep_days.min(REFUSED_DAYS)).seconds(),
     };
     let mut stale = None;
     if let Some(pending) = contact.pending(downsell.id) {
@@ -193,7 +201,7 @@ fn new_offer(
     let scheduled_at = downsell.scheduled_at(asked.at);
     let transaction = (asked.trigger == Trigger::Pix).then(|| asked.source.to_owned());
     let row = OfferRow {
-        listed: asked.bot.to_owned(),
+        listed: keys::offers_of_bot(asked.bot, keys::wake_shard(id.as_str())),
         listed_at: keys::at_time(now, id.as_str()),
         id,
         event_id,

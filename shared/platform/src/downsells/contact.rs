@@ -1,5 +1,6 @@
 //! One contact, and one change of an offer with the slot that it is in.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use umavez_domain::downsells::{ChargesRow, Contact, ContactId, OfferId, OfferRow, SlotRow, Status};
@@ -7,7 +8,7 @@ use umavez_domain::keys::{self, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, PageOf, StoreError, Transacted, Write, Written, attribute, read_row};
+use crate::store::{Condition, Item, PageOf, StoreError, Write, Written, attribute, read_row};
 
 const PAGE: usize = 500;
 /// With less time than this whoever met others is told to come again.
@@ -23,28 +24,36 @@ pub(super) enum Committed {
 }
 
 impl Downsells {
-    /// Everything about a contact, as of the last write.
-    pub async fn contact(&self, invocation: &Invocation, id: &ContactId) -> Result<Contact, StoreError> {
+    /// What is known of a contact, as of the last write: its charges, its slots with the offers in them, and these events.
+    /// However often a person presses start, it is no more than there are downsells.
+    pub async fn contact(
+        &self,
+        invocation: &Invocation,
+        id: &ContactId,
+        events: &[OfferId],
+    ) -> Result<Contact, StoreError> {
         let mut contact = Contact::default();
         let mut after = None;
         loop {
-            let of = PageOf {
-                table: &self.table,
-                pk: keys::contact_partition(id),
-                prefix: "",
-                only: None,
-                after,
-                limit: PAGE,
-            };
+            let (pk, prefix) = (keys::contact_partition(id), keys::OFFER_SLOT_PREFIX);
+            let of = PageOf { table: &self.table, pk, prefix, only: None, after, limit: PAGE };
             let page = self.store.page_items(invocation, &of).await?;
             for item in page.rows {
                 add(&mut contact, item)?;
             }
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(contact),
+                None => break,
             }
         }
+        // An offer is made in one transaction with its slot: whoever sees the slot finds the offer.
+        let wanted: BTreeSet<_> = contact.slots.values().map(|slot| &slot.offer).chain(events).collect();
+        let rows = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]);
+        let rows: Vec<_> = rows.collect();
+        for item in self.store.get_many(invocation, &self.table, &rows).await?.into_values() {
+            add(&mut contact, item)?;
+        }
+        Ok(contact)
     }
 
     pub async fn offer(
@@ -84,20 +93,7 @@ impl Downsells {
         if !after.is_pending() {
             beside.push(self.slot_ended(after)?);
         }
-        while !beside.is_empty() {
-            let mut writes = vec![offer.clone()];
-            writes.extend(beside.iter().cloned());
-            let Transacted::Refused(refusals) = self.store.transact(invocation, writes).await? else {
-                return Ok(Committed::Done);
-            };
-            let mut refusals = refusals.into_iter();
-            if let Some(Some(refusal)) = refusals.next() {
-                return lost(refusal.item);
-            }
-            let mut refused = refusals.map(|refusal| refusal.is_some());
-            beside.retain(|_| !refused.next().unwrap_or(true));
-        }
-        match self.store.write(invocation, offer).await? {
+        match self.store.write_with(invocation, offer, beside).await? {
             Written::New | Written::Mine => Ok(Committed::Done),
             Written::Refused(item) => lost(item),
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use umavez_domain::downsells::views::{ListedOffer, Numbers};
 use umavez_domain::downsells::{ContactId, OfferId, OfferRow, Status, Trigger};
-use umavez_domain::keys::{self, Key};
+use umavez_domain::keys::{self, Key, WAKE_SHARDS};
 use umavez_domain::time::Timestamp;
 
 use super::Downsells;
@@ -87,23 +87,34 @@ impl Downsells {
         slug: &str,
         of: &QueuePageOf,
     ) -> Result<QueuePage, StoreError> {
-        let page = IndexPageOf {
-            table: &self.table,
-            index: BY_BOT,
-            partition: ("listed", slug.to_owned()),
-            place: "listed_at",
-            from: keys::until_time(Timestamp::from_millis(0)),
-            to: of.after.as_ref().map_or_else(|| "~".to_owned(), |after| before(after)),
-            only: of.filter(),
-            limit: of.limit,
-            requests: MOST_REQUESTS,
-        };
-        let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
-        let wanted: Vec<_> = page.rows.iter().map(|row| Key { pk: row.pk.clone(), sk: row.sk.clone() }).collect();
+        let shards = (0..WAKE_SHARDS).map(|shard| async move {
+            let page = IndexPageOf {
+                table: &self.table,
+                index: BY_BOT,
+                partition: ("listed", keys::offers_of_bot(slug, shard)),
+                place: "listed_at",
+                from: keys::until_time(Timestamp::from_millis(0)),
+                to: of.after.as_ref().map_or_else(|| "~".to_owned(), |after| before(after)),
+                only: of.filter(),
+                limit: of.limit,
+                requests: MOST_REQUESTS,
+            };
+            self.store.index_page::<ListedOffer>(invocation, &page).await
+        });
+        let pages = futures::future::try_join_all(shards).await?;
+        // Nothing is shown beyond the place up to which every shard was looked at.
+        let seen_to = pages.iter().filter_map(|page| page.next.clone()).max();
+        let mut listed: Vec<_> = pages.into_iter().flat_map(|page| page.rows).collect();
+        listed.retain(|row| seen_to.as_ref().is_none_or(|place| row.listed_at >= *place));
+        listed.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
+        let more = listed.len() > of.limit;
+        listed.truncate(of.limit);
+        let next = if more { listed.last().map(|row| row.listed_at.clone()) } else { seen_to };
+        let wanted: Vec<_> = listed.into_iter().map(|row| Key { pk: row.pk, sk: row.sk }).collect();
         let items = self.store.get_many(invocation, &self.table, &wanted).await?;
         let mut offers = items.into_values().map(read_row).collect::<Result<Vec<OfferRow>, _>>()?;
         offers.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
-        Ok(QueuePage { offers, next: page.next })
+        Ok(QueuePage { offers, next })
     }
 
     /// One of a bot's offers, by its id.
@@ -148,12 +159,28 @@ impl Downsells {
         (from, to): (Timestamp, Timestamp),
     ) -> Result<(Numbers, bool), StoreError> {
         let mut numbers = Numbers::default();
+        let mut complete = true;
+        for shard in 0..WAKE_SHARDS {
+            let listed = keys::offers_of_bot(slug, shard);
+            complete &= self.count(invocation, listed, (from, to), &mut numbers).await?;
+        }
+        Ok((numbers, complete))
+    }
+
+    /// Counts one shard of a bot's offers. Whether there was time for all.
+    async fn count(
+        &self,
+        invocation: &Invocation,
+        listed: String,
+        (from, to): (Timestamp, Timestamp),
+        numbers: &mut Numbers,
+    ) -> Result<bool, StoreError> {
         let mut until = keys::until_time(to);
         loop {
             let page = IndexPageOf {
                 table: &self.table,
                 index: BY_BOT,
-                partition: ("listed", slug.to_owned()),
+                partition: ("listed", listed.clone()),
                 place: "listed_at",
                 from: keys::at_time(from, ""),
                 to: until,
@@ -164,9 +191,9 @@ impl Downsells {
             let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
             page.rows.iter().for_each(|offer| numbers.count(offer));
             match page.next {
-                Some(_) if invocation.time_left() < LOW_TIME => return Ok((numbers, false)),
+                Some(_) if invocation.time_left() < LOW_TIME => return Ok(false),
                 Some(next) => until = before(&next),
-                None => return Ok((numbers, true)),
+                None => return Ok(true),
             }
         }
     }

@@ -41,8 +41,19 @@ impl Downsells {
             true => self.downsells(invocation, &event.bot).await?,
             false => Vec::new(),
         };
+        let asked = Asked {
+            bot: &event.bot,
+            telegram_id: event.telegram_id,
+            trigger: Trigger::Pix,
+            source: &event.transaction_id,
+            at: event.at,
+            correlation_id,
+            meta: None,
+            keep_days: self.keep_days,
+        };
         for tries in 0..ROUNDS {
-            let (known, contact) = self.transaction_and_contact(invocation, &event.transaction_id, &id).await?;
+            let known = self.transaction(invocation, &event.transaction_id).await?;
+            let contact = self.contact(invocation, &id, &asked.events(&downsells)).await?;
             let before = contact.charges.clone();
             let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
             let now_open = before.as_ref().unwrap_or(&none);
@@ -51,7 +62,12 @@ impl Downsells {
                 Told::Another => return Ok(Charged::Another),
                 Told::Known(ChargeStatus::Unpaid) => {
                     let as_read = Self::charges_as_read(before.as_ref());
-                    (vec![Write::check(&self.table, keys::charges(&id), as_read)], None)
+                    let still_unpaid = Self::transaction_as_read(known.as_ref());
+                    let checks = vec![
+                        Write::check(&self.table, keys::charges(&id), as_read),
+                        Write::check(&self.table, keys::transaction(&event.transaction_id), still_unpaid),
+                    ];
+                    (checks, None)
                 }
                 // Nothing follows from a charge that is over.
                 Told::Known(charge) => return Ok(Charged::Made { charge, triggered: Triggered::default() }),
@@ -62,16 +78,6 @@ impl Downsells {
                     ];
                     (writes, Some(*charges))
                 }
-            };
-            let asked = Asked {
-                bot: &event.bot,
-                telegram_id: event.telegram_id,
-                trigger: Trigger::Pix,
-                source: &event.transaction_id,
-                at: event.at,
-                correlation_id,
-                meta: None,
-                keep_days: self.keep_days,
             };
             let is_new = after.is_some();
             let plan = plan(&asked, &downsells, &Self::with_charges(&contact, after), invocation.now);
@@ -94,24 +100,23 @@ impl Downsells {
     ) -> Result<Option<(Withdrawn, Vec<OfferRow>)>, StoreError> {
         let id = ContactId::of(&event.bot, event.telegram_id);
         for tries in 0..ROUNDS {
-            let (known, contact) = self.transaction_and_contact(invocation, &event.transaction_id, &id).await?;
+            let known = self.transaction(invocation, &event.transaction_id).await?;
+            let before = self.charges(invocation, &id).await?;
             let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
-            let before = contact.charges.as_ref();
-            let told = charges::paid(before.unwrap_or(&none), known.as_ref(), &event.charge(), invocation.now);
-            let (contact, epoch) = match told {
+            let now_open = before.as_ref().unwrap_or(&none);
+            let epoch = match charges::paid(now_open, known.as_ref(), &event.charge(), invocation.now) {
                 Told::Another => return Ok(None),
-                // Read again: the contact may have been read before the payment was written.
-                Told::Known(_) => {
-                    (self.contact(invocation, &id).await?, known.and_then(|row| row.pay_epoch).unwrap_or(0))
-                }
+                Told::Known(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
                 Told::New { charges, transaction } => {
-                    if !self.told(invocation, before, &charges, known.as_ref(), &transaction).await? {
+                    if !self.told(invocation, before.as_ref(), &charges, known.as_ref(), &transaction).await? {
                         pause(invocation, tries).await?;
                         continue;
                     }
-                    (self.contact(invocation, &id).await?, charges.pay_epoch)
+                    charges.pay_epoch
                 }
             };
+            // Read after the payment was written, by whomever: what is not in it was made later, or has ended.
+            let contact = self.contact(invocation, &id, &[]).await?;
             // Those of before an earlier payment were answered for by that one.
             let concerns =
                 |offer: &OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
@@ -127,10 +132,8 @@ impl Downsells {
         invocation: &Invocation,
         expiry: &Expiry,
     ) -> Result<(Withdrawn, Vec<OfferRow>), StoreError> {
-        let key = keys::transaction(&expiry.transaction_id);
         for tries in 0..ROUNDS {
-            let known: Option<TransactionRow> = self.store.get(invocation, &self.table, &key).await?;
-            let Some(known) = known else {
+            let Some(known) = self.transaction(invocation, &expiry.transaction_id).await? else {
                 let row = charges::tombstone(&expiry.transaction_id, invocation.now);
                 match self.store.write(invocation, self.transaction_write(None, &row)?).await? {
                     Written::New | Written::Mine => return Ok(of_charge(ChargeStatus::Expired, Answer::default())),
@@ -141,20 +144,20 @@ impl Downsells {
                 return Ok(of_charge(known.status, Answer::default()));
             };
             let id = ContactId::of(bot, telegram_id);
-            let contact = self.contact(invocation, &id).await?;
+            let before = self.charges(invocation, &id).await?;
             let none = ChargesRow::none(bot, telegram_id, invocation.now);
-            let before = contact.charges.as_ref();
-            let (contact, charge) = match charges::expired(before.unwrap_or(&none), &known, invocation.now) {
-                Told::Known(charge) => (contact, charge),
+            let charge = match charges::expired(before.as_ref().unwrap_or(&none), &known, invocation.now) {
+                Told::Known(charge) => charge,
                 Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
                 Told::New { charges, transaction } => {
-                    if !self.told(invocation, before, &charges, Some(&known), &transaction).await? {
+                    if !self.told(invocation, before.as_ref(), &charges, Some(&known), &transaction).await? {
                         pause(invocation, tries).await?;
                         continue;
                     }
-                    (self.contact(invocation, &id).await?, ChargeStatus::Expired)
+                    ChargeStatus::Expired
                 }
             };
+            let contact = self.contact(invocation, &id, &[]).await?;
             let concerns = |offer: &OfferRow| {
                 offer.trigger == Trigger::Pix && offer.transaction_id.as_deref() == Some(&expiry.transaction_id)
             };
@@ -166,15 +169,12 @@ impl Downsells {
         Err(StoreError::Conflict)
     }
 
-    async fn transaction_and_contact(
-        &self,
-        invocation: &Invocation,
-        transaction_id: &str,
-        id: &ContactId,
-    ) -> Result<(Option<TransactionRow>, Contact), StoreError> {
-        let key = keys::transaction(transaction_id);
-        let transaction = self.store.get::<TransactionRow>(invocation, &self.table, &key);
-        futures::future::try_join(transaction, self.contact(invocation, id)).await
+    async fn transaction(&self, invocation: &Invocation, id: &str) -> Result<Option<TransactionRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::transaction(id)).await
+    }
+
+    async fn charges(&self, invocation: &Invocation, id: &ContactId) -> Result<Option<ChargesRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::charges(id)).await
     }
 
     /// The charge and its transaction move together. Whether nobody was faster.
@@ -191,11 +191,15 @@ impl Downsells {
     }
 
     fn transaction_write(&self, before: Option<&TransactionRow>, after: &TransactionRow) -> Result<Write, StoreError> {
-        let as_read = match before {
+        let key = keys::transaction(&after.transaction_id);
+        Ok(Write::put(&self.table, key, after)?.when(Self::transaction_as_read(before)))
+    }
+
+    fn transaction_as_read(read: Option<&TransactionRow>) -> Condition {
+        match read {
             Some(row) => Condition::is_number("version", row.version),
             None => Condition::Absent,
-        };
-        Ok(Write::put(&self.table, keys::transaction(&after.transaction_id), after)?.when(as_read))
+        }
     }
 
     /// Ends those offers that can still be ended, and tells how all of them stand.
@@ -250,7 +254,7 @@ impl Downsells {
         invocation: &Invocation,
         id: &ContactId,
     ) -> Result<Option<Vec<OfferRow>>, StoreError> {
-        let contact = self.contact(invocation, id).await?;
+        let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
         let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else { return Ok(None) };
         let mut ended = Vec::new();

@@ -36,9 +36,9 @@ impl Downsells {
     /// A person pressed start.
     pub async fn started(&self, invocation: &Invocation, asked: &Asked<'_>) -> Result<Triggered, StoreError> {
         let id = ContactId::of(asked.bot, asked.telegram_id);
-        let (downsells, mut contact) =
-            futures::future::try_join(self.downsells(invocation, asked.bot), self.contact(invocation, &id)).await?;
+        let downsells = self.downsells(invocation, asked.bot).await?;
         for tries in 0..ROUNDS {
+            let contact = self.contact(invocation, &id, &asked.events(&downsells)).await?;
             let plan = plan(asked, &downsells, &contact, invocation.now);
             if plan.steps.is_empty() {
                 return Ok(Triggered::of(plan));
@@ -50,7 +50,6 @@ impl Downsells {
                 return Ok(Triggered::of(plan));
             }
             pause(invocation, tries).await?;
-            contact = self.contact(invocation, &id).await?;
         }
         Err(StoreError::Conflict)
     }

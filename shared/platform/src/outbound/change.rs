@@ -9,7 +9,7 @@ use umavez_domain::time::Timestamp;
 
 use super::messages::Messages;
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Transacted, Write, Written, attribute, read_row};
+use crate::store::{Condition, StoreError, Write, Written, attribute, read_row};
 
 /// What came of a change.
 #[derive(Debug)]
@@ -105,21 +105,8 @@ impl Messages {
 
     /// Makes a change. Writes beside it that are refused are left out: the message's own condition decides.
     pub(super) async fn make(&self, invocation: &Invocation, change: Change) -> Result<Changed, StoreError> {
-        let Change { message, mut beside } = change;
-        while !beside.is_empty() {
-            let mut writes = vec![message.clone()];
-            writes.extend(beside.iter().cloned());
-            let Transacted::Refused(refusals) = self.store.transact(invocation, writes).await? else {
-                return Ok(Changed::Done);
-            };
-            let mut refusals = refusals.into_iter();
-            if let Some(Some(refusal)) = refusals.next() {
-                return lost(refusal.item);
-            }
-            let mut refused = refusals.map(|refusal| refusal.is_some());
-            beside.retain(|_| !refused.next().unwrap_or(true));
-        }
-        match self.store.write(invocation, message).await? {
+        let Change { message, beside } = change;
+        match self.store.write_with(invocation, message, beside).await? {
             Written::New | Written::Mine => Ok(Changed::Done),
             Written::Refused(item) => lost(item),
         }

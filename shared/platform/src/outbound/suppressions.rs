@@ -54,14 +54,35 @@ impl Suppressions {
 
     /// Takes an address off the list. Whether it was on it.
     pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
-        let now = invocation.now;
         let active = Condition::Is("status".to_owned(), attribute(&Status::Active)?);
-        let write = Write::update(&self.table, keys::suppression(channel.as_str(), to))
+        let write = self.removal(invocation, channel, to)?.when(active);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// A person has shown that they can be written to again: takes the address off the list if it is there for this reason,
+    /// told by a provider. Whether it was.
+    pub async fn lift(
+        &self,
+        invocation: &Invocation,
+        channel: Channel,
+        to: &str,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let for_this = Condition::all([
+            Condition::Is("status".to_owned(), attribute(&Status::Active)?),
+            Condition::is("source", source::PROVIDER),
+            Condition::is("reason", reason),
+        ]);
+        let write = self.removal(invocation, channel, to)?.when(for_this);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    fn removal(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<Write, StoreError> {
+        let now = invocation.now;
+        Ok(Write::update(&self.table, keys::suppression(channel.as_str(), to))
             .set_value("status", attribute(&Status::Removed)?)
             .set_number("as_of", now.millis())
-            .set_number("expires_at", now.plus_days(366).seconds())
-            .when(active);
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+            .set_number("expires_at", now.plus_days(366).seconds()))
     }
 
     pub async fn get(

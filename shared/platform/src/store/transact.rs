@@ -10,7 +10,7 @@ use aws_sdk_dynamodb::types::{
 use super::condition::Placeholders;
 use super::conflicts::Conflicts;
 use super::error::is_throttle;
-use super::write::{Change, Write, is_mine};
+use super::write::{Change, Write, Written, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
 
@@ -45,12 +45,36 @@ impl Store {
         loop {
             match invocation.within(self.send_all(&writes)).await? {
                 Ok(()) => return Ok(Transacted::Done),
-                Err(Canceled::Conditions(refusals)) if all_mine(&refusals, &token) => return Ok(Transacted::Done),
+                Err(Canceled::Conditions(refusals)) if is_made(&refusals, &token) => return Ok(Transacted::Done),
                 Err(Canceled::Conditions(refusals)) => return Ok(Transacted::Refused(refusals)),
                 Err(Canceled::Passing(error)) => conflicts.wait(invocation, error).await?,
                 Err(Canceled::Error(error)) => return Err(error),
             }
         }
+    }
+
+    /// Makes a write, and with it those beside it whose conditions hold: what the others would change is as it should be. The
+    /// write's own condition decides.
+    pub async fn write_with(
+        &self,
+        invocation: &Invocation,
+        write: Write,
+        mut beside: Vec<Write>,
+    ) -> Result<Written, StoreError> {
+        while !beside.is_empty() {
+            let mut writes = vec![write.clone()];
+            writes.extend(beside.iter().cloned());
+            let Transacted::Refused(refusals) = self.transact(invocation, writes).await? else {
+                return Ok(Written::New);
+            };
+            let mut refusals = refusals.into_iter();
+            if let Some(Some(refusal)) = refusals.next() {
+                return Ok(Written::Refused(refusal.item));
+            }
+            let mut refused = refusals.map(|refusal| refusal.is_some());
+            beside.retain(|_| !refused.next().unwrap_or(true));
+        }
+        self.write(invocation, write).await
     }
 
     async fn send_all(&self, writes: &[Write]) -> Result<(), Canceled> {
@@ -60,10 +84,10 @@ impl Store {
     }
 }
 
-/// The transaction had been made by an earlier attempt of this very request.
-fn all_mine(refusals: &[Option<Refusal>], token: &str) -> bool {
-    let mut failed = refusals.iter().flatten().peekable();
-    failed.peek().is_some() && failed.all(|refusal| refusal.item.as_ref().is_some_and(|item| is_mine(item, token)))
+/// The transaction had been made by an earlier attempt of this very request: all of it, if one row says so. Others may have
+/// changed the rest since, and checks and deletes leave no token.
+fn is_made(refusals: &[Option<Refusal>], token: &str) -> bool {
+    refusals.iter().flatten().any(|refusal| refusal.item.as_ref().is_some_and(|item| is_mine(item, token)))
 }
 
 fn canceled<R>(error: &SdkError<Error, R>) -> Canceled {
@@ -167,15 +191,17 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_mine_only_if_every_failed_row_is() {
+    fn a_transaction_was_made_if_one_of_its_rows_says_so() {
         let mine = |token: &str| {
             let item =
                 Item::from([("writer".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(token.to_owned()))]);
             Some(Refusal { item: Some(item) })
         };
-        assert!(all_mine(&[mine("a"), None], "a"));
-        assert!(!all_mine(&[mine("a"), mine("b")], "a"));
-        assert!(!all_mine(&[Some(Refusal { item: None })], "a"));
-        assert!(!all_mine(&[], "a"));
+        assert!(is_made(&[mine("a"), None], "a"));
+        assert!(is_made(&[mine("a"), mine("b")], "a"), "another has changed a row since");
+        assert!(is_made(&[mine("a"), Some(Refusal { item: None })], "a"), "a row that it deleted");
+        assert!(!is_made(&[mine("b"), None], "a"));
+        assert!(!is_made(&[Some(Refusal { item: None })], "a"));
+        assert!(!is_made(&[], "a"));
     }
 }

@@ -127,7 +127,7 @@ fn a_payment_is_the_reason_before_all_others() {
 fn only_a_queued_offer_is_claimed_and_only_as_its_next_attempt() {
     let row = of_start();
     assert_eq!((row.claimed(0, "r", deadline(), now()), row.claimed(2, "r", deadline(), now())), (None, None));
-    let canceled = row.ended(End::Canceled(Why::Operator), now(), KEEP_DAYS).expect("it is queued");
+    let canceled = row.ended(End::Canceled(Why::Deleted), now(), KEEP_DAYS).expect("it is queued");
     for row in [sending(), unknown(), canceled, learned(&sending(), 1, &sent())] {
         let next = row.claimed(row.attempts + 1, "r", deadline(), now());
         assert_eq!(next, None, "{:?} {:?}", row.status, row.delivery);

@@ -145,7 +145,7 @@ fn a_second_start_is_put_down_as_refused_by_the_first() {
     let [Step::Refuse(event)] = plan.steps.as_slice() else { panic!("{plan:?}") };
     assert_eq!((event.refused, event.event_id.as_str()), (Refused::AlreadyPending, "loja:7:12:start:5002"));
     assert_eq!(event.by, Some(only(&contact).id));
-    assert_eq!(event.expires_at, now().plus_days(KEEP_DAYS).seconds());
+    assert_eq!(event.expires_at, now().plus_days(REFUSED_DAYS).seconds());
     assert_eq!((plan.refused(Refused::AlreadyPending), plan.scheduled().count()), (1, 0));
 }
 
