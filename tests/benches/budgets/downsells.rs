@@ -11,6 +11,8 @@ use umavez_tests::World;
 
 use crate::prices;
 
+/// The argument by which only this is done.
+pub const ARGUMENT: &str = "downsells";
 /// Offers that are pending and not due.
 const STORED: u32 = 200_000;
 /// Offers that are due at once.

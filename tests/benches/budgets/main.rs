@@ -37,6 +37,9 @@ fn main() {
         if first == costs::ARGUMENT {
             return costs::write().await;
         }
+        if first == downsells::ARGUMENT {
+            return downsells::budgets().await;
+        }
         let world = start(1, "IntentTypeOptions", &json!({"discovery_first_touch": {"window": "rolling"}})).await;
         requests(&world).await;
         messages(&world).await;
