@@ -164,6 +164,8 @@ async fn mailings_and_single_mails_have_one_limit() {
             assert_eq!(accepted.status, 202, "{}", accepted.body);
         }
         world.drain().await;
+        // Those that found no slot within their reach come back.
+        world.advance(Duration::from_secs(60)).await;
         let bucket = keys::rate_of_sender("email", "ses");
         let rows = world.rows("OutboundTable").await;
         let buckets: Vec<_> =
