@@ -56,8 +56,8 @@ impl Downsells {
             Ok(Transacted::Refused(refusals)) => refusals,
             // The store did not say whether the claim was made; not asking would make an attempt unknown that never was.
             Err(error) if error.is_passing() => {
-                return match self.offer(invocation, &contact, &offer.id).await {
-                    Ok(Some(met)) if met.claim.as_deref() == Some(&claim) => Ok(Claimed::Yes(Box::new(met))),
+                return match self.offer_and_charges(invocation, &contact, &offer.id).await {
+                    Ok((Some(met), _)) if met.claim.as_deref() == Some(&claim) => Ok(Claimed::Yes(Box::new(met))),
                     _ => Err(error),
                 };
             }
