@@ -11,6 +11,7 @@ use umavez_tests::{Answer, Setup};
 
 use crate::run::{Point, Run};
 use crate::scenario::Scenario;
+use crate::scenarios::outbound;
 
 const CHAT: i64 = 987_654_321;
 const SECRET: &str = "whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==";
@@ -65,6 +66,21 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(abandoned(run)),
             |run| Box::pin(unknown_once(run)),
             |point| point.function == "recovery" && is_of_downsells(point) && point.nth <= 2,
+        ),
+        scenario(
+            "a start lifts a block, a charge joins its offer, and it is sent",
+            |run| Box::pin(joined(run)),
+            |run| Box::pin(sent_for_the_charge(run)),
+            |point| {
+                let lifts = point.target.contains("suppressions") || point.operation == "TransactWriteItems";
+                point.function == "webhook-intake" && lifts
+            },
+        ),
+        scenario(
+            "a person says what became of an offer",
+            |run| Box::pin(settled(run)),
+            |run| Box::pin(failed_for_good(run)),
+            |point| point.function == "admin" && point.operation == "TransactWriteItems",
         ),
         scenario(
             "what is an offer of a bot is made, changed, tried and deleted",
@@ -176,8 +192,35 @@ async fn abandoned(run: &Run) {
     run.world.tick("Recovery").await;
 }
 
+async fn joined(run: &Run) {
+    outbound::blocked(run).await;
+    assert_eq!(blocks(run).await, ["bot_blocked"]);
+    set_up(run, json!({"after_start": true, "after_pix": true, "delay_minutes": 2})).await;
+    starts(run, 1).await;
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    seconds(run, 125).await;
+}
+
+async fn blocks(run: &Run) -> Vec<Value> {
+    let listed = run.world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+    let listed = listed.body["suppressions"].as_array().expect("a list").clone();
+    listed.iter().map(|one| one["reason"].clone()).collect()
+}
+
+async fn settled(run: &Run) {
+    abandoned(run).await;
+    run.world.drain().await;
+    let rows = rows(run).await;
+    let path = format!("/api/admin/bots/default/queue/{}/settle", rows[0]["id"].as_str().expect("an id"));
+    let told = run.ask("settle", "s", &path, &json!({"telegram_id": CHAT, "sent": false})).await;
+    assert_eq!((told.status, &told.body["offer"]["status"]), (200, &json!("failed")), "{}", told.body);
+}
+
 async fn set_up_and_down(run: &Run) {
     set_up(run, json!({"delay_minutes": 1})).await;
+    let change = br#"{"name": "Loja"}"#.to_vec();
+    let changed = run.ask_with("bot", "u", Method::PUT, "/api/admin/bots/default", "application/json", change).await;
+    assert_eq!((changed.status, &changed.body["bot"]["name"]), (200, &json!("Loja")), "{}", changed.body);
     let path = format!("{DOWNSELLS}/1");
     let change = br#"{"name": "Outra"}"#.to_vec();
     let changed = run.ask_with("change", "c", Method::PUT, &path, "application/json", change).await;
@@ -221,6 +264,19 @@ async fn nothing_sent(run: &Run) {
 async fn unknown_once(run: &Run) {
     let rows = rows(run).await;
     assert_eq!((rows.len(), &rows[0]["delivery"], &rows[0]["attempts"]), (1, &json!("UNKNOWN"), &json!(1)));
+    assert_eq!(sent(run), 0);
+}
+
+async fn sent_for_the_charge(run: &Run) {
+    sent_once(run).await;
+    let rows = rows(run).await;
+    assert_eq!((&rows[0]["trigger"], &rows[0]["transaction_id"]), (&json!("pix"), &json!("tx-1")), "{}", rows[0]);
+    assert!(blocks(run).await.is_empty(), "who pressed start has not blocked the bot");
+}
+
+async fn failed_for_good(run: &Run) {
+    let rows = rows(run).await;
+    assert_eq!((rows.len(), &rows[0]["status"], &rows[0]["attempts"]), (1, &json!("failed"), &json!(1)), "{rows:?}");
     assert_eq!(sent(run), 0);
 }
 

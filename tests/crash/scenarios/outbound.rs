@@ -142,7 +142,8 @@ async fn provider(run: &Run, fault: CallFault) {
     run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
 
-async fn blocked(run: &Run) {
+/// Chat 987654321 has blocked the bot, and a message to it found out.
+pub async fn blocked(run: &Run) {
     let body = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
     let answer = Scripted { status: 403, headers: Default::default(), body };
     provider(run, CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }).await;
