@@ -498,14 +498,14 @@ class SamLocal:
 
     def invoke(self, step):
         log = self.log("start-api" if step.is_http else "start-lambda")
-        before = log.stat().st_size
+        before, begun = log.stat().st_size, time.time()
         if step.is_http:
             answer = self.request(step.event)
         else:
             url = f"http://127.0.0.1:{self.invocations}/2015-03-31/functions/{step.function.id}/invocations"
             _, text = ask("POST", url, json.dumps(step.event).encode())
             answer = as_json(text)
-        return answer, self.logged(log, before, step.outcome)
+        return answer, self.logged(log, before, begun, step)
 
     def request(self, event):
         """The request that the event tells of."""
@@ -520,11 +520,19 @@ class SamLocal:
         return {"status": status, "body": as_json(text)}
 
     @staticmethod
-    def logged(log, before, wanted):
-        """What was logged since. A container's lines may come a moment after its answer."""
+    def logged(log, before, begun, step):
+        """What was logged since. A container's lines may come a moment after its answer; and `sam` loses those of one that
+        answers before it listens, so the container itself is asked too."""
         for _ in range(50):
-            text = log.read_bytes()[before:].decode(errors="replace")
-            if wanted is None or tells(text, wanted):
+            whole = log.read_bytes()
+            text = whole[before:].decode(errors="replace")
+            if step.outcome is None or tells(text, step.outcome):
+                break
+            containers = re.findall(rf"/{step.function.id} as /var/task.*?SAM_CONTAINER_ID: (\w+)", whole.decode(errors="replace"), re.DOTALL)
+            if containers:
+                told = docker("logs", "--since", f"{begun:.3f}", containers[-1])
+                text += told.stdout + told.stderr
+            if tells(text, step.outcome):
                 break
             time.sleep(0.1)
         return text
