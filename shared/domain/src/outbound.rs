@@ -23,6 +23,7 @@ pub mod ses;
 pub mod ses_events;
 pub mod suppression;
 pub mod telegram;
+pub mod telegram_html;
 pub mod wire;
 
 pub use address::{Channel, brazilian_twin, is_group, normalize_to};

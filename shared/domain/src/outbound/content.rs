@@ -10,7 +10,7 @@ pub use self::types::{
     WhatsappMediaKind,
 };
 use super::address::{Channel, normalize_to};
-use super::markdown_v2;
+use super::{markdown_v2, telegram_html};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 
@@ -99,14 +99,16 @@ fn check_telegram_text(fields: &mut Fields<'_>, text: &str, parse_mode: Option<P
         return fields.refuse("text", FieldProblem::OutOfRange, "must not be larger than 32 KB with its markup");
     }
     let visible = match parse_mode {
-        Some(ParseMode::MarkdownV2) => markdown_v2::visible(text),
-        Some(ParseMode::Html) => Ok(visible_html(text)),
+        Some(ParseMode::MarkdownV2) => {
+            markdown_v2::visible(text).map_err(|invalid| format!("is not valid MarkdownV2 at {invalid}"))
+        }
+        Some(ParseMode::Html) => {
+            telegram_html::visible(text).map_err(|invalid| format!("is not valid HTML at {invalid}"))
+        }
         None => Ok(markdown_v2::Visible { units: text.encode_utf16().count(), blank: false }),
     };
     match visible {
-        Err(invalid) => {
-            fields.refuse("text", FieldProblem::Malformed, format!("is not valid MarkdownV2 at {invalid}"));
-        }
+        Err(detail) => fields.refuse("text", FieldProblem::Malformed, detail),
         Ok(visible) if visible.blank => fields.refuse("text", FieldProblem::Missing, "is blank without its markup"),
         Ok(visible) if caption && visible.units > TELEGRAM_CAPTION => {
             fields.refuse(
@@ -120,27 +122,6 @@ fn check_telegram_text(fields: &mut Fields<'_>, text: &str, parse_mode: Option<P
         }
         Ok(_) => {}
     }
-}
-
-/// A measure, not a check: tags count nothing, and a character reference counts as one.
-fn visible_html(text: &str) -> markdown_v2::Visible {
-    let mut visible = markdown_v2::Visible { units: 0, blank: true };
-    let (mut in_tag, mut in_reference) = (false, false);
-    for c in text.chars() {
-        match c {
-            '<' => in_tag = true,
-            '>' if in_tag => in_tag = false,
-            _ if in_tag => {}
-            ';' if in_reference => in_reference = false,
-            _ if in_reference && (c.is_ascii_alphanumeric() || c == '#') => {}
-            _ => {
-                in_reference = c == '&';
-                visible.units += c.len_utf16();
-                visible.blank &= c.is_whitespace();
-            }
-        }
-    }
-    visible
 }
 
 fn telegram_media(fields: &mut Fields<'_>) -> Option<TelegramMedia> {
@@ -425,6 +406,7 @@ mod tests {
             (Telegram, json!({"text": "a\0"}), "text", Malformed),
             (Telegram, marked("1.5"), "text", Malformed),
             (Telegram, marked("* *"), "text", Missing),
+            (Telegram, json!({"text": "<b>Oferta", "parse_mode": "HTML"}), "text", Malformed),
             (Telegram, json!({"text": "<b> </b>", "parse_mode": "HTML"}), "text", Missing),
             (Telegram, json!({"text": "x", "parse_mode": "Markdown"}), "parse_mode", NotAllowed),
             (Telegram, media("kind", json!("document")), "media.kind", NotAllowed),
@@ -450,10 +432,12 @@ mod tests {
     }
 
     #[test]
-    fn invalid_markdown_is_told_with_its_place() {
-        let errors =
-            take(Channel::Telegram, &json!({"text": "👍 1.5", "parse_mode": "MarkdownV2"})).expect_err("invalid");
-        assert!(errors[0].detail.starts_with("is not valid MarkdownV2 at character 3: "), "{}", errors[0].detail);
+    fn invalid_markup_is_told_with_its_place() {
+        for (text, mode, at) in [("👍 1.5", "MarkdownV2", 3), ("👍 <b>1.5", "HTML", 2)] {
+            let errors = take(Channel::Telegram, &json!({"text": text, "parse_mode": mode})).expect_err("invalid");
+            let detail = &errors[0].detail;
+            assert!(detail.starts_with(&format!("is not valid {mode} at character {at}: ")), "{detail}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the server reads leniently (a link without an address, an empty entity, an entity that cannot nest and is dropped)
 //! is valid here, and what it answers 400 to is not.
 
-/// Where a text stops being MarkdownV2, counted in characters, and why, in words for the caller.
+/// Where a text stops being what its markup may be, counted in characters, and why, in words for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("character {offset}: {why}")]
 pub struct Invalid {
@@ -280,15 +280,22 @@ impl Parser<'_> {
 
 fn is_emoji(address: &str) -> bool {
     let id = parameters(address, "emoji").find(|(key, _)| *key == "id");
-    id.is_some_and(|(_, value)| value.parse().is_ok_and(|id: i64| id != 0 && id.to_string() == value))
+    id.is_some_and(|(_, value)| is_emoji_id(value))
+}
+
+pub(super) fn is_emoji_id(value: &str) -> bool {
+    value.parse().is_ok_and(|id: i64| id != 0 && id.to_string() == value)
 }
 
 fn is_time(address: &str) -> bool {
     let is_unix = |value: &str| value.parse().is_ok_and(|unix: i32| unix > 0 && unix.to_string() == value);
     let all = |key: &'static str| parameters(address, "time").filter(move |(k, _)| *k == key).map(|(_, value)| value);
     let format = all("format").last().unwrap_or_default();
-    let known = matches!(format, "r" | "R") || format.chars().all(|c| "tTdDwW".contains(c));
-    known && all("unix").next().is_some() && all("unix").all(is_unix)
+    is_date_format(format) && all("unix").next().is_some() && all("unix").all(is_unix)
+}
+
+pub(super) fn is_date_format(value: &str) -> bool {
+    matches!(value, "r" | "R") || value.chars().all(|c| "tTdDwW".contains(c))
 }
 
 /// The query of `tg://host?…`, in the spellings that Telegram knows; empty if it is another address.
