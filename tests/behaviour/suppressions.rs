@@ -51,7 +51,7 @@ async fn suppressed_by_hand_an_address_is_off_one_list_until_that_is_undone() {
         let listed = left(world, "list=CLIENTES%20VIP").await;
         let told = json!([{"channel": "email", "list": "clientes  VIP", "to": null, "reason": "unsubscribed",
             "email_hash": added.body["email_hash"], "note": "by telephone", "source": "operator", "message_id": null,
-            "mailing_id": null, "created_at": added.body["created_at"]}]);
+            "senders": [], "mailing_id": null, "created_at": added.body["created_at"]}]);
         assert_eq!(json!(listed), told);
         assert_eq!(left(world, "list=clientes+vip&to=Ana@Example.com").await, [added.body]);
         for elsewhere in ["", "to=ana@example.com", "list=novidades", "list=novidades&to=ana@example.com"] {

@@ -103,18 +103,19 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     let deadline = now.plus_ms(timeout_ms + MARGIN_MS);
     let charges = seen.charges.as_ref();
-    let claimed = match deps.boards.downsells.claim(invocation, offer, charges, attempt, deadline).await? {
-        Claimed::Yes(claimed) => claimed,
-        Claimed::Suppressed => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
-        Claimed::Changed => return Ok(Round::Again),
-    };
+    let claimed =
+        match deps.boards.downsells.claim(invocation, offer, charges, attempt, deadline, &bot.token_ref).await? {
+            Claimed::Yes(claimed) => claimed,
+            Claimed::Suppressed => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
+            Claimed::Changed => return Ok(Round::Again),
+        };
     let content = Content::Telegram(downsell.content.clone());
     let way = Way { id: claimed.id.as_str(), sender: &bot.token_ref, to: &to };
     let outcome = attempt_once(deps, invocation, &claimed, &way, &content, credential.as_deref(), deadline).await;
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
         tokens::park(deps, invocation, &lane, scope, retry_after_ms).await;
     }
-    finish(deps, invocation, &claimed, outcome).await.map(|done| Round::Over(Step::Done(done)))
+    finish(deps, invocation, &claimed, outcome, &bot.token_ref).await.map(|done| Round::Over(Step::Done(done)))
 }
 
 fn gate(board: &Board, seen: &Seen, now: Timestamp) -> Gate {
@@ -151,6 +152,7 @@ async fn finish(
     invocation: &Invocation,
     offer: &OfferRow,
     outcome: Outcome,
+    sender: &str,
 ) -> Result<&'static str, StoreError> {
     if let Outcome::Transient { code } = outcome
         && code.ends_with("_unauthorized")
@@ -162,7 +164,7 @@ async fn finish(
     let verdict = settle(&progress, outcome, policy, invocation.current(), fastrand::u32(0..=1000));
     let mut tries = 0;
     let settled = loop {
-        match deps.boards.downsells.settle(invocation, offer, offer.attempts, &verdict).await {
+        match deps.boards.downsells.settle(invocation, offer, offer.attempts, &verdict, sender).await {
             Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => {
                 tries += 1
             }

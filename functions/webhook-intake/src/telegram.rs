@@ -10,7 +10,6 @@ use umavez_domain::downsells::start::{self, Start};
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::{Asked, Trigger};
 use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::telegram::code;
 use umavez_domain::webhooks::WebhookSecrets;
 use umavez_platform::downsells::tell;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -37,9 +36,12 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         bot = deps.downsells.bot(invocation, name).await?.map(Box::new);
     }
     let mut answer = intake::take(deps, invocation, &source, &reading, bot.is_some()).await?;
-    // Offers of a bot that is put to rest would only be skipped.
-    if let (Some(start), Some(bot)) = (start, bot.filter(|bot| bot.active)) {
-        let told = schedule(deps, invocation, &bot, &start).await?;
+    if let (Some(start), Some(bot)) = (start, bot) {
+        // Offers of a bot that is put to rest would only be skipped.
+        let told = match bot.active {
+            true => schedule(deps, invocation, &bot, &start).await?,
+            false => Scheduled::default(),
+        };
         let (body, told) = (answer.as_object_mut(), json!(told));
         body.into_iter().for_each(|body| body.extend(told.as_object().cloned().unwrap_or_default()));
     }
@@ -60,9 +62,9 @@ async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &St
         meta: meta.as_deref(),
         keep_days: deps.downsells.keep_days,
     };
-    // Who presses start has not blocked the bot, or not any more.
+    // Who presses start has not blocked this bot, or not any more.
     let to = start.telegram_id.to_string();
-    deps.suppressions.lift(invocation, Channel::Telegram, &to, code::BOT_BLOCKED).await?;
+    deps.suppressions.lift(invocation, Channel::Telegram, &to, &bot.token_ref).await?;
     let triggered = deps.downsells.started(invocation, &asked).await?;
     tell::triggered(invocation, &triggered);
     let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.told;

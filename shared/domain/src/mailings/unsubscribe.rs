@@ -112,6 +112,7 @@ impl UnsubscribeRow {
     /// As it is listed. Only whoever asked by the address knows it.
     pub fn view(self, to: Option<&str>) -> SuppressionView {
         SuppressionView {
+            senders: Vec::new(),
             channel: Channel::Email,
             list: Some(self.list),
             to: to.map(str::to_owned),

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::address::{Channel, normalize_to};
 use super::message::MessageRow;
+use super::telegram::code;
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::mailings::{list_name, normalize_email};
@@ -36,6 +37,9 @@ pub struct SuppressionRow {
     /// The message that brought it about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
+    /// Whose messages it is about: who blocks one bot still hears of others. Nobody: it is about all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub senders: Vec<String>,
     pub created_at: Timestamp,
     /// Milliseconds of what was seen last: an older event changes nothing.
     pub as_of: i64,
@@ -58,6 +62,7 @@ impl SuppressionRow {
             note: None,
             source: source.to_owned(),
             message_id: message_id.map(str::to_owned),
+            senders: Vec::new(),
             created_at: at,
             as_of: at.millis(),
         }
@@ -65,13 +70,22 @@ impl SuppressionRow {
 
     /// What a message's fate tells of its address.
     pub fn by_message(row: &MessageRow, reason: &str, source: &str, at: Timestamp) -> Self {
-        Self::new(row.channel, &row.to, reason, source, Some(&row.id), at)
+        Self::new(row.channel, &row.to, reason, source, Some(&row.id), at).seen_by(&row.sender)
+    }
+
+    /// Some reasons are about the sender that met them, and no other.
+    pub fn seen_by(self, sender: &str) -> Self {
+        let is_its_own = self.channel == Channel::Telegram && OF_ONE_BOT.contains(&self.reason.as_str());
+        Self { senders: is_its_own.then(|| sender.to_owned()).into_iter().collect(), ..self }
     }
 
     pub fn by_operator(channel: Channel, to: &str, note: Option<String>, now: Timestamp) -> Self {
         Self { note, ..Self::new(channel, to, reason::OPERATOR, source::OPERATOR, None, now) }
     }
 }
+
+/// What a person or a group has against one bot.
+const OF_ONE_BOT: &[&str] = &[code::BOT_BLOCKED, code::BOT_KICKED];
 
 pub mod reason {
     pub const HARD_BOUNCE: &str = "hard_bounce";
@@ -103,6 +117,8 @@ pub struct SuppressionView {
     pub note: Option<String>,
     pub source: String,
     pub message_id: Option<String>,
+    /// Whose messages it is about; empty: everybody's.
+    pub senders: Vec<String>,
     /// The mailing whose link it was.
     pub mailing_id: Option<String>,
     pub created_at: Timestamp,
@@ -110,9 +126,9 @@ pub struct SuppressionView {
 
 impl From<SuppressionRow> for SuppressionView {
     fn from(row: SuppressionRow) -> Self {
-        let SuppressionRow { channel, to, reason, note, source, message_id, created_at, .. } = row;
-        let (list, email_hash, mailing_id) = (None, None, None);
-        Self { channel, list, to: Some(to), email_hash, reason, note, source, message_id, mailing_id, created_at }
+        let SuppressionRow { channel, to, reason, note, source, message_id, senders, created_at, .. } = row;
+        let (list, to, email_hash, mailing_id) = (None, Some(to), None, None);
+        Self { channel, list, to, email_hash, reason, note, source, message_id, senders, mailing_id, created_at }
     }
 }
 
@@ -211,6 +227,16 @@ mod tests {
         assert_eq!((asked.reach, asked.to.as_str()), (Reach::Channel(Channel::Whatsapp), "5511912345678"));
         let row = SuppressionRow::by_operator(Channel::Whatsapp, &asked.to, None, Timestamp::from_seconds(0));
         assert_eq!((row.reason.as_str(), row.source.as_str()), ("operator", "operator"));
+    }
+
+    #[test]
+    fn who_blocks_one_bot_has_blocked_that_bot() {
+        let at = Timestamp::from_seconds(0);
+        let met =
+            |channel, reason| SuppressionRow::new(channel, "7", reason, source::PROVIDER, None, at).seen_by("loja");
+        assert_eq!(met(Channel::Telegram, code::BOT_BLOCKED).senders, ["loja"]);
+        assert!(met(Channel::Telegram, code::USER_DEACTIVATED).senders.is_empty(), "there is nobody any more");
+        assert!(met(Channel::Email, reason::HARD_BOUNCE).senders.is_empty());
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl Downsells {
         charges: Option<&ChargesRow>,
         attempt: u32,
         deadline: Timestamp,
+        sender: &str,
     ) -> Result<Claimed, StoreError> {
         let claim = invocation.write_token();
         let Some(after) = offer.claimed(attempt, &claim, deadline, invocation.current()) else {
@@ -49,7 +50,7 @@ impl Downsells {
         let writes = vec![
             self.offer_write(offer, &after)?,
             Write::check(&self.table, keys::charges(&contact), Self::charges_as_read(charges)),
-            not_suppressed(&self.outbound_table, Channel::Telegram, &address)?,
+            not_suppressed(&self.outbound_table, Channel::Telegram, &address, sender)?,
         ];
         let refusals = match self.store.transact(invocation, writes).await {
             Ok(Transacted::Done) => return Ok(Claimed::Yes(Box::new(after))),
@@ -77,6 +78,7 @@ impl Downsells {
         offer: &OfferRow,
         attempt: u32,
         verdict: &Verdict,
+        sender: &str,
     ) -> Result<Settled, StoreError> {
         let mut offer = offer.clone();
         for tries in 0..ROUNDS {
@@ -90,7 +92,7 @@ impl Downsells {
                 Verdict::Failed { code, suppress: true } => {
                     let (to, id) = (offer.telegram_id.to_string(), Some(offer.id.as_str()));
                     let found = SuppressionRow::new(Channel::Telegram, &to, code, source::PROVIDER, id, now);
-                    vec![suppressing(&self.outbound_table, &found)?]
+                    vec![suppressing(&self.outbound_table, &found.seen_by(sender))?]
                 }
                 _ => Vec::new(),
             };

@@ -68,7 +68,7 @@ impl Messages {
             .remove("not_before")
             // The attempt before this one is over and was not sent.
             .when(Condition::all([stands(State::Queued, attempt - 1)?, as_read(row)]));
-        let not_suppressed = suppressions::not_suppressed(&self.table, row.channel, &row.to)?;
+        let not_suppressed = suppressions::not_suppressed(&self.table, row.channel, &row.to, &row.sender)?;
         let refusals = match self.store.transact(invocation, vec![message, not_suppressed]).await {
             Ok(Transacted::Done) => return Ok(Claimed::Yes),
             Ok(Transacted::Refused(refusals)) => refusals,

@@ -1,5 +1,5 @@
-//! The suppression list: one row per channel and address. A removed one stays as a mark, so that an old event that is
-//! delivered again does not bring it back.
+//! The suppression list: one row per channel and address, for all senders or for those that it names. A removed one stays as
+//! a mark, so that an old event that is delivered again does not bring it back.
 
 use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
 use umavez_domain::outbound::Channel;
@@ -8,35 +8,49 @@ use umavez_domain::outbound::suppression::{Status, SuppressionRow, source};
 use crate::invocation::Invocation;
 use crate::store::{Condition, SpreadOf, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
 
+/// How often whoever met others tries again.
+const ROUNDS: usize = 8;
+
 #[derive(Debug, Clone)]
 pub struct Suppressions {
     pub store: Store,
     pub table: String,
 }
 
-/// Nobody has suppressed the address, or it was taken off the list.
-fn inactive() -> Result<Condition, StoreError> {
-    let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
-    Ok(Condition::any([Condition::Absent, removed]))
+fn is(status: Status) -> Result<Condition, StoreError> {
+    Ok(Condition::Is("status".to_owned(), attribute(&status)?))
 }
 
-/// Nothing is sent to an address that is on the list.
-pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str) -> Result<Write, StoreError> {
-    Ok(Write::check(table, keys::suppression(channel.as_str(), to), inactive()?))
+/// Nothing is sent to an address that is on the list: nobody has put it there, or not against this sender, or it was taken
+/// off.
+pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str, sender: &str) -> Result<Write, StoreError> {
+    let against_others = Condition::all([Condition::has("senders"), Condition::lacks("senders", sender)]);
+    let free = Condition::any([Condition::Absent, is(Status::Removed)?, against_others]);
+    Ok(Write::check(table, keys::suppression(channel.as_str(), to), free))
 }
 
-/// Puts an address on the list, unless it is there, or was taken off after what this tells of.
+/// Puts an address on the list, unless it is there, or was taken off after what this tells of. For all senders also where
+/// it was for some; for one more of those also where it was for others.
 pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
     let key = keys::suppression(row.channel.as_str(), &row.to);
-    let removed = Condition::Is("status".to_owned(), attribute(&Status::Removed)?);
+    let removed = is(Status::Removed)?;
     // An operator means now, whatever the clocks say.
     let since = if row.source == source::OPERATOR {
         removed
     } else {
         Condition::all([removed, Condition::at_most("as_of", row.as_of)])
     };
-    let free = Condition::any([Condition::Absent, since]);
-    Ok(Write::put(table, key, row)?.when(free))
+    let for_some = Condition::all([is(Status::Active)?, Condition::has("senders")]);
+    let Some(sender) = row.senders.first() else {
+        return Ok(Write::put(table, key, row)?.when(Condition::any([Condition::Absent, since, for_some])));
+    };
+    let for_others = Condition::all([for_some, Condition::lacks("senders", sender)]);
+    Ok(Write::update(table, key)
+        .set_row(row, &["senders"])?
+        .append("senders", sender)
+        .remove("note")
+        .remove("expires_at")
+        .when(Condition::any([Condition::Absent, since, for_others])))
 }
 
 impl Suppressions {
@@ -54,27 +68,36 @@ impl Suppressions {
 
     /// Takes an address off the list. Whether it was on it.
     pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
-        let active = Condition::Is("status".to_owned(), attribute(&Status::Active)?);
-        let write = self.removal(invocation, channel, to)?.when(active);
+        let write = self.removal(invocation, channel, to)?.when(is(Status::Active)?);
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
     }
 
-    /// A person has shown that they can be written to again: takes the address off the list if it is there for this reason,
-    /// told by a provider. Whether it was.
+    /// A person has shown that this sender can write to them again. What holds against others, or all, stays.
     pub async fn lift(
         &self,
         invocation: &Invocation,
         channel: Channel,
         to: &str,
-        reason: &str,
-    ) -> Result<bool, StoreError> {
-        let for_this = Condition::all([
-            Condition::Is("status".to_owned(), attribute(&Status::Active)?),
-            Condition::is("source", source::PROVIDER),
-            Condition::is("reason", reason),
-        ]);
-        let write = self.removal(invocation, channel, to)?.when(for_this);
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+        sender: &str,
+    ) -> Result<(), StoreError> {
+        let mut senders = vec![sender.to_owned()];
+        for _ in 0..ROUNDS {
+            let as_read =
+                Condition::all([is(Status::Active)?, Condition::Is("senders".to_owned(), attribute(&senders)?)]);
+            let rest: Vec<_> = senders.iter().filter(|other| *other != sender).cloned().collect();
+            let write = match rest.is_empty() {
+                true => self.removal(invocation, channel, to)?,
+                false => Write::update(&self.table, keys::suppression(channel.as_str(), to))
+                    .set_value("senders", attribute(&rest)?),
+            };
+            let Written::Refused(met) = self.store.write(invocation, write.when(as_read)).await? else { return Ok(()) };
+            let met: Option<SuppressionRow> = met.map(read_row).transpose()?;
+            match met.filter(|row| row.status == Status::Active && row.senders.iter().any(|one| one == sender)) {
+                Some(row) => senders = row.senders,
+                None => return Ok(()),
+            }
+        }
+        Err(StoreError::Conflict)
     }
 
     fn removal(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<Write, StoreError> {
@@ -82,7 +105,8 @@ impl Suppressions {
         Ok(Write::update(&self.table, keys::suppression(channel.as_str(), to))
             .set_value("status", attribute(&Status::Removed)?)
             .set_number("as_of", now.millis())
-            .set_number("expires_at", now.plus_days(366).seconds()))
+            .set_number("expires_at", now.plus_days(366).seconds())
+            .remove("senders"))
     }
 
     pub async fn get(
@@ -105,7 +129,7 @@ impl Suppressions {
         limit: usize,
     ) -> Result<(Vec<SuppressionRow>, Option<SpreadPlace>), StoreError> {
         let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::suppressions(channel.as_str(), shard)).collect();
-        let only = Some(Condition::Is("status".to_owned(), attribute(&Status::Active)?));
+        let only = Some(is(Status::Active)?);
         self.store.page_spread(invocation, SpreadOf { table: &self.table, pks, only, after, limit }).await
     }
 }
