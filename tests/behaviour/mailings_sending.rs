@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
@@ -522,6 +523,41 @@ async fn a_bad_file_of_which_much_was_imported_leaves_nothing_on_its_way() {
         assert_ne!(next, id, "the name is free");
         world.drain().await;
         assert_eq!(status(world, &next).await, "COMPLETED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_mailing_with_other_entries_than_were_imported_is_told_and_not_completed() {
+    play_with(sending(1), async |world| {
+        let fields = [("filename", "a.csv")];
+        let answer = upload_to(world, "/mailings", "a.csv", b"email\na@example.com\n", &fields[..0]).await;
+        let id = answer.text("/mailingId");
+        world.drain().await;
+        // Nothing of ours does this.
+        let client = Aws::at(world.stack.front_url(), "test").dynamodb();
+        let row = world.rows("MailingsTable").await.into_iter().find(|row| row["sk"] == "MAILING").expect("a mailing");
+        let text = |name: &str| AttributeValue::S(row[name].as_str().expect("a text").to_owned());
+        let recipients_are = async |number: &str| {
+            let update = client.update_item().table_name(world.stack.output("MailingsTable").expect("a table"));
+            let update = update.key("pk", text("pk")).key("sk", text("sk"));
+            let update = update.update_expression("SET progress.recipients = :number");
+            let update = update.expression_attribute_values(":number", AttributeValue::N(number.to_owned()));
+            update.send().await.expect("changed");
+        };
+        recipients_are("2").await;
+        let content = json!({"subject": "Oi", "text": "Oi", "from": "loja@example.com"});
+        let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);
+        assert_eq!(world.send(request.json(&content)).await.status, 200);
+        world.drain().await;
+        assert_ne!(status(world, &id).await, "COMPLETED");
+        let told = world.events("MAILING_MISMATCH");
+        assert_eq!((&told[0]["counted"], &told[0]["imported"]), (&json!(1), &json!(2)), "{told:?}");
+        assert!(!world.metrics("MailingMismatch").is_empty());
+        recipients_are("1").await;
+        world.advance(Duration::from_secs(700)).await;
+        world.tick("Recovery").await;
+        assert_eq!(status(world, &id).await, "COMPLETED", "once somebody has seen to it");
     })
     .await;
 }

@@ -133,6 +133,14 @@ fn no_policy_grants_everything() {
     }
 }
 
+/// Whoever can send through the API could otherwise send as any identity of the account.
+#[test]
+fn production_names_the_identity_that_it_sends_as() {
+    let path = umavez_local::binaries::workspace_root().join("infra/stages/prod.yaml");
+    let stage: Value = serde_yaml_ng::from_str(&std::fs::read_to_string(path).expect("a file")).expect("YAML");
+    assert!(stage["SesIdentity"].as_str().is_some_and(|identity| !identity.contains('*')));
+}
+
 #[test]
 fn no_grant_stands_twice() {
     let permissions = Permissions::of(&model(), |function| function.binary.clone()).expect("roles that are known");

@@ -8,8 +8,9 @@
 mod answer;
 mod audit;
 pub mod contract;
-pub mod grants;
 pub mod processes;
+pub mod watched;
+pub mod whole_run;
 mod world;
 
 pub use answer::Answer;

@@ -16,7 +16,7 @@ use umavez_platform::clock::Clock;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
 
-use crate::{Answer, audit, contract, grants, template};
+use crate::{Answer, audit, contract, template, whole_run};
 
 /// The key with all scopes. It is a canary too: no log line may hold it.
 pub const KEY: &str = "uv_test_key_2b58874f";
@@ -302,7 +302,7 @@ impl Drop for World {
     fn drop(&mut self) {
         // A test about refusals calls as functions do not.
         if !self.refusals_are_expected {
-            grants::tell(self.stack.permissions());
+            whole_run::tell(self.stack.permissions(), &self.stack.logs().since(0));
         }
     }
 }

@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn the_real_template_gives_each_function_the_common_environment_and_its_own() {
         let model = load(REAL, &given(&[("LogLevel", "DEBUG")])).unwrap();
-        let common = [("LOG_LEVEL", "DEBUG"), ("METRICS_NAMESPACE", "Umavez")];
+        let common = [("LOG_LEVEL", "DEBUG"), ("METRICS_NAMESPACE", "Umavez/dev")];
         let with = |own: &[(&str, &str)]| given(&[&common[..], own].concat());
         let of = |name: &str| function(&model, name).environment.clone();
         assert_eq!(of("authorizer"), with(&[("CONFIG_TABLE", "umavez-dev-config")]));

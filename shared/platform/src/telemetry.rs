@@ -37,8 +37,9 @@ pub fn init(path: &str) -> Result<(), ConfigError> {
 
 fn init_metrics() -> Result<(), ConfigError> {
     let Some(namespace) = config::text(NAMESPACE_VARIABLE) else { return Ok(()) };
-    let function = config::text("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|| "none".to_owned());
-    let collector = Builder::new().cloudwatch_namespace(namespace).with_dimension("Function", function).init();
+    // No dimension but a metric's own labels: CloudWatch adds nothing up over dimensions, and what several functions tell
+    // of is one metric, on which alarms are set.
+    let collector = Builder::new().cloudwatch_namespace(namespace).init();
     // Refused only when there is a recorder already: then that one goes on.
     if let Ok(collector) = collector {
         let _ = METRICS.set(collector);

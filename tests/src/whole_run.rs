@@ -1,6 +1,7 @@
-//! Which of the template's grants the functions used over a whole run of the tests, and what they were refused.
+//! What the functions did over a whole run of the tests: which of the template's grants they used, what they were refused,
+//! and which metrics they told of.
 //!
-//! Each world tells when it ends; the last test binary of `cargo test`, `used_grants`, reads what the others of its run
+//! Each world tells when it ends; the last test binary of `cargo test`, `whole_run`, reads what the others of its run
 //! told. A run is known by the process that started its binaries. A binary that runs only some of its tests tells
 //! nothing: what a part of the tests does not use may well be used.
 
@@ -11,17 +12,20 @@ use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use serde_json::Value;
 use umavez_local::binaries;
+use umavez_local::functions::LogLine;
 use umavez_local::local_parameters::with_local;
 use umavez_local::permissions::Permissions;
 use umavez_local::template::load;
 
-use crate::template;
+use crate::{template, watched};
 
 /// The binaries that run the functions.
 const TELLERS: &[&str] = &["behaviour", "crash_points"];
 const USED: &str = "used";
 const REFUSED: &str = "refused";
+const METRIC: &str = "metric";
 
 /// What a whole run shows.
 #[derive(Debug, Default)]
@@ -30,10 +34,12 @@ pub struct Report {
     /// One line each: the function, the action, and the resource.
     pub unused: Vec<String>,
     pub refused: Vec<String>,
+    /// Metrics that alarms or the dashboard watch, and nobody told of by that name, in that namespace, with those dimensions.
+    pub untold: Vec<String>,
 }
 
-/// Tells what the functions of a stack used, and what they were refused.
-pub(crate) fn tell(permissions: &Permissions) {
+/// Tells what the functions of a stack used, what they were refused, and what they measured.
+pub(crate) fn tell(permissions: &Permissions, lines: &[LogLine]) {
     static TOLD: LazyLock<Mutex<Option<Told>>> = LazyLock::new(|| Mutex::new(Told::begin()));
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(told) = told.as_mut() else { return };
@@ -43,6 +49,27 @@ pub(crate) fn tell(permissions: &Permissions) {
     for refusal in permissions.refusals() {
         told.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
     }
+    for metric in lines.iter().flat_map(|line| metrics(&line.line)) {
+        told.add(METRIC, &metric);
+    }
+}
+
+/// The metrics that a line of a log tells of, each as its namespace, its name and the names of its dimensions.
+fn metrics(line: &str) -> Vec<String> {
+    let told = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
+    let Some(Ok(told)) = told else { return Vec::new() };
+    let mut metrics = Vec::new();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    for directive in list(&told["_aws"]["CloudWatchMetrics"]) {
+        let namespace = directive["Namespace"].as_str().unwrap_or_default();
+        for dimensions in list(&directive["Dimensions"]) {
+            let dimensions: Vec<_> = list(&dimensions).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            let names = list(&directive["Metrics"]);
+            let names = names.iter().filter_map(|metric| metric["Name"].as_str());
+            metrics.extend(names.map(|name| watched::line(namespace, name, dimensions.iter().map(String::as_str))));
+        }
+    }
+    metrics
 }
 
 /// What the binaries of this run told, if they ran all of their tests.
@@ -66,6 +93,8 @@ pub fn report() -> Option<Report> {
     }
     let refused = told.iter().filter_map(|line| line.strip_prefix(REFUSED));
     report.refused = refused.map(|line| line.trim_start().to_owned()).collect();
+    let watched = watched::metrics(&template()).into_iter();
+    report.untold = watched.filter(|metric| !told.contains(&format!("{METRIC} {metric}"))).collect();
     Some(report)
 }
 
@@ -101,7 +130,7 @@ impl Told {
         }
         // No panic: a world may end in one.
         if let Err(error) = writeln!(self.file, "{line}") {
-            eprintln!("what a function used could not be written: {error}");
+            eprintln!("what a function did could not be written: {error}");
         }
         self.lines.insert(line);
     }
@@ -126,7 +155,7 @@ fn is_whole(mut arguments: impl Iterator<Item = String>) -> bool {
 }
 
 fn directory() -> Option<PathBuf> {
-    Some(binaries::directory().ok()?.join("used-grants").join(parent_id().to_string()))
+    Some(binaries::directory().ok()?.join("whole-run").join(parent_id().to_string()))
 }
 
 fn line(function: &str, action: &str, resource: &str) -> String {
