@@ -425,8 +425,8 @@ async fn what_cannot_be_read_is_put_aside_alone() {
         let id = accept(world, "a", &with(telegram("Oi"), json!({"priority": "start"}))).await;
         world.drain().await;
         assert_eq!(status(world, &id).await, "SENT");
-        for _ in 0..4 {
-            world.advance(Duration::from_secs(5)).await;
+        for _ in 0..3 {
+            world.advance(Duration::from_secs(60)).await;
         }
         let gone = json!({"kind": "message", "v": 1, "id": "msg_00000000000000000000000000000000"});
         world.send_to_queue(queue, &gone.to_string()).await;

@@ -12,8 +12,10 @@ use crate::invocation::Invocation;
 
 /// The longest that a queue hides a message, less what may have passed since it was received.
 const LONGEST_SECONDS: i64 = 12 * 3_600 - 600;
-/// A message that cannot be read is tried this often before it is put aside: a deployment may be under way.
+/// A message that cannot be read is tried this often, that far apart, before it is put aside: a deployment may be under way,
+/// and whoever reads it next be new.
 const TRIES_OF_UNREADABLE: u32 = 3;
+const UNREADABLE_MS: i64 = 60_000;
 
 #[derive(Debug, Clone)]
 pub struct Visibility {
@@ -51,7 +53,7 @@ impl Visibility {
     pub async fn unreadable(&self, invocation: &Invocation, message: &SqsMessage) -> Result<Outcome, RecordError> {
         let tried = receptions(message) >= TRIES_OF_UNREADABLE;
         let Some(dead_letters) = self.dead_letters.as_ref().filter(|_| tried) else {
-            self.hide(invocation, message, 1_000).await;
+            self.hide(invocation, message, UNREADABLE_MS).await;
             return Err(RecordError::Poison("unreadable"));
         };
         let body = message.body.as_deref().filter(|body| !body.is_empty()).unwrap_or("(empty)");
