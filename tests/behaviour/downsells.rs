@@ -6,6 +6,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::sweep::sweep;
 use umavez_tests::{Answer, KEY, Setup, World, play, play_with};
 
 use crate::conversations::update;
@@ -121,6 +123,9 @@ async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
         );
         assert_eq!(offer["event_id"], format!("default:{CHAT}:1:start:7001"));
         assert_eq!(offer["meta"], json!({"payload": "promo-7"}));
+        let started = world.events("[START][DOWNSELLS_SCHEDULED]");
+        assert_eq!((started.len(), &started[0]["scheduled"]), (1, &json!(1)));
+        assert_eq!(offer["correlation_id"], started[0]["request_id"], "the request's own, where nobody gave one");
         for (event, count) in
             [("[DOWNSELL][SCHEDULED][START]", 1), ("[DOWNSELL][SEND][OK]", 1), ("[DOWNSELL][SKIP]", 0)]
         {
@@ -180,6 +185,78 @@ async fn a_payment_cancels_what_is_pending_and_nothing_is_sent() {
 }
 
 #[tokio::test]
+async fn what_had_left_before_is_told_also_if_its_downsell_was_offered_again() {
+    play_with(sending(2), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_pix": true})).await;
+        starts(world, CHAT, 1).await;
+        charged(world, "tx-1").await;
+        seconds(world, 65).await;
+        assert_eq!(offers(world), 1, "a start that gained the charge");
+        charged(world, "tx-2").await;
+        seconds(world, 65).await;
+        charged(world, "tx-3").await;
+        let told = |charge: &str, canceled: u32, already_sent: u32| {
+            json!({"ok": true, "charge": charge, "canceled": canceled, "in_flight": 0, "already_sent": already_sent})
+        };
+        let expiry = |transaction: &str| json!({"transaction_id": transaction});
+        assert_eq!(gateway(world, "pix-expired", &expiry("tx-1")).await.body, told("expired", 0, 1), "joined and sent");
+        assert_eq!(gateway(world, "pix-expired", &expiry("tx-2")).await.body, told("expired", 0, 1), "made and sent");
+        assert_eq!(pays(world, "tx-3").await.body, told("paid", 1, 2));
+        assert_eq!(pays(world, "tx-3").await.body, told("paid", 1, 2), "told again");
+        charged(world, "tx-4").await;
+        assert_eq!(pays(world, "tx-4").await.body, told("paid", 1, 0), "those of before were the first payment's");
+        seconds(world, 70).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_offer_that_cannot_be_handed_over_is_by_the_next_tick() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 20})).await;
+        charged(world, "tx-1").await;
+        seconds(world, 10 * 60).await;
+        let throttled = CallFault {
+            function: Some("downsell-sweep".to_owned()),
+            operation: Some("UpdateItem".to_owned()),
+            times: 10,
+            ..CallFault::first(Action::Throttle)
+        };
+        world.stack.add_fault(Fault::Call(throttled)).await.expect("armed");
+        world.tick("DownsellSweep").await;
+        assert_eq!(world.metrics("downsells_not_enqueued").len(), 1);
+        world.stack.clear_faults();
+        world.tick("DownsellSweep").await;
+        seconds(world, 10 * 60).await;
+        assert_eq!(offers(world), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sweep_that_runs_out_of_time_leaves_the_rest_to_the_next() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 20})).await;
+        charged(world, "tx-1").await;
+        seconds(world, 10 * 60).await;
+        let table = world.stack.output("DownsellsTable").expect("a table").to_owned();
+        let sweep_within = async |time_left: u64| {
+            let invocation = Invocation::new("sweep", world.now(), Duration::from_secs(time_left));
+            sweep(&world.store, &invocation, &table, async |_| Ok(true)).await
+        };
+        let swept = sweep_within(4).await;
+        assert_eq!((swept.found, swept.finished), (0, false), "there is no time to hand anything over");
+        let swept = sweep_within(30).await;
+        assert_eq!((swept.found, swept.emitted, swept.finished), (1, 1, true));
+        pays(world, "tx-1").await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn without_an_unpaid_charge_the_offer_of_a_start_is_skipped() {
     play(async |world| {
         bot(world).await;
@@ -206,7 +283,10 @@ async fn a_long_delay_is_swept_and_a_tick_that_is_missed_or_doubled_changes_noth
         seconds(world, 50 * 60).await;
         world.tick("DownsellSweep").await;
         world.tick("DownsellSweep").await;
-        assert_eq!(world.events("[DOWNSELL][ENQUEUED]")[0]["emitted"], 1);
+        let enqueued = world.events("[DOWNSELL][ENQUEUED]");
+        assert_eq!((enqueued.len(), &enqueued[0]["offer_id"]), (1, &offer(world).await["id"]));
+        assert_eq!(enqueued[0]["correlation_id"], offer(world).await["correlation_id"]);
+        assert_eq!(world.events("[DOWNSELL][DUE]")[0]["emitted"], 1);
         assert_eq!(offers(world), 0, "it is early");
         seconds(world, 9 * 60 + 50).await;
         assert_eq!(offers(world), 0, "it is early");
@@ -338,6 +418,8 @@ async fn what_was_switched_off_or_deleted_meanwhile_is_not_sent() {
         assert!(fates.contains(&(json!(gone), json!("canceled"), json!("deleted"))), "{fates:?}");
         put(world, "/api/admin/bots/default", &json!({"active": false})).await;
         assert_eq!(charged(world, "tx-2").await.body["scheduled"], 0, "a bot at rest offers nothing");
+        let told = starts(world, CHAT, 9).await;
+        assert_eq!((told.status, &told.body["scheduled"]), (200, &json!(0)), "{}", told.body);
     })
     .await;
 }
@@ -353,6 +435,7 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_star
         seconds(world, 70).await;
         let failed = offer(world).await;
         assert_eq!((&failed["status"], &failed["code"]), (&json!("failed"), &json!("bot_blocked")));
+        assert_eq!(world.events("[DOWNSELL][SEND][ERR]")[0]["code"], "bot_blocked");
         charged(world, "tx-2").await;
         seconds(world, 70).await;
         let skipped = &queue(world).await[0];
@@ -362,6 +445,56 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_star
         charged(world, "tx-3").await;
         seconds(world, 70).await;
         assert_eq!(queue(world).await[0]["status"], "sent");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_blocked_one_bot_hears_of_the_others() {
+    play_with(sending(2), async |world| {
+        let tokens = json!({"telegram": {"default": "1:a", "second": "2:b"}});
+        world.stack.secrets().set("Senders", &tokens).expect("set");
+        bot(world).await;
+        let other = world.post("/api/admin/bots", &json!({"slug": "outro", "token_ref": "second"})).await;
+        assert_eq!(other.status, 201, "{}", other.body);
+        let content = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1, "after_pix": true});
+        assert_eq!(world.post("/api/admin/bots/outro/downsells", &content).await.status, 201);
+        downsell(world, &json!({"after_start": false, "after_pix": true})).await;
+        let blocked = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
+        at_telegram(world, refusal(403, blocked.clone())).await;
+        charged(world, "tx-1").await;
+        seconds(world, 70).await;
+        let listed = async || {
+            let told = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+            told.body["suppressions"][0]["senders"].clone()
+        };
+        assert_eq!(listed().await, json!(["default"]));
+        let of_other = json!({"bot_slug": "outro", "telegram_id": CHAT, "transaction_id": "tx-2"});
+        assert_eq!(gateway(world, "pix-created", &of_other).await.body["scheduled"], 1);
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 1, "the other bot was not blocked");
+        // A message of the other finds out that it was blocked too.
+        at_telegram(world, refusal(403, blocked)).await;
+        let say = async |key: &str, sender: &str| {
+            let message =
+                json!({"channel": "telegram", "sender": sender, "to": CHAT.to_string(), "content": {"text": "Oi"}});
+            world.post_with_key(key, "/outbound/messages", &message).await.text("/message_id")
+        };
+        say("a", "second").await;
+        world.drain().await;
+        assert_eq!(listed().await, json!(["default", "second"]));
+        starts(world, CHAT, 1).await;
+        assert_eq!(listed().await, json!(["second"]), "a start to one lifts nothing for the other");
+        let (heard, not_heard) = (say("b", "default").await, say("c", "second").await);
+        seconds(world, 70).await;
+        let status = async |id: &str| world.get(&format!("/outbound/messages/{id}")).await.text("/status");
+        assert_eq!((status(&heard).await.as_str(), status(&not_heard).await.as_str()), ("SENT", "SUPPRESSED"));
+        // An operator means everybody.
+        let everybody = world.post("/suppressions", &json!({"channel": "telegram", "to": CHAT.to_string()})).await;
+        assert_eq!((everybody.status, &everybody.body["senders"]), (201, &json!([])), "{}", everybody.body);
+        let not_heard = say("d", "default").await;
+        seconds(world, 70).await;
+        assert_eq!(status(&not_heard).await, "SUPPRESSED");
     })
     .await;
 }

@@ -14,7 +14,6 @@ use crate::outbound::sending;
 const BOTS: &str = "/api/admin/bots";
 const DOWNSELLS: &str = "/api/admin/bots/default/downsells";
 const QUEUE: &str = "/api/admin/bots/default/queue";
-const CREATED: &str = "/api/payment/webhook/pix-created";
 
 #[tokio::test]
 async fn a_bot_is_a_row_and_its_secret_is_shown_to_nobody() {
@@ -183,6 +182,17 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
         assert_eq!(count("trigger=pix".to_owned()).await, 3);
         assert_eq!(count(format!("telegram_id={CHAT}")).await, 3);
         assert_eq!(count(format!("telegram_id={CHAT}&status=pending")).await, 1);
+        let page = world.get(&format!("{QUEUE}?telegram_id={CHAT}&limit=2")).await.body;
+        let next = page["cursor"].as_str().expect("there is more");
+        let rest = world.get(&format!("{QUEUE}?telegram_id={CHAT}&limit=2&cursor={next}")).await.body;
+        assert_eq!(
+            (page["queue"].as_array().map(Vec::len), rest["queue"].as_array().map(Vec::len)),
+            (Some(2), Some(1))
+        );
+        assert_ne!(page["queue"][0]["id"], rest["queue"][0]["id"]);
+        let until = world.now().plus_ms(-3_600_000);
+        let earlier = world.get(&format!("/api/admin/bots/default/metrics?to={until}")).await.body;
+        assert_eq!(earlier["metrics"]["downsells_scheduled_start"], 0, "{earlier}");
         let numbers = world.get("/api/admin/bots/default/metrics").await.body;
         let number = |name: &str| numbers["metrics"][name].as_u64().expect("a number");
         assert_eq!((number("downsells_scheduled_start"), number("downsells_scheduled_pix")), (6, 3));
@@ -215,30 +225,38 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
 async fn a_webhook_that_is_not_signed_or_stale_or_of_a_key_without_the_scope_is_refused() {
     play(async |world| {
         bot(world).await;
-        let body = charge("tx-1");
-        let post = || world.request(Method::POST, CREATED).json(&body);
-        world.send(post()).await.assert_problem(401, "unverified", &[]);
-        let text = body.to_string();
-        let key = key_bytes("whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==");
-        let signed_at = |at| {
-            let signed = sign(&[&key], "evt_1", at, text.as_bytes());
-            let request = world.request(Method::POST, CREATED).header("content-type", "application/json");
-            let request =
-                request.header("webhook-id", signed.id).header("webhook-timestamp", signed.timestamp.to_string());
-            request.header("webhook-signature", signed.signature).body(text.clone())
-        };
-        world.send(signed_at(world.now().plus_ms(-302_000))).await.assert_problem(401, "unverified", &[]);
-        let forged = signed_at(world.now()).body(text.replace("tx-1", "tx-2"));
-        world.send(forged).await.assert_problem(401, "unverified", &[]);
-        let of_nobody = world.request(Method::POST, &format!("{CREATED}?gateway=nobody")).json(&body);
-        world.send(of_nobody).await.assert_problem(401, "unverified", &[]);
-        world.send(post().bearer_auth("uv_nobody")).await.assert_problem(401, "invalid_key", &[]);
         world.create_key("uv_other_scope", &["downsells"]).await;
-        world.send(post().bearer_auth("uv_other_scope")).await.assert_problem(403, "missing_scope", &[]);
-        assert!(world.rows("DownsellsTable").await.is_empty(), "nothing is left behind");
         world.create_key("uv_payments", &["payments"]).await;
-        assert_eq!(world.send(post().bearer_auth("uv_payments")).await.status, 200);
-        assert_eq!(world.send(signed_at(world.now())).await.status, 200);
+        for path in
+            ["pix-created", "payment-approved", "pix-expired"].map(|what| format!("/api/payment/webhook/{what}"))
+        {
+            let body = match path.ends_with("expired") {
+                true => json!({"transaction_id": "tx-1"}),
+                false => charge("tx-1"),
+            };
+            let before = world.rows("DownsellsTable").await;
+            let post = || world.request(Method::POST, &path).json(&body);
+            world.send(post()).await.assert_problem(401, "unverified", &[]);
+            let text = body.to_string();
+            let key = key_bytes("whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==");
+            let signed_at = |at| {
+                let signed = sign(&[&key], "evt_1", at, text.as_bytes());
+                let request = world.request(Method::POST, &path).header("content-type", "application/json");
+                let request =
+                    request.header("webhook-id", signed.id).header("webhook-timestamp", signed.timestamp.to_string());
+                request.header("webhook-signature", signed.signature).body(text.clone())
+            };
+            world.send(signed_at(world.now().plus_ms(-302_000))).await.assert_problem(401, "unverified", &[]);
+            let forged = signed_at(world.now()).body(text.replace("tx-1", "tx-2"));
+            world.send(forged).await.assert_problem(401, "unverified", &[]);
+            let of_nobody = world.request(Method::POST, &format!("{path}?gateway=nobody")).json(&body);
+            world.send(of_nobody).await.assert_problem(401, "unverified", &[]);
+            world.send(post().bearer_auth("uv_nobody")).await.assert_problem(401, "invalid_key", &[]);
+            world.send(post().bearer_auth("uv_other_scope")).await.assert_problem(403, "missing_scope", &[]);
+            assert_eq!(world.rows("DownsellsTable").await, before, "nothing is left behind");
+            assert_eq!(world.send(post().bearer_auth("uv_payments")).await.status, 200);
+            assert_eq!(world.send(signed_at(world.now())).await.status, 200);
+        }
     })
     .await;
 }
@@ -288,6 +306,12 @@ async fn whatever_order_a_gateway_tells_it_in_the_charge_only_moves_forward() {
         assert_eq!(charged(world, "tx-2").await.body["charge"], "expired");
         assert_eq!(pays(world, "tx-2").await.body["charge"], "paid");
         assert_eq!(gateway(world, "pix-expired", &expiry).await.body["charge"], "paid", "paid is paid");
+        // Over before it was told, and then told without its end.
+        let mut over = charge("tx-9");
+        over["expires_at"] = json!(world.now().plus_ms(-1_000).to_string());
+        assert_eq!(gateway(world, "pix-created", &over).await.body["charge"], "expired");
+        let again = charged(world, "tx-9").await;
+        assert_eq!((&again.body["charge"], &again.body["scheduled"]), (&json!("expired"), &json!(0)));
         // The same ten times, also all at once.
         let told = futures::future::join_all((0..5).map(|_| charged(world, "tx-3"))).await;
         let scheduled: u64 = told.iter().filter_map(|told| told.body["scheduled"].as_u64()).sum();
@@ -342,6 +366,10 @@ async fn the_page_is_there_for_everybody_and_what_it_asks_for_is_not() {
         let page = world.send(world.request(Method::GET, "/console")).await;
         assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
         let policy = page.header("content-security-policy").unwrap_or_default();
+        let parts = [r#"name="after_start" type="checkbox""#, r#"name="after_pix" type="checkbox""#];
+        for part in parts.into_iter().chain(["Só envia se houver PIX não pago", "Testar agora"]) {
+            assert!(page.body.as_str().is_some_and(|page| page.contains(part)), "the page lacks {part}");
+        }
         assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
         world.send(world.request(Method::GET, BOTS)).await.assert_problem(401, "missing_key", &[]);
         world.create_key("uv_reader", &["downsells:read"]).await;

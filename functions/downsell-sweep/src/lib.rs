@@ -31,10 +31,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     let Swept { found, emitted, failed, unread, finished } = swept.await;
     let request_id = &invocation.request_id;
     if found > 0 {
-        tracing::info!(event = Event::DownsellDue.as_str(), found, request_id);
-        tracing::info!(event = Event::DownsellEnqueued.as_str(), emitted, failed, finished, request_id);
+        tracing::info!(event = Event::DownsellDue.as_str(), found, emitted, failed, finished, request_id);
     }
-    metrics::counter!("downsells_enqueued").increment(emitted);
     metrics::counter!("downsells_not_enqueued").increment(failed);
     // The others were done; the schedule and the alarm see that not all were.
     if unread > 0 {

@@ -207,7 +207,7 @@ async fn recover_downsells(deps: &Deps, invocation: &Invocation, counts: &mut Co
                 .buffer_unordered(AT_ONCE);
             while let Some(seen) = seen.next().await {
                 match seen {
-                    Ok(downsells::Woken::Left) => {}
+                    Ok(downsells::Woken::Left | downsells::Woken::SeenTo) => {}
                     Ok(downsells::Woken::Emitted(offer)) => {
                         recovered += 1;
                         tell::line(invocation, &offer, Event::DownsellRecovered);
@@ -216,7 +216,6 @@ async fn recover_downsells(deps: &Deps, invocation: &Invocation, counts: &mut Co
                         recovered += 1;
                         tell::changed(invocation, &offer);
                     }
-                    Ok(downsells::Woken::Ended(offers)) => offers.iter().for_each(|o| tell::changed(invocation, o)),
                     Err(error) => {
                         tracing::error!(event = "NOT_RECOVERED", cause = %error, request_id = invocation.request_id);
                         counts.failed += 1;

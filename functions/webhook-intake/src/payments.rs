@@ -40,8 +40,7 @@ pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -
     admit(deps, invocation, request).await?;
     let event = PaymentEvent::read_approved(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     known_bot(deps, invocation, &event).await?;
-    let (withdrawn, ended) = deps.downsells.paid(invocation, &event).await?.ok_or_else(anothers)?;
-    ended.iter().for_each(|offer| tell::changed(invocation, offer));
+    let withdrawn = deps.downsells.paid(invocation, &event).await?.ok_or_else(anothers)?;
     let mut answer = json!(withdrawn);
     answer["ok"] = json!(true);
     let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
@@ -51,8 +50,7 @@ pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -
 pub async fn expired(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     admit(deps, invocation, request).await?;
     let expiry = Expiry::read(&request.object()?).map_err(Problem::invalid)?;
-    let (withdrawn, ended) = deps.downsells.expired(invocation, &expiry).await?;
-    ended.iter().for_each(|offer| tell::changed(invocation, offer));
+    let withdrawn = deps.downsells.expired(invocation, &expiry).await?;
     let mut answer = json!(withdrawn);
     answer["ok"] = json!(true);
     let correlation_id = expiry.correlation_id.as_deref().unwrap_or(&invocation.request_id);

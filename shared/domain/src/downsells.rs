@@ -17,4 +17,4 @@ pub use charges::{ChargeStatus, ChargesRow, TransactionRow};
 pub use course::{Cancel, End, Gate, Learned, Recalled};
 pub use definition::{DownsellRow, MOST_DOWNSELLS, NewDownsell, Rearm, Warning};
 pub use offer::{ContactId, Delivery, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger, Why, job};
-pub use schedule::{Asked, Contact, Plan, Refused, Step, plan};
+pub use schedule::{Asked, Contact, Plan, Refused, Step, offer_of_charge, plan};

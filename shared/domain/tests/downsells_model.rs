@@ -403,7 +403,8 @@ impl View {
             let (place, pending, version) = (*slot)?;
             let downsell_id = index as u64 + 1;
             let offer = self.offer(place).id.clone();
-            Some((downsell_id, SlotRow { downsell_id, offer, pending, ended_at: None, sent_at: None, version }))
+            let (ended_at, sent_at, pay_epoch, sent) = (None, None, self.offer(place).pay_epoch, 0);
+            Some((downsell_id, SlotRow { downsell_id, offer, pending, ended_at, sent_at, pay_epoch, sent, version }))
         };
         Contact {
             charges: Some((*self.charges).clone()),
@@ -634,7 +635,7 @@ impl World {
         };
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
         self.tellers[n] = Some(match told {
-            Told::Another => unreachable!("there is one contact"),
+            Told::Another | Told::Over(_) => unreachable!("there is one contact, and nothing is made here"),
             // The expiry of what was paid tells how the offers of that payment stand; it is left out here.
             Told::Known(ChargeStatus::Paid) if n == 2 => Teller::Answered,
             Told::Known(_) => Teller::Told,

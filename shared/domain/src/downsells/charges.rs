@@ -198,6 +198,8 @@ pub struct Charge<'a> {
 pub enum Told {
     /// Write both.
     New { charges: Box<ChargesRow>, transaction: Box<TransactionRow> },
+    /// It was over before anybody told of it. Write this.
+    Over(Box<TransactionRow>),
     /// It was known; the charge stands as it stood.
     Known(ChargeStatus),
     /// The transaction is somebody else's.
@@ -221,7 +223,7 @@ pub fn created(
     match known {
         Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
         Some(known) => Told::Known(known.status_at(now)),
-        None if open_until <= now => Told::Known(ChargeStatus::Expired),
+        None if open_until <= now => Told::Over(Box::new(TransactionRow::moved(None, of, ChargeStatus::Expired, now))),
         None => {
             let transaction = TransactionRow::moved(None, of, ChargeStatus::Unpaid, now);
             let kept = Timestamp::max(open_until, now).plus_days(KEEP_DAYS).seconds();
@@ -331,6 +333,14 @@ mod tests {
         assert_eq!(late, Told::Known(ChargeStatus::Expired));
         let (charges, row) = both(paid(&none(), Some(&row), &of("t1"), now()));
         assert_eq!((charges.pay_epoch, row.owner()), (1, Some(("loja", 7))));
+    }
+
+    #[test]
+    fn a_charge_that_was_over_when_it_was_told_stays_over() {
+        let Told::Over(row) = created(&none(), None, &of("t1"), now(), now()) else { panic!("it is over") };
+        assert_eq!((row.status, row.owner()), (ChargeStatus::Expired, Some(("loja", 7))));
+        let again = created(&none(), Some(&row), &of("t1"), now().plus_days(1), now());
+        assert_eq!(again, Told::Known(ChargeStatus::Expired));
     }
 
     #[test]

@@ -278,6 +278,11 @@ pub struct SlotRow {
     /// When an offer of it was last sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
+    /// How many payments its offer knew of; and how many offers of it were sent between those and the next.
+    #[serde(default)]
+    pub pay_epoch: u64,
+    #[serde(default)]
+    pub sent: u32,
     pub version: u64,
 }
 
@@ -289,6 +294,8 @@ impl SlotRow {
             pending: true,
             ended_at: None,
             sent_at: before.and_then(|slot| slot.sent_at),
+            pay_epoch: offer.pay_epoch,
+            sent: before.filter(|slot| slot.pay_epoch == offer.pay_epoch).map_or(0, |slot| slot.sent),
             version: before.map_or(1, |slot| slot.version + 1),
         }
     }

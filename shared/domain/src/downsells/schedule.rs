@@ -40,6 +40,27 @@ impl Contact {
         let slot = self.slots.get(&downsell_id).filter(|slot| slot.pending)?;
         self.offers.get(&slot.offer).filter(|offer| offer.is_pending())
     }
+
+    /// Offers that were sent in this epoch and whose slots others have by now: a downsell may be sent again.
+    pub fn sent_before_those_in_slots(&self, pay_epoch: u64) -> u32 {
+        let in_epoch = self.slots.values().filter(|slot| slot.pay_epoch == pay_epoch);
+        let before = in_epoch.map(|slot| {
+            // One that has ended is counted by its slot; one that was pending when the slot was read is not.
+            let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == Status::Sent);
+            slot.sent.saturating_sub(u32::from(sent && !slot.pending))
+        });
+        before.sum()
+    }
+}
+
+/// The offer of a downsell that a charge would have made.
+pub fn offer_of_charge(bot: &str, telegram_id: i64, downsell_id: u64, transaction_id: &str) -> OfferId {
+    OfferId::of(&event_id(bot, telegram_id, downsell_id, Trigger::Pix, transaction_id))
+}
+
+/// No wall clock in it: the same event is the same offer whenever it is told.
+fn event_id(bot: &str, telegram_id: i64, downsell_id: u64, trigger: Trigger, source: &str) -> String {
+    format!("{bot}:{telegram_id}:{downsell_id}:{trigger}:{source}")
 }
 
 /// What has happened, and to whom.
@@ -67,9 +88,8 @@ impl Asked<'_> {
         downsells.iter().map(|downsell| OfferId::of(&self.event_id(downsell.id))).collect()
     }
 
-    /// No wall clock in it: the same event is the same offer whenever it is told.
     fn event_id(&self, downsell_id: u64) -> String {
-        format!("{}:{}:{downsell_id}:{}:{}", self.bot, self.telegram_id, self.trigger, self.source)
+        event_id(self.bot, self.telegram_id, downsell_id, self.trigger, self.source)
     }
 }
 

@@ -97,6 +97,13 @@ pub struct Withdrawn {
     pub already_sent: u32,
 }
 
+impl Withdrawn {
+    /// A charge that no offer is about.
+    pub fn of(charge: ChargeStatus) -> Self {
+        Self { charge, canceled: 0, in_flight: 0, already_sent: 0 }
+    }
+}
+
 /// What the index of a bot's offers knows of one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedOffer {

@@ -56,6 +56,22 @@ impl Downsells {
         Ok(contact)
     }
 
+    /// Reads these too, if there are any.
+    pub(super) async fn read_offers(
+        &self,
+        invocation: &Invocation,
+        id: &ContactId,
+        offers: &[OfferId],
+        contact: &mut Contact,
+    ) -> Result<(), StoreError> {
+        if offers.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = offers.iter().map(|offer| keys::offer(id, offer)).collect();
+        let found = self.store.get_many(invocation, &self.table, &rows).await?;
+        found.into_values().try_for_each(|item| add(contact, item))
+    }
+
     pub async fn offer(
         &self,
         invocation: &Invocation,
@@ -113,7 +129,7 @@ impl Downsells {
             .set("ended_at", offer.updated_at.to_string())
             .increment("version");
         let write = match (offer.status, offer.sent_at) {
-            (Status::Sent, Some(at)) => write.set("sent_at", at.to_string()),
+            (Status::Sent, Some(at)) => write.set("sent_at", at.to_string()).increment("sent"),
             _ => write,
         };
         let still_its =

@@ -1,5 +1,6 @@
 //! What people look at: a bot's queue, and its numbers.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use umavez_domain::downsells::views::{ListedOffer, Numbers};
@@ -159,43 +160,42 @@ impl Downsells {
         (from, to): (Timestamp, Timestamp),
     ) -> Result<(Numbers, bool), StoreError> {
         let mut numbers = Numbers::default();
-        let mut complete = true;
-        for shard in 0..WAKE_SHARDS {
-            let listed = keys::offers_of_bot(slug, shard);
-            complete &= self.count(invocation, listed, (from, to), &mut numbers).await?;
+        let shards = (0..WAKE_SHARDS).map(|shard| (keys::offers_of_bot(slug, shard), keys::until_time(to)));
+        let mut left: VecDeque<_> = shards.collect();
+        // A page of each in turn: what is left out when the time is over is the oldest of all.
+        while let Some((listed, until)) = left.pop_front() {
+            if let Some(next) = self.count(invocation, &listed, (from, until), &mut numbers).await? {
+                left.push_back((listed, next));
+                if invocation.time_left() < LOW_TIME {
+                    return Ok((numbers, false));
+                }
+            }
         }
-        Ok((numbers, complete))
+        Ok((numbers, true))
     }
 
-    /// Counts one shard of a bot's offers. Whether there was time for all.
+    /// Counts a page of one shard of a bot's offers, up to a place. Up to where the next one is to go, if there is one.
     async fn count(
         &self,
         invocation: &Invocation,
-        listed: String,
-        (from, to): (Timestamp, Timestamp),
+        listed: &str,
+        (from, until): (Timestamp, String),
         numbers: &mut Numbers,
-    ) -> Result<bool, StoreError> {
-        let mut until = keys::until_time(to);
-        loop {
-            let page = IndexPageOf {
-                table: &self.table,
-                index: BY_BOT,
-                partition: ("listed", listed.clone()),
-                place: "listed_at",
-                from: keys::at_time(from, ""),
-                to: until,
-                only: None,
-                limit: COUNTED_AT_ONCE,
-                requests: MOST_REQUESTS,
-            };
-            let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
-            page.rows.iter().for_each(|offer| numbers.count(offer));
-            match page.next {
-                Some(_) if invocation.time_left() < LOW_TIME => return Ok(false),
-                Some(next) => until = before(&next),
-                None => return Ok(true),
-            }
-        }
+    ) -> Result<Option<String>, StoreError> {
+        let page = IndexPageOf {
+            table: &self.table,
+            index: BY_BOT,
+            partition: ("listed", listed.to_owned()),
+            place: "listed_at",
+            from: keys::at_time(from, ""),
+            to: until,
+            only: None,
+            limit: COUNTED_AT_ONCE,
+            requests: MOST_REQUESTS,
+        };
+        let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
+        page.rows.iter().for_each(|offer| numbers.count(offer));
+        Ok(page.next.map(|next| before(&next)))
     }
 }
 

@@ -5,13 +5,14 @@ use umavez_domain::downsells::charges::{self, Told};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{Expiry, PaymentEvent};
 use umavez_domain::downsells::{
-    Asked, Cancel, ChargeStatus, ChargesRow, Contact, ContactId, OfferRow, Status, TransactionRow, Trigger, Why, plan,
+    Asked, Cancel, ChargeStatus, ChargesRow, Contact, ContactId, OfferRow, Status, TransactionRow, Trigger, Why,
+    offer_of_charge, plan,
 };
 use umavez_domain::keys;
 
 use super::contact::{Committed, pause};
 use super::triggers::Triggered;
-use super::{Downsells, ROUNDS};
+use super::{Downsells, ROUNDS, tell};
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
@@ -69,6 +70,15 @@ impl Downsells {
                     ];
                     (checks, None)
                 }
+                Told::Over(transaction) => {
+                    match self.store.write(invocation, self.transaction_write(known.as_ref(), &transaction)?).await? {
+                        Written::New | Written::Mine => {
+                            let charge = transaction.status;
+                            return Ok(Charged::Made { charge, triggered: Triggered::default() });
+                        }
+                        Written::Refused(_) => continue,
+                    }
+                }
                 // Nothing follows from a charge that is over.
                 Told::Known(charge) => return Ok(Charged::Made { charge, triggered: Triggered::default() }),
                 Told::New { charges, transaction } => {
@@ -93,11 +103,7 @@ impl Downsells {
 
     /// A charge was paid. One write closes the gate; what is still queued then ends one by one. `None`: the transaction is
     /// somebody else's.
-    pub async fn paid(
-        &self,
-        invocation: &Invocation,
-        event: &PaymentEvent,
-    ) -> Result<Option<(Withdrawn, Vec<OfferRow>)>, StoreError> {
+    pub async fn paid(&self, invocation: &Invocation, event: &PaymentEvent) -> Result<Option<Withdrawn>, StoreError> {
         let id = ContactId::of(&event.bot, event.telegram_id);
         for tries in 0..ROUNDS {
             let known = self.transaction(invocation, &event.transaction_id).await?;
@@ -106,7 +112,7 @@ impl Downsells {
             let now_open = before.as_ref().unwrap_or(&none);
             let epoch = match charges::paid(now_open, known.as_ref(), &event.charge(), invocation.now) {
                 Told::Another => return Ok(None),
-                Told::Known(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
+                Told::Known(_) | Told::Over(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
                 Told::New { charges, transaction } => {
                     if !self.told(invocation, before.as_ref(), &charges, known.as_ref(), &transaction).await? {
                         pause(invocation, tries).await?;
@@ -120,35 +126,33 @@ impl Downsells {
             // Those of before an earlier payment were answered for by that one.
             let concerns =
                 |offer: &OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
-            let withdrawn = self.withdraw(invocation, &contact, Why::Paid, concerns).await?;
-            return Ok(Some(of_charge(ChargeStatus::Paid, withdrawn)));
+            let mut withdrawn = self.withdraw(invocation, &contact, Why::Paid, concerns).await?;
+            withdrawn.already_sent +=
+                epoch.checked_sub(1).map_or(0, |before| contact.sent_before_those_in_slots(before));
+            return Ok(Some(Withdrawn { charge: ChargeStatus::Paid, ..withdrawn }));
         }
         Err(StoreError::Conflict)
     }
 
     /// A charge can no longer be paid: its offers end.
-    pub async fn expired(
-        &self,
-        invocation: &Invocation,
-        expiry: &Expiry,
-    ) -> Result<(Withdrawn, Vec<OfferRow>), StoreError> {
+    pub async fn expired(&self, invocation: &Invocation, expiry: &Expiry) -> Result<Withdrawn, StoreError> {
         for tries in 0..ROUNDS {
             let Some(known) = self.transaction(invocation, &expiry.transaction_id).await? else {
                 let row = charges::tombstone(&expiry.transaction_id, invocation.now);
                 match self.store.write(invocation, self.transaction_write(None, &row)?).await? {
-                    Written::New | Written::Mine => return Ok(of_charge(ChargeStatus::Expired, Answer::default())),
+                    Written::New | Written::Mine => return Ok(Withdrawn::of(ChargeStatus::Expired)),
                     Written::Refused(_) => continue,
                 }
             };
             let Some((bot, telegram_id)) = known.owner() else {
-                return Ok(of_charge(known.status, Answer::default()));
+                return Ok(Withdrawn::of(known.status));
             };
             let id = ContactId::of(bot, telegram_id);
             let before = self.charges(invocation, &id).await?;
             let none = ChargesRow::none(bot, telegram_id, invocation.now);
             let charge = match charges::expired(before.as_ref().unwrap_or(&none), &known, invocation.now) {
                 Told::Known(charge) => charge,
-                Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
+                Told::Another | Told::Over(_) => return Err(StoreError::Corrupt("a transaction of two contacts")),
                 Told::New { charges, transaction } => {
                     if !self.told(invocation, before.as_ref(), &charges, Some(&known), &transaction).await? {
                         pause(invocation, tries).await?;
@@ -157,14 +161,14 @@ impl Downsells {
                     ChargeStatus::Expired
                 }
             };
-            let contact = self.contact(invocation, &id, &[]).await?;
+            let contact = self.contact_of_charge(invocation, &id, (bot, telegram_id), &expiry.transaction_id).await?;
             let concerns = |offer: &OfferRow| {
                 offer.trigger == Trigger::Pix && offer.transaction_id.as_deref() == Some(&expiry.transaction_id)
             };
             // Of a charge that was paid after all, it is the payment that has ended its offers.
             let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
             let withdrawn = self.withdraw(invocation, &contact, why, concerns).await?;
-            return Ok(of_charge(charge, withdrawn));
+            return Ok(Withdrawn { charge, ..withdrawn });
         }
         Err(StoreError::Conflict)
     }
@@ -175,6 +179,25 @@ impl Downsells {
 
     async fn charges(&self, invocation: &Invocation, id: &ContactId) -> Result<Option<ChargesRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::charges(id)).await
+    }
+
+    /// As [`Self::contact`], with the offers of a charge that have left their slots to others.
+    async fn contact_of_charge(
+        &self,
+        invocation: &Invocation,
+        id: &ContactId,
+        (bot, telegram_id): (&str, i64),
+        transaction_id: &str,
+    ) -> Result<Contact, StoreError> {
+        let mut contact = self.contact(invocation, id, &[]).await?;
+        let events = contact.slots.keys().map(|downsell| offer_of_charge(bot, telegram_id, *downsell, transaction_id));
+        let unread: Vec<_> = events.filter(|event| !contact.offers.contains_key(event)).collect();
+        self.read_offers(invocation, id, &unread, &mut contact).await?;
+        // A charge that joined an offer is in the offer's row.
+        let joined = unread.iter().filter_map(|event| contact.refused.get(event)?.by.clone());
+        let joined: Vec<_> = joined.filter(|offer| !contact.offers.contains_key(offer)).collect();
+        self.read_offers(invocation, id, &joined, &mut contact).await?;
+        Ok(contact)
     }
 
     /// The charge and its transaction move together. Whether nobody was faster.
@@ -209,61 +232,57 @@ impl Downsells {
         contact: &Contact,
         why: Why,
         concerns: impl Fn(&OfferRow) -> bool,
-    ) -> Result<Answer, StoreError> {
-        let mut answer = Answer::default();
+    ) -> Result<Withdrawn, StoreError> {
+        let mut answer = Withdrawn::of(ChargeStatus::Unpaid);
         for offer in contact.offers.values().filter(|offer| concerns(offer)) {
             let stands = self.cancel_offer(invocation, offer.clone(), why).await?;
-            match stands.row.map(|row| (row.status, row.cancel_reason)) {
+            match stands.map(|row| (row.status, row.cancel_reason)) {
                 Some((Status::Canceled, Some(reason))) if reason == why => answer.canceled += 1,
                 Some((Status::Pending, _)) => answer.in_flight += 1,
                 Some((Status::Sent, _)) => answer.already_sent += 1,
                 _ => {}
             }
-            answer.ended.extend(stands.ended);
         }
         Ok(answer)
     }
 
-    /// Cancels an offer that was read as `offer`, if it has not left.
-    pub(super) async fn cancel_offer(
+    /// Cancels an offer that was read as `offer`, if it has not left. As it stands then; nothing if it is gone.
+    async fn cancel_offer(
         &self,
         invocation: &Invocation,
         offer: OfferRow,
         why: Why,
-    ) -> Result<Stands, StoreError> {
+    ) -> Result<Option<OfferRow>, StoreError> {
         let mut offer = offer;
         for _ in 0..ROUNDS {
             let Cancel::Now(after) = offer.cancel(why, invocation.current(), self.keep_days) else {
-                return Ok(Stands { row: Some(offer), ended: None });
+                return Ok(Some(offer));
             };
             match self.commit(invocation, &offer, &after, Vec::new()).await? {
                 Committed::Done => {
-                    let ended = (!after.is_pending()).then(|| (*after).clone());
-                    return Ok(Stands { row: Some(*after), ended });
+                    tell_ended(invocation, &after);
+                    return Ok(Some(*after));
                 }
                 Committed::Lost(Some(met)) => offer = *met,
-                Committed::Lost(None) => return Ok(Stands { row: None, ended: None }),
+                Committed::Lost(None) => return Ok(None),
             }
         }
         Err(StoreError::Conflict)
     }
 
     /// Sees to what follows from the charges of a contact: offers that are outdated end. Whether there was anything to see to.
-    pub async fn look_after(
-        &self,
-        invocation: &Invocation,
-        id: &ContactId,
-    ) -> Result<Option<Vec<OfferRow>>, StoreError> {
+    pub async fn look_after(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
-        let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else { return Ok(None) };
-        let mut ended = Vec::new();
+        let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else {
+            return Ok(false);
+        };
         for offer in contact.offers.values().filter(|offer| offer.is_queued()) {
             let Some(end) = offer.outdated(Some(charges), now) else { continue };
             // What has changed meanwhile is another's to see to, and found again if it is not.
             match self.end(invocation, offer, Some(charges), end).await? {
-                Some(after) => ended.extend((!after.is_pending()).then_some(after)),
-                None => return Ok(Some(ended)),
+                Some(after) => tell_ended(invocation, &after),
+                None => return Ok(true),
             }
         }
         let after = charges.looked_after(now);
@@ -272,25 +291,13 @@ impl Downsells {
             Written::New | Written::Mine => {}
             Written::Refused(item) => drop(item.map(read_row::<ChargesRow>).transpose()?),
         }
-        Ok(Some(ended))
+        Ok(true)
     }
 }
 
-/// How an offer stands after a cancel, and the row if it was this that ended it.
-pub(super) struct Stands {
-    pub row: Option<OfferRow>,
-    pub ended: Option<OfferRow>,
-}
-
-#[derive(Default)]
-struct Answer {
-    canceled: u32,
-    in_flight: u32,
-    already_sent: u32,
-    ended: Vec<OfferRow>,
-}
-
-fn of_charge(charge: ChargeStatus, answer: Answer) -> (Withdrawn, Vec<OfferRow>) {
-    let Answer { canceled, in_flight, already_sent, ended } = answer;
-    (Withdrawn { charge, canceled, in_flight, already_sent }, ended)
+/// As soon as it has ended: whoever is told of it again finds it ended.
+fn tell_ended(invocation: &Invocation, offer: &OfferRow) {
+    if !offer.is_pending() {
+        tell::changed(invocation, offer);
+    }
 }

@@ -16,11 +16,16 @@ pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
         line(invocation, offer, event);
         metrics::counter!(metric).increment(1);
         if offer.enqueued {
-            line(invocation, offer, Event::DownsellEnqueued);
-            metrics::counter!("downsells_enqueued").increment(1);
+            enqueued(invocation, offer);
         }
     }
     triggered.ended.iter().for_each(|offer| changed(invocation, offer));
+}
+
+/// An offer was handed to its queue.
+pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
+    line(invocation, offer, Event::DownsellEnqueued);
+    metrics::counter!("downsells_enqueued").increment(1);
 }
 
 /// How an offer stands after a change that is worth telling.

@@ -6,10 +6,10 @@ use umavez_domain::outbound::UnknownPolicy;
 use umavez_domain::outbound::message::CHECK_AFTER_MS;
 use umavez_domain::time::Timestamp;
 
-use super::Downsells;
 use super::contact::Committed;
+use super::{Downsells, tell};
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, StoreError, WaitingOf, Write, Written, attribute};
+use crate::store::{Condition, Found, Returned, StoreError, WaitingOf, Write, attribute, read_row};
 
 /// What recovery did.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub enum Woken {
     Emitted(Box<OfferRow>),
     /// Its attempt is known no more.
     Unknown(Box<OfferRow>),
-    /// Charges were seen to; these offers ended.
-    Ended(Vec<OfferRow>),
+    /// Charges were seen to, and offers with them.
+    SeenTo,
     Left,
 }
 
@@ -53,7 +53,9 @@ impl Downsells {
             .set("updated_at", now.to_string())
             .increment("version")
             .when(Condition::all(as_found));
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+        let Returned::Row(row) = self.store.update_returning(invocation, write).await? else { return Ok(false) };
+        tell::enqueued(invocation, &read_row(row)?);
+        Ok(true)
     }
 
     /// An offer goes back to its queue to wait: it is not to be looked for before that is over.
@@ -79,8 +81,8 @@ impl Downsells {
     ) -> Result<Woken, StoreError> {
         match keys::contact_of(&found.key) {
             Some((contact, OfContact::Charges)) => {
-                let ended = self.look_after(invocation, &contact).await?;
-                Ok(ended.map_or(Woken::Left, Woken::Ended))
+                let seen_to = self.look_after(invocation, &contact).await?;
+                Ok(if seen_to { Woken::SeenTo } else { Woken::Left })
             }
             Some((contact, OfContact::Offer(id))) => {
                 let row = self.offer(invocation, &contact, &id).await?;

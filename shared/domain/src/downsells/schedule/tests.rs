@@ -109,7 +109,8 @@ fn only(contact: &Contact) -> OfferRow {
 /// The pending offer ends: as sent, or unsent.
 fn ended(mut contact: Contact, sent_at: Option<Timestamp>) -> Contact {
     for slot in contact.slots.values_mut() {
-        *slot = SlotRow { pending: false, ended_at: Some(now()), sent_at, version: slot.version + 1, ..slot.clone() };
+        let (version, sent) = (slot.version + 1, slot.sent + u32::from(sent_at.is_some()));
+        *slot = SlotRow { pending: false, ended_at: Some(now()), sent_at, sent, version, ..slot.clone() };
     }
     let status = if sent_at.is_some() { Status::Sent } else { Status::Skipped };
     for offer in contact.offers.values_mut() {
@@ -179,6 +180,19 @@ fn a_cooldown_counts_from_the_sending_to_the_millisecond() {
     assert_eq!(plan(&start("5002"), &cool, &contact, over).scheduled().count(), 1);
     let unsent = plan(&start("5002"), &cool, &ended(with_start(), None), now());
     assert_eq!(unsent.scheduled().count(), 1, "what was not sent needs no rest");
+}
+
+#[test]
+fn what_was_sent_is_counted_also_when_its_slot_is_taken_again() {
+    let mut contact = ended(with_start(), Some(minutes(30)));
+    assert_eq!(contact.sent_before_those_in_slots(0), 0, "it is still there to be counted");
+    asked(&mut contact, &start("5002"), &[plain()], now());
+    assert_eq!(contact.sent_before_those_in_slots(0), 1);
+    let mut contact = ended(contact, Some(minutes(60)));
+    assert_eq!(contact.sent_before_those_in_slots(0), 1);
+    contact.charges = Some(after_payment(&open(&["t1", "t2"]), "t1"));
+    asked(&mut contact, &start("5003"), &[plain()], now());
+    assert_eq!([0, 1].map(|epoch| contact.sent_before_those_in_slots(epoch)), [0, 0], "a payment begins anew");
 }
 
 #[test]
