@@ -8,7 +8,7 @@ use umavez_domain::outbound::{Again, State, Verdict};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
 use umavez_platform::intents::Intents;
 use umavez_platform::outbound::{Claimed, Messages, Settled};
-use umavez_tests::{Answer, Expected, KEY, Setup, World, play_with};
+use umavez_tests::{Answer, Expected, KEY, Setup, World, play, play_with};
 
 use crate::outbound::{accept, ask, codes, intent, message, sending, sent, telegram, with};
 
@@ -44,6 +44,25 @@ async fn order(world: &World, id: &str, what: &str) -> Answer {
 
 async fn status(world: &World, id: &str) -> String {
     message(world, id).await["status"].as_str().expect("a status").to_owned()
+}
+
+#[tokio::test]
+async fn whoever_is_there_no_more_is_not_written_to_by_any_bot() {
+    play(async |world| {
+        let gone = json!({"ok": false, "error_code": 403, "description": "Forbidden: user is deactivated"});
+        answer_with(world, "telegram", 403, gone).await;
+        let first = accept(world, "a", &telegram("Oi")).await;
+        world.drain().await;
+        assert_eq!(message(world, &first).await["reason_code"], "user_deactivated");
+        let listed = world.get("/suppressions?channel=telegram").await.body;
+        assert_eq!(listed["suppressions"][0]["senders"], json!([]), "it is about everybody");
+        let tokens = json!({"telegram": {"default": "1:a", "loja-2": "2:b"}});
+        world.stack.secrets().set("Senders", &tokens).expect("set");
+        let of_another = accept(world, "b", &with(telegram("Oi"), json!({"sender": "loja-2"}))).await;
+        world.drain().await;
+        assert_eq!(status(world, &of_another).await, "SUPPRESSED");
+    })
+    .await;
 }
 
 #[tokio::test]
