@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::keys;
+use umavez_domain::outbound::Channel;
+use umavez_domain::outbound::suppression::SuppressionRow;
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::invocation::Invocation;
+use umavez_platform::store::Write;
 use umavez_platform::sweep::sweep;
 use umavez_tests::{Answer, KEY, Setup, World, play, play_with};
 
@@ -445,6 +449,16 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_star
         charged(world, "tx-3").await;
         seconds(world, 70).await;
         assert_eq!(queue(world).await[0]["status"], "sent");
+        // Also one of before blocks named their bots.
+        let table = world.stack.output("OutboundTable").expect("a table");
+        let row =
+            SuppressionRow::new(Channel::Telegram, &CHAT.to_string(), "bot_blocked", "provider", None, world.now());
+        let key = keys::suppression("telegram", &CHAT.to_string());
+        let unnamed = Write::put(table, key, &row).expect("a row");
+        world.store.write(&world.invocation(), unnamed).await.expect("written");
+        starts(world, CHAT, 2).await;
+        let listed = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+        assert_eq!(listed.body["suppressions"], json!([]));
     })
     .await;
 }

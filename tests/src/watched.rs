@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-const NAMESPACE: &str = "Umavez/";
+/// Namespaces of AWS itself begin with it; all others are ours, or a mistake.
+const OF_AWS: &str = "AWS/";
 /// The stage that stacks of tests have.
 const STAGE: &str = "dev";
 
@@ -38,21 +39,13 @@ pub fn line<'a>(namespace: &str, name: &str, dimensions: impl Iterator<Item = &'
     format!("{namespace} {name} [{}]", dimensions.join(" "))
 }
 
-/// An alarm is on one metric, or on what is made of several.
-fn of_alarm(alarm: &serde_yaml_ng::Value) -> Vec<String> {
-    let one = |metric: &serde_yaml_ng::Value| {
-        let namespace = text(&metric["Namespace"]);
-        let dimensions = metric["Dimensions"].as_sequence().cloned().unwrap_or_default();
-        let names: Vec<_> = dimensions.iter().map(|dimension| text(&dimension["Name"])).collect();
-        let metric = line(&namespace, &text(&metric["MetricName"]), names.iter().map(String::as_str));
-        namespace.starts_with(NAMESPACE).then_some(metric)
-    };
-    match alarm["Metrics"].as_sequence() {
-        None => one(alarm).into_iter().collect(),
-        Some(parts) => {
-            parts.iter().filter_map(|part| part.get("MetricStat")).filter_map(|of| one(&of["Metric"])).collect()
-        }
-    }
+fn of_alarm(alarm: &serde_yaml_ng::Value) -> Option<String> {
+    assert!(alarm.get("Metrics").is_none(), "an alarm on what is made of several metrics");
+    let namespace = text(&alarm["Namespace"]);
+    let dimensions = alarm["Dimensions"].as_sequence().cloned().unwrap_or_default();
+    let names: Vec<_> = dimensions.iter().map(|dimension| text(&dimension["Name"])).collect();
+    let metric = line(&namespace, &text(&alarm["MetricName"]), names.iter().map(String::as_str));
+    (!namespace.starts_with(OF_AWS)).then_some(metric)
 }
 
 /// `[namespace, name, dimension, value, …, {options}]`, or `[{"expression": "SEARCH('{namespace,dimensions} MetricName=…')"}]`.
@@ -66,7 +59,7 @@ fn of_widget(widget: &Value) -> Vec<String> {
         let words: Vec<_> = row.iter().filter_map(Value::as_str).collect();
         let [namespace, name, dimensions @ ..] = words.as_slice() else { panic!("no name: {row:?}") };
         let metric = line(namespace, name, dimensions.iter().step_by(2).copied());
-        namespace.starts_with(NAMESPACE).then_some(metric)
+        (!namespace.starts_with(OF_AWS)).then_some(metric)
     };
     metrics.iter().filter_map(of_row).collect()
 }

@@ -334,9 +334,8 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
     let polls = queues as f64 * POLLERS * MONTH.as_secs_f64() / POLL.as_secs_f64();
     let polled = format!("{queues} queues with {POLLERS} long polls of {} s each", POLL.as_secs());
     all.push(("SQS".to_owned(), polled, polls * prices::QUEUE_REQUEST * 1e-6));
-    // An alarm costs what its metrics do.
-    let alarms = template().matches("MetricName: ").count();
-    all.push(("CloudWatch alarms".to_owned(), format!("on {alarms} metrics"), alarms as f64 * prices::ALARM));
+    let alarms = template().matches("Type: AWS::CloudWatch::Alarm").count();
+    all.push(("CloudWatch alarms".to_owned(), alarms.to_string(), alarms as f64 * prices::ALARM));
     let dashboards = template().matches("Type: AWS::CloudWatch::Dashboard").count();
     all.push(("CloudWatch dashboards".to_owned(), dashboards.to_string(), dashboards as f64 * prices::DASHBOARD));
     all.push(("CloudWatch metrics that ticks tell of".to_owned(), told.to_string(), told as f64 * prices::METRIC));

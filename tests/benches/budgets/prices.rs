@@ -13,7 +13,7 @@ pub const GIGABYTE_SECOND: f64 = 13.3334;
 pub const MAIL: f64 = 100.0;
 /// A million bytes of logs, taken in.
 pub const LOG_MEGABYTE: f64 = 0.50 / 1e3;
-/// A month of an alarm on one metric, a dashboard, a metric of our own and a secret.
+/// A month of an alarm, a dashboard, a metric of our own and a secret.
 pub const ALARM: f64 = 0.10;
 pub const DASHBOARD: f64 = 3.0;
 pub const METRIC: f64 = 0.30;

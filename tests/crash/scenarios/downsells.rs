@@ -72,8 +72,8 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(joined(run)),
             |run| Box::pin(sent_for_the_charge(run)),
             |point| {
-                let lifts = point.target.contains("suppressions") || point.operation == "TransactWriteItems";
-                point.function == "webhook-intake" && lifts
+                let is_write = matches!(point.operation.as_str(), "UpdateItem" | "TransactWriteItems");
+                point.function == "webhook-intake" && is_write
             },
         ),
         scenario(

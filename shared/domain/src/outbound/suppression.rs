@@ -74,9 +74,16 @@ impl SuppressionRow {
     }
 
     /// Some reasons are about the sender that met them, and no other.
+    pub fn is_of_one_bot(&self) -> bool {
+        self.channel == Channel::Telegram && OF_ONE_BOT.contains(&self.reason.as_str())
+    }
+
+    pub fn is_against(&self, sender: &str) -> bool {
+        self.senders.iter().any(|one| one == sender)
+    }
+
     pub fn seen_by(self, sender: &str) -> Self {
-        let is_its_own = self.channel == Channel::Telegram && OF_ONE_BOT.contains(&self.reason.as_str());
-        Self { senders: is_its_own.then(|| sender.to_owned()).into_iter().collect(), ..self }
+        Self { senders: self.is_of_one_bot().then(|| sender.to_owned()).into_iter().collect(), ..self }
     }
 
     pub fn by_operator(channel: Channel, to: &str, note: Option<String>, now: Timestamp) -> Self {

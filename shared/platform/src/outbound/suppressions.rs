@@ -92,9 +92,16 @@ impl Suppressions {
             };
             let Written::Refused(met) = self.store.write(invocation, write.when(as_read)).await? else { return Ok(()) };
             let met: Option<SuppressionRow> = met.map(read_row).transpose()?;
-            match met.filter(|row| row.status == Status::Active && row.senders.iter().any(|one| one == sender)) {
-                Some(row) => senders = row.senders,
-                None => return Ok(()),
+            match met.filter(|row| row.status == Status::Active) {
+                Some(row) if row.is_against(sender) => senders = row.senders,
+                // As it was written before rows named senders.
+                Some(row) if row.is_of_one_bot() && row.senders.is_empty() => {
+                    let reason = Condition::is("reason", row.reason);
+                    let as_read = Condition::all([is(Status::Active)?, Condition::has_not("senders"), reason]);
+                    let write = self.removal(invocation, channel, to)?.when(as_read);
+                    return self.store.write(invocation, write).await.map(drop);
+                }
+                _ => return Ok(()),
             }
         }
         Err(StoreError::Conflict)
