@@ -114,7 +114,7 @@ async fn document(world: &World) -> String {
     line(&format!("| together | | **{:.2}** |", idle.iter().map(|(_, _, dollars)| dollars).sum::<f64>()));
     line("");
     line(
-        "Most of it is flat: alarms, metrics, secrets, and pollers that wait. Metrics are billed for the hours in which they are",
+        "Most of it is flat: a dashboard, alarms, metrics, secrets, and pollers that wait. Metrics are billed for the hours in which they are",
     );
     line("told of; in use there are more of them, some per type of intent, kind of event or class of status.");
     text
