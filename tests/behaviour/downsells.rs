@@ -456,6 +456,8 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_star
         let key = keys::suppression("telegram", &CHAT.to_string());
         let unnamed = Write::put(table, key, &row).expect("a row");
         world.store.write(&world.invocation(), unnamed).await.expect("written");
+        // Also of a bot that is put to rest.
+        put(world, "/api/admin/bots/default", &json!({"active": false})).await;
         starts(world, CHAT, 2).await;
         let listed = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
         assert_eq!(listed.body["suppressions"], json!([]));

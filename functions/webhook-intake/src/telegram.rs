@@ -37,6 +37,9 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
     let mut answer = intake::take(deps, invocation, &source, &reading, bot.is_some()).await?;
     if let (Some(start), Some(bot)) = (start, bot) {
+        // Who presses start has not blocked this bot, or not any more.
+        let to = start.telegram_id.to_string();
+        deps.suppressions.lift(invocation, Channel::Telegram, &to, &bot.token_ref).await?;
         // Offers of a bot that is put to rest would only be skipped.
         let told = match bot.active {
             true => schedule(deps, invocation, &bot, &start).await?,
@@ -62,9 +65,6 @@ async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &St
         meta: meta.as_deref(),
         keep_days: deps.downsells.keep_days,
     };
-    // Who presses start has not blocked this bot, or not any more.
-    let to = start.telegram_id.to_string();
-    deps.suppressions.lift(invocation, Channel::Telegram, &to, &bot.token_ref).await?;
     let triggered = deps.downsells.started(invocation, &asked).await?;
     tell::triggered(invocation, &triggered);
     let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.told;

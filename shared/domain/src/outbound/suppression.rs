@@ -82,6 +82,7 @@ impl SuppressionRow {
         self.senders.iter().any(|one| one == sender)
     }
 
+    /// As this sender met it.
     pub fn seen_by(self, sender: &str) -> Self {
         Self { senders: self.is_of_one_bot().then(|| sender.to_owned()).into_iter().collect(), ..self }
     }

@@ -126,10 +126,10 @@ impl Downsells {
             // Those of before an earlier payment were answered for by that one.
             let concerns =
                 |offer: &OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
-            let mut withdrawn = self.withdraw(invocation, &contact, Why::Paid, concerns).await?;
+            let mut withdrawn = self.withdraw(invocation, &contact, ChargeStatus::Paid, concerns).await?;
             withdrawn.already_sent +=
                 epoch.checked_sub(1).map_or(0, |before| contact.sent_before_those_in_slots(before));
-            return Ok(Some(Withdrawn { charge: ChargeStatus::Paid, ..withdrawn }));
+            return Ok(Some(withdrawn));
         }
         Err(StoreError::Conflict)
     }
@@ -165,10 +165,7 @@ impl Downsells {
             let concerns = |offer: &OfferRow| {
                 offer.trigger == Trigger::Pix && offer.transaction_id.as_deref() == Some(&expiry.transaction_id)
             };
-            // Of a charge that was paid after all, it is the payment that has ended its offers.
-            let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
-            let withdrawn = self.withdraw(invocation, &contact, why, concerns).await?;
-            return Ok(Withdrawn { charge, ..withdrawn });
+            return self.withdraw(invocation, &contact, charge, concerns).await;
         }
         Err(StoreError::Conflict)
     }
@@ -225,15 +222,17 @@ impl Downsells {
         }
     }
 
-    /// Ends those offers that can still be ended, and tells how all of them stand.
+    /// Ends those offers of a charge that is over which can still be ended, and tells how all of them stand.
     async fn withdraw(
         &self,
         invocation: &Invocation,
         contact: &Contact,
-        why: Why,
+        charge: ChargeStatus,
         concerns: impl Fn(&OfferRow) -> bool,
     ) -> Result<Withdrawn, StoreError> {
-        let mut answer = Withdrawn::of(ChargeStatus::Unpaid);
+        // Of a charge that was paid after all, it is the payment that has ended its offers.
+        let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
+        let mut answer = Withdrawn::of(charge);
         for offer in contact.offers.values().filter(|offer| concerns(offer)) {
             let stands = self.cancel_offer(invocation, offer.clone(), why).await?;
             match stands.map(|row| (row.status, row.cancel_reason)) {
