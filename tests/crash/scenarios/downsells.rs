@@ -56,8 +56,8 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(expired(run)),
             |run| Box::pin(nothing_sent(run)),
             |point| {
-                let told =
-                    point.function == "webhook-intake" && point.operation == "TransactWriteItems" && point.nth > 2;
+                let told = point.function == "webhook-intake"
+                    && (point.operation == "TransactWriteItems" && point.nth > 2 || point.operation == "PutItem");
                 told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
             },
         ),
@@ -177,6 +177,15 @@ async fn expired(run: &Run) {
     let mut silent = charge("tx-2");
     silent["expires_at"] = json!(run.world.now().plus_ms(300_000).to_string());
     gateway(run, "pix-created", &silent).await;
+    // Over before anybody told of them.
+    gateway(run, "pix-expired", &json!({"transaction_id": "tx-3"})).await;
+    let mut over = charge("tx-4");
+    over["expires_at"] = json!(run.world.now().plus_ms(-1_000).to_string());
+    gateway(run, "pix-created", &over).await;
+    for transaction in ["tx-3", "tx-4"] {
+        let told = gateway(run, "pix-created", &charge(transaction)).await;
+        assert_eq!((&told.body["charge"], &told.body["scheduled"]), (&json!("expired"), &json!(0)), "{}", told.body);
+    }
     seconds(run, 400).await;
     run.world.tick("Recovery").await;
     seconds(run, 1_800).await;
@@ -193,18 +202,22 @@ async fn abandoned(run: &Run) {
 }
 
 async fn joined(run: &Run) {
-    outbound::blocked(run).await;
-    assert_eq!(blocks(run).await, ["bot_blocked"]);
+    let tokens = json!({"telegram": {"default": "1:a", "second": "2:b"}});
+    run.world.stack.secrets().set("Senders", &tokens).expect("set");
+    outbound::blocked(run, "a", "default").await;
+    outbound::blocked(run, "b", "second").await;
+    assert_eq!(blocks(run).await, [json!(["default", "second"])]);
     set_up(run, json!({"after_start": true, "after_pix": true, "delay_minutes": 2})).await;
     starts(run, 1).await;
     gateway(run, "pix-created", &charge("tx-1")).await;
     seconds(run, 125).await;
 }
 
+/// The bots that the person has blocked, of each row.
 async fn blocks(run: &Run) -> Vec<Value> {
     let listed = run.world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
     let listed = listed.body["suppressions"].as_array().expect("a list").clone();
-    listed.iter().map(|one| one["reason"].clone()).collect()
+    listed.iter().map(|one| one["senders"].clone()).collect()
 }
 
 async fn settled(run: &Run) {
@@ -271,7 +284,7 @@ async fn sent_for_the_charge(run: &Run) {
     sent_once(run).await;
     let rows = rows(run).await;
     assert_eq!((&rows[0]["trigger"], &rows[0]["transaction_id"]), (&json!("pix"), &json!("tx-1")), "{}", rows[0]);
-    assert!(blocks(run).await.is_empty(), "who pressed start has not blocked the bot");
+    assert_eq!(blocks(run).await, [json!(["second"])], "who pressed start has not blocked this bot");
 }
 
 async fn failed_for_good(run: &Run) {

@@ -56,7 +56,7 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario(
             "a user has blocked the bot",
-            |run| Box::pin(blocked(run)),
+            |run| Box::pin(blocked(run, "a", "default")),
             |run| Box::pin(suppressed(run)),
             |point| point.function == "outbound-sender" && point.operation == "TransactWriteItems",
         ),
@@ -142,12 +142,14 @@ async fn provider(run: &Run, fault: CallFault) {
     run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
 
-/// Chat 987654321 has blocked the bot, and a message to it found out.
-pub async fn blocked(run: &Run) {
+/// Chat 987654321 has blocked a bot, and a message to it found out.
+pub async fn blocked(run: &Run, key: &str, sender: &str) {
     let body = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
     let answer = Scripted { status: 403, headers: Default::default(), body };
     provider(run, CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) }).await;
-    accept(run, "a", telegram()).await;
+    let mut body = telegram();
+    body["sender"] = json!(sender);
+    accept(run, key, body).await;
     run.world.drain().await;
 }
 
