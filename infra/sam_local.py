@@ -528,7 +528,8 @@ class SamLocal:
             text = whole[before:].decode(errors="replace")
             if step.outcome is None or tells(text, step.outcome):
                 break
-            containers = re.findall(rf"/{step.function.id} as /var/task.*?SAM_CONTAINER_ID: (\w+)", whole.decode(errors="replace"), re.DOTALL)
+            of_function = rf"/{step.function.id} as /var/task.*?SAM_CONTAINER_ID: (\w+)"
+            containers = re.findall(of_function, whole.decode(errors="replace"), re.DOTALL)
             if containers:
                 told = docker("logs", "--since", f"{begun:.3f}", containers[-1])
                 text += told.stdout + told.stderr

@@ -185,8 +185,8 @@ impl Drop for Killed {
     }
 }
 
-/// The goals are held against the quickest starts: a machine that does other things interrupts some, and what is left is what
-/// the program itself takes.
+/// The goals are held against the medians. A machine that does other things interrupts some starts; then the quickest shows
+/// what the program itself takes.
 fn table(measured: &[Measured]) {
     let wall = |one: &Measured| one.median(|start| start.milliseconds);
     let processor = |one: &Measured| one.median(|start| start.processor_milliseconds);
