@@ -380,6 +380,8 @@ async fn whoever_posts_the_link_is_off_the_list_and_whoever_looks_is_not() {
         let mut other_list = content();
         other_list.push(("list", "novidades"));
         let fourth = upload(world, "d.csv", "email,nome\nana@example.com,Ana\n", &other_list).await;
+        // Two mailings at once have no order; the mail that is looked at below is the next one's.
+        world.drain().await;
         let mut without = content_without_columns().to_vec();
         without.extend([("unsubscribe", "false"), ("list", "avisos")]);
         let fifth = upload(world, "e.csv", "email\nana@example.com\n", &without).await;
