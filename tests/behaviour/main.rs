@@ -12,6 +12,7 @@ mod ingest;
 mod ingest_schemas;
 mod intents;
 mod intents_expiry;
+mod intents_guards;
 mod intents_options;
 mod limiter;
 mod local_stack;

@@ -135,21 +135,24 @@ async fn an_old_event_does_not_bring_a_suppression_back_that_was_taken_off() {
 
 #[tokio::test]
 async fn a_mail_that_ses_rejected_was_not_sent_in_either_order() {
-    play_with(sending(2), async |world| {
-        world.stack.email_events().switch(false);
-        let first = accept(world, "a", &with(email("ana@example.com"), intent())).await;
-        world.drain().await;
-        deliver(world, &[&event("Reject", &first, 1, "2026-03-10T12:00:00Z", "ana@example.com")]).await;
-        let told = message(world, &first).await;
-        assert_eq!((&told["status"], codes(&told).last()), (&json!("FAILED"), Some(&"rejected")));
-        let second = accept(world, "b", &with(email("bia@example.com"), intent())).await;
-        world.drain().await;
-        assert_eq!(message(world, &second).await["status"], "SENT", "the intent was given back");
-        // What it says of another attempt is noted and changes no state.
-        deliver(world, &[&event("Reject", &second, 7, "2026-03-10T12:00:00Z", "bia@example.com")]).await;
-        assert_eq!(message(world, &second).await["status"], "SENT");
-    })
-    .await;
+    // With a guard and without.
+    for options in ["{}", r#"{"reactivation_nudge": {"window": "rolling"}}"#] {
+        play_with(sending(2).parameter("IntentTypeOptions", options), async |world| {
+            world.stack.email_events().switch(false);
+            let first = accept(world, "a", &with(email("ana@example.com"), intent())).await;
+            world.drain().await;
+            deliver(world, &[&event("Reject", &first, 1, "2026-03-10T12:00:00Z", "ana@example.com")]).await;
+            let told = message(world, &first).await;
+            assert_eq!((&told["status"], codes(&told).last()), (&json!("FAILED"), Some(&"rejected")));
+            let second = accept(world, "b", &with(email("bia@example.com"), intent())).await;
+            world.drain().await;
+            assert_eq!(message(world, &second).await["status"], "SENT", "the intent was given back");
+            // What it says of another attempt is noted and changes no state.
+            deliver(world, &[&event("Reject", &second, 7, "2026-03-10T12:00:00Z", "bia@example.com")]).await;
+            assert_eq!(message(world, &second).await["status"], "SENT");
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

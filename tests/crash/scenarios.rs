@@ -2,6 +2,7 @@
 
 mod conversations;
 mod downsells;
+mod guards;
 mod ingest;
 mod intents;
 mod jobs;
@@ -12,6 +13,7 @@ use crate::scenario::Scenario;
 
 pub fn all() -> Vec<Scenario> {
     let mut all = intents::scenarios();
+    all.extend(guards::scenarios());
     all.extend(jobs::scenarios());
     all.extend(outbound::scenarios());
     all.extend(ingest::scenarios());

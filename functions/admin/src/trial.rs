@@ -45,7 +45,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let (row, replayed) = match deps.messages.accept(invocation, &message).await? {
         Accepted::New(row) | Accepted::Deduped(row) => (row, false),
         Accepted::Standing(row) if judge(&row.body_hash, &message.body_hash) == Replay::Same => (row, true),
-        Accepted::Standing(_) => {
+        // Only a message with an intent has the last two.
+        Accepted::Standing(_) | Accepted::KeyReused | Accepted::TooManyScheduled => {
             let detail = "there was a test from a request with this Idempotency-Key and another body";
             return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
         }

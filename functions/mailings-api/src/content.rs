@@ -100,13 +100,19 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let (message, replayed) = match deps.messages.accept(invocation, &new).await? {
         Accepted::New(message) | Accepted::Deduped(message) => (message, false),
         Accepted::Standing(message) => (message, true),
+        // Only a message with an intent has these.
+        Accepted::KeyReused | Accepted::TooManyScheduled => return Err(key_reused()),
     };
     if judge(&message.body_hash, &body_hash) == Replay::OtherBody {
-        let detail = "there is a test with this Idempotency-Key, from a request with another body";
-        return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+        return Err(key_reused());
     }
     let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.state}))?;
     Ok(if replayed { answer.replayed() } else { answer })
+}
+
+fn key_reused() -> Problem {
+    let detail = "there is a test with this Idempotency-Key, from a request with another body";
+    Problem::new(422, Code::IdempotencyKeyReused, detail)
 }
 
 async fn content(deps: &Deps, invocation: &Invocation, row: &MailingRow) -> Result<MailingContent, Problem> {

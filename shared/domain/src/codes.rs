@@ -212,6 +212,8 @@ codes! {
         IntentDuplicate = "intent_duplicate",
         /// A file of this name is there, with other content.
         NameTaken = "name_taken",
+        /// A contact has as many scheduled messages of an intent type as its guard keeps.
+        TooManyScheduled = "too_many_scheduled",
         /// It cannot be asked of a mailing that stands as this one does.
         WrongState = "wrong_state",
         /// A webhook that does not prove where it comes from.

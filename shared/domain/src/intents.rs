@@ -1,11 +1,12 @@
 //! Intents: two texts with the same intention reach a contact once per window.
 //!
 //! An intent is known by its fingerprint and has one holder. The row's own key is the constraint; a type with a rolling
-//! window or a contact's scope has a guard row besides, written in the same transaction.
+//! window or a contact's scope also has a guard row, written in the same transaction.
 
 mod check;
 mod decision;
 mod fingerprint;
+mod guard;
 mod holder;
 mod release;
 mod rows;
@@ -14,7 +15,8 @@ mod types;
 pub use check::{Check, MAX_SKEW_MS};
 pub use decision::{BlockedBy, CheckAnswer, Decision, Standing, judge};
 pub use fingerprint::{bucket, bucket_end, fingerprint, is_fingerprint};
+pub use guard::{Conflict, GuardAsked, GuardHold, GuardRow, MOST_SCHEDULED, Taken};
 pub use holder::Holder;
 pub use release::{ReleaseAnswer, Released, judge_release, release_request};
-pub use rows::{GuardRow, Hold, IntentRow, IntentView, LIFETIME_DAYS, LastRelease, Status};
+pub use rows::{Hold, IntentRow, IntentView, LIFETIME_DAYS, LastRelease, Status};
 pub use types::{IntentType, IntentTypes, OptionsError, Scope, Window};

@@ -1,19 +1,23 @@
 //! The Intents table: how a hold is taken and given back. The rules that judge a refused write are in the domain.
 //!
-//! Invariant: at any time at most one holder has an intent, and whoever was told "yes" is the one in the row. A hold is
-//! one conditional update (one request, one write unit); a guarded type writes its guard in the same transaction.
+//! Invariant: at any time at most one holder has an intent, and the caller that was answered "yes" is the one in the row.
+//! A hold is one conditional update (one request, one write unit). A guarded type reads its guard and writes it in the
+//! same transaction: see [`guards`].
 
-use aws_sdk_dynamodb::types::AttributeValue;
+mod guards;
+
 use umavez_domain::fields::parse_uuid;
 use umavez_domain::idempotency::body_hash;
-use umavez_domain::intents::{GuardRow, Hold, IntentRow, Released, Standing, judge_release};
+use umavez_domain::intents::{Hold, IntentRow, Released, Standing, judge_release};
 use umavez_domain::keys::{self, INTENT_PREFIX, Key};
 use umavez_domain::outbound::message::IntentRef;
 use umavez_domain::time::Timestamp;
 use uuid::Uuid;
 
+pub use guards::{GuardRelease, Holding};
+
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, Page, PageOf, Returned, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Page, PageOf, Returned, Store, StoreError, Write, Written, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Intents {
@@ -21,13 +25,15 @@ pub struct Intents {
     pub table: String,
 }
 
-/// What came of asking for an intent.
+/// The answer to a hold.
 #[derive(Debug)]
 pub enum Held {
-    /// It is the asker's from now on.
+    /// The asker has the intent from now on.
     Now,
-    /// These rows stood in the way.
+    /// This stood in the way.
     Refused(Box<Standing>),
+    /// The guard keeps no more holds for a later time.
+    Full,
 }
 
 /// A release, as it is asked.
@@ -52,28 +58,28 @@ pub enum Freed {
 }
 
 impl Intents {
-    /// Takes the intent for its holder, or tells what stands in the way.
+    /// Takes the intent for its holder, or returns what stands in the way.
     pub async fn hold(&self, invocation: &Invocation, hold: &Hold) -> Result<Held, StoreError> {
-        let mut writes = self.hold_writes(hold, invocation.now)?;
-        if writes.len() > 1 {
-            return match self.store.transact(invocation, writes).await? {
-                Transacted::Done => Ok(Held::Now),
-                Transacted::Refused(refusals) => {
-                    let mut items = refusals.into_iter().map(|refusal| refusal.and_then(|refusal| refusal.item));
-                    standing(items.next().flatten(), items.next().flatten())
-                }
-            };
+        if hold.guard.is_some() {
+            return Ok(match self.transact_holding(invocation, &[], hold).await? {
+                Holding::Done => Held::Now,
+                Holding::Standing(standing) => Held::Refused(standing),
+                Holding::Full => Held::Full,
+                Holding::Refused(_) => return Err(StoreError::Corrupt("a hold that nothing refused")),
+            });
         }
-        let Some(write) = writes.pop() else { return Ok(Held::Now) };
-        match self.store.write(invocation, write).await? {
+        match self.store.write(invocation, self.hold_write(hold, invocation.now)?).await? {
             Written::New | Written::Mine => Ok(Held::Now),
-            Written::Refused(item) => standing(item, None),
+            Written::Refused(item) => {
+                let item = item.ok_or(StoreError::Corrupt("a hold that nothing refused"))?;
+                Ok(Held::Refused(Box::new(Standing::Row(Box::new(read_row(item)?)))))
+            }
         }
     }
 
-    /// The writes that take an intent, to stand in a transaction with others: the intent's row, then its guard.
-    pub fn hold_writes(&self, hold: &Hold, now: Timestamp) -> Result<Vec<Write>, StoreError> {
-        // Nobody has it: it was never taken, or its row has expired and TTL is late, or it was given back.
+    /// The write that takes an intent's row for its holder.
+    fn hold_write(&self, hold: &Hold, now: Timestamp) -> Result<Write, StoreError> {
+        // The intent is free: it was never taken, or its row has expired and TTL is late, or it was given back.
         let free = Condition::any([
             Condition::Absent,
             Condition::at_most("expires_at", now.seconds()),
@@ -90,39 +96,13 @@ impl Intents {
                 write = write.remove(name);
             }
         }
-        let mut writes = vec![write.when(free)];
-        if let Some((key, guard)) = &hold.guard {
-            // Nobody's window covers the moment that is asked for.
-            let open = Condition::any([
-                Condition::Absent,
-                Condition::at_most("window_until", hold.row.at.seconds()),
-                Condition::at_most("expires_at", now.seconds()),
-            ]);
-            // What it replaces may still be running: a hold for later stands before its own window, and is given back.
-            let mut write = Write::update(&self.table, key.clone()).set_row(guard, &[])?;
-            for (name, before) in GUARD_BEFORE {
-                write = write.set_from(before, name, nothing(name));
-            }
-            if guard.reference_id.is_none() {
-                write = write.remove("reference_id");
-            }
-            writes.push(write.when(open));
-        }
-        Ok(writes)
+        Ok(write.when(free))
     }
 
-    /// The rows that stood in the way of a hold which was asked for in a transaction of others.
-    pub fn standing_of(&self, row: Option<Item>, guard: Option<Item>) -> Result<Standing, StoreError> {
-        match standing(row, guard)? {
-            Held::Refused(standing) => Ok(*standing),
-            Held::Now => Err(StoreError::Corrupt("a hold that nothing refused")),
-        }
-    }
-
-    /// The writes that give back what a message holds, to stand in the transaction that ends it: the intent's row, then
-    /// its guard. Refused where it is another's by now, or was given back by hand: then there is nothing to give back.
-    pub fn give_back_writes(&self, held: &IntentRef, holder: &str, now: Timestamp) -> Vec<Write> {
-        let Some(client) = parse_uuid(&held.client_id) else { return Vec::new() };
+    /// The write that gives back the row of an intent that a message holds, to stand beside the write that ends the
+    /// message. Refused where another has it by now, or it was released by hand: then there is nothing to give back.
+    pub fn give_back_write(&self, held: &IntentRef, holder: &str, now: Timestamp) -> Option<Write> {
+        let client = parse_uuid(&held.client_id)?;
         let key = keys::intent(client, &held.fingerprint);
         let release_key = body_hash(holder.as_bytes());
         let release = Release {
@@ -137,22 +117,7 @@ impl Intents {
             Condition::is("holder", holder),
             Condition::more_than("expires_at", now.seconds()),
         ]);
-        let mut writes = vec![self.release_write(&key, &release, now).when(mine)];
-        if let Some(guard) = &held.guard {
-            writes.push(self.guard_give_back(&key, guard, holder, &held.fingerprint));
-        }
-        writes
-    }
-
-    /// The guard of this very hold: since its window ended another may have it, also another hold of the same holder.
-    fn guard_give_back(&self, key: &Key, guard: &str, holder: &str, fingerprint: &str) -> Write {
-        let same_guard = Condition::all([Condition::is("holder", holder), Condition::is("fingerprint", fingerprint)]);
-        // Whoever stood there before stands there again; nobody, where nobody did.
-        let mut write = Write::update(&self.table, keys::beside(key, guard));
-        for (name, before) in GUARD_BEFORE {
-            write = write.set_from(name, before, nothing(name)).remove(before);
-        }
-        write.when(same_guard)
+        Some(self.release_write(&key, &release, now).when(mine))
     }
 
     /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by then.
@@ -195,18 +160,17 @@ impl Intents {
             let write = self.release_write(key, release, now);
             write.when(still_held(release, &seen.holder, now))
         };
-        let Some(guard) = &seen.guard else { return self.store.update_returning(invocation, row()).await };
-        let delete = self.guard_give_back(key, guard, &seen.holder, &seen.fingerprint);
-        match self.store.transact(invocation, vec![row(), delete]).await? {
-            Transacted::Done => match self.store.get_item(invocation, &self.table, key).await? {
+        let beside = match GuardRelease::of(key, seen) {
+            Some(guard) => self.releasing_guard(invocation, guard).await?,
+            None => None,
+        };
+        let Some(guard) = beside else { return self.store.update_returning(invocation, row()).await };
+        match self.store.write_with(invocation, row(), vec![guard]).await? {
+            Written::New | Written::Mine => match self.store.get_item(invocation, &self.table, key).await? {
                 Some(item) => Ok(Returned::Row(item)),
                 None => Ok(Returned::Refused(None)),
             },
-            Transacted::Refused(refusals) => match refusals.into_iter().next() {
-                Some(Some(refusal)) => Ok(Returned::Refused(refusal.item)),
-                // Only the guard was refused: it is another's, and stays.
-                _ => self.store.update_returning(invocation, row()).await,
-            },
+            Written::Refused(item) => Ok(Returned::Refused(item)),
         }
     }
 
@@ -254,23 +218,6 @@ impl Intents {
     }
 }
 
-/// What a guard remembers of the hold that it replaced.
-const GUARD_BEFORE: [(&str, &str); 4] = [
-    ("holder", "before_holder"),
-    ("fingerprint", "before_fingerprint"),
-    ("window_until", "before_until"),
-    ("created_at", "before_created_at"),
-];
-
-/// The guard of nobody: its window is over.
-fn nothing(name: &str) -> AttributeValue {
-    match name {
-        "window_until" => AttributeValue::N("0".to_owned()),
-        "created_at" => AttributeValue::S("1970-01-01T00:00:00Z".to_owned()),
-        _ => AttributeValue::S("nobody".to_owned()),
-    }
-}
-
 /// The intent is held by this holder, and this very release has not been made before.
 fn still_held(release: &Release<'_>, holder: &str, now: Timestamp) -> Condition {
     let not_made = Condition::any([Condition::has_not("last_release"), Condition::is_not("last_release", release.key)]);
@@ -280,11 +227,4 @@ fn still_held(release: &Release<'_>, holder: &str, now: Timestamp) -> Condition 
         Condition::more_than("expires_at", now.seconds()),
         not_made,
     ])
-}
-
-fn standing(row: Option<Item>, guard: Option<Item>) -> Result<Held, StoreError> {
-    let row = row.map(read_row::<IntentRow>).transpose()?;
-    let guard = guard.map(read_row::<GuardRow>).transpose()?;
-    let standing = Standing::of(row, guard).ok_or(StoreError::Corrupt("a hold that nothing refused"))?;
-    Ok(Held::Refused(Box::new(standing)))
 }

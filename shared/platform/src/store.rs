@@ -22,11 +22,12 @@ use serde::de::DeserializeOwned;
 use umavez_domain::keys::Key;
 
 pub use condition::Condition;
+pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;
 pub use many::Insert;
 pub use read::{Found, IndexOf, IndexPageOf, Page, PageOf, RangeOf, Slice, SliceOf};
 pub use spread::{SpreadOf, SpreadPlace};
-pub use transact::{Refusal, Transacted};
+pub use transact::{Beside, Refusal, Transacted};
 pub use waiting::WaitingOf;
 pub use write::{Returned, Write, Written};
 

@@ -7,6 +7,7 @@ use umavez_platform::intents::Held;
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
+use crate::outbound::accept::too_many_scheduled;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
@@ -19,6 +20,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             return Answer::json(200, &CheckAnswer::allowed(&hold.row));
         }
         Held::Refused(standing) => judge(&check, &hold, &standing),
+        Held::Full => return Err(too_many_scheduled()),
     };
     match decision {
         Decision::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),

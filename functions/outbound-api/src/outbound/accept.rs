@@ -2,6 +2,7 @@
 
 use umavez_domain::codes::{Event, Problem as Code, Reason};
 use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::intents::MOST_SCHEDULED;
 use umavez_domain::outbound::message::{AcceptAnswer, MessageRow};
 use umavez_domain::outbound::{Asked, NewMessage, Unfit};
 use umavez_platform::http::{Answer, Problem, Request};
@@ -39,6 +40,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             answer(&row)
         }
         Accepted::Standing(row) => again(&row, &body_hash),
+        Accepted::KeyReused => Err(key_reused()),
+        Accepted::TooManyScheduled => Err(too_many_scheduled()),
     }
 }
 
@@ -46,11 +49,21 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 fn again(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
     match judge(&row.body_hash, body_hash) {
         Replay::Same => Ok(answer(row)?.replayed()),
-        Replay::OtherBody => {
-            let detail = "there is a message with this Idempotency-Key, or this id, from a request with another body";
-            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-        }
+        Replay::OtherBody => Err(key_reused()),
     }
+}
+
+fn key_reused() -> Problem {
+    let detail = "there is a message with this Idempotency-Key, or this id, from a request with another body";
+    Problem::new(422, Code::IdempotencyKeyReused, detail)
+}
+
+/// The answer where a guard keeps no more holds for a later time.
+pub fn too_many_scheduled() -> Problem {
+    let detail = format!(
+        "this contact has {MOST_SCHEDULED} scheduled messages of this intent type: cancel one, or wait until one is sent"
+    );
+    Problem::new(409, Code::TooManyScheduled, detail)
 }
 
 fn answer(row: &MessageRow) -> Result<Answer, Problem> {

@@ -9,7 +9,7 @@ use super::types::{IntentType, IntentTypes, Scope, Window};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields, parse_uuid};
 use crate::keys::{self, Key};
-use crate::time::{DAY_MS, Timestamp};
+use crate::time::Timestamp;
 
 /// How far `at` may be off: the clocks of callers differ a little.
 pub const MAX_SKEW_MS: i64 = 60_000;
@@ -136,21 +136,12 @@ fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &
     id
 }
 
-/// How far `at` may lie behind. A row lives [`LIFETIME_DAYS`]; what lies back further than that less a window could fall
-/// into a bucket whose row has expired, and be allowed twice. A rolling window knows only its last send.
-fn furthest_back_ms(intent_type: &IntentType) -> i64 {
-    match intent_type.window {
-        Window::Bucket => (LIFETIME_DAYS - i64::from(intent_type.window_days)) * DAY_MS,
-        Window::Rolling => MAX_SKEW_MS,
-    }
-}
-
 fn read_at(fields: &mut Fields<'_>, intent_type: Option<&IntentType>, now: Timestamp) -> Timestamp {
     let Some(at) = fields.optional_timestamp("at") else { return now };
     if at > now.plus_ms(MAX_SKEW_MS) {
         fields.refuse("at", FieldProblem::OutOfRange, "lies in the future");
     } else if let Some(intent_type) = intent_type
-        && at.millis() <= now.millis() - furthest_back_ms(intent_type)
+        && at.millis() <= now.millis() - intent_type.furthest_back_ms()
     {
         let detail = match intent_type.window {
             Window::Bucket => {

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::check::Check;
-use super::rows::{GuardRow, Hold, IntentRow};
+use super::guard::{Conflict, GuardHold};
+use super::rows::{Hold, IntentRow};
 use crate::codes::Reason;
 use crate::idempotency::{Replay, judge as judge_replay};
 use crate::time::Timestamp;
@@ -53,20 +54,21 @@ impl CheckAnswer {
         }
     }
 
-    fn allowed_by_guard(guard: &GuardRow) -> Self {
+    /// The asker's own hold, as the guard keeps it.
+    fn allowed_by_guard(check: &Check, hold: &GuardHold) -> Self {
         Self {
             can_send: true,
             inserted: true,
-            fingerprint: guard.fingerprint.clone(),
+            fingerprint: hold.fingerprint.clone(),
             reason: None,
-            intent_type: guard.intent_type.clone(),
-            reference_id: guard.reference_id.clone(),
-            window_days: guard.window_days,
-            bucket: guard.bucket,
-            expires_at: Timestamp::from_seconds(guard.expires_at),
-            next_eligible_at: Timestamp::from_seconds(guard.window_until),
+            intent_type: check.intent_type.intent_type.clone(),
+            reference_id: hold.reference_id.clone(),
+            window_days: check.intent_type.window_days,
+            bucket: hold.bucket,
+            expires_at: Timestamp::from_seconds(hold.expires_at),
+            next_eligible_at: Timestamp::from_seconds(hold.until),
             blocked_by: None,
-            holder: guard.holder.clone(),
+            holder: hold.holder.clone(),
         }
     }
 
@@ -88,38 +90,13 @@ impl CheckAnswer {
     }
 }
 
-/// What stood in the way of a hold: the rows whose conditions failed, as they were.
+/// What stood in the way of a hold.
 #[derive(Debug, Clone)]
 pub enum Standing {
-    /// The intent's own row, and its guard if that was refused too.
-    Row(Box<IntentRow>, Option<Box<GuardRow>>),
-    Guard(Box<GuardRow>),
-}
-
-impl Standing {
-    /// Of the rows that were refused; at least one was.
-    pub fn of(row: Option<IntentRow>, guard: Option<GuardRow>) -> Option<Self> {
-        let guard = guard.map(Box::new);
-        match (row, guard) {
-            (Some(row), guard) => Some(Self::Row(Box::new(row), guard)),
-            (None, Some(guard)) => Some(Self::Guard(guard)),
-            (None, None) => None,
-        }
-    }
-
-    fn row(&self) -> Option<&IntentRow> {
-        match self {
-            Self::Row(row, _) => Some(row),
-            Self::Guard(_) => None,
-        }
-    }
-
-    fn guard(&self) -> Option<&GuardRow> {
-        match self {
-            Self::Row(_, guard) => guard.as_deref(),
-            Self::Guard(guard) => Some(guard),
-        }
-    }
+    /// The intent's own row: it is held.
+    Row(Box<IntentRow>),
+    /// A hold under the same guard.
+    Guard(Box<Conflict>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,26 +108,26 @@ pub enum Decision {
     Blocked(CheckAnswer),
 }
 
-/// Decides a check whose write was refused. The intent's own row speaks first: whoever holds it was told "yes" before.
+/// Decides a check that was refused: its holder gets the same answer as the first time, anybody else is blocked.
 pub fn judge(check: &Check, asked: &Hold, standing: &Standing) -> Decision {
-    if let Some(row) = standing.row().filter(|row| row.holder == asked.row.holder) {
-        return replay(&row.body_hash, asked, CheckAnswer::allowed(row));
-    }
-    if let Some(guard) = standing.guard().filter(|guard| guard.holder == asked.row.holder) {
-        return replay(&guard.body_hash, asked, CheckAnswer::allowed_by_guard(guard));
-    }
-    // A guard may reach further than the bucket of the asked fingerprint.
-    let (by, expires_at, until) = match standing {
-        Standing::Row(row, guard) => {
-            let until = guard.as_ref().map_or(row.window_until, |guard| guard.window_until.max(row.window_until));
-            (blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at), row.expires_at, until)
+    match standing {
+        Standing::Row(row) if row.holder == asked.row.holder => {
+            replay(&row.body_hash, asked, CheckAnswer::allowed(row))
         }
-        Standing::Guard(guard) => {
-            let by = blocked_by(&guard.holder, &guard.fingerprint, &guard.reference_id, guard.created_at);
-            (by, guard.expires_at, guard.window_until)
+        Standing::Guard(conflict) if conflict.hold.holder == asked.row.holder => {
+            let hold = &conflict.hold;
+            replay(&hold.body_hash, asked, CheckAnswer::allowed_by_guard(check, hold))
         }
-    };
-    Decision::Blocked(CheckAnswer::blocked(check, by, expires_at, until))
+        Standing::Row(row) => {
+            let by = blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at);
+            Decision::Blocked(CheckAnswer::blocked(check, by, row.expires_at, row.window_until))
+        }
+        Standing::Guard(conflict) => {
+            let hold = &conflict.hold;
+            let by = blocked_by(&hold.holder, &hold.fingerprint, &hold.reference_id, hold.created_at);
+            Decision::Blocked(CheckAnswer::blocked(check, by, hold.expires_at, conflict.next_eligible_at))
+        }
+    }
 }
 
 fn replay(stored_hash: &str, asked: &Hold, answer: CheckAnswer) -> Decision {
@@ -174,7 +151,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::intents::{Holder, IntentTypes};
+    use crate::intents::{GuardRow, Holder, IntentTypes, Taken};
 
     fn at(text: &str) -> Timestamp {
         Timestamp::parse(text).expect("a time")
@@ -188,12 +165,20 @@ mod tests {
         (check, hold)
     }
 
+    /// What the guard that `first` took answers to `second`.
+    fn conflict(first: &Hold, second: &Hold) -> Standing {
+        let (first_asked, asked) = first.guard.as_ref().zip(second.guard.as_ref()).expect("guarded");
+        let now = second.row.created_at;
+        let Taken::Yes(guard) = GuardRow::empty(now).take(first_asked, now) else { panic!("not free") };
+        let Taken::Conflicting(conflict) = guard.take(asked, now) else { panic!("not in the way") };
+        Standing::Guard(conflict)
+    }
+
     #[test]
     fn another_holder_is_blocked_and_told_by_whom_and_until_when() {
         let (_, first) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
         let (check, second) = hold("{}", "b", "2026-03-10T12:00:01Z", "h");
-        let Decision::Blocked(answer) = judge(&check, &second, &Standing::Row(Box::new(first.row.clone()), None))
-        else {
+        let Decision::Blocked(answer) = judge(&check, &second, &Standing::Row(Box::new(first.row.clone()))) else {
             panic!("not blocked")
         };
         assert!(!answer.can_send && !answer.inserted);
@@ -207,7 +192,7 @@ mod tests {
         let (check, first) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
         let (_, again) = hold("{}", "a", "2026-03-10T12:00:05Z", "h");
         let (_, other) = hold("{}", "a", "2026-03-10T12:00:05Z", "other");
-        let standing = Standing::Row(Box::new(first.row.clone()), None);
+        let standing = Standing::Row(Box::new(first.row.clone()));
         assert_eq!(judge(&check, &again, &standing), Decision::Replayed(CheckAnswer::allowed(&first.row)));
         assert_eq!(judge(&check, &other, &standing), Decision::KeyReused);
     }
@@ -218,8 +203,7 @@ mod tests {
         let (first_check, first) = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
         let (later_check, again) = hold(rolling, "a", "2026-03-15T00:01:00Z", "h");
         assert_ne!(first_check.bucket, later_check.bucket);
-        let (_, guard) = first.guard.clone().expect("guarded");
-        let decision = judge(&later_check, &again, &Standing::Guard(Box::new(guard)));
+        let decision = judge(&later_check, &again, &conflict(&first, &again));
         assert_eq!(decision, Decision::Replayed(CheckAnswer::allowed(&first.row)));
     }
 
@@ -228,8 +212,9 @@ mod tests {
         let rolling = r#"{"reactivation_nudge": {"window": "rolling"}}"#;
         let (_, first) = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
         let (check, second) = hold(rolling, "b", "2026-03-15T00:01:00Z", "h");
-        let standing = Standing::Guard(Box::new(first.guard.expect("guarded").1));
-        let Decision::Blocked(answer) = judge(&check, &second, &standing) else { panic!("not blocked") };
+        let Decision::Blocked(answer) = judge(&check, &second, &conflict(&first, &second)) else {
+            panic!("not blocked")
+        };
         assert_eq!(answer.next_eligible_at, at("2026-03-21T23:59:00Z"));
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check::Check;
+use super::guard::GuardAsked;
 use super::holder::Holder;
 use crate::keys::Key;
 use crate::time::{SECOND_MS, Timestamp};
@@ -66,29 +67,12 @@ impl IntentRow {
     }
 }
 
-/// Guards a rolling window, or one contact over all references.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuardRow {
-    pub holder: String,
-    pub fingerprint: String,
-    pub intent_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference_id: Option<String>,
-    pub window_days: u32,
-    pub bucket: i64,
-    pub body_hash: String,
-    pub created_at: Timestamp,
-    /// Seconds; the guard is free from then on.
-    pub window_until: i64,
-    pub expires_at: i64,
-}
-
 /// What a check writes if it is allowed.
 #[derive(Debug, Clone)]
 pub struct Hold {
     pub key: Key,
     pub row: IntentRow,
-    pub guard: Option<(Key, GuardRow)>,
+    pub guard: Option<GuardAsked>,
 }
 
 impl Hold {
@@ -115,25 +99,8 @@ impl Hold {
             last_release: None,
             version: 1,
         };
-        let guard = guard_key.map(|key| (key, GuardRow::of(&row)));
+        let guard = guard_key.map(|key| GuardAsked::of(check, key, &row, now));
         Self { key: check.key(), row, guard }
-    }
-}
-
-impl GuardRow {
-    fn of(row: &IntentRow) -> Self {
-        Self {
-            holder: row.holder.clone(),
-            fingerprint: row.fingerprint.clone(),
-            intent_type: row.intent_type.clone(),
-            reference_id: row.reference_id.clone(),
-            window_days: row.window_days,
-            bucket: row.bucket,
-            body_hash: row.body_hash.clone(),
-            created_at: row.created_at,
-            window_until: row.window_until,
-            expires_at: row.expires_at,
-        }
     }
 }
 

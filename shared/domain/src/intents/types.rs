@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::check::MAX_SKEW_MS;
+use super::rows::LIFETIME_DAYS;
+use crate::time::DAY_MS;
+
 const BUILT_IN: &str = include_str!("../../data/intent_types.json");
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +43,16 @@ impl IntentType {
     /// Whether the row's own key is not enough of a constraint.
     pub fn is_guarded(&self) -> bool {
         self.window == Window::Rolling || self.scope == Scope::Contact
+    }
+
+    /// How far back a caller's `at` may lie. A row lives [`LIFETIME_DAYS`]: a moment further back than that, less a
+    /// window, could fall into a bucket whose row has expired, and be allowed twice. A rolling window counts from the
+    /// last send, so only the difference of clocks is allowed for.
+    pub fn furthest_back_ms(&self) -> i64 {
+        match self.window {
+            Window::Bucket => (LIFETIME_DAYS - i64::from(self.window_days)) * DAY_MS,
+            Window::Rolling => MAX_SKEW_MS,
+        }
     }
 }
 

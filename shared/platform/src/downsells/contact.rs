@@ -8,7 +8,7 @@ use umavez_domain::keys::{self, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, PageOf, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Beside, Condition, Item, PageOf, StoreError, Write, Written, attribute, read_row};
 
 const PAGE: usize = 500;
 /// With less time than this whoever met others is told to come again.
@@ -109,6 +109,7 @@ impl Downsells {
         if !after.is_pending() {
             beside.push(self.slot_ended(after)?);
         }
+        let beside = beside.into_iter().map(Beside::from).collect();
         match self.store.write_with(invocation, offer, beside).await? {
             Written::New | Written::Mine => Ok(Committed::Done),
             Written::Refused(item) => lost(item),

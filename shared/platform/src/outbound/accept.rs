@@ -1,17 +1,18 @@
 //! A message is taken in: with its intent in one transaction, or not at all.
 //!
 //! Interleavings. Two requests with one identity: the message's row decides, the other is told by it. Two messages with one
-//! intention: the intent's row decides, and the other leaves a row that says so. A repeated request finds its message's
-//! row before its intent is looked at, because the row's own condition is told with the intent's.
+//! intention: the intent's row decides, or its guard, and the other leaves a row that says so. A repeated request gets its
+//! message's row: the row is written only where there is none, also when the intent is refused.
 
-use umavez_domain::intents::{Decision, judge};
+use umavez_domain::intents::{Decision, Hold, Standing, judge};
 use umavez_domain::keys;
 use umavez_domain::outbound::NewMessage;
 use umavez_domain::outbound::message::{ContentRow, MessageRow};
 
 use super::messages::Messages;
+use crate::intents::Holding;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, Refusal, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Refusal, StoreError, Transacted, Write, Written, read_row};
 
 /// How much longer than its message content in a row of its own is kept.
 const CONTENT_DAYS: i64 = 31;
@@ -24,30 +25,43 @@ pub enum Accepted {
     Deduped(Box<MessageRow>),
     /// There is a message with this identity.
     Standing(Box<MessageRow>),
+    /// A message with this identity and another body holds the intent; its own row is gone by retention.
+    KeyReused,
+    /// Its intention is scheduled for this contact as often as a guard keeps.
+    TooManyScheduled,
 }
 
 impl Messages {
     pub async fn accept(&self, invocation: &Invocation, new: &NewMessage) -> Result<Accepted, StoreError> {
         let row = MessageRow::accepted(new, invocation.now);
         let writes = self.accept_writes(new, &row, invocation)?;
-        if writes.len() == 1 {
-            return self.alone(invocation, row).await;
-        }
-        let refusals = match self.store.transact(invocation, writes).await? {
-            Transacted::Done => return Ok(Accepted::New(Box::new(row))),
-            Transacted::Refused(refusals) => refusals,
+        let refusals = match &new.hold {
+            None if writes.len() == 1 => return self.alone(invocation, row).await,
+            None => match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(Accepted::New(Box::new(row))),
+                Transacted::Refused(refusals) => refusals,
+            },
+            Some(hold) => match self.intents.transact_holding(invocation, &writes, hold).await? {
+                Holding::Done => return Ok(Accepted::New(Box::new(row))),
+                Holding::Refused(refusals) => refusals,
+                Holding::Standing(standing) => return self.deduped(invocation, new, hold, &standing).await,
+                // The same request may have been accepted before.
+                Holding::Full => {
+                    return Ok(match self.get(invocation, &new.id).await? {
+                        Some(standing) => Accepted::Standing(Box::new(standing)),
+                        None => Accepted::TooManyScheduled,
+                    });
+                }
+            },
         };
-        let mut refusals = refusals.into_iter();
-        if let Some(Some(Refusal { item: Some(item) })) = refusals.next() {
-            return Ok(Accepted::Standing(Box::new(read_row(item)?)));
+        match refusals.into_iter().next() {
+            Some(Some(Refusal { item: Some(item) })) => Ok(Accepted::Standing(Box::new(read_row(item)?))),
+            _ => Err(StoreError::Corrupt("a message that nothing refused")),
         }
-        let skip = usize::from(new.content_is_apart());
-        let mut held = refusals.skip(skip).map(|refusal| refusal.and_then(|refusal| refusal.item));
-        self.deduped(invocation, new, held.next().flatten(), held.next().flatten()).await
     }
 
-    /// The writes that take a message in, to stand in a transaction with others: the message, its content if that is apart,
-    /// its intent and the intent's guard.
+    /// The writes that take a message in, to stand in a transaction with others: the message, and its content if that is
+    /// apart. Its intent, if it has one, is taken by [`Intents::transact_holding`](crate::intents::Intents).
     pub fn accept_writes(
         &self,
         new: &NewMessage,
@@ -63,9 +77,6 @@ impl Messages {
             let row = ContentRow { content: new.content.clone(), expires_at };
             writes.push(Write::put(&self.table, keys::message_content(&new.id), &row)?);
         }
-        if let Some(hold) = &new.hold {
-            writes.extend(self.intents.hold_writes(hold, invocation.now)?);
-        }
         Ok(writes)
     }
 
@@ -73,17 +84,20 @@ impl Messages {
         &self,
         invocation: &Invocation,
         new: &NewMessage,
-        row: Option<Item>,
-        guard: Option<Item>,
+        hold: &Hold,
+        standing: &Standing,
     ) -> Result<Accepted, StoreError> {
         let unexplained = || StoreError::Corrupt("a message that nothing refused");
-        let (check, hold) = new.check.as_ref().zip(new.hold.as_ref()).ok_or_else(unexplained)?;
-        let standing = self.intents.standing_of(row, guard)?;
-        let answer = match judge(check, hold, &standing) {
+        let check = new.check.as_ref().ok_or_else(unexplained)?;
+        let answer = match judge(check, hold, standing) {
             Decision::Blocked(answer) => answer,
-            // The intent is held by a message of this very identity whose own row is gone: it was sent long ago.
+            // The intent is held by a message of this very identity. Its row answers, if it is still there; otherwise it
+            // was sent long ago.
             Decision::Replayed(answer) => answer,
-            Decision::KeyReused => return Err(unexplained()),
+            Decision::KeyReused => {
+                let row = self.get(invocation, &new.id).await?;
+                return Ok(row.map_or(Accepted::KeyReused, |row| Accepted::Standing(Box::new(row))));
+            }
         };
         let row = MessageRow::deduped(new, &answer, self.retention_days, invocation.now);
         match self.alone(invocation, row).await? {

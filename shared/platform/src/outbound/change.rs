@@ -8,8 +8,9 @@ use umavez_domain::outbound::message::{HandOver, MessageRow};
 use umavez_domain::time::Timestamp;
 
 use super::messages::Messages;
+use crate::intents::GuardRelease;
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Beside, Condition, StoreError, Write, Written, attribute, read_row};
 
 /// What came of a change.
 #[derive(Debug)]
@@ -24,11 +25,13 @@ pub(super) enum Changed {
 pub(super) struct Change {
     pub message: Write,
     pub beside: Vec<Write>,
+    /// The place in a guard that the message gives back.
+    pub guard: Option<GuardRelease>,
 }
 
 impl Change {
     pub(super) fn of(message: Write) -> Self {
-        Self { message, beside: Vec::new() }
+        Self { message, beside: Vec::new(), guard: None }
     }
 
     pub(super) fn when(mut self, condition: Condition) -> Self {
@@ -75,11 +78,12 @@ impl Messages {
             .set_number("expires_at", now.plus_days(self.retention_days).seconds())
             .remove("wake")
             .remove("wake_at");
-        let beside = match (&row.intent, state.releases_intent()) {
-            (Some(intent), true) => self.intents.give_back_writes(intent, &holder_of(&row.id), now),
-            _ => Vec::new(),
+        let Some(intent) = row.intent.as_ref().filter(|_| state.releases_intent()) else {
+            return Ok(Change::of(message));
         };
-        Ok(Change { message, beside })
+        let holder = holder_of(&row.id);
+        let beside = self.intents.give_back_write(intent, &holder, now).into_iter().collect();
+        Ok(Change { message, beside, guard: GuardRelease::of_message(intent, &holder) })
     }
 
     /// It waits for an event or a person.
@@ -105,7 +109,11 @@ impl Messages {
 
     /// Makes a change. Writes beside it that are refused are left out: the message's own condition decides.
     pub(super) async fn make(&self, invocation: &Invocation, change: Change) -> Result<Changed, StoreError> {
-        let Change { message, beside } = change;
+        let Change { message, beside, guard } = change;
+        let mut beside: Vec<Beside> = beside.into_iter().map(Beside::from).collect();
+        if let Some(guard) = guard {
+            beside.extend(self.intents.releasing_guard(invocation, guard).await?);
+        }
         match self.store.write_with(invocation, message, beside).await? {
             Written::New | Written::Mine => Ok(Changed::Done),
             Written::Refused(item) => lost(item),

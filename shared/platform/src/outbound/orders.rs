@@ -9,8 +9,9 @@ use umavez_domain::time::Timestamp;
 
 use super::change::{Changed, as_read, entry, is_state};
 use super::messages::Messages;
+use crate::intents::Holding;
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Transacted, Write, attribute, read_row};
+use crate::store::{Condition, StoreError, attribute, read_row};
 
 /// What came of a cancel: what could still be done, and the message as it stood.
 #[derive(Debug)]
@@ -182,14 +183,13 @@ impl Messages {
             intent.guard.clone_from(&hold.row.guard);
         }
         write = write.set_value("intent", attribute(&intent)?);
-        let mut writes: Vec<Write> = vec![write.when(as_seen)];
-        writes.extend(self.intents.hold_writes(&hold, now)?);
-        match self.store.transact(invocation, writes).await? {
-            Transacted::Done => Ok(Seen::Done),
-            Transacted::Refused(refusals) => match refusals.into_iter().next() {
-                Some(Some(refusal)) => Ok(Seen::Lost(refusal.item.map(read_row).transpose()?.map(Box::new))),
-                _ => Ok(Seen::IntentTaken),
-            },
+        match self.intents.transact_holding(invocation, &[write.when(as_seen)], &hold).await? {
+            Holding::Done => Ok(Seen::Done),
+            Holding::Refused(refusals) => {
+                let met = refusals.into_iter().flatten().next().and_then(|refusal| refusal.item);
+                Ok(Seen::Lost(met.map(read_row).transpose()?.map(Box::new)))
+            }
+            Holding::Standing(_) | Holding::Full => Ok(Seen::IntentTaken),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for others: a write that met a transaction on the same row is tried again, a few times, with jitter.
+//! Waits with jitter, a few times, before a write is tried again that lost a race on its row.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ const ATTEMPTS: u32 = 6;
 const WAIT_MS: u64 = 25;
 
 #[derive(Debug, Default)]
-pub(super) struct Conflicts(u32);
+pub(crate) struct Conflicts(u32);
 
 impl Conflicts {
     /// Waits before the next attempt, or gives up with the error.
-    pub(super) async fn wait(&mut self, invocation: &Invocation, error: StoreError) -> Result<(), StoreError> {
+    pub(crate) async fn wait(&mut self, invocation: &Invocation, error: StoreError) -> Result<(), StoreError> {
         self.0 += 1;
         if self.0 >= ATTEMPTS {
             return Err(error);

@@ -14,6 +14,41 @@ use super::write::{Change, Write, Written, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
 
+/// A write beside another one. If its condition does not hold it is left out, or written anew by its rule.
+pub struct Beside {
+    write: Write,
+    rule: Option<Rule>,
+}
+
+/// Decides on the row that refused a write. `None`: there is nothing left to write.
+type Rule = Box<dyn Fn(Option<Item>) -> Result<Option<Write>, StoreError> + Send + Sync>;
+
+impl Beside {
+    pub fn by_rule(
+        write: Write,
+        rule: impl Fn(Option<Item>) -> Result<Option<Write>, StoreError> + Send + Sync + 'static,
+    ) -> Self {
+        Self { write, rule: Some(Box::new(rule)) }
+    }
+
+    fn refused(self, item: Option<Item>) -> Result<Option<Self>, StoreError> {
+        let Some(rule) = self.rule else { return Ok(None) };
+        Ok(rule(item)?.map(|write| Self { write, rule: Some(rule) }))
+    }
+}
+
+impl From<Write> for Beside {
+    fn from(write: Write) -> Self {
+        Self { write, rule: None }
+    }
+}
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Beside").field("write", &self.write).finish_non_exhaustive()
+    }
+}
+
 /// What came of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Transacted {
@@ -53,17 +88,19 @@ impl Store {
         }
     }
 
-    /// Makes a write, and with it those beside it whose conditions hold: what the others would change is as it should be. The
-    /// write's own condition decides.
+    /// Makes a write, and with it those beside it whose conditions hold. A write beside it that is refused asks its rule
+    /// for another, and is left out without one: what it would change is as it should be. The write's own condition
+    /// decides whether anything is written.
     pub async fn write_with(
         &self,
         invocation: &Invocation,
         write: Write,
-        mut beside: Vec<Write>,
+        mut beside: Vec<Beside>,
     ) -> Result<Written, StoreError> {
+        let mut conflicts = Conflicts::default();
         while !beside.is_empty() {
             let mut writes = vec![write.clone()];
-            writes.extend(beside.iter().cloned());
+            writes.extend(beside.iter().map(|beside| beside.write.clone()));
             let Transacted::Refused(refusals) = self.transact(invocation, writes).await? else {
                 return Ok(Written::New);
             };
@@ -71,8 +108,22 @@ impl Store {
             if let Some(Some(refusal)) = refusals.next() {
                 return Ok(Written::Refused(refusal.item));
             }
-            let mut refused = refusals.map(|refusal| refusal.is_some());
-            beside.retain(|_| !refused.next().unwrap_or(true));
+            let mut lost_a_race = false;
+            let mut next = Vec::new();
+            for (beside, refusal) in beside.into_iter().zip(refusals) {
+                match refusal {
+                    None => next.push(beside),
+                    Some(refusal) => {
+                        let anew = beside.refused(refusal.item)?;
+                        lost_a_race |= anew.is_some();
+                        next.extend(anew);
+                    }
+                }
+            }
+            beside = next;
+            if lost_a_race {
+                conflicts.wait(invocation, StoreError::Conflict).await?;
+            }
         }
         self.write(invocation, write).await
     }

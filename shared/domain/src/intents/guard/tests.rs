@@ -1,0 +1,164 @@
+use uuid::Uuid;
+
+use super::*;
+use crate::intents::{Hold, Holder, IntentTypes};
+use crate::time::DAY_MS;
+
+const CLIENT: Uuid = Uuid::from_u128(7);
+
+fn start() -> Timestamp {
+    Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
+}
+
+/// A hold of a first touch per contact and rolling week: each campaign has its own fingerprint.
+fn asked(campaign: u64, at: Timestamp, now: Timestamp) -> GuardAsked {
+    let options = r#"{"discovery_first_touch": {"window": "rolling", "scope": "contact"}}"#;
+    let types = IntentTypes::with_options(options).expect("options");
+    let known = types.get("discovery_first_touch").expect("known");
+    let check = Check::new(CLIENT, known, Some(Uuid::from_u128(u128::from(campaign))), at);
+    let hold = Hold::of(&check, &Holder::Message(format!("msg_{campaign}")), "body", now);
+    hold.guard.expect("guarded")
+}
+
+fn taken(guard: &GuardRow, asked: &GuardAsked, now: Timestamp) -> GuardRow {
+    match guard.take(asked, now) {
+        Taken::Yes(next) => next,
+        refused => panic!("not free: {refused:?}"),
+    }
+}
+
+fn given_back(guard: &GuardRow, asked: &GuardAsked, now: Timestamp) -> GuardRow {
+    guard.give_back(&asked.hold.holder, &asked.hold.fingerprint, now).expect("it stands")
+}
+
+#[test]
+fn every_hold_is_kept_and_each_is_given_back_by_itself() {
+    let now = start();
+    let [a, b, c] = [0, 9, 17].map(|days| asked(days, now.plus_days(days as i64), now));
+    let guard = taken(&taken(&taken(&GuardRow::empty(now), &a, now), &b, now), &c, now);
+    let guard = given_back(&given_back(&guard, &c, now), &b, now);
+    assert_eq!(guard.holds, [a.hold]);
+    let Taken::Conflicting(conflict) = guard.take(&asked(4, now, now), now) else { panic!("two in one window") };
+    assert_eq!(conflict.next_eligible_at, now.plus_days(7).seconds());
+}
+
+#[test]
+fn a_hold_that_was_given_back_does_not_come_back_with_another() {
+    let now = start();
+    let (a, b) = (asked(1, now.plus_days(200), now), asked(2, now.plus_days(300), now));
+    let guard = taken(&taken(&GuardRow::empty(now), &a, now), &b, now);
+    let guard = given_back(&given_back(&guard, &a, now), &b, now);
+    assert_eq!((guard.holds.len(), guard.expires_at), (0, now.seconds()));
+    assert!(guard.give_back(&a.hold.holder, &a.hold.fingerprint, now).is_none(), "nothing of it is left to give back");
+}
+
+#[test]
+fn a_window_is_free_to_the_second_on_both_sides() {
+    let now = start();
+    let in_ms = |ms: i64| asked(u64::try_from(ms).expect("later"), now.plus_ms(ms), now);
+    let guard = taken(&GuardRow::empty(now), &in_ms(20 * DAY_MS), now);
+    for (ms, free) in
+        [(13 * DAY_MS, true), (13 * DAY_MS + 1_000, false), (27 * DAY_MS - 1_000, false), (27 * DAY_MS, true)]
+    {
+        assert_eq!(matches!(guard.take(&in_ms(ms), now), Taken::Yes(_)), free, "{ms}");
+    }
+}
+
+#[test]
+fn the_next_eligible_moment_has_room_for_a_whole_window() {
+    let now = start();
+    let guard = taken(&GuardRow::empty(now), &asked(1, now, now), now);
+    let guard = taken(&guard, &asked(2, now.plus_days(12), now), now);
+    let Taken::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(1), now), now) else { panic!("free") };
+    assert_eq!(conflict.hold.holder, "message:msg_1");
+    assert_eq!(conflict.next_eligible_at, now.plus_days(19).seconds());
+}
+
+#[test]
+fn the_asker_is_shown_its_own_hold_before_any_other_in_the_way() {
+    let now = start();
+    let guard = taken(&GuardRow::empty(now), &asked(1, now, now), now);
+    let own = asked(2, now.plus_days(7), now);
+    let guard = taken(&guard, &own, now);
+    let mut again = asked(3, now.plus_days(4), now);
+    again.hold.holder.clone_from(&own.hold.holder);
+    let Taken::Conflicting(conflict) = guard.take(&again, now) else { panic!("free") };
+    assert_eq!(conflict.hold, own.hold);
+}
+
+#[test]
+fn scheduled_holds_are_bounded_and_a_hold_for_now_is_not_one_of_them() {
+    let now = start();
+    let mut guard = GuardRow::empty(now);
+    for number in 1..=MOST_SCHEDULED as u64 {
+        guard = taken(&guard, &asked(number, now.plus_days(8 * number as i64), now), now);
+    }
+    assert_eq!(guard.take(&asked(99, now.plus_days(350), now), now), Taken::Full);
+    let guard = taken(&guard, &asked(100, now, now), now);
+    assert_eq!(guard.holds.len(), MOST_SCHEDULED + 1);
+    let guard = given_back(&guard, &asked(5, now.plus_days(40), now), now);
+    taken(&guard, &asked(99, now.plus_days(350), now), now);
+}
+
+#[test]
+fn holds_whose_window_is_over_make_room() {
+    let mut guard = GuardRow::empty(start());
+    for week in 0..100 {
+        let now = start().plus_days(7 * week);
+        guard = taken(&guard, &asked(week as u64, now, now), now);
+        assert!(guard.holds.len() <= 2, "{} in week {week}", guard.holds.len());
+    }
+}
+
+#[test]
+fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
+    let (now, later) = (start(), start().plus_days(60));
+    let old = taken(&GuardRow::empty(now), &asked(1, now, now), now);
+    assert!(GuardRow::empty(later).version > old.version + 1_000_000);
+}
+
+/// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of what was sent or is still
+/// scheduled. The oracle keeps every hold that was taken and not given back, and compares moments in milliseconds.
+#[test]
+fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() {
+    const WEEK_MS: i64 = 7 * DAY_MS;
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut now = start();
+        let mut guard = GuardRow::empty(now);
+        let mut standing: Vec<(GuardAsked, Timestamp)> = Vec::new();
+        for campaign in 0..60 {
+            now = now.plus_ms(random.i64(0..3 * DAY_MS) / 1_000 * 1_000);
+            match random.u8(0..10) {
+                // A message is cancelled before its time, fails at it, or expires after it.
+                0..4 if !standing.is_empty() => {
+                    let (given, _) = standing.swap_remove(random.usize(..standing.len()));
+                    let before = guard.holds.len();
+                    if let Some(next) = guard.give_back(&given.hold.holder, &given.hold.fingerprint, now) {
+                        guard = next;
+                        assert_eq!(guard.holds.len() + 1, before, "seed {seed}: one hold goes, and no other");
+                    } else {
+                        assert!(given.hold.until <= now.seconds(), "seed {seed}: a hold went before its time");
+                    }
+                }
+                what => {
+                    let at = if what < 7 { now } else { now.plus_ms(random.i64(0..60 * DAY_MS) / 1_000 * 1_000) };
+                    let asked = asked(campaign, at, now);
+                    let distance = |at_other: &Timestamp| (at_other.millis() - at.millis()).abs();
+                    let free = standing.iter().all(|(_, other)| distance(other) >= WEEK_MS);
+                    match guard.take(&asked, now) {
+                        Taken::Yes(next) => {
+                            assert!(free, "seed {seed}: two sends inside one window");
+                            standing.push((asked, at));
+                            guard = next;
+                        }
+                        Taken::Conflicting(conflict) => {
+                            assert!(!free, "seed {seed}: blocked by {}, which does not stand", conflict.hold.holder);
+                        }
+                        Taken::Full => panic!("seed {seed}: there is room"),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The guard of an intention checked in every interleaving: workers that read a guard, decide by the product's own
+//! functions and write on the version that they read, with lost replies, deaths and repeated requests.
+
+use stateright::{Checker, Model, Property};
+use umavez_domain::intents::{Check, GuardAsked, GuardRow, Hold, Holder, IntentTypes, Taken};
+use umavez_domain::time::{DAY_MS, Timestamp};
+use uuid::Uuid;
+
+/// The days on which the messages are to be sent; each may be accepted once, and cancelled.
+const MESSAGES: [i64; 4] = [0, 3, 9, 17];
+
+/// What a broken store or rule would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    None,
+    /// A guard is written without looking at its version.
+    Unfenced,
+    /// A guard keeps only the newest hold, and the one before it.
+    OneBefore,
+    /// A hold is given back in the intent's row and stays in the guard.
+    RowOnly,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    guard: Option<GuardRow>,
+    messages: Vec<Message>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Message {
+    /// Whether its intent's row is held, and so its message accepted.
+    held: bool,
+    accepted: Option<bool>,
+    canceled: bool,
+    /// What a worker read: the guard, or that there was none.
+    accepting: Option<Option<GuardRow>>,
+    canceling: Option<Option<GuardRow>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    ReadToAccept(usize),
+    Accept(usize),
+    ReadToCancel(usize),
+    Cancel(usize),
+    /// The worker dies, or its reply is lost and the client asks again.
+    Die(usize),
+}
+
+struct Guarded {
+    flaw: Flaw,
+    types: IntentTypes,
+}
+
+impl Guarded {
+    fn new(flaw: Flaw) -> Self {
+        let options = r#"{"discovery_first_touch": {"window": "rolling", "scope": "contact"}}"#;
+        Self { flaw, types: IntentTypes::with_options(options).expect("options") }
+    }
+
+    fn time(days: i64) -> Timestamp {
+        Timestamp::parse("2026-03-10T12:00:00Z").expect("a time").plus_days(days)
+    }
+
+    /// The hold of a message that is to be sent on its day.
+    fn asked(&self, message: usize) -> GuardAsked {
+        let (at, now) = (Self::time(MESSAGES[message]), Self::time(0));
+        let known = self.types.get("discovery_first_touch").expect("known");
+        let check = Check::new(Uuid::from_u128(7), known, Some(Uuid::from_u128(message as u128)), at);
+        let hold = Hold::of(&check, &Holder::Message(format!("msg_{message}")), "body", now);
+        hold.guard.expect("guarded")
+    }
+
+    /// The version that was read is the version that stands.
+    fn as_read(&self, world: &World, seen: &Option<GuardRow>) -> bool {
+        let version = |guard: &Option<GuardRow>| guard.as_ref().map(|guard| guard.version);
+        self.flaw == Flaw::Unfenced || version(seen) == version(&world.guard)
+    }
+}
+
+impl Model for Guarded {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        let message = Message { held: false, accepted: None, canceled: false, accepting: None, canceling: None };
+        vec![World { guard: None, messages: vec![message; MESSAGES.len()] }]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Step>) {
+        for (number, message) in world.messages.iter().enumerate() {
+            match &message.accepting {
+                Some(_) => actions.extend([Step::Accept(number), Step::Die(number)]),
+                None if message.accepted.is_none() => actions.push(Step::ReadToAccept(number)),
+                None => {}
+            }
+            match &message.canceling {
+                Some(_) => actions.extend([Step::Cancel(number), Step::Die(number)]),
+                // The first is also cancelled again: that changes nothing.
+                None if message.held || (message.canceled && number == 0) => actions.push(Step::ReadToCancel(number)),
+                None => {}
+            }
+        }
+    }
+
+    fn next_state(&self, before: &World, step: Step) -> Option<World> {
+        let mut world = before.clone();
+        let now = Self::time(0);
+        match step {
+            Step::ReadToAccept(number) => world.messages[number].accepting = Some(world.guard.clone()),
+            Step::ReadToCancel(number) => world.messages[number].canceling = Some(world.guard.clone()),
+            Step::Accept(number) => {
+                let seen = world.messages[number].accepting.take()?;
+                let guard = seen.clone().unwrap_or_else(|| GuardRow::empty(now));
+                match guard.take(&self.asked(number), now) {
+                    Taken::Yes(mut next) => {
+                        // Refused by its version, it reads again.
+                        if self.as_read(&world, &seen) {
+                            if self.flaw == Flaw::OneBefore {
+                                next.holds.sort_by_key(|hold| hold.created_at);
+                                let first = next.holds.len().saturating_sub(2);
+                                next.holds.drain(..first);
+                            }
+                            world.guard = Some(next);
+                            (world.messages[number].held, world.messages[number].accepted) = (true, Some(true));
+                        }
+                    }
+                    Taken::Conflicting(_) => world.messages[number].accepted = Some(false),
+                    Taken::Full => return None,
+                }
+            }
+            Step::Cancel(number) => {
+                let seen = world.messages[number].canceling.take()?;
+                let asked = self.asked(number);
+                let next = seen.as_ref().and_then(|g| g.give_back(&asked.hold.holder, &asked.hold.fingerprint, now));
+                match next {
+                    Some(next) if self.as_read(&world, &seen) => {
+                        if self.flaw != Flaw::RowOnly {
+                            world.guard = Some(next);
+                        }
+                        (world.messages[number].held, world.messages[number].canceled) = (false, true);
+                    }
+                    // Lost to another change of the guard: it reads again.
+                    Some(_) => {}
+                    // The hold is not in the guard: only the intent's row is written, if it is still held.
+                    None => (world.messages[number].held, world.messages[number].canceled) = (false, true),
+                }
+            }
+            Step::Die(number) => {
+                (world.messages[number].accepting, world.messages[number].canceling) = (None, None);
+            }
+        }
+        (world != *before).then_some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("two sends are a window apart", |_: &Self, world: &World| {
+                let held = (0..MESSAGES.len()).filter(|number| world.messages[*number].held);
+                let days: Vec<_> = held.map(|number| MESSAGES[number]).collect();
+                days.windows(2).all(|pair| (pair[1] - pair[0]) * DAY_MS >= 7 * DAY_MS)
+            }),
+            Property::always("the guard lists exactly the holds that stand", |_: &Self, world: &World| {
+                let listed = |number: usize| {
+                    let holder = format!("message:msg_{number}");
+                    world.guard.iter().flat_map(|guard| &guard.holds).filter(|hold| hold.holder == holder).count()
+                };
+                (0..MESSAGES.len()).all(|number| listed(number) == usize::from(world.messages[number].held))
+            }),
+            Property::sometimes("three holds stand under one guard", |_: &Self, world: &World| {
+                world.messages.iter().filter(|message| message.held).count() == 3
+            }),
+            Property::sometimes("a cancelled message makes room for another", |_: &Self, world: &World| {
+                world.messages[0].canceled && world.messages[1].held
+            }),
+            Property::sometimes("a message is refused", |_: &Self, world: &World| {
+                world.messages.iter().any(|message| message.accepted == Some(false))
+            }),
+        ]
+    }
+}
+
+#[test]
+fn a_guard_keeps_what_stands_in_every_interleaving() {
+    let checked = Guarded::new(Flaw::None).checker().threads(2).spawn_bfs().join();
+    checked.assert_properties();
+    assert!(checked.unique_state_count() > 10_000, "{} states", checked.unique_state_count());
+}
+
+#[test]
+fn a_guard_that_is_broken_is_caught() {
+    for (flaw, property) in [
+        (Flaw::Unfenced, "the guard lists exactly the holds that stand"),
+        (Flaw::OneBefore, "the guard lists exactly the holds that stand"),
+        (Flaw::RowOnly, "the guard lists exactly the holds that stand"),
+    ] {
+        let checked = Guarded::new(flaw).checker().threads(2).spawn_bfs().join();
+        assert!(checked.discovery(property).is_some(), "{flaw:?} was not seen");
+    }
+}
