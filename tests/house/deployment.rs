@@ -1,11 +1,15 @@
 //! What the template deploys beside the functions: queues for what fails, alarms that tell of it, logs that end, and roles
 //! that grant no more than they name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::json;
 use serde_yaml_ng::Value;
+use umavez_domain::webhooks::secrets::WebhookSecrets;
+use umavez_local::clock::Clock;
 use umavez_local::model::Model;
 use umavez_local::permissions::Permissions;
+use umavez_local::secrets::Secrets;
 
 use crate::model;
 
@@ -157,4 +161,19 @@ fn a_role_belongs_to_one_function() {
     for (id, function) in resources("AWS::Serverless::Function") {
         assert_eq!(referred(&function["Role"]), format!("{id}Role"));
     }
+}
+
+/// What a deployment signs requests to responders with works with the official libraries of Standard Webhooks as it is.
+#[test]
+fn the_responders_secret_is_made_as_standard_webhooks_have_it() {
+    let secrets = Secrets::open(&model().secrets, &BTreeMap::new(), None, Clock::new(0)).expect("secrets");
+    let asked = json!({"SecretId": "umavez-dev-webhooks"}).to_string();
+    let made = secrets.handle("GetSecretValue", asked.as_bytes()).expect("a secret");
+    let text = made["SecretString"].as_str().expect("a text");
+    let made: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    let responder = made["responder"].as_str().expect("a text");
+    let encoded = responder.strip_prefix("whsec_").expect("a prefix");
+    assert!(encoded.len() == 48 && encoded.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{responder}");
+    let keys = WebhookSecrets::parse(text).expect("secrets of webhooks");
+    assert_eq!(keys.responder_keys().iter().map(|key| key.len()).collect::<Vec<_>>(), [36]);
 }

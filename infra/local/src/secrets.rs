@@ -27,6 +27,8 @@ use crate::model::{Secret, SecretValue};
 use crate::template::secret_name;
 
 const CURRENT: &str = "AWSCURRENT";
+/// How a template refers to the value of a secret.
+const REFERENCE: &str = "{{resolve:secretsmanager:";
 
 /// A handle: clones are cheap and mean the same secrets.
 #[derive(Clone)]
@@ -89,7 +91,8 @@ impl Secrets {
             };
             (secret.logical_id.clone(), kept.unwrap_or_else(begins))
         };
-        let versions: BTreeMap<_, _> = secrets.iter().map(version).collect();
+        let mut versions: BTreeMap<_, _> = secrets.iter().map(version).collect();
+        resolve_references(secrets, &mut versions);
         if versions.values().any(|version| version.generated) {
             keep(file.as_deref(), &versions)?;
         }
@@ -174,6 +177,19 @@ impl Secrets {
 
     fn versions(&self) -> MutexGuard<'_, BTreeMap<String, Version>> {
         self.0.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replaces `{{resolve:secretsmanager:<secret>}}` by that secret's value, as CloudFormation does when it makes a secret.
+fn resolve_references(secrets: &[Secret], versions: &mut BTreeMap<String, Version>) {
+    for secret in secrets {
+        let value = versions.get(&secret.logical_id).map(|version| version.value.clone()).unwrap_or_default();
+        let reference = format!("{REFERENCE}{}}}}}", secret.arn);
+        for version in versions.values_mut().filter(|version| !version.put && version.value.contains(&reference)) {
+            version.value = version.value.replace(&reference, &value);
+            // Kept, so that the value is the same after a restart.
+            version.generated = true;
+        }
     }
 }
 

@@ -107,3 +107,21 @@ fn a_value_that_is_made_up_stays_until_there_is_another() {
     assert_eq!(value(&open(json!({"A": "local"}), file())), "put");
     fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn a_secret_may_begin_with_the_value_of_another() {
+    let made = Secret {
+        logical_id: "Made".into(),
+        name: "made".into(),
+        arn: "arn:made".into(),
+        value: SecretValue::Generated(Generated { length: 48, punctuation: false, into: None }),
+    };
+    let referring = Secret {
+        value: SecretValue::Given(r#"{"key": "whsec_{{resolve:secretsmanager:arn:made}}"}"#.into()),
+        ..secret()
+    };
+    let secrets = Secrets::open(&[referring, made], &BTreeMap::new(), None, Clock::new(0)).unwrap();
+    let random = get(&secrets, "made").unwrap()["SecretString"].as_str().unwrap().to_owned();
+    assert_eq!(random.len(), 48);
+    assert_eq!(value(&secrets), format!(r#"{{"key": "whsec_{random}"}}"#));
+}

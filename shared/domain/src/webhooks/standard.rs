@@ -1,4 +1,4 @@
-//! Standard Webhooks (<https://www.standardwebhooks.com>): what the responder is asked with, so that it knows who asks.
+//! Standard Webhooks (<https://www.standardwebhooks.com>): signs requests to responders, verifies those of gateways.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -59,10 +59,11 @@ pub fn verify(
     })
 }
 
-/// A key as it is configured: `whsec_` and base64, or any text, which then is the key itself.
+/// Returns the key of a secret: `whsec_` and base64, as the official libraries read it, which also take it without
+/// `whsec_`. Text that is not base64 is the key itself.
 pub fn key_bytes(secret: &str) -> Vec<u8> {
-    let encoded = secret.strip_prefix(SECRET_PREFIX);
-    encoded.and_then(|encoded| UNPADDED_TOO.decode(encoded).ok()).unwrap_or_else(|| secret.as_bytes().to_vec())
+    let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
+    UNPADDED_TOO.decode(encoded).unwrap_or_else(|_| secret.as_bytes().to_vec())
 }
 
 fn usable<'k>(keys: &[&'k [u8]]) -> impl Iterator<Item = &'k [u8]> {
@@ -111,6 +112,27 @@ mod tests {
         let signed = sign(&[&key_bytes(SECRET)], ID, at(NOW), BODY);
         assert_eq!(signed, Signed { id: ID.to_owned(), timestamp: NOW, signature: SIGNATURE.to_owned() });
         assert!(holds(ID, "1614265330", SIGNATURE, BODY));
+    }
+
+    /// From the tests of the official libraries: the secret without its prefix, and a list of signatures with one of ours.
+    #[test]
+    fn the_vectors_of_the_official_libraries_hold() {
+        let bare = key_bytes(SECRET.trim_start_matches(SECRET_PREFIX));
+        assert_eq!(bare, key_bytes(SECRET));
+        assert!(verify(&[&bare], ID, "1614265330", SIGNATURE, BODY, at(NOW), TOLERANCE));
+        let others = "v1,Ceo5qEr07ixe2NLpvHk3FH9bwy/WavXrAFQ/9tdO6mc= v2,Ceo5qEr07ixe2NLpvHk3FH9bwy/WavXrAFQ/9tdO6mc=";
+        assert!(holds(ID, "1614265330", &format!("{others} {SIGNATURE} {others}"), BODY));
+        assert!(!holds(ID, "1614265330", others, BODY));
+        // A signature without its version, and one of another version.
+        for wrong in ["g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="]
+        {
+            assert!(!holds(ID, "1614265330", wrong, BODY), "{wrong}");
+        }
+        // Their limit is five minutes, on both sides.
+        for (seconds, near) in [(NOW - 300, true), (NOW - 301, false), (NOW + 300, true), (NOW + 301, false)] {
+            let key = key_bytes(SECRET);
+            assert_eq!(verify(&[&key], ID, "1614265330", SIGNATURE, BODY, at(seconds), TOLERANCE), near, "{seconds}");
+        }
     }
 
     #[test]
@@ -216,10 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_base64_only_behind_its_prefix() {
-        assert_eq!(key_bytes("whsec_T2k="), b"Oi");
-        assert_eq!(key_bytes("whsec_T2k"), b"Oi");
-        for text in ["T2k=", "WHSEC_T2k=", "whsec_!", "whsec", "", "senha é"] {
+    fn a_key_is_base64_with_its_prefix_or_without_and_any_other_text_is_itself() {
+        for text in ["whsec_T2k=", "whsec_T2k", "T2k="] {
+            assert_eq!(key_bytes(text), b"Oi", "{text}");
+        }
+        for text in ["WHSEC_T2k=", "whsec_!", "whsec", "", "senha é"] {
             assert_eq!(key_bytes(text), text.as_bytes());
         }
         assert_eq!(key_bytes("whsec_"), b"");
