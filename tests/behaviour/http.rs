@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use umavez_tests::{KEY, play};
+use umavez_tests::{KEY, contract, play};
 
 use crate::intents::{CLIENT, VAGA_A, offer};
 
@@ -105,6 +105,46 @@ async fn a_path_that_is_no_route_is_not_found() {
     play(async |world| {
         assert_eq!(world.get("/nothing/here").await.status, 404);
         assert_eq!(world.send(world.request(Method::DELETE, "/intents")).await.status, 404);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_parameter_that_a_route_does_not_know_is_refused_on_every_route() {
+    // Others write these addresses: a gateway, a provider, a mail client, a browser.
+    let liberal = ["/webhooks/", "/api/payment/webhook/", "/u/", "/console"];
+    play(async |world| {
+        let described = contract::description();
+        let mut asked = 0;
+        for (path, methods) in described["paths"].as_object().expect("paths") {
+            let path: String = path
+                .split('/')
+                .map(|part| if part.starts_with('{') { "x" } else { part })
+                .collect::<Vec<_>>()
+                .join("/");
+            if path == "/" || liberal.iter().any(|begin| path.starts_with(begin)) {
+                continue;
+            }
+            for method in methods.as_object().expect("methods").keys().filter(|name| *name != "parameters") {
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+                let request = world.request(method, &format!("{path}?dry_run=1")).bearer_auth(KEY);
+                world.send(request).await.assert_problem(422, "invalid_request", &["dry_run"]);
+                asked += 1;
+            }
+        }
+        assert!(asked > 60, "{asked} routes were asked");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_with_an_unknown_parameter_is_not_sent() {
+    play(async |world| {
+        let body = json!({"channel": "telegram", "to": "987654321", "content": {"text": "Oi"}});
+        let answer = world.post_with_key("a", "/outbound/messages?dry_run=1", &body).await;
+        answer.assert_problem(422, "invalid_request", &["dry_run"]);
+        world.drain().await;
+        assert!(world.rows("OutboundTable").await.is_empty(), "a refused message leaves nothing behind");
     })
     .await;
 }

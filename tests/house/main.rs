@@ -14,7 +14,7 @@ use umavez_domain::outbound::reason_codes;
 use umavez_local::binaries::workspace_root;
 use umavez_local::model::Model;
 use umavez_local::template::load;
-use umavez_platform::http::{Access, Route};
+use umavez_platform::http::{Access, Query, Route};
 use umavez_tests::template;
 
 /// The only routes that need no API key.
@@ -134,6 +134,28 @@ fn the_api_description_has_the_routes_of_the_template() {
     let deployed: BTreeSet<_> =
         api.routes.iter().map(|route| (format!("{} {}", route.method, route.path), route.authorized)).collect();
     assert_eq!(operations, deployed);
+}
+
+#[test]
+fn the_api_description_has_the_parameters_that_the_routes_take() {
+    let described = umavez_tests::contract::description();
+    for route in routes().into_iter().flat_map(|(_, routes)| routes) {
+        let (method, path) = route.key.split_once(' ').expect("a method and a path");
+        let methods = &described["paths"][path];
+        let own = methods[method.to_lowercase()]["parameters"].as_array().cloned().unwrap_or_default();
+        let shared = methods["parameters"].as_array().cloned().unwrap_or_default();
+        let resolved = own.into_iter().chain(shared).map(|parameter| match parameter["$ref"].as_str() {
+            Some(reference) => described.pointer(reference.trim_start_matches('#')).expect("a parameter").clone(),
+            None => parameter,
+        });
+        let names: BTreeSet<_> = resolved
+            .filter(|parameter| parameter["in"] == "query")
+            .map(|parameter| parameter["name"].as_str().expect("a name").to_owned())
+            .collect();
+        if let Query::Only(known) = route.query {
+            assert_eq!(names, known.iter().map(|name| (*name).to_owned()).collect(), "{}", route.key);
+        }
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ const METRICS: &str = "GET /api/admin/bots/{slug}/metrics";
 
 /// The routes of this function, as the template has them.
 pub const ROUTES: &[Route] = &[
-    Route::public(CONSOLE),
+    Route::public(CONSOLE).any_query(),
     Route::scoped(BOTS, "downsells:read"),
     Route::scoped(NEW_BOT, "downsells"),
     Route::scoped(BOT, "downsells:read"),
@@ -46,9 +46,17 @@ pub const ROUTES: &[Route] = &[
     Route::scoped(CHANGE_DOWNSELL, "downsells"),
     Route::scoped(DELETE_DOWNSELL, "downsells"),
     Route::scoped(TEST, "downsells"),
-    Route::scoped(QUEUE, "downsells:read"),
+    Route::scoped(QUEUE, "downsells:read").query(&[
+        "status",
+        "trigger",
+        "downsell_id",
+        "telegram_id",
+        "delivery",
+        "limit",
+        "cursor",
+    ]),
     Route::scoped(SETTLE, "downsells"),
-    Route::scoped(METRICS, "downsells:read"),
+    Route::scoped(METRICS, "downsells:read").query(&["from", "to"]),
 ];
 
 #[derive(Debug)]

@@ -29,12 +29,12 @@ const SET_UP: &str = "PUT /instances/{channel}/{instance}";
 
 /// The routes of this function, as the template has them.
 pub const ROUTES: &[Route] = &[
-    Route::scoped(LIST, "conversations:read"),
-    Route::scoped(CONVERSATION, "conversations:read"),
+    Route::scoped(LIST, "conversations:read").query(&["status", "limit", "cursor"]),
+    Route::scoped(CONVERSATION, "conversations:read").query(&["instance", "limit", "cursor"]),
     Route::scoped(MESSAGE, "conversations"),
-    Route::scoped(REPLY, "conversations"),
-    Route::scoped(HOLD, "conversations"),
-    Route::scoped(RELEASE, "conversations"),
+    Route::scoped(REPLY, "conversations").query(&["instance"]),
+    Route::scoped(HOLD, "conversations").query(&["instance"]),
+    Route::scoped(RELEASE, "conversations").query(&["instance"]),
     Route::scoped(INSTANCES, "conversations:read"),
     Route::scoped(INSTANCE, "conversations:read"),
     Route::scoped(SET_UP, "conversations"),

@@ -41,12 +41,12 @@ const LARGEST_FORM: usize = LARGEST_INLINE + 512 * 1024;
 
 /// The routes of this function, as the template has them.
 pub const ROUTES: &[Route] = &[
-    Route::scoped(UPLOAD, "mailings").taking(LARGEST_FORM),
+    Route::scoped(UPLOAD, "mailings").taking(LARGEST_FORM).query(&["filename", "mode", "encoding", "email_column"]),
     Route::scoped(UPLOADS, "mailings").taking(512 * 1024),
-    Route::scoped(LIST, "mailings:read"),
+    Route::scoped(LIST, "mailings:read").query(&["limit", "cursor"]),
     Route::scoped(MAILING, "mailings:read"),
-    Route::scoped(ENTRIES, "mailings:read"),
-    Route::scoped(REPORT, "mailings:read"),
+    Route::scoped(ENTRIES, "mailings:read").query(&["status", "limit", "cursor"]),
+    Route::scoped(REPORT, "mailings:read").query(&["format", "limit", "cursor"]),
     Route::scoped(CONTENT, "mailings").taking(512 * 1024),
     Route::scoped(PREVIEW, "mailings:read"),
     Route::scoped(TEST, "mailings"),
@@ -55,8 +55,8 @@ pub const ROUTES: &[Route] = &[
     Route::scoped(CANCEL, "mailings"),
     Route::scoped(RETRY, "mailings"),
     // Whoever has the link is its recipient, or a mail program in their name.
-    Route::public(LINK),
-    Route::public(LEAVE),
+    Route::public(LINK).any_query(),
+    Route::public(LEAVE).any_query(),
 ];
 
 #[derive(Debug)]

@@ -35,19 +35,19 @@ const UNSUPPRESS: &str = "DELETE /suppressions";
 pub const ROUTES: &[Route] = &[
     Route::public(HEALTH),
     Route::scoped(CHECK, "intents"),
-    Route::scoped(LIST, "intents:read"),
-    Route::scoped(GET, "intents:read"),
+    Route::scoped(LIST, "intents:read").query(&["client_id", "limit", "cursor"]),
+    Route::scoped(GET, "intents:read").query(&["client_id"]),
     Route::scoped(RELEASE, "intents"),
     Route::scoped(ACCEPT, "outbound"),
     Route::scoped(MESSAGE, "outbound:read"),
     Route::scoped(CANCEL, "outbound"),
     Route::scoped(RESEND, "outbound"),
     Route::scoped(SETTLE, "outbound"),
-    Route::scoped(UNKNOWN, "outbound:read"),
-    Route::scoped(EXPLAIN, "outbound:read"),
-    Route::scoped(SUPPRESSIONS, "outbound:read"),
+    Route::scoped(UNKNOWN, "outbound:read").query(&["limit", "cursor"]),
+    Route::scoped(EXPLAIN, "outbound:read").query(&["message", "to", "client_id", "channel", "limit", "cursor"]),
+    Route::scoped(SUPPRESSIONS, "outbound:read").query(&["channel", "list", "to", "limit", "cursor"]),
     Route::scoped(SUPPRESS, "outbound"),
-    Route::scoped(UNSUPPRESS, "outbound"),
+    Route::scoped(UNSUPPRESS, "outbound").query(&["channel", "list", "to"]),
 ];
 
 #[derive(Debug)]

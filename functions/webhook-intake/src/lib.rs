@@ -31,11 +31,11 @@ const LARGEST_EVOLUTION: usize = 5 * 1024 * 1024;
 
 /// The routes of this function, as the template has them. Their callers have secrets of their own, and no key.
 pub const ROUTES: &[Route] = &[
-    Route::public(TELEGRAM),
-    Route::public(EVOLUTION).taking(LARGEST_EVOLUTION),
-    Route::public(PIX_CREATED),
-    Route::public(PAYMENT_APPROVED),
-    Route::public(PIX_EXPIRED),
+    Route::public(TELEGRAM).any_query(),
+    Route::public(EVOLUTION).taking(LARGEST_EVOLUTION).any_query(),
+    Route::public(PIX_CREATED).any_query(),
+    Route::public(PAYMENT_APPROVED).any_query(),
+    Route::public(PIX_EXPIRED).any_query(),
 ];
 
 #[derive(Debug)]

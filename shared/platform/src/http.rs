@@ -14,7 +14,8 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt;
 use lambda_http::{Body, Response};
 use umavez_domain::access::{Scope, allows};
-use umavez_domain::codes::Problem as Code;
+use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::fields::FieldError;
 
 pub use answer::Answer;
 pub use problem::Problem;
@@ -30,6 +31,17 @@ pub struct Route {
     pub access: Access,
     /// The largest body that it takes.
     pub takes: usize,
+    pub query: Query,
+}
+
+/// Which parameters of the query a route takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Query {
+    /// These; any other is refused, as an unknown field of a body is.
+    Only(&'static [&'static str]),
+    /// Any: others write the address (a payment gateway, a mail client that adds to links), and what we do not know is
+    /// ignored.
+    Any,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,11 +52,11 @@ pub enum Access {
 
 impl Route {
     pub const fn public(key: &'static str) -> Self {
-        Self { key, access: Access::Public, takes: MAX_BODY }
+        Self { key, access: Access::Public, takes: MAX_BODY, query: Query::Only(&[]) }
     }
 
     pub const fn scoped(key: &'static str, scope: &'static str) -> Self {
-        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY }
+        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY, query: Query::Only(&[]) }
     }
 }
 
@@ -52,6 +64,16 @@ impl Route {
     /// A route that takes larger bodies than JSON is.
     pub const fn taking(self, takes: usize) -> Self {
         Self { takes, ..self }
+    }
+
+    /// A route that takes these parameters in its query.
+    pub const fn query(self, names: &'static [&'static str]) -> Self {
+        Self { query: Query::Only(names), ..self }
+    }
+
+    /// A route that ignores the parameters of its query which it does not know.
+    pub const fn any_query(self) -> Self {
+        Self { query: Query::Any, ..self }
     }
 }
 
@@ -100,11 +122,25 @@ fn admit(routes: &[Route], request: &Request) -> Result<(), Problem> {
     let Some(route) = routes.iter().find(|route| route.key == request.route) else {
         return Err(Problem::not_found("there is no such route"));
     };
-    let Access::Scope(scope) = route.access else { return Ok(()) };
-    let caller = request.caller()?;
-    if allows(caller.scopes.iter().map(String::as_str), scope) {
-        Ok(())
-    } else {
-        Err(Problem::new(403, Code::MissingScope, format!("the key has no scope that covers `{}`", scope.0)))
+    if let Access::Scope(scope) = route.access
+        && !allows(request.caller()?.scopes.iter().map(String::as_str), scope)
+    {
+        let detail = format!("the key has no scope that covers `{}`", scope.0);
+        return Err(Problem::new(403, Code::MissingScope, detail));
     }
+    check_query(route.query, request)
+}
+
+/// A parameter that a route does not know is refused: `?dry_run=1` must not send anything.
+fn check_query(query: Query, request: &Request) -> Result<(), Problem> {
+    let Query::Only(known) = query else { return Ok(()) };
+    let detail = match known {
+        [] => "this route takes no parameters in the query".to_owned(),
+        known => format!("is not a parameter of this route, which takes {}", known.join(", ")),
+    };
+    let mut unknown: Vec<_> = request.query.keys().filter(|name| !known.contains(&name.as_str())).collect();
+    unknown.sort();
+    let errors: Vec<_> =
+        unknown.into_iter().map(|name| FieldError::new(name, FieldProblem::Unknown, detail.as_str())).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
