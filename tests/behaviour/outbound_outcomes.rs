@@ -335,7 +335,8 @@ async fn a_message_that_its_queue_lost_sight_of_is_found_and_sent_once() {
     .await;
 }
 
-fn messages(world: &World) -> Messages {
+/// The messages of the stack, as functions see them.
+pub fn messages(world: &World) -> Messages {
     let table = |name| world.stack.output(name).expect("a table").to_owned();
     let intents = Intents { store: world.store.clone(), table: table("IntentsTable") };
     Messages { store: world.store.clone(), table: table("OutboundTable"), intents, retention_days: 90 }
@@ -471,6 +472,104 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
         world.tick("OutboundSweep").await;
         world.advance(Duration::from_secs(3_700)).await;
         assert_eq!(order(world, &format!("msg_{}", "0".repeat(32)), "cancel").await.status, 404);
+    })
+    .await;
+}
+
+/// A message of which a sender has begun the next attempt.
+async fn claimed(world: &World, messages: &Messages, id: &str) -> umavez_domain::outbound::message::MessageRow {
+    let row = messages.get(&world.invocation(), id).await.expect("a store").expect("a row");
+    let deadline = world.now().plus_ms(25_000);
+    let claimed = messages.claim(&world.invocation(), &row, row.attempt + 1, deadline).await.expect("a store");
+    assert!(matches!(claimed, Claimed::Yes));
+    row
+}
+
+#[tokio::test]
+async fn a_cancel_while_an_attempt_is_under_way_keeps_every_later_attempt_from_being_made() {
+    play_with(sending(1), async |world| {
+        let messages = messages(world);
+        let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
+        let id = accept(world, "a", &with(with(telegram("Oi"), intent()), later)).await;
+        world.drain().await;
+        let row = claimed(world, &messages, &id).await;
+        for _ in 0..2 {
+            let canceled = order(world, &id, "cancel").await.body;
+            let truth = json!([canceled["status"], canceled["canceled"], canceled["in_flight"]]);
+            assert_eq!(truth, json!(["SENDING", false, true]));
+        }
+        let again =
+            Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(600_000) };
+        let settled = messages.settle(&world.invocation(), &row, 1, &again).await.expect("a store");
+        assert_eq!(settled, Settled::Recalled);
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("CANCELED"), &json!(1)), "{told}");
+        assert_eq!(
+            codes(&told),
+            ["accepted", "claimed", "recalled", "canceled"],
+            "one line, however often it is asked"
+        );
+        assert_eq!(order(world, &id, "cancel").await.body["canceled"], true, "and from now on that is the answer");
+        world.advance(Duration::from_secs(4_000)).await;
+        world.tick("OutboundSweep").await;
+        world.advance(Duration::from_secs(700)).await;
+        assert_eq!(calls_to(world, "telegram"), 0);
+        // Its intent was given back.
+        let next = accept(world, "b", &with(telegram("Oi"), intent())).await;
+        world.drain().await;
+        assert_eq!(status(world, &next).await, "SENT");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cancel_while_an_attempt_is_under_way_outweighs_the_policy_to_send_what_is_unknown_again() {
+    let setup = Setup::default().parameter("UnknownPolicies", r#"{"telegram": "resend"}"#);
+    play_with(setup, async |world| {
+        let messages = messages(world);
+        let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
+        // One sender says that it does not know; the other was not heard of again.
+        for key in ["a", "b"] {
+            let id = accept(world, key, &with(telegram(key), later.clone())).await;
+            world.drain().await;
+            let row = claimed(world, &messages, &id).await;
+            assert_eq!(order(world, &id, "cancel").await.body["in_flight"], true);
+            if key == "a" {
+                let not_before = world.now().plus_ms(2_000);
+                let again = Verdict::Again { why: Again::Policy, code: "provider_timed_out", not_before };
+                let settled = messages.settle(&world.invocation(), &row, 1, &again).await.expect("a store");
+                assert_eq!(settled, Settled::Recalled);
+            }
+            world.advance(Duration::from_secs(60)).await;
+            world.tick("Recovery").await;
+            assert_eq!(status(world, &id).await, "UNKNOWN", "it may have been sent");
+        }
+        world.advance(Duration::from_secs(3_600)).await;
+        world.tick("OutboundSweep").await;
+        world.advance(Duration::from_secs(700)).await;
+        assert_eq!(calls_to(world, "telegram"), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_order_to_send_again_takes_an_earlier_cancel_back() {
+    play_with(sending(1), async |world| {
+        let messages = messages(world);
+        let later = json!({"send_at": world.now().plus_ms(600_000).to_string()});
+        let id = accept(world, "a", &with(telegram("Oi"), later)).await;
+        world.drain().await;
+        let row = claimed(world, &messages, &id).await;
+        assert_eq!(order(world, &id, "cancel").await.body["in_flight"], true);
+        let unknown = Verdict::Unknown { code: "provider_timed_out" };
+        messages.settle(&world.invocation(), &row, 1, &unknown).await.expect("a store");
+        world.advance(Duration::from_secs(700)).await;
+        answer_with(world, "telegram", 429, too_many(30)).await;
+        assert_eq!(order(world, &id, "resend").await.status, 202);
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "QUEUED", "it is tried again");
+        world.advance(Duration::from_secs(40)).await;
+        assert_eq!(status(world, &id).await, "SENT");
     })
     .await;
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::outbound::ledger::Entry;
 use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{Channel, Content, Next, Outcome, Progress, State, Verdict, code, next, settle};
+use umavez_domain::outbound::{Again, Channel, Content, Next, Outcome, Progress, State, Verdict, code, next, settle};
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
@@ -191,6 +191,7 @@ async fn finish(
     tell(invocation, row, made, &verdict, settled);
     Ok(match (settled, &verdict) {
         (Settled::TooLate, _) => "too_late",
+        (Settled::Recalled, _) => "recalled",
         (_, Verdict::Sent { .. }) => "sent",
         (_, Verdict::Failed { .. }) => "failed",
         (_, Verdict::Again { .. }) => "again",
@@ -254,8 +255,13 @@ fn tell(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict
         Verdict::Expired { code } => (Event::OutboundExpired, *code),
         Verdict::Unknown { code } => (Event::OutboundUnknown, *code),
     };
-    if settled == Settled::Now {
-        log(invocation, row, event, Some(made), code);
+    match (settled, verdict) {
+        (Settled::Now, _) => log(invocation, row, event, Some(made), code),
+        (Settled::Recalled, Verdict::Again { why: Again::Policy, .. }) => {
+            log(invocation, row, Event::OutboundUnknown, Some(made), code);
+        }
+        (Settled::Recalled, _) => log(invocation, row, Event::OutboundCanceled, Some(made), code),
+        (Settled::Already | Settled::TooLate, _) => {}
     }
     if matches!(verdict, Verdict::Sent { .. }) {
         let waited_ms = invocation.current().millis() - row.due_since().millis();

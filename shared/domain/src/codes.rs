@@ -97,6 +97,8 @@ codes! {
         /// The address is on the suppression list.
         Suppressed = "suppressed",
         Canceled = "canceled",
+        /// Canceled while an attempt was under way: there will be no other.
+        Recalled = "recalled",
         /// An operator, or the policy for unknown outcomes, said to send it again.
         Resent = "resent",
         /// The provider's events told that an attempt was sent.
@@ -160,6 +162,8 @@ codes! {
         ConversationBatch = "CONVERSATION_BATCH",
         /// The responder was asked in vain: a person is needed.
         ConversationNeedsHuman = "CONVERSATION_NEEDS_HUMAN",
+        /// Messages were removed by their retention period before anybody answered them.
+        ConversationMessagesExpired = "CONVERSATION_MESSAGES_EXPIRED",
         ConversationHeld = "CONVERSATION_HELD",
         ConversationReleased = "CONVERSATION_RELEASED",
         ConversationRecovered = "CONVERSATION_RECOVERED",

@@ -2,7 +2,8 @@
 //!
 //! `QUEUED → SENDING(n) → SENT | FAILED | UNKNOWN(n)`, or back to `QUEUED` when attempt n is known not to have been sent.
 //! `SENDING` is never claimed again: without an answer its only exit is `UNKNOWN(n)`, once the call's own timeout plus a
-//! margin has passed. `SENT(n)` is accepted from `SENDING(n)` and `UNKNOWN(n)`, from whoever knows first.
+//! margin has passed. `SENT(n)` is accepted from `SENDING(n)` and `UNKNOWN(n)`, from whoever knows first. A message that is
+//! canceled while it is `SENDING(n)` is recalled: there is no attempt n+1, unless an operator orders to send it again.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::address::Channel;
 use super::outcome::{MAX_ATTEMPTS, Outcome, backoff_ms, code};
 use crate::time::Timestamp;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum State {
     Queued,
@@ -127,6 +128,17 @@ pub enum Again {
     Policy,
 }
 
+impl Again {
+    /// How a message ends instead, if it was canceled while the attempt was under way.
+    pub fn when_recalled(self) -> State {
+        match self {
+            Self::Retry | Self::Throttled => State::Canceled,
+            // It may have been sent.
+            Self::Policy => State::Unknown,
+        }
+    }
+}
+
 /// What becomes of an attempt that nobody knows the end of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -177,7 +189,7 @@ pub enum Cancel {
     /// Write `CANCELED`, conditional on `QUEUED`.
     Now,
     Already,
-    /// An attempt is under way, or nobody knows how it ended.
+    /// An attempt is under way, or nobody knows how it ended. The first is recalled: write that there is no other attempt.
     InFlight,
     AlreadySent,
     /// It ended without being sent.
@@ -288,6 +300,14 @@ mod tests {
             assert_eq!((state.in_doubt(Some(1)), state.in_doubt(None)), (State::Unknown, state));
         }
         assert_eq!(State::Sent.in_doubt(Some(1)), State::Sent);
+    }
+
+    #[test]
+    fn a_recalled_message_is_not_tried_again() {
+        for why in [Again::Retry, Again::Throttled] {
+            assert_eq!(why.when_recalled(), State::Canceled, "known not to have been sent");
+        }
+        assert_eq!(Again::Policy.when_recalled(), State::Unknown, "it may have been sent");
     }
 
     #[test]

@@ -52,6 +52,10 @@ pub struct MessageRow {
     /// An earlier attempt that was sent, as its provider told while a later one was under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_attempt: Option<u32>,
+    /// The attempt that was under way when the message was canceled. There is no other attempt after it, unless an operator
+    /// orders to send it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recalled: Option<u32>,
     /// The attempt that its provider took and then did not send: nothing proves it sent any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_attempt: Option<u32>,
@@ -248,6 +252,7 @@ impl MessageRow {
             tries_from: 0,
             doubt: None,
             sent_attempt: None,
+            recalled: None,
             rejected_attempt: None,
             send_at: new.send_at,
             not_after: new.not_after,

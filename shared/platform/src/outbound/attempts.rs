@@ -1,7 +1,8 @@
 //! One attempt: begun by one write, ended by one write.
 //!
 //! Interleavings. Two senders with one message: the second finds `SENDING(n)` and leaves it. A cancel before the claim: the
-//! claim finds `CANCELED`. A cancel after it: in flight. A suppression before the claim is met by the claim's own
+//! claim finds `CANCELED`. A cancel after it marks the row as recalled: the outcome that would queue the message again is
+//! refused by that mark, and ends the message instead. A suppression before the claim is met by the claim's own
 //! transaction. A sender that dies after the claim leaves `SENDING(n)`, which nobody claims again: recovery turns it into
 //! `UNKNOWN(n)` after its deadline. A sender that comes back after that may still say `SENT(n)`, and nothing else.
 
@@ -39,6 +40,8 @@ pub enum Settled {
     Now,
     /// The row says so already.
     Already,
+    /// The message was canceled while the attempt was under way: it ended instead of being tried again.
+    Recalled,
     /// It came too late to count.
     TooLate,
 }
@@ -137,14 +140,26 @@ impl Messages {
                 self.ending(row, State::Expired, &entry, now)?.when(under_way)
             }
             Verdict::Unknown { code } => Change::of(self.unknown(row, attempt, code, now)?).when(under_way),
+            Verdict::Again { why, code, .. } if row.recalled.is_some() => {
+                self.recalled(row, attempt, *why, code, now)?.when(under_way)
+            }
             Verdict::Again { why, code, not_before } => {
-                Change::of(self.again(row, attempt, *why, code, *not_before, now)?).when(under_way)
+                // Nobody has canceled the message meanwhile.
+                let wanted = Condition::all([under_way, Condition::has_not("recalled")]);
+                Change::of(self.again(row, attempt, *why, code, *not_before, now)?).when(wanted)
             }
         };
         match (self.make(invocation, change).await?, verdict) {
+            (Changed::Done, Verdict::Again { .. }) if row.recalled.is_some() => Ok(Settled::Recalled),
             (Changed::Done, _) => Ok(Settled::Now),
             (Changed::Lost(Some(met)), Verdict::Sent { provider_id }) => {
                 self.sent_late(invocation, *met, attempt, provider_id).await
+            }
+            // The cancel was faster than this outcome: it is judged again with the mark.
+            (Changed::Lost(Some(met)), Verdict::Again { .. })
+                if row.recalled.is_none() && is_recalled(&met, attempt) =>
+            {
+                Box::pin(self.settle(invocation, &met, attempt, verdict)).await
             }
             (Changed::Lost(Some(met)), _) if met.state == State::Sending && met.attempt == attempt => {
                 // An earlier attempt was sent, and this one is over: the message was sent.
@@ -155,6 +170,11 @@ impl Messages {
                     Changed::Done => Ok(Settled::Now),
                     Changed::Lost(_) => Err(StoreError::Conflict),
                 }
+            }
+            (Changed::Lost(Some(met)), Verdict::Again { why, .. })
+                if met.recalled == Some(attempt) && met.state == why.when_recalled().in_doubt(met.doubt) =>
+            {
+                Ok(Settled::Recalled)
             }
             (Changed::Lost(Some(met)), _) if met.attempt == attempt && says(met.state, verdict) => Ok(Settled::Already),
             (Changed::Lost(_), _) => Ok(Settled::TooLate),
@@ -237,6 +257,24 @@ impl Messages {
         self.unknown_since(write, row, now)
     }
 
+    /// There would be another attempt, and the message was canceled while this one was under way: it ends.
+    fn recalled(
+        &self,
+        row: &MessageRow,
+        attempt: u32,
+        why: Again,
+        code: &str,
+        now: Timestamp,
+    ) -> Result<Change, StoreError> {
+        match why.when_recalled() {
+            State::Unknown => Ok(Change::of(self.unknown(row, attempt, code, now)?)),
+            state => {
+                let entry = entry(now, Decision::Canceled).rule("operator").attempt(attempt);
+                self.ending(row, state, &entry, now)
+            }
+        }
+    }
+
     /// There will be another attempt.
     pub(super) fn again(
         &self,
@@ -282,6 +320,11 @@ impl Messages {
             Changed::Lost(met) => Ok(met),
         }
     }
+}
+
+/// Whether the attempt is still under way and the message was canceled.
+fn is_recalled(row: &MessageRow, attempt: u32) -> bool {
+    row.state == State::Sending && row.attempt == attempt && row.recalled.is_some() && row.sent_attempt.is_none()
 }
 
 /// Whether a row in this state says what the verdict would have made it say.

@@ -7,13 +7,13 @@ use umavez_domain::outbound::message::{HandOver, MessageRow, Resend};
 use umavez_domain::outbound::{Cancel, Due, State, cancel};
 use umavez_domain::time::Timestamp;
 
-use super::change::{Changed, as_read, entry, is_state};
+use super::change::{Change, Changed, as_read, entry, is_state, stands};
 use super::messages::Messages;
 use crate::intents::Holding;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, attribute, read_row};
 
-/// What came of a cancel: what could still be done, and the message as it stood.
+/// What came of a cancel: what could still be done, and the state of the message.
 #[derive(Debug)]
 pub struct Canceled {
     pub cancel: Cancel,
@@ -59,11 +59,22 @@ pub enum Resent {
 const ROUNDS: usize = 4;
 
 impl Messages {
-    /// Cancels a message that is still queued; otherwise tells why not.
+    /// Cancels a message that is still queued. One whose attempt is under way is recalled: if that attempt was not sent, there
+    /// is no other. Otherwise tells why nothing can be done.
     pub async fn cancel(&self, invocation: &Invocation, id: &str) -> Result<Option<Canceled>, StoreError> {
         let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
         for _ in 0..ROUNDS {
             let told = cancel(row.state);
+            if row.state == State::Sending && row.recalled.is_none() {
+                match self.recall(invocation, &row).await? {
+                    Changed::Done => {}
+                    Changed::Lost(Some(met)) => {
+                        row = *met;
+                        continue;
+                    }
+                    Changed::Lost(None) => return Ok(None),
+                }
+            }
             if told != Cancel::Now {
                 return Ok(Some(Canceled { cancel: told, state: row.state }));
             }
@@ -77,6 +88,16 @@ impl Messages {
             }
         }
         Err(StoreError::Conflict)
+    }
+
+    /// Marks the attempt that is under way as the last one.
+    async fn recall(&self, invocation: &Invocation, row: &MessageRow) -> Result<Changed, StoreError> {
+        let now = invocation.current();
+        let entry = entry(now, Decision::Recalled).rule("operator").attempt(row.attempt);
+        let write = self.change(row, &entry, now)?.set_number("recalled", row.attempt);
+        // The attempt is still under way, and nothing else was learned about it.
+        let as_seen = Condition::all([stands(State::Sending, row.attempt)?, as_read(row)]);
+        self.make(invocation, Change::of(write.when(as_seen))).await
     }
 
     /// An operator knows what nobody else does: whether an unknown message was sent. `None`: there is no such message.
@@ -161,6 +182,8 @@ impl Messages {
             .set_number("tries_from", row.attempt)
             .append_value("resends", attribute(&told)?)
             .remove("not_before")
+            // The order to send it again is the later one.
+            .remove("recalled")
             .remove("expires_at");
         // An attempt that nobody knows stays in doubt, whatever comes of the next one.
         let write = match (row.state, row.doubt) {
@@ -171,7 +194,7 @@ impl Messages {
         // Nobody has sent it again, and no event has told what became of it.
         let as_seen = Condition::all([is_state(row.state)?, as_read(row)]);
         let Some(hold) = retaken(row, order, types, now) else {
-            return Ok(match self.make(invocation, super::change::Change::of(write.when(as_seen))).await? {
+            return Ok(match self.make(invocation, Change::of(write.when(as_seen))).await? {
                 Changed::Done => Seen::Done,
                 Changed::Lost(met) => Seen::Lost(met),
             });

@@ -118,12 +118,15 @@ impl Messages {
             State::Queued if row.later.is_none() => self.emit_again(invocation, row, now).await,
             State::Sending if row.deadline.is_some_and(|deadline| deadline <= now.millis()) => {
                 let lost = Outcome::Unknown { code: code::SENDER_LOST };
+                // A message that was canceled is not sent again, whatever the channel's policy is.
+                let policy = if row.recalled.is_some() { UnknownPolicy::Hold } else { policy };
                 let verdict = settle(&row.progress(), lost, policy, now, jitter);
                 match self.settle(invocation, row, row.attempt, &verdict).await? {
                     Settled::Now => Ok(match verdict {
                         Verdict::Again { .. } => Woken::Emitted,
                         _ => Woken::Unknown,
                     }),
+                    Settled::Recalled => Ok(Woken::Unknown),
                     Settled::Already | Settled::TooLate => Ok(Woken::Left),
                 }
             }
