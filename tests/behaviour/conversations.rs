@@ -10,9 +10,9 @@ use umavez_tests::{Answer, KEY, Setup, World, play, play_with};
 use crate::outbound::sending;
 
 pub const CHAT: i64 = 987_654_321;
-const TELEGRAM_SECRET: &str = "local-telegram-secret";
+pub const TELEGRAM_SECRET: &str = "local-telegram-secret";
 const EVOLUTION_TOKEN: &str = "local-evolution-token";
-const PHONE: &str = "5511912345678";
+pub const PHONE: &str = "5511912345678";
 
 /// Sets an instance up with these settings.
 pub async fn instance(world: &World, channel: &str, settings: &Value) {
@@ -31,7 +31,7 @@ pub fn update(chat: i64, message_id: u64, text: &str, at: i64) -> Value {
     }})
 }
 
-async fn webhook(world: &World, path: &str, header: (&str, &str), body: &Value) -> Answer {
+pub async fn webhook(world: &World, path: &str, header: (&str, &str), body: &Value) -> Answer {
     world.send(world.request(Method::POST, path).header(header.0, header.1).json(body)).await
 }
 
@@ -46,7 +46,7 @@ pub async fn hears(world: &World, chat: i64, message_id: u64, text: &str) {
     assert_eq!((answer.status, &answer.body["stored"]), (200, &json!(1)), "{}", answer.body);
 }
 
-fn upsert(id: &str, text: &str, from_me: bool, at: i64) -> Value {
+pub fn upsert(id: &str, text: &str, from_me: bool, at: i64) -> Value {
     json!({
         "event": "messages.upsert",
         "instance": "default",
@@ -62,7 +62,7 @@ fn upsert(id: &str, text: &str, from_me: bool, at: i64) -> Value {
     })
 }
 
-async fn whatsapp(world: &World, body: &Value) -> Answer {
+pub async fn whatsapp(world: &World, body: &Value) -> Answer {
     webhook(world, "/webhooks/evolution/default", ("x-webhook-token", EVOLUTION_TOKEN), body).await
 }
 
@@ -348,7 +348,7 @@ async fn a_person_who_answers_from_the_phone_has_answered_and_keeps_the_bot_sile
         instance(world, "whatsapp", &json!({"person_hold_seconds": 600})).await;
         let now = world.now().seconds();
         whatsapp(world, &upsert("A1", "one", false, now)).await;
-        let person = whatsapp(world, &upsert("P1", "I am here", true, now)).await;
+        let person = whatsapp(world, &upsert("P1", "I am here", true, now + 1)).await;
         assert_eq!(person.body["person"], 1, "{}", person.body);
         seconds(world, 30).await;
         let told = conversation(world).await;

@@ -10,11 +10,11 @@ use umavez_tests::{Answer, KEY, World, play, play_with};
 use crate::conversations::{CHAT, answers_with, conversation, hears, instance, questions, replies, says, seconds};
 use crate::outbound::sending;
 
-async fn order(world: &World, id: &str, what: &str, body: &Value) -> Answer {
+pub async fn order(world: &World, id: &str, what: &str, body: &Value) -> Answer {
     world.post(&format!("/conversations/{id}/{what}"), body).await
 }
 
-async fn id(world: &World) -> String {
+pub async fn id(world: &World) -> String {
     conversation(world).await["conversation"]["conversation_id"].as_str().expect("an id").to_owned()
 }
 

@@ -2,7 +2,9 @@
 
 mod access;
 mod conversations;
+mod conversations_batches;
 mod conversations_course;
+mod conversations_recalls;
 mod dead_letters;
 mod downsells;
 mod downsells_admin;

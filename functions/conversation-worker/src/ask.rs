@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use umavez_domain::conversations::batch::in_order;
 use umavez_domain::conversations::reply::{Heard, ResponderProblem, hear};
 use umavez_domain::conversations::responder::question;
-use umavez_domain::conversations::{Answer, ConversationRow, Course, InstanceRow, Phase};
+use umavez_domain::conversations::{Answer, ConversationRow, Course, InstanceRow, Phase, StoredMessage};
 use umavez_domain::outbound::CallFailure;
 use umavez_domain::time::Timestamp;
 use umavez_platform::conversations::{Answered, Moved};
@@ -28,14 +29,15 @@ fn call_limit(settings: &InstanceRow) -> Duration {
     Duration::from_secs(u64::from(settings.responder_timeout_seconds))
 }
 
-/// `row` has the batch as this worker claimed it.
+/// `row` has the batch as this worker claimed it, and `messages` are all that it has.
 pub async fn run(
     deps: &Deps,
     invocation: &Invocation,
     row: ConversationRow,
+    messages: Vec<StoredMessage>,
     settings: &InstanceRow,
 ) -> Result<Worked, StoreError> {
-    let (heard, code) = match ask(deps, invocation, &row, settings).await? {
+    let (heard, code) = match ask(deps, invocation, &row, messages, settings).await? {
         Heard::Problem(problem) => (Heard::Problem(problem), problem.as_str()),
         Heard::Later => (Heard::Later, "later"),
         heard => (heard, "replied"),
@@ -64,19 +66,20 @@ async fn ask(
     deps: &Deps,
     invocation: &Invocation,
     row: &ConversationRow,
+    messages: Vec<StoredMessage>,
     settings: &InstanceRow,
 ) -> Result<Heard, StoreError> {
     let Some(url) = settings.responder_url.as_ref().or(deps.responder_url.as_ref()) else {
         return Ok(Heard::Problem(ResponderProblem::NotConfigured));
     };
     let Some(batch) = row.batch() else { return Ok(Heard::Problem(ResponderProblem::NotConfigured)) };
-    let messages = deps.conversations.messages_of(invocation, row).await?;
     // Unsigned, a request would be refused, or worse, believed.
     let Ok(secrets) = deps.webhooks.get(invocation, |_| true).await else { return Err(StoreError::Unavailable) };
     let keys = secrets.responder_keys();
     if keys.is_empty() {
         return Ok(Heard::Problem(ResponderProblem::NotConfigured));
     }
+    let messages = in_order(row.channel, messages);
     let call = question(row, &batch, &messages, settings, &keys, invocation.current());
     let limit = call_limit(settings).min(invocation.time_left());
     Ok(match deps.outgoing.call(url, &call, limit).await {

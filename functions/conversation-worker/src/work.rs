@@ -1,6 +1,7 @@
 //! One conversation that a worker was woken for: what is to be done next, and then that.
 
 use umavez_domain::codes::Event;
+use umavez_domain::conversations::batch::{self, Portion};
 use umavez_domain::conversations::job::WakeUp;
 use umavez_domain::conversations::{ConversationRow, Course, InstanceRow, Phase, Step, Timing};
 use umavez_domain::time::Timestamp;
@@ -58,14 +59,19 @@ async fn step(
         // There is a later message, and its own wake-up comes.
         Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
         Step::Wait(until) => Ok(Stepped::Over(Worked::Wait { why: "early", until })),
-        Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
+        Step::Claim | Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
             Ok(Stepped::Over(Worked::Wait { why: "out_of_time", until: invocation.current() }))
         }
+        Step::Claim => claim(deps, invocation, row, settings).await,
         Step::Ask(course) => match conversations.move_on(invocation, row, course, &timing).await? {
             Moved::Lost(met) => Ok(Stepped::Again(met)),
             Moved::Done(claimed) => {
                 tell(invocation, &claimed, "claimed");
-                ask::run(deps, invocation, *claimed, settings).await.map(Stepped::Over)
+                let messages = conversations.messages_of(invocation, &claimed).await?;
+                match messages.is_empty() {
+                    true => pass_over(deps, invocation, &claimed, &timing).await,
+                    false => ask::run(deps, invocation, *claimed, messages, settings).await.map(Stepped::Over),
+                }
             }
         },
         Step::HandOver(course) => {
@@ -76,6 +82,48 @@ async fn step(
             Looked::Moved(moved) => told(invocation, moved, "settled"),
         },
         Step::GiveUp(course) => give_up(deps, invocation, row, course, &timing).await,
+    }
+}
+
+/// Claims as many of the pending messages as one batch takes, and asks about them. The rest is woken for by the write that
+/// finishes the batch.
+async fn claim(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &ConversationRow,
+    settings: &InstanceRow,
+) -> Result<Stepped, StoreError> {
+    let (timing, conversations) = (settings.timing(), &deps.conversations);
+    let mut messages = conversations.pending_messages(invocation, row).await?;
+    let portion = batch::portion(&row.course, &messages);
+    let course = row.course.claim(portion, invocation.current(), &timing);
+    let claimed = match conversations.move_on(invocation, row, course, &timing).await? {
+        Moved::Lost(met) => return Ok(Stepped::Again(met)),
+        Moved::Done(claimed) => *claimed,
+    };
+    if let Portion::Expired { last } = portion {
+        expired(invocation, &claimed, last - row.course.claimed);
+        return Ok(Stepped::Over(Worked::Done("expired")));
+    }
+    tell(invocation, &claimed, "claimed");
+    messages.retain(|message| message.number <= Some(claimed.course.claimed));
+    ask::run(deps, invocation, claimed, messages, settings).await.map(Stepped::Over)
+}
+
+/// Ends a batch of which no message is stored any more: there is nothing to ask about.
+async fn pass_over(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &ConversationRow,
+    timing: &Timing,
+) -> Result<Stepped, StoreError> {
+    let course = row.course.replied(0, invocation.current());
+    match deps.conversations.move_on(invocation, row, course, timing).await? {
+        Moved::Lost(met) => Ok(Stepped::Again(met)),
+        Moved::Done(passed) => {
+            expired(invocation, &passed, row.course.claimed - row.course.answered);
+            Ok(Stepped::Over(Worked::Done("expired")))
+        }
     }
 }
 
@@ -111,6 +159,14 @@ pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
     let event = Event::ConversationNeedsHuman.as_str();
     tracing::error!(event, conversation_id, batch, code, request_id = invocation.request_id);
     metrics::counter!("ConversationsNeedHuman").increment(1);
+}
+
+/// Messages were removed before anybody answered them. Somebody must look at the conversation, which waited for longer than
+/// its messages are kept.
+fn expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
+    let (event, conversation_id) = (Event::ConversationMessagesExpired.as_str(), row.id.as_str());
+    tracing::error!(event, conversation_id, messages, request_id = invocation.request_id);
+    metrics::counter!("ConversationMessagesExpired").increment(messages);
 }
 
 pub fn tell(invocation: &Invocation, row: &ConversationRow, outcome: &str) {

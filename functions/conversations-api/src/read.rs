@@ -12,8 +12,6 @@ use crate::{Deps, id, no_such_conversation};
 
 /// Rows that are shown beside a page of messages.
 const ASIDES: usize = 20;
-/// A page of messages has fewer batches than messages, and the one that reaches beyond it.
-const MOST_BATCHES: usize = 10_000;
 
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
@@ -50,11 +48,11 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let timing = conversations.settings(invocation, &row).await?.timing();
     let before = before.and_then(|place| place.parse().ok());
     let messages = conversations.latest_messages(invocation, &row, before, limit).await?;
-    // Those that end with the oldest message of the page, or later: a batch is known by its last.
+    let newest = messages.first().and_then(|message| message.number).unwrap_or(0);
     let oldest = messages.last().and_then(|message| message.number).unwrap_or(0);
     let batches = match messages.is_empty() {
         true => Vec::new(),
-        false => conversations.batches(invocation, &row, oldest, MOST_BATCHES).await?,
+        false => conversations.batches(invocation, &row, oldest, newest).await?,
     };
     let asides = match before {
         None => conversations.asides(invocation, &row, ASIDES).await?,
@@ -68,7 +66,7 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             "conversation": ConversationView::of(&row, Some(&timing), invocation.now),
             "messages": messages.into_iter().map(view).collect::<Vec<_>>(),
             "asides": asides.into_iter().map(view).collect::<Vec<_>>(),
-            "batches": batches.iter().take(limit).map(|batch| BatchView::of(&row, batch)).collect::<Vec<_>>(),
+            "batches": batches.iter().map(|batch| BatchView::of(&row, batch)).collect::<Vec<_>>(),
             "cursor": next,
         }),
     )

@@ -1,5 +1,6 @@
 //! Conversations: every burst of messages gets one answer, and no message goes unanswered.
 
+pub mod batch;
 mod course;
 mod identity;
 pub mod inbound;

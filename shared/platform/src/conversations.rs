@@ -18,13 +18,14 @@ mod receive;
 mod recovery;
 mod webhook_secrets;
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, InstanceRow, Timing};
+use umavez_domain::conversations::{ConversationId, ConversationRow, Course, InstanceRow, Phase, Timing};
 use umavez_domain::keys;
+use umavez_domain::time::Timestamp;
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::outbound::Messages;
-use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
+use crate::store::{Condition, Store, StoreError, Write, Written, attribute, read_row};
 
 pub use answers::{Answered, Looked};
 pub use orders::{Held, Ordered};
@@ -89,11 +90,34 @@ impl Conversations {
         timing: &Timing,
     ) -> Result<Moved, StoreError> {
         let after = row.moved(course, invocation.current(), timing);
-        match self.store.write(invocation, self.state_write(row, &after)?).await? {
+        let beside: Vec<_> = self.unneeded_reply_write(row, &after, invocation.current())?.into_iter().collect();
+        match self.store.write_with(invocation, self.state_write(row, &after)?, beside).await? {
             Written::New | Written::Mine => Ok(Moved::Done(Box::new(after))),
             Written::Refused(Some(item)) => Ok(Moved::Lost(Box::new(read_row(item)?))),
             Written::Refused(None) => Err(StoreError::Corrupt("a conversation that is gone")),
         }
+    }
+
+    /// Finishes a batch whose reply was kept back until a person made it needless. The row of the batch has no outcome then,
+    /// unless a part of the reply was sent.
+    fn unneeded_reply_write(
+        &self,
+        before: &ConversationRow,
+        after: &ConversationRow,
+        now: Timestamp,
+    ) -> Result<Option<Write>, StoreError> {
+        let unneeded = before.course.phase == Phase::Replied && after.course.phase == Phase::Idle;
+        let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(None) };
+        let write = self.finished(Write::update(&self.table, keys::conversation_batch(&batch)), now)?;
+        let write = if before.course.part == 0 { write.remove("outcome") } else { write };
+        // The row of a batch that has a reply is there.
+        Ok(Some(write.when(Condition::has("pk"))))
+    }
+
+    /// The end of a batch, from which on its row may be removed.
+    fn finished(&self, write: Write, now: Timestamp) -> Result<Write, StoreError> {
+        let expires_at = now.plus_days(self.messages.retention_days).seconds();
+        Ok(write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at))
     }
 
     /// The change from one row to the next, if nobody has changed it meanwhile.

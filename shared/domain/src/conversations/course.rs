@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::batch::Portion;
 use super::settings::Timing;
 use crate::codes::codes;
 use crate::time::Timestamp;
@@ -62,6 +63,9 @@ pub struct Course {
     pub pending_since: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_at: Option<i64>,
+    /// Milliseconds, by the provider's clock: when the contact's latest message was sent, of those that say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sent_at: Option<i64>,
     /// Milliseconds: when the first message of the batch in process came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_since: Option<i64>,
@@ -108,7 +112,9 @@ pub enum Step {
     Rest,
     /// Nothing is to be done before then.
     Wait(Timestamp),
-    /// Write this course, then ask the responder about its batch.
+    /// Read the first pending messages, write [`Course::claim`] of what one batch takes of them, then ask the responder.
+    Claim,
+    /// Write this course, then ask the responder about its batch, which was claimed before.
     Ask(Course),
     /// Write this course, and with it the next part of the reply as a message.
     HandOver(Course),
@@ -137,6 +143,7 @@ impl Default for Course {
             phase: Phase::Idle,
             pending_since: None,
             last_at: None,
+            last_sent_at: None,
             batch_since: None,
             epoch: 0,
             lease_until: None,
@@ -173,11 +180,12 @@ impl Course {
         self.batch_since.or(self.pending_since)
     }
 
-    /// A message came: the next number is its own.
-    pub fn receive(&self, now: Timestamp) -> Self {
+    /// A message came, which its provider says was sent at `sent_at`: the next number is its own.
+    pub fn receive(&self, now: Timestamp, sent_at: Option<Timestamp>) -> Self {
         let last_at = self.last_at.map_or(now.millis(), |last| last.max(now.millis()));
         let pending_since = if self.is_pending() { self.pending_since } else { Some(now.millis()) };
-        Self { received: self.received + 1, pending_since, last_at: Some(last_at), ..self.clone() }
+        let last_sent_at = self.last_sent_at.max(sent_at.map(Timestamp::millis));
+        Self { received: self.received + 1, pending_since, last_at: Some(last_at), last_sent_at, ..self.clone() }
     }
 
     pub fn next(&self, now: Timestamp, timing: &Timing) -> Step {
@@ -198,16 +206,26 @@ impl Course {
             Phase::Idle => match self.due(timing).filter(|_| self.is_pending()) {
                 None => Step::Rest,
                 Some(due) if due > now => Step::Wait(due),
-                Some(_) => Step::Ask(self.claim(now, timing)),
+                Some(_) => Step::Claim,
             },
         }
     }
 
-    /// Takes exactly the messages received by now.
-    fn claim(&self, now: Timestamp, timing: &Timing) -> Self {
-        let batch_since = self.pending_since;
-        let claimed = Self { claimed: self.received, batch_since, pending_since: None, ..self.clone() };
-        claimed.asking(now, timing)
+    /// The course after a claim of this portion of what is pending. The rest stays pending, and is the next batch.
+    pub fn claim(&self, portion: Portion, now: Timestamp, timing: &Timing) -> Self {
+        let (last, rest_since) = match portion {
+            Portion::UpTo { last, rest_since } => (last, rest_since),
+            Portion::Expired { last } => (last, None),
+        };
+        let last = last.clamp(self.claimed, self.received);
+        let since = rest_since.map(Timestamp::millis).or(self.pending_since);
+        let pending_since = since.filter(|_| last < self.received);
+        let claimed = Self { claimed: last, batch_since: self.pending_since, pending_since, ..self.clone() };
+        match portion {
+            Portion::UpTo { .. } => claimed.asking(now, timing),
+            // There is nothing to ask about.
+            Portion::Expired { .. } => claimed.finished(),
+        }
     }
 
     fn asking(&self, now: Timestamp, timing: &Timing) -> Self {
@@ -293,16 +311,23 @@ impl Course {
         let released = Self { hold: None, ..self.clone() };
         match self.phase {
             Phase::Stuck => Self { phase: Phase::Asking, attempts: 0, ..released },
-            // Its own wake-up may have come in vain meanwhile.
-            Phase::Asking if self.lease_until.is_none() => Self { not_before: None, ..released },
+            // Its own wake-up may have come in vain meanwhile. While a worker asks, there is no time to wait for.
+            Phase::Asking => Self { not_before: None, ..released },
             _ => released,
         }
     }
 
-    /// A person wrote at that time, and has answered everything that came before. What came later was not meant.
+    /// A person wrote at `at`, by the provider's clock, and has answered everything that the contact sent before. If the
+    /// contact's latest message was sent later, or in the same moment, everything stays pending. Where the provider gave
+    /// no time, the order of arrival decides.
     pub fn answered_by_person(&self, at: Option<Timestamp>) -> Self {
-        let before_the_last = at.zip(self.last_at).is_some_and(|(at, last)| at.seconds() < last.div_euclid(1_000));
-        if before_the_last { self.clone() } else { self.settle() }
+        let is_later = |(at, last): (Timestamp, i64)| at.millis() <= last;
+        if at.zip(self.last_sent_at).is_some_and(is_later) { self.clone() } else { self.settle() }
+    }
+
+    /// Whether the reply that is on its way is to be canceled: somebody holds the conversation, or a person has answered.
+    pub fn is_recalled(&self) -> bool {
+        self.phase == Phase::Sending && (self.settled >= self.claimed || self.recalled == self.handed)
     }
 
     /// Everything so far is done with. A reply that is on its way is waited for.

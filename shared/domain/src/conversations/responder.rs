@@ -16,7 +16,7 @@ use crate::webhooks::standard;
 /// Who asked for a message that is a reply, where others have the id of an API key.
 const CALLER: &str = "conversation";
 
-/// The request about a batch, signed by the rules of Standard Webhooks. Its id is the batch's: asked again, it is the same
+/// The request about a batch with these messages, in this order, signed by the rules of Standard Webhooks. Its id is the batch's: asked again, it is the same
 /// question.
 pub fn question(
     conversation: &ConversationRow,
@@ -46,6 +46,11 @@ pub fn question(
         ("webhook-signature", signed.signature),
     ];
     HttpCall { method: "POST", path: String::new(), headers, body }
+}
+
+/// The bytes of JSON that a message adds to a question, with the comma before it.
+pub(super) fn size(stored: &StoredMessage) -> usize {
+    message(stored).to_string().len() + 1
 }
 
 fn message(stored: &StoredMessage) -> Value {

@@ -84,9 +84,9 @@ impl ConversationRow {
     }
 
     /// As [`Self::moved`], by a message, whose row emits the wake-up.
-    pub fn received(&self, name: Option<&String>, now: Timestamp, timing: &Timing) -> Self {
-        let mut next = self.with(self.course.receive(now), now, timing);
-        next.name = name.cloned().or(next.name);
+    pub fn received(&self, message: &Inbound, now: Timestamp, timing: &Timing) -> Self {
+        let mut next = self.with(self.course.receive(now, message.sent_at), now, timing);
+        next.name = message.name.clone().or(next.name);
         next
     }
 
@@ -256,6 +256,7 @@ pub struct BatchRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversations::batch::Portion;
     use crate::conversations::{HeldBy, Hold};
 
     const TIMING: Timing = Timing {
@@ -290,7 +291,7 @@ mod tests {
     fn a_message_emits_its_own_wake_up_and_its_conversation_does_not() {
         let inbound = inbound();
         let received = Received { via: Via::Whatsapp, instance: "loja", message: &inbound, retention_days: 90 };
-        let next = row().received(inbound.name.as_ref(), NOW, &TIMING);
+        let next = row().received(&inbound, NOW, &TIMING);
         assert_eq!((next.emit.as_ref(), next.version, next.name.as_deref()), (None, 1, Some("Ana")));
         let message = received.numbered(&next, NOW, &TIMING);
         let emit = message.emit.expect("a wake-up");
@@ -301,18 +302,18 @@ mod tests {
 
     #[test]
     fn the_index_does_not_change_while_a_batch_is_worked_on() {
-        let one = row().received(None, NOW, &TIMING);
-        let two = one.received(None, NOW.plus_ms(1_000), &TIMING);
+        let one = row().received(&inbound(), NOW, &TIMING);
+        let two = one.received(&inbound(), NOW.plus_ms(1_000), &TIMING);
         assert_eq!((&one.wake, &one.wake_at), (&two.wake, &two.wake_at), "every change of it is paid for");
         let now = NOW.plus_ms(9_000);
-        let super::super::Step::Ask(course) = two.course.next(now, &TIMING) else { panic!("not due") };
-        let asking = two.moved(course, now, &TIMING);
+        let portion = Portion::UpTo { last: 2, rest_since: None };
+        let asking = two.moved(two.course.claim(portion, now, &TIMING), now, &TIMING);
         assert_eq!((&two.wake_at, asking.emit), (&asking.wake_at, None));
     }
 
     #[test]
     fn what_is_held_or_stuck_is_listed_and_what_is_answered_is_not() {
-        let pending = row().received(None, NOW, &TIMING);
+        let pending = row().received(&inbound(), NOW, &TIMING);
         let word = |row: &ConversationRow| row.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
         let hold = Hold { by: HeldBy::Operator, since: NOW.millis(), until: None };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_release_wakes_what_waited_and_recovery_wakes_later_each_time() {
-        let pending = row().received(None, NOW, &TIMING);
+        let pending = row().received(&inbound(), NOW, &TIMING);
         let hold = Hold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         let released = held.moved(held.course.release(), NOW, &TIMING);

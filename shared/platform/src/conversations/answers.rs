@@ -1,5 +1,6 @@
 //! A batch is answered: its one reply is stored, sent part by part, and seen to its end.
 
+use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::responder::reply_message;
 use umavez_domain::conversations::{
     Answer, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Timing, Via, reply,
@@ -10,10 +11,8 @@ use umavez_domain::outbound::message::MessageRow;
 
 use super::{BY_PLACE, Conversations, Moved};
 use crate::invocation::Invocation;
-use crate::store::{Condition, RangeOf, StoreError, Transacted, Write, attribute, read_row};
+use crate::store::{Condition, RangeOf, StoreError, Transacted, Write, read_row};
 
-/// More messages than anybody writes in one burst.
-const MOST_MESSAGES: usize = 10_000;
 /// What is said of a reply that whoever brought the messages takes.
 const KEPT: &str = "KEPT";
 /// What is said of a batch that needed no words.
@@ -46,23 +45,38 @@ enum OfBatch<'a> {
 }
 
 impl Conversations {
-    /// The messages of the batch in process, in their order.
+    /// The messages of the batch in process, by their number.
     pub async fn messages_of(
         &self,
         invocation: &Invocation,
         row: &ConversationRow,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        let of = RangeOf {
+        let of = self.numbered(row, row.course.answered + 1, row.course.claimed, MOST_MESSAGES);
+        self.store.range(invocation, &of).await
+    }
+
+    /// The first messages that are pending, by their number, in one request: as many as one batch takes, and the next. One
+    /// request reads up to 1 MB of rows, which is more than the bytes that a batch takes.
+    pub async fn pending_messages(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        let of = self.numbered(row, row.course.claimed + 1, row.course.received, MOST_MESSAGES + 1);
+        self.store.range_start(invocation, &of).await
+    }
+
+    fn numbered(&self, row: &ConversationRow, from: u64, to: u64, limit: usize) -> RangeOf<'_> {
+        RangeOf {
             table: &self.table,
             index: Some(BY_PLACE),
             pk: keys::conversation_partition(&row.id),
             place: "place",
-            from: keys::conversation_place(row.course.answered + 1),
-            to: keys::conversation_place(row.course.claimed),
+            from: keys::conversation_place(from),
+            to: keys::conversation_place(to),
             newest_first: false,
-            limit: MOST_MESSAGES,
-        };
-        self.store.range(invocation, &of).await
+            limit,
+        }
     }
 
     pub async fn batch(&self, invocation: &Invocation, id: &BatchId) -> Result<Option<BatchRow>, StoreError> {
@@ -109,7 +123,9 @@ impl Conversations {
         let Some((end, state)) = end_of(message.as_ref()) else { return Ok(Looked::OnItsWay) };
         let course = row.course.part_ended(end, invocation.current());
         let said = if course.phase == Phase::Sending { self.reply_of(invocation, row).await? } else { None };
-        let of_batch = OfBatch::Ended(Some(state));
+        // A reply that was canceled because a person had answered is not one that could not be delivered.
+        let unneeded = end == PartEnd::Canceled && row.course.settled >= row.course.claimed;
+        let of_batch = OfBatch::Ended((!unneeded).then_some(state));
         self.commit(invocation, row, course, said.as_deref(), &of_batch, timing).await.map(moved).map(Looked::Moved)
     }
 
@@ -175,11 +191,13 @@ impl Conversations {
                 let mut write = Write::update(&self.table, keys::conversation_batch(&batch))
                     .set_number("parts_ended", after.course.part)
                     .when(Condition::has("pk"));
-                if let Some(outcome) = outcome.or((finished && keeps).then_some(KEPT)) {
-                    write = write.set("outcome", outcome);
+                match outcome.or((finished && keeps).then_some(KEPT)) {
+                    Some(outcome) => write = write.set("outcome", outcome),
+                    None if finished && row.course.part == 0 => write = write.remove("outcome"),
+                    None => {}
                 }
                 if finished {
-                    write = write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at);
+                    write = self.finished(write, now)?;
                 }
                 match &message {
                     Some(message) => write.append("messages", &message.id),

@@ -1,5 +1,6 @@
 //! What people look at: a conversation with its messages and batches, and those that wait for a person.
 
+use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::{BatchRow, ConversationRow, StoredMessage};
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
 use umavez_domain::time::Timestamp;
@@ -36,16 +37,21 @@ impl Conversations {
         self.range_of(invocation, row, Some((BY_PLACE, "place")), from, to, limit).await
     }
 
-    /// Batches that end with one of these messages, the newest first.
+    /// Batches that have one of these messages, the newest first. A batch is known by its last message, and the one that
+    /// has the newest of these ends at most [`MOST_MESSAGES`] later.
     pub async fn batches(
         &self,
         invocation: &Invocation,
         row: &ConversationRow,
-        from: u64,
-        limit: usize,
+        oldest: u64,
+        newest: u64,
     ) -> Result<Vec<BatchRow>, StoreError> {
-        let to = keys::conversation_batch_place(row.course.received);
-        self.range_of(invocation, row, None, keys::conversation_batch_place(from), to, limit).await
+        let last = newest + MOST_MESSAGES as u64;
+        let (from, to) = (keys::conversation_batch_place(oldest), keys::conversation_batch_place(last));
+        let most = usize::try_from(last - oldest + 1).unwrap_or(usize::MAX);
+        let mut batches: Vec<BatchRow> = self.range_of(invocation, row, None, from, to, most).await?;
+        batches.retain(|batch| batch.from <= newest);
+        Ok(batches)
     }
 
     async fn range_of<T: serde::de::DeserializeOwned>(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use umavez_domain::conversations::inbound::Inbound;
 use umavez_domain::conversations::{
-    Author, BatchId, ConversationRow, HeldBy, Hold, InstanceRow, Phase, Received, StoredMessage, Told, Via,
+    Author, BatchId, ConversationId, ConversationRow, HeldBy, Hold, InstanceRow, Received, StoredMessage, Told, Via,
 };
 use umavez_domain::keys;
 use umavez_domain::outbound::message::MessageRow;
@@ -20,6 +20,8 @@ use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 const LOW_TIME: Duration = Duration::from_secs(2);
 /// The longest wait between two tries.
 const LONGEST_WAIT_MS: u64 = 250;
+/// How long after an operator settled a message as sent its echo may come.
+const LATE_ECHO_MS: i64 = 10 * 60 * SECOND_MS;
 /// Messages to a contact among which one of ours is looked for.
 const LATEST: usize = 20;
 
@@ -53,7 +55,7 @@ impl Conversations {
             return self.stored_with(invocation, row, &received, Told::History, |_| aside.clone(), Clone::clone).await;
         }
         let (now, timing) = (invocation.now, instance.timing());
-        let next = |row: &ConversationRow| row.received(message.name.as_ref(), now, &timing);
+        let next = |row: &ConversationRow| row.received(message, now, &timing);
         let numbered = |row: &ConversationRow| received.numbered(row, now, &timing);
         self.stored_with(invocation, row, &received, Told::Stored, numbered, next).await
     }
@@ -90,13 +92,30 @@ impl Conversations {
             row.moved(course, now, &timing)
         };
         let taken = self.stored_with(invocation, row, received, Told::Person, |_| aside.clone(), next).await?;
-        // What the bot was about to say is not said any more, if it has not left.
-        if let Some((batch, row)) = taken.row.as_ref().and_then(|row| Some((row.batch()?, row)))
-            && row.course.phase == Phase::Sending
-        {
+        self.cancel_recalled(invocation, received, &taken).await?;
+        Ok(taken)
+    }
+
+    /// Cancels the reply that a person's message has made needless, or that waits for the end of the hold. This is the second
+    /// write of such a message: the first delivery may have ended before it, so that a duplicate makes it again.
+    async fn cancel_recalled(
+        &self,
+        invocation: &Invocation,
+        received: &Received<'_>,
+        taken: &Taken,
+    ) -> Result<(), StoreError> {
+        let read = match (taken.told, &taken.row) {
+            (Told::Person, Some(_)) => None,
+            _ => {
+                let id = ConversationId::of(received.via, received.instance, &received.message.contact);
+                self.get(invocation, &id).await?
+            }
+        };
+        let row = read.as_ref().or(taken.row.as_ref()).filter(|row| row.course.is_recalled());
+        if let Some((batch, row)) = row.and_then(|row| Some((row.batch()?, row))) {
             self.messages.cancel(invocation, &batch.message_id(row.course.handed)).await?;
         }
-        Ok(taken)
+        Ok(())
     }
 
     /// Stores a message and the change of its conversation together, however many do so at once.
@@ -123,7 +142,8 @@ impl Conversations {
                 };
             }
             after.version = before.version + 1;
-            let writes = vec![stored, self.state_write(&before, &after)?];
+            let mut writes = vec![stored, self.state_write(&before, &after)?];
+            writes.extend(self.unneeded_reply_write(&before, &after, invocation.now)?);
             let refusals = match self.store.transact(invocation, writes).await? {
                 Transacted::Done => return Ok(Taken { told, row: Some(after) }),
                 Transacted::Refused(refusals) => refusals,
@@ -173,8 +193,7 @@ impl Conversations {
         let text = received.message.text.as_deref().map(str::trim);
         // The oldest first: what is said twice was said in this order.
         for row in candidates.into_iter().rev() {
-            let open = matches!(row.state, State::Sending | State::Unknown);
-            if !open {
+            if !may_come_back(&row, invocation.now) {
                 continue;
             }
             let content = self.messages.content(invocation, &row).await?;
@@ -184,6 +203,17 @@ impl Conversations {
             }
         }
         Ok(None)
+    }
+}
+
+/// Whether a message of ours may come back that is not known by its provider's id: an attempt may have been sent, or an
+/// operator said a moment ago that it was.
+fn may_come_back(row: &MessageRow, now: Timestamp) -> bool {
+    match row.state {
+        State::Sending | State::Unknown => true,
+        State::Queued => row.doubt.is_some(),
+        State::Sent => row.provider_id.is_none() && row.sent_at.is_some_and(|at| at.plus_ms(LATE_ECHO_MS) > now),
+        _ => false,
     }
 }
 

@@ -153,26 +153,44 @@ impl Store {
     ) -> Result<Vec<T>, StoreError> {
         let (mut rows, mut start) = (Vec::new(), None);
         loop {
-            let mut names = Placeholders::default();
-            let text = |text: &str| AttributeValue::S(text.to_owned());
-            let (pk, place) = (names.name("pk"), names.name(of.place));
-            let (is, from, to) = (names.value(text(&of.pk)), names.value(text(&of.from)), names.value(text(&of.to)));
-            let keys = format!("{pk} = {is} AND {place} BETWEEN {from} AND {to}");
-            let (names, values) = names.into_parts();
-            let call = self.client.query().table_name(of.table).set_index_name(of.index.map(str::to_owned));
-            let call = call.key_condition_expression(keys).scan_index_forward(!of.newest_first).consistent_read(true);
-            let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-            let call = call.limit(i32::try_from(of.limit - rows.len()).unwrap_or(i32::MAX));
-            let found = invocation.within(call.set_exclusive_start_key(start).send()).await?;
-            let found = found.map_err(|error| StoreError::of(&error))?;
-            for item in found.items.unwrap_or_default() {
-                rows.push(read_row(item)?);
-            }
-            start = found.last_evaluated_key;
+            let (found, next) = self.range_request(invocation, of, of.limit - rows.len(), start).await?;
+            rows.extend(found);
+            start = next;
             if rows.len() >= of.limit || start.is_none() {
                 return Ok(rows);
             }
         }
+    }
+
+    /// The first rows of the range, in one request: `limit` of them, or as many as DynamoDB reads at once (1 MB).
+    pub async fn range_start<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        of: &RangeOf<'_>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.range_request(invocation, of, of.limit, None).await.map(|(rows, _)| rows)
+    }
+
+    async fn range_request<T: DeserializeOwned>(
+        &self,
+        invocation: &Invocation,
+        of: &RangeOf<'_>,
+        limit: usize,
+        start: Option<Item>,
+    ) -> Result<(Vec<T>, Option<Item>), StoreError> {
+        let mut names = Placeholders::default();
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let (pk, place) = (names.name("pk"), names.name(of.place));
+        let (is, from, to) = (names.value(text(&of.pk)), names.value(text(&of.from)), names.value(text(&of.to)));
+        let keys = format!("{pk} = {is} AND {place} BETWEEN {from} AND {to}");
+        let (names, values) = names.into_parts();
+        let call = self.client.query().table_name(of.table).set_index_name(of.index.map(str::to_owned));
+        let call = call.key_condition_expression(keys).scan_index_forward(!of.newest_first).consistent_read(true);
+        let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
+        let call = call.limit(i32::try_from(limit).unwrap_or(i32::MAX)).set_exclusive_start_key(start);
+        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+        let rows = found.items.unwrap_or_default().into_iter().map(read_row).collect::<Result<_, _>>()?;
+        Ok((rows, found.last_evaluated_key))
     }
 }
 

@@ -14,11 +14,17 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn received(times: &[i64]) -> Course {
-    times.iter().fold(Course::default(), |course, seconds| course.receive(at(*seconds)))
+    times.iter().fold(Course::default(), |course, seconds| course.receive(at(*seconds), Some(at(*seconds))))
+}
+
+/// Everything that is pending, as one batch.
+fn all(course: &Course) -> Portion {
+    Portion::UpTo { last: course.received, rest_since: None }
 }
 
 fn asked(course: &Course, seconds: i64) -> Course {
     match course.next(at(seconds), &TIMING) {
+        Step::Claim => course.claim(all(course), at(seconds), &TIMING),
         Step::Ask(course) => course,
         other => panic!("not asked: {other:?}"),
     }
@@ -41,7 +47,7 @@ fn a_claim_takes_exactly_what_was_received_and_what_comes_later_is_the_next_batc
     assert_eq!(pending.next(at(5), &TIMING), Step::Wait(at(6)));
     let claimed = asked(&pending, 6);
     assert_eq!((claimed.answered, claimed.claimed, claimed.received), (0, 2, 2));
-    let third = claimed.receive(at(6));
+    let third = claimed.receive(at(6), None);
     assert_eq!((third.claimed, third.received), (2, 3));
     assert_eq!(third.pending_since, Some(at(6).millis()));
     let finished = third.replied(1, at(8)).part_ended(PartEnd::Sent, at(9));
@@ -49,6 +55,37 @@ fn a_claim_takes_exactly_what_was_received_and_what_comes_later_is_the_next_batc
     assert_eq!(finished.wake_up(at(9), &TIMING), Some(at(11)), "the finishing write wakes for the rest");
     let next = asked(&finished, 11);
     assert_eq!((next.answered, next.claimed), (2, 3));
+}
+
+#[test]
+fn a_claim_that_takes_a_part_leaves_the_rest_pending_and_it_is_the_next_batch_at_once() {
+    let pending = received(&[0, 1, 2]);
+    let portion = Portion::UpTo { last: 2, rest_since: Some(at(2)) };
+    let claimed = pending.claim(portion, at(7), &TIMING);
+    assert_eq!((claimed.answered, claimed.claimed, claimed.received), (0, 2, 3));
+    assert_eq!((claimed.batch_since, claimed.pending_since), (Some(at(0).millis()), Some(at(2).millis())));
+    let finished = claimed.replied(1, at(8)).part_ended(PartEnd::Sent, at(9));
+    assert_eq!((finished.answered, finished.unanswered_since()), (2, Some(at(2).millis())));
+    assert_eq!(finished.wake_up(at(9), &TIMING), Some(at(7)), "it is due");
+    assert!(finished.look_again(at(9), &TIMING).is_some(), "and looked for");
+    let next = asked(&finished, 9);
+    assert_eq!((next.answered, next.claimed, next.pending_since), (2, 3, None));
+}
+
+#[test]
+fn a_claim_takes_no_more_than_there_is() {
+    let claimed = received(&[0]).claim(Portion::UpTo { last: 9, rest_since: None }, at(5), &TIMING);
+    assert_eq!((claimed.claimed, claimed.received, claimed.pending_since), (1, 1, None));
+}
+
+#[test]
+fn messages_that_are_stored_no_more_are_passed_over_and_nobody_is_asked() {
+    let pending = received(&[0, 1, 2]);
+    let passed = pending.claim(Portion::Expired { last: 2 }, at(7), &TIMING);
+    assert_eq!((passed.phase, passed.answered, passed.claimed, passed.attempts), (Phase::Idle, 2, 2, 0));
+    assert_eq!(passed.next(at(7), &TIMING), Step::Claim, "the rest follows");
+    let all = pending.claim(Portion::Expired { last: 3 }, at(7), &TIMING);
+    assert_eq!((all.is_pending(), all.wake_up(at(7), &TIMING)), (false, None));
 }
 
 #[test]
@@ -71,7 +108,7 @@ fn a_responder_that_fails_is_asked_again_later_and_then_a_person_is_called() {
     let third = asked(&second, 22).failed(at(23), &TIMING);
     assert_eq!((third.phase, third.attempts), (Phase::Stuck, 3));
     assert_eq!(third.next(at(9_999), &TIMING), Step::Rest);
-    let later = third.receive(at(30));
+    let later = third.receive(at(30), None);
     assert_eq!((later.claimed, later.received), (1, 2), "its messages stay, and so do those that follow");
     let again = asked(&later.release(), 31);
     assert_eq!((again.claimed, again.attempts), (1, 1), "the same batch, from the beginning");
@@ -169,7 +206,7 @@ fn a_hold_ends_at_its_time_and_the_longer_one_stays() {
     let pending = held(&received(&[0]), Some(60));
     assert_eq!(pending.look_again(at(10), &TIMING), Some(at(60)));
     assert!(pending.is_held(at(59)) && !pending.is_held(at(60)));
-    assert!(matches!(pending.next(at(60), &TIMING), Step::Ask(_)));
+    assert_eq!(pending.next(at(60), &TIMING), Step::Claim);
     let longer = held(&held(&received(&[0]), None), Some(60));
     assert_eq!(longer.hold.and_then(|hold| hold.until), None);
 }
@@ -183,9 +220,9 @@ fn what_a_person_answered_is_answered() {
     assert_eq!((settled.answered, settled.phase), (1, Phase::Idle));
     assert!(!settled.is_turn(1, asking.epoch), "what the responder says now is not sent");
 
-    let sending = asked(&received(&[0]), 5).replied(1, at(6)).receive(at(7)).settle();
+    let sending = asked(&received(&[0]), 5).replied(1, at(6)).receive(at(7), None).settle();
     assert!(!sending.is_pending(), "the second message was answered by a person");
-    let third = sending.receive(at(9));
+    let third = sending.receive(at(9), None);
     assert_eq!(third.pending_since, Some(at(9).millis()));
     let finished = third.part_ended(PartEnd::Sent, at(10));
     assert_eq!((finished.answered, finished.received), (2, 3));
@@ -193,11 +230,51 @@ fn what_a_person_answered_is_answered() {
 }
 
 #[test]
-fn a_person_who_wrote_before_the_last_message_has_not_answered_it() {
+fn a_person_who_wrote_before_the_last_message_or_with_it_has_not_answered_it() {
     let pending = received(&[0, 3]);
     assert!(pending.answered_by_person(Some(at(2))).is_pending(), "told late");
-    assert!(!pending.answered_by_person(Some(at(3))).is_pending());
-    assert!(!pending.answered_by_person(None).is_pending());
+    assert!(pending.answered_by_person(Some(at(3))).is_pending(), "nobody knows which was first");
+    assert!(!pending.answered_by_person(Some(at(4))).is_pending());
+}
+
+#[test]
+fn what_a_person_answered_is_known_by_the_providers_times_and_not_by_ours() {
+    let late = Course::default().receive(at(300), Some(at(0)));
+    assert!(!late.answered_by_person(Some(at(60))).is_pending(), "both were delivered late");
+    let ahead = Course::default().receive(at(0), Some(at(7)));
+    assert!(ahead.answered_by_person(Some(at(5))).is_pending(), "the provider's clock is ahead of ours");
+    let out_of_order = late.receive(at(301), Some(at(-9)));
+    assert_eq!(out_of_order.last_sent_at, Some(at(0).millis()), "the latest counts");
+}
+
+#[test]
+fn where_the_provider_gave_no_time_the_order_of_arrival_decides() {
+    assert!(!received(&[0]).answered_by_person(None).is_pending());
+    assert!(!Course::default().receive(at(0), None).answered_by_person(Some(at(-60))).is_pending());
+}
+
+#[test]
+fn a_reply_is_recalled_by_a_hold_and_by_a_person_and_by_nothing_else() {
+    let sending = asked(&received(&[0]), 5).replied(1, at(6));
+    assert!(!sending.is_recalled());
+    assert!(held(&sending, None).is_recalled() && sending.settle().is_recalled());
+    assert!(!sending.receive(at(7), None).answered_by_person(Some(at(-1))).is_recalled(), "it answers nothing");
+    let again = held(&sending, None).part_ended(PartEnd::Canceled, at(7)).release().handed_over();
+    assert!(!again.is_recalled(), "handed over after the hold, it is another message");
+    assert!(!held(&received(&[0]), None).is_recalled(), "nothing is on its way");
+}
+
+#[test]
+fn the_next_part_of_a_reply_is_not_said_during_a_hold_and_the_last_one_ends_it() {
+    let first = held(&asked(&received(&[0]), 5).replied(2, at(6)), None);
+    let withheld = first.part_ended(PartEnd::Sent, at(7));
+    assert_eq!((withheld.phase, withheld.part, withheld.handed), (Phase::Replied, 1, 1));
+    let second = withheld.release().handed_over();
+    assert_eq!((second.phase, second.part, second.handed), (Phase::Sending, 1, 2));
+    let finished = held(&second, None).part_ended(PartEnd::Sent, at(9));
+    assert_eq!((finished.phase, finished.answered), (Phase::Idle, 1), "there is no third");
+    let called_back = held(&second, None).part_ended(PartEnd::Canceled, at(9));
+    assert_eq!((called_back.phase, called_back.part), (Phase::Replied, 1), "the same part is said after the hold");
 }
 
 #[test]
@@ -227,14 +304,15 @@ fn a_steady_stream_is_answered_in_batches_whose_concatenation_is_the_input() {
     let (mut course, mut batches, mut longest) = (Course::default(), Vec::new(), 0);
     let mut arrived = Vec::new();
     for second in 0..700 {
-        if let Step::Ask(claimed) = course.next(at(second), &TIMING) {
+        if course.next(at(second), &TIMING) == Step::Claim {
+            let claimed = course.claim(all(&course), at(second), &TIMING);
             batches.push((claimed.answered + 1..=claimed.claimed).collect::<Vec<_>>());
             let first = arrived[usize::try_from(claimed.answered).expect("few")];
             longest = longest.max(second - first);
             course = claimed.replied(1, at(second)).part_ended(PartEnd::Sent, at(second));
         }
         if second < 600 && second % 2 == 0 {
-            course = course.receive(at(second));
+            course = course.receive(at(second), None);
             arrived.push(second);
         }
     }

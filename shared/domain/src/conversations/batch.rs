@@ -1,0 +1,174 @@
+//! What one batch takes of the messages that are pending, and the order in which the responder gets them.
+//!
+//! Which messages a batch has is decided by their numbers, in the order of arrival: it is fixed by the write that claims
+//! it, and the same however often the responder is asked. Their order inside of the batch is the provider's.
+
+use super::course::Course;
+use super::identity::Via;
+use super::responder;
+use super::rows::StoredMessage;
+use crate::time::Timestamp;
+
+/// The most messages of a batch.
+pub const MOST_MESSAGES: usize = 100;
+/// The most bytes of JSON that the messages of a batch have together. A single message is always taken, whatever its size.
+pub const MOST_BYTES: usize = 256 * 1024;
+
+/// What a claim takes of the messages that are pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Portion {
+    /// Those up to `last`. The first of the rest was received at `rest_since`, if there is a rest.
+    UpTo { last: u64, rest_since: Option<Timestamp> },
+    /// Those up to `last` are not stored any more: the retention period ended before anybody answered them.
+    Expired { last: u64 },
+}
+
+/// Decides what the next batch takes. `messages` are the first of those that are pending, by their number; there must be one
+/// more than a batch takes, if there are so many.
+pub fn portion(course: &Course, messages: &[StoredMessage]) -> Portion {
+    let next = course.claimed + 1;
+    let number = |message: &StoredMessage| message.number.unwrap_or(0);
+    match messages.first().map(number) {
+        None => return Portion::Expired { last: course.received },
+        Some(first) if first > next => return Portion::Expired { last: first - 1 },
+        Some(_) => {}
+    }
+    let (mut last, mut bytes) = (course.claimed, 0);
+    for (count, message) in messages.iter().enumerate() {
+        bytes += responder::size(message);
+        let fits = count < MOST_MESSAGES && bytes <= MOST_BYTES;
+        if count > 0 && !fits {
+            return Portion::UpTo { last, rest_since: Some(message.received_at) };
+        }
+        last = number(message);
+    }
+    Portion::UpTo { last, rest_since: None }
+}
+
+/// The messages of a batch in the order in which they were sent: by the provider's time, then by the provider's own order,
+/// then by arrival.
+///
+/// Telegram counts the messages of a chat, so its ids order those of one second. The ids of WhatsApp are random, and those
+/// of callers are theirs: there, arrival orders what was sent at the same time. A message without a time stays behind the one
+/// that arrived before it.
+pub fn in_order(via: Via, mut messages: Vec<StoredMessage>) -> Vec<StoredMessage> {
+    messages.sort_by_key(|message| message.number);
+    let mut time = Timestamp::from_millis(i64::MIN);
+    let with_place = |message: StoredMessage| {
+        time = message.sent_at.unwrap_or(time);
+        let id: u64 = match via {
+            Via::Telegram => message.message_id.parse().unwrap_or(0),
+            Via::Whatsapp | Via::Api => 0,
+        };
+        ((time, id, message.number), message)
+    };
+    let mut placed: Vec<_> = messages.into_iter().map(with_place).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, message)| message).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inbound::Kind;
+    use super::super::rows::Author;
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn message(number: u64, text: &str) -> StoredMessage {
+        StoredMessage {
+            message_id: number.to_string(),
+            place: String::new(),
+            number: Some(number),
+            author: Author::Contact,
+            kind: Kind::Text,
+            text: Some(text.to_owned()),
+            media: None,
+            sent_at: None,
+            received_at: NOW.plus_ms(i64::try_from(number).expect("small")),
+            emit: None,
+            expires_at: 0,
+        }
+    }
+
+    fn pending(claimed: u64, received: u64) -> Course {
+        Course { received, claimed, answered: claimed, ..Course::default() }
+    }
+
+    fn messages(from: u64, to: u64, text: &str) -> Vec<StoredMessage> {
+        (from..=to).map(|number| message(number, text)).collect()
+    }
+
+    #[test]
+    fn a_batch_takes_everything_that_is_pending_up_to_a_hundred_messages() {
+        let all = |count| Portion::UpTo { last: count, rest_since: None };
+        assert_eq!(portion(&pending(0, 1), &messages(1, 1, "a")), all(1));
+        assert_eq!(portion(&pending(0, 100), &messages(1, 100, "a")), all(100));
+        let rest_since = Some(message(101, "a").received_at);
+        assert_eq!(portion(&pending(0, 101), &messages(1, 101, "a")), Portion::UpTo { last: 100, rest_since });
+        let next = portion(&pending(100, 230), &messages(101, 201, "a"));
+        assert_eq!(next, Portion::UpTo { last: 200, rest_since: Some(message(201, "a").received_at) });
+    }
+
+    #[test]
+    fn a_batch_ends_before_the_message_that_does_not_fit_into_its_bytes() {
+        // The size of a message that is exactly a quarter of what a batch may have.
+        let quarter = MOST_BYTES / 4;
+        let text = "a".repeat(quarter - responder::size(&message(1, "")));
+        assert_eq!(responder::size(&message(1, &text)), quarter);
+        let four = messages(1, 4, &text);
+        assert_eq!(portion(&pending(0, 4), &four), Portion::UpTo { last: 4, rest_since: None });
+        let five = messages(1, 5, &text);
+        let rest_since = Some(five[4].received_at);
+        assert_eq!(portion(&pending(0, 5), &five), Portion::UpTo { last: 4, rest_since });
+        let mut more = messages(1, 4, &text);
+        more[3].text = more[3].text.take().map(|text| text + "a");
+        let rest_since = Some(more[3].received_at);
+        assert_eq!(portion(&pending(0, 4), &more), Portion::UpTo { last: 3, rest_since });
+    }
+
+    #[test]
+    fn a_message_that_is_larger_than_a_batch_comes_alone() {
+        let mut two = messages(1, 2, "a");
+        two[0].text = Some("a".repeat(MOST_BYTES));
+        let rest_since = Some(two[1].received_at);
+        assert_eq!(portion(&pending(0, 2), &two), Portion::UpTo { last: 1, rest_since });
+    }
+
+    #[test]
+    fn what_is_stored_no_more_is_no_part_of_a_batch() {
+        assert_eq!(portion(&pending(3, 9), &messages(7, 9, "a")), Portion::Expired { last: 6 });
+        assert_eq!(portion(&pending(3, 9), &[]), Portion::Expired { last: 9 });
+    }
+
+    fn sorted(via: Via, of: &[(&str, Option<i64>)]) -> Vec<String> {
+        let stored = (1..).zip(of).map(|(number, (id, sent_at))| {
+            let (message_id, sent_at) = ((*id).to_owned(), sent_at.map(Timestamp::from_seconds));
+            StoredMessage { message_id, sent_at, ..message(number, "a") }
+        });
+        in_order(via, stored.collect()).into_iter().map(|message| message.message_id).collect()
+    }
+
+    #[test]
+    fn messages_are_sorted_by_time_and_telegrams_within_a_second_by_their_count() {
+        let burst = [("12", Some(30)), ("7", Some(10)), ("11", Some(20)), ("9", Some(20)), ("10", Some(20))];
+        assert_eq!(sorted(Via::Telegram, &burst), ["7", "9", "10", "11", "12"]);
+    }
+
+    #[test]
+    fn messages_of_other_channels_are_sorted_by_time_and_within_a_second_by_arrival() {
+        let burst = [("C", Some(30)), ("Z", Some(20)), ("B", Some(10)), ("A", Some(20))];
+        for via in [Via::Whatsapp, Via::Api] {
+            assert_eq!(sorted(via, &burst), ["B", "Z", "A", "C"]);
+        }
+    }
+
+    #[test]
+    fn a_message_without_a_time_stays_behind_the_one_that_arrived_before_it() {
+        assert_eq!(sorted(Via::Api, &[("b", None), ("a", None)]), ["b", "a"]);
+        assert_eq!(
+            sorted(Via::Api, &[("c", Some(30)), ("d", None), ("a", Some(10)), ("b", None)]),
+            ["a", "b", "c", "d"]
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! A reply that a person or a hold stops on its way, and what a person has answered.
+
+use serde_json::{Value, json};
+use umavez_domain::outbound::{Again, Verdict};
+use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::outbound::Claimed;
+use umavez_tests::{World, play, play_with};
+
+use crate::conversations::{
+    CHAT, PHONE, answers_with, conversation, hears, instance, questions, replies, seconds, upsert, whatsapp,
+};
+use crate::conversations_course::{id, order};
+use crate::outbound::sending;
+use crate::outbound_outcomes::messages;
+
+/// The provider says to wait for so many seconds, once.
+async fn limited(world: &World, service: &str, wait: u64) {
+    let body = json!({"ok": false, "error_code": 429, "description": format!("Too Many Requests: retry after {wait}"), "parameters": {"retry_after": wait}});
+    let headers = [("retry-after".to_owned(), wait.to_string())].into();
+    let answer = Scripted { status: 429, headers, body };
+    let service = Some(service.to_owned());
+    let fault = CallFault { service, answer: Some(answer), ..CallFault::first(Action::Answer) };
+    world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+/// The only message that there is in outbound.
+async fn reply(world: &World) -> umavez_domain::outbound::message::MessageRow {
+    let rows = world.rows("OutboundTable").await;
+    let id = rows.iter().find(|row| row["sk"] == "MESSAGE").and_then(|row| row["id"].as_str()).expect("a message");
+    messages(world).get(&world.invocation(), id).await.expect("a store").expect("a row")
+}
+
+#[tokio::test]
+async fn a_reply_that_was_about_to_leave_when_the_hold_came_and_did_not_leave_is_said_after_the_release() {
+    play_with(sending(1), async |world| {
+        instance(world, "telegram", &json!({})).await;
+        limited(world, "telegram", 60).await;
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        // A sender begins the next attempt, and the hold comes before its provider answers.
+        let (messages, row) = (messages(world), reply(world).await);
+        let claimed = messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000)).await.expect("a store");
+        assert!(matches!(claimed, Claimed::Yes));
+        let id = id(world).await;
+        let held = order(world, &id, "hold", &json!({})).await;
+        assert_eq!(held.body["in_flight"], json!(row.id), "{}", held.body);
+        let not_before = world.now().plus_ms(600_000);
+        let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before };
+        messages.settle(&world.invocation(), &row, 2, &again).await.expect("a store");
+        world.drain().await;
+        for _ in 0..4 {
+            seconds(world, 600).await;
+            world.tick("OutboundSweep").await;
+            world.tick("Recovery").await;
+        }
+        assert_eq!(replies(world, &CHAT.to_string()), Vec::<String>::new(), "nothing leaves while it is held");
+        assert_eq!(conversation(world).await["conversation"]["processing"]["phase"], "replied");
+        order(world, &id, "release", &json!({})).await;
+        world.drain().await;
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "and it is said once");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_person_who_is_told_of_twice_stops_the_reply_that_the_first_time_left_on_its_way() {
+    play(async |world| {
+        instance(world, "whatsapp", &json!({"person_hold_seconds": 600})).await;
+        limited(world, "evolution", 60).await;
+        let now = world.now().seconds();
+        whatsapp(world, &upsert("A1", "one", false, now)).await;
+        seconds(world, 6).await;
+        assert_eq!(reply(world).await.attempt, 1);
+        // The intake dies between the two writes.
+        let killed = CallFault {
+            function: Some("webhook-intake".to_owned()),
+            operation: Some("UpdateItem".to_owned()),
+            ..CallFault::first(Action::KillBefore)
+        };
+        world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
+        let person = upsert("P1", "I am here", true, world.now().seconds());
+        assert!(whatsapp(world, &person).await.status >= 500);
+        assert_eq!(whatsapp(world, &person).await.body["duplicate"], 1);
+        seconds(world, 120).await;
+        seconds(world, 1_200).await;
+        world.tick("Recovery").await;
+        assert_eq!(replies(world, PHONE), Vec::<String>::new(), "a person has answered");
+        let told = conversation(world).await;
+        assert_eq!(
+            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&json!("idle"), &json!("answered_by_person")),
+            "{told}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_person_who_wrote_before_the_last_message_and_is_not_waited_for_leaves_the_reply_alone() {
+    play_with(sending(2), async |world| {
+        instance(world, "whatsapp", &json!({"person_hold_seconds": 0})).await;
+        limited(world, "evolution", 60).await;
+        let now = world.now().seconds();
+        whatsapp(world, &upsert("A1", "one", false, now)).await;
+        seconds(world, 6).await;
+        whatsapp(world, &upsert("A2", "two", false, now + 6)).await;
+        let person = whatsapp(world, &upsert("P1", "I am here", true, now - 30)).await;
+        assert_eq!(person.body["person"], 1, "{}", person.body);
+        seconds(world, 90).await;
+        assert_eq!(replies(world, PHONE), ["one", "two"], "neither is lost");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_person_answered_is_known_by_the_times_of_the_provider_however_late_it_is_told() {
+    play(async |world| {
+        instance(world, "whatsapp", &json!({"person_hold_seconds": 60})).await;
+        let now = world.now().seconds();
+        whatsapp(world, &upsert("A1", "one", false, now - 300)).await;
+        whatsapp(world, &upsert("P1", "I am here", true, now - 240)).await;
+        seconds(world, 70).await;
+        world.tick("Recovery").await;
+        seconds(world, 70).await;
+        assert_eq!(questions(world).len(), 0, "both came late, and it is answered");
+        assert_eq!(conversation(world).await["messages"][0]["fate"], "answered_by_person");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_written_after_the_persons_message_or_in_the_same_second_is_answered() {
+    for after in [2, 0] {
+        play_with(sending(1), async |world| {
+            instance(world, "whatsapp", &json!({"person_hold_seconds": 60})).await;
+            // The provider's clock is ahead of ours.
+            let now = world.now().seconds() + 5;
+            whatsapp(world, &upsert("A1", "one", false, now + after)).await;
+            whatsapp(world, &upsert("P1", "I am here", true, now)).await;
+            seconds(world, 70).await;
+            world.tick("Recovery").await;
+            assert_eq!(replies(world, PHONE), ["one"], "{after} s after the person's");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_a_person_made_needless_while_it_was_kept_is_finished() {
+    play(async |world| {
+        instance(world, "telegram", &json!({})).await;
+        answers_with(world, 202, json!({}), 1).await;
+        hears(world, CHAT, 1, "one").await;
+        seconds(world, 6).await;
+        let id = id(world).await;
+        order(world, &id, "hold", &json!({})).await;
+        let reply = json!({"batch_id": format!("{id}-1"), "reply": "to one"});
+        assert_eq!(order(world, &id, "replies", &reply).await.status, 202);
+        order(world, &id, "release", &json!({"answer_pending": false})).await;
+        let told = conversation(world).await;
+        assert_eq!(told["messages"][0]["fate"], "answered_by_person", "{told}");
+        assert!(told["batches"][0]["finished_at"].is_string(), "{told}");
+        let rows = world.rows("ConversationsTable").await;
+        let batch = rows.iter().find(|row| row["batch"].is_u64()).expect("a batch");
+        assert!(batch["expires_at"].is_number(), "it is kept no longer than others: {batch}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
+    // Sent again by the channel's policy: the first attempt is proved to have been sent, and the second is not made.
+    let setup = sending(1).parameter("UnknownPolicies", r#"{"whatsapp": "resend"}"#);
+    play_with(setup, async |world| {
+        instance(world, "whatsapp", &json!({})).await;
+        let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
+        world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+        whatsapp(world, &upsert("A1", "one", false, world.now().seconds())).await;
+        seconds(world, 5).await;
+        let row = reply(world).await;
+        assert_eq!((row.attempt, row.doubt), (1, Some(1)));
+        let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
+        assert_eq!(echo.body["ours"], 1, "{}", echo.body);
+        seconds(world, 30).await;
+        assert_eq!(reply(world).await.provider_id.as_deref(), Some("3EB0AA"));
+    })
+    .await;
+    // An operator has settled it: the echo says nothing new.
+    play_with(sending(1), async |world| {
+        instance(world, "whatsapp", &json!({})).await;
+        let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
+        world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+        whatsapp(world, &upsert("A1", "one", false, world.now().seconds())).await;
+        seconds(world, 6).await;
+        let path = format!("/outbound/messages/{}/settle", reply(world).await.id);
+        assert_eq!(world.post(&path, &json!({"sent": true})).await.status, 200);
+        let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
+        assert_eq!(echo.body["ours"], 1, "{}", echo.body);
+        assert_eq!(conversation(world).await["conversation"]["hold"], Value::Null);
+        // The same words an hour later are a person's.
+        seconds(world, 3_600).await;
+        let person = whatsapp(world, &upsert("P1", "one", true, world.now().seconds())).await;
+        assert_eq!(person.body["person"], 1, "{}", person.body);
+    })
+    .await;
+}
