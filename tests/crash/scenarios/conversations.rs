@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::outbound::{Again, Verdict};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::intents::Intents;
+use umavez_platform::outbound::{Claimed, Messages, Settled};
 use umavez_tests::{Answer, Setup};
 
 use crate::run::{Point, Run};
@@ -66,6 +69,39 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(reconciled(run)),
             |point| point.function == "webhook-intake" && point.target.contains("outbound"),
         ),
+        scenario(
+            "a person answers while a reply waits",
+            |run| Box::pin(taken_over(run)),
+            |run| Box::pin(left_to_the_person(run)),
+            |point| {
+                // How a first message is stored is struck by the burst.
+                let stored =
+                    ["BatchGetItem", "TransactWriteItems", "GetSecretValue"].contains(&point.operation.as_str());
+                let person = point.function == "webhook-intake" && !(stored && point.nth == 1);
+                person || point.function == "conversation-worker" && point.operation == "TransactWriteItems"
+            },
+        ),
+        scenario(
+            "a conversation is held while its reply is sent, and it was not sent",
+            |run| Box::pin(held_while_sending(run)),
+            |run| Box::pin(said_once(run)),
+            |point| {
+                let order = point.function == "conversations-api" && point.operation != "BatchGetItem";
+                order || point.function == "conversation-worker" && point.operation == "TransactWriteItems"
+            },
+        ),
+        Scenario {
+            setup: || Setup::default().parameter("UnknownPolicies", r#"{"telegram": "resend"}"#),
+            ..scenario(
+                "a conversation is held while its reply is sent, and its sender is not heard of again",
+                |run| Box::pin(held_and_abandoned(run)),
+                |run| Box::pin(unknown_and_not_repeated(run)),
+                |point| {
+                    let of_message = point.target.contains("outbound") && point.operation != "Query";
+                    point.function == "recovery" && of_message || point.function == "conversations-api" && of_message
+                },
+            )
+        },
     ]
 }
 
@@ -185,6 +221,101 @@ async fn echoed(run: &Run) {
     let answer = whatsapp(run, "3EB0AA", "one", true).await;
     assert_eq!(answer.body["ours"], 1, "taken for a person's: {}", answer.body);
     run.world.drain().await;
+}
+
+/// The provider says to wait for a minute, once: the reply stays in its queue.
+async fn limited(run: &Run, service: &str) {
+    let description = "Too Many Requests: retry after 60";
+    let body = json!({"ok": false, "error_code": 429, "description": description, "parameters": {"retry_after": 60}});
+    let answer = Scripted { status: 429, headers: [("retry-after".to_owned(), "60".to_owned())].into(), body };
+    let service = Some(service.to_owned());
+    let fault = CallFault { service, answer: Some(answer), ..CallFault::first(Action::Answer) };
+    run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+async fn taken_over(run: &Run) {
+    set_up(run, "whatsapp").await;
+    limited(run, "evolution").await;
+    whatsapp(run, "A1", "one", false).await;
+    seconds(run, 6).await;
+    whatsapp(run, "P1", "I am here", true).await;
+    seconds(run, 90).await;
+}
+
+/// The one message in outbound.
+async fn reply(run: &Run) -> Value {
+    let rows = run.world.rows("OutboundTable").await;
+    rows.into_iter().find(|row| row["sk"] == "MESSAGE").expect("a message")
+}
+
+async fn left_to_the_person(run: &Run) {
+    let rows = run.world.rows("ConversationsTable").await;
+    let state = rows.iter().find(|row| row["sk"] == "STATE").expect("a conversation");
+    assert_eq!((&state["phase"], &state["answered"]), (&json!("idle"), &state["received"]), "stuck: {state}");
+    let sent = run.world.stack.catcher().sent(None, None);
+    assert_eq!(sent.len(), 0, "a reply leaves after the person's: {sent:?}");
+    assert_eq!(reply(run).await["state"], "CANCELED");
+}
+
+fn messages(run: &Run) -> Messages {
+    let table = |name| run.world.stack.output(name).expect("a table").to_owned();
+    let store = run.world.store.clone();
+    let intents = Intents { store: store.clone(), table: table("IntentsTable") };
+    Messages { store, table: table("OutboundTable"), intents, retention_days: 90 }
+}
+
+/// The hold comes while an attempt is under way, and the provider takes nothing.
+async fn held_while_sending(run: &Run) {
+    set_up(run, "telegram").await;
+    limited(run, "telegram").await;
+    says(run, 1, "one").await;
+    seconds(run, 6).await;
+    let (world, messages, reply) = (&run.world, messages(run), reply(run).await);
+    let message_id = reply["id"].as_str().expect("an id");
+    let row = messages.get(&world.invocation(), message_id).await.expect("a store").expect("a row");
+    let claimed = messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000)).await.expect("a store");
+    assert!(matches!(claimed, Claimed::Yes), "{claimed:?}");
+    let id = id(run).await;
+    let held = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
+    assert_eq!(held.body["in_flight"], message_id, "{}", held.body);
+    let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(60_000) };
+    let settled = messages.settle(&world.invocation(), &row, 2, &again).await.expect("a store");
+    assert_eq!(settled, Settled::Recalled);
+    seconds(run, 700).await;
+    world.tick("Recovery").await;
+    assert_eq!(world.stack.catcher().sent(None, None).len(), 0, "a reply leaves during the hold");
+    let answer = run.ask("release", "l", &format!("/conversations/{id}/release"), &json!({})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    world.drain().await;
+}
+
+async fn said_once(run: &Run) {
+    let rows = run.world.rows("ConversationsTable").await;
+    let state = rows.iter().find(|row| row["sk"] == "STATE").expect("a conversation");
+    assert_eq!((&state["phase"], &state["answered"]), (&json!("idle"), &state["received"]), "stuck: {state}");
+    let sent = run.world.stack.catcher().sent(None, None);
+    let texts: Vec<_> = sent.iter().filter_map(|sent| sent.body["text"].as_str()).collect();
+    assert_eq!(texts, ["one"]);
+}
+
+/// The hold comes after a sender died with the attempt that it had begun.
+async fn held_and_abandoned(run: &Run) {
+    set_up(run, "telegram").await;
+    let killed = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillBefore) };
+    run.world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
+    says(run, 1, "one").await;
+    seconds(run, 6).await;
+    let id = id(run).await;
+    let held = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
+    assert!(held.body["in_flight"].is_string(), "{}", held.body);
+    seconds(run, 60).await;
+    run.world.tick("Recovery").await;
+}
+
+async fn unknown_and_not_repeated(run: &Run) {
+    assert_eq!(reply(run).await["state"], "UNKNOWN");
+    let calls = run.world.stack.calls().since(0).into_iter().filter(|call| call.service == "telegram").count();
+    assert_eq!(calls, 1, "it is sent again during the hold");
 }
 
 /// What every contact was told adds up with what it said.
