@@ -78,7 +78,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 let stored =
                     ["BatchGetItem", "TransactWriteItems", "GetSecretValue"].contains(&point.operation.as_str());
                 let person = point.function == "webhook-intake" && !(stored && point.nth == 1);
-                person || point.function == "conversation-worker" && point.operation == "TransactWriteItems"
+                person || is_end_of_reply(point)
             },
         ),
         scenario(
@@ -87,7 +87,7 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(said_once(run)),
             |point| {
                 let order = point.function == "conversations-api" && point.operation != "BatchGetItem";
-                order || point.function == "conversation-worker" && point.operation == "TransactWriteItems"
+                order || is_end_of_reply(point)
             },
         ),
         Scenario {
@@ -107,6 +107,11 @@ pub fn scenarios() -> Vec<Scenario> {
 
 fn is_of_conversations(point: &Point) -> bool {
     point.target.contains("conversations") || point.operation == "TransactWriteItems"
+}
+
+/// A write about a reply that was handed over: the first one hands it over.
+fn is_end_of_reply(point: &Point) -> bool {
+    point.function == "conversation-worker" && point.operation == "TransactWriteItems" && point.nth > 1
 }
 
 /// The write that notes that the responder answers later.
