@@ -78,7 +78,7 @@ impl Batch<'_> {
         let wanted = i64::try_from(slots).unwrap_or(1);
         let reach = reach_ms(Priority::Shot, 0);
         // Other senders ask for the same slots: most refusals are foreseen.
-        let granted = match self.deps.limiter.look(self.invocation, &bucket, reach).await? {
+        let granted = match self.deps.limiter.look(self.invocation, &bucket, limit, reach).await? {
             Some(at) => Grant::Later(at),
             None => self.deps.limiter.grant_row(self.invocation, &bucket, limit, reach, wanted).await?,
         };

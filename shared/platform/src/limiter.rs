@@ -1,7 +1,8 @@
 //! Rate limits as rows: one conditional update a grant.
 //!
 //! Invariant: two grants of one bucket are never nearer than its interval, because each moves `free_at_us` forward by it,
-//! from what the condition saw. A bucket that was parked grants nothing before its time.
+//! from what the condition saw. A bucket that was parked grants nothing before its time. A bucket whose next slot lies
+//! further ahead than a grant can put it ([`Limit::furthest_us`]) was used by a clock that was wrong, and counts as idle.
 
 use serde::Deserialize;
 use umavez_domain::keys::Key;
@@ -77,9 +78,12 @@ impl Limiter {
                     }
                 }
                 Ask::Now => {
-                    // Nobody has used it for a while, or ever.
-                    let idle =
-                        Condition::any([Condition::has_not("free_at_us"), Condition::at_most("free_at_us", now_us)]);
+                    // It has not been used for a while, or ever, or only by a clock that was wrong.
+                    let idle = Condition::any([
+                        Condition::has_not("free_at_us"),
+                        Condition::at_most("free_at_us", now_us),
+                        Condition::more_than("free_at_us", now_us.saturating_add(limit.furthest_us())),
+                    ]);
                     let write = self.bucket(key, now).set_number("free_at_us", now_us + taken_us);
                     match self.store.write(invocation, write.when(Condition::all([idle, not_parked(now)]))).await? {
                         Written::New | Written::Mine => return Ok(Grant::At(now)),
@@ -88,7 +92,7 @@ impl Limiter {
                 }
                 Ask::Later(at) => return Ok(Grant::Later(at)),
             };
-            next = ask(refused.map_or(Ok(Bucket { free_at_us: 0, parked_until: 0 }), seen)?, reach_ms, now);
+            next = ask(refused.map_or(Ok(Bucket { free_at_us: 0, parked_until: 0 }), seen)?, limit, reach_ms, now);
         }
         Ok(Grant::Later(now.plus_ms(reach_ms)))
     }
@@ -98,11 +102,12 @@ impl Limiter {
         &self,
         invocation: &Invocation,
         key: &Key,
+        limit: Limit,
         reach_ms: i64,
     ) -> Result<Option<Timestamp>, StoreError> {
         let row: Option<Row> = self.store.get(invocation, &self.table, key).await?;
         let Row { free_at_us, parked_until } = row.unwrap_or_default();
-        match ask(Bucket { free_at_us, parked_until }, reach_ms, invocation.current()) {
+        match ask(Bucket { free_at_us, parked_until }, limit, reach_ms, invocation.current()) {
             Ask::Later(at) => Ok(Some(at)),
             Ask::Now | Ask::Next => Ok(None),
         }

@@ -21,6 +21,12 @@ impl Limit {
         Self { interval_us: (window_ms * 1_000 + count - 1) / count }
     }
 
+    /// How far ahead of now the next slot of a bucket can lie: a grant reaches a second or two ahead and takes a few
+    /// slots, and clocks differ by less than a minute. A slot that lies further ahead was taken by a clock that was wrong.
+    pub const fn furthest_us(self) -> i64 {
+        self.interval_us.saturating_mul(2).saturating_add(60_000_000)
+    }
+
     pub const BOT: Self = Self::per(30, 1_000);
     pub const CHAT: Self = Self::per(1, 1_000);
     pub const GROUP: Self = Self::per(20, 60_000);
@@ -62,7 +68,8 @@ pub struct Bucket {
 /// What to ask of the bucket's row next, after it was seen like this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Its next slot is in the past: take one now, if it is still as it was seen.
+    /// Its next slot is in the past, or further ahead than any grant could have put it: take one now, if it is still as it
+    /// was seen.
     Now,
     /// Take the next slot, if it is still within reach.
     Next,
@@ -70,12 +77,12 @@ pub enum Ask {
     Later(Timestamp),
 }
 
-pub fn ask(bucket: Bucket, reach_ms: i64, now: Timestamp) -> Ask {
+pub fn ask(bucket: Bucket, limit: Limit, reach_ms: i64, now: Timestamp) -> Ask {
     if bucket.parked_until > now.millis() {
         return Ask::Later(Timestamp::from_millis(bucket.parked_until));
     }
     let now_us = now.millis() * 1_000;
-    if bucket.free_at_us <= now_us {
+    if bucket.free_at_us <= now_us || bucket.free_at_us > now_us.saturating_add(limit.furthest_us()) {
         Ask::Now
     } else if bucket.free_at_us <= now_us + reach_ms * 1_000 {
         Ask::Next
@@ -123,11 +130,23 @@ mod tests {
 
     #[test]
     fn a_slot_is_taken_now_or_next_or_waited_for() {
-        assert_eq!(ask(bucket(999_999), 500, now()), Ask::Now);
-        assert_eq!(ask(bucket(1_000_000), 500, now()), Ask::Now);
-        assert_eq!(ask(bucket(1_000_500), 500, now()), Ask::Next);
-        assert_eq!(ask(bucket(1_000_501), 500, now()), Ask::Later(Timestamp::from_millis(1_000_001)));
+        let ask = |bucket: Bucket| ask(bucket, Limit::BOT, 500, now());
+        assert_eq!(ask(bucket(999_999)), Ask::Now);
+        assert_eq!(ask(bucket(1_000_000)), Ask::Now);
+        assert_eq!(ask(bucket(1_000_500)), Ask::Next);
+        assert_eq!(ask(bucket(1_000_501)), Ask::Later(Timestamp::from_millis(1_000_001)));
         let parked = Bucket { parked_until: 1_003_600, ..bucket(0) };
-        assert_eq!(ask(parked, 500, now()), Ask::Later(Timestamp::from_millis(1_003_600)));
+        assert_eq!(ask(parked), Ask::Later(Timestamp::from_millis(1_003_600)));
+    }
+
+    #[test]
+    fn a_slot_that_no_grant_can_have_taken_holds_nobody_up() {
+        let at = |ahead_ms: i64, limit: Limit| ask(bucket(1_000_000 + ahead_ms), limit, 500, now());
+        assert_eq!(at(60_000, Limit::BOT), Ask::Later(Timestamp::from_millis(1_059_500)));
+        assert_eq!(at(7 * 86_400_000, Limit::BOT), Ask::Now);
+        // Of a slow limit the next slot lies far ahead by right.
+        let daily = Limit::per(1, 86_400_000);
+        assert!(matches!(at(86_400_000, daily), Ask::Later(_)));
+        assert_eq!(at(3 * 86_400_000, daily), Ask::Now);
     }
 }
