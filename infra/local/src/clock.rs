@@ -1,4 +1,5 @@
-//! The stack's time: the machine's, moved forward by command. Everything that waits here waits on this clock.
+//! The stack's time: the machine's, moved forward or set back to it by command. Everything that waits here waits on this
+//! clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +33,24 @@ impl Clock {
         self.offset_ms.send_modify(|offset| *offset = offset.saturating_add(by));
     }
 
+    /// Returns to the machine's time.
+    pub fn reset(&self) {
+        self.offset_ms.send_replace(0);
+    }
+
+    /// Returns when time is set back; never, if it only moves forward.
+    pub async fn set_back(&self) {
+        let mut moved = self.offset_ms.subscribe();
+        let mut known = *moved.borrow_and_update();
+        while moved.changed().await.is_ok() {
+            let offset = *moved.borrow_and_update();
+            if offset < known {
+                return;
+            }
+            known = offset;
+        }
+    }
+
     /// Returns at or after this point of the stack's time, also when time is moved.
     pub async fn sleep_until(&self, at_ms: i64) {
         let mut moved = self.offset_ms.subscribe();
@@ -62,5 +81,21 @@ mod tests {
         assert!(!sleeper.is_finished());
         clock.advance(Duration::from_secs(3_600));
         sleeper.await.expect("woken");
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_told_and_moving_forward_is_not() {
+        let clock = Clock::new(5_000);
+        let mut waiting = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.set_back().await }
+        });
+        tokio::task::yield_now().await;
+        clock.advance(Duration::from_secs(1));
+        tokio::task::yield_now().await;
+        assert!(futures::poll!(&mut waiting).is_pending());
+        clock.reset();
+        waiting.await.expect("told");
+        assert_eq!(clock.offset_ms(), 0);
     }
 }

@@ -272,6 +272,12 @@ impl Queues {
         self.activity.moved();
     }
 
+    /// Time was set back: delays and visibility timeouts are durations, so they end as much earlier.
+    pub fn set_back(&self, by_ms: i64) {
+        self.desk().set_back(by_ms);
+        self.activity.moved();
+    }
+
     /// When something on the desk of this queue is due next.
     pub fn next_due(&self, queue: &str) -> Option<i64> {
         self.desk().next_due(queue)

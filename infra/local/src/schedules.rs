@@ -1,4 +1,5 @@
-//! Ticks. A schedule that was missed, because time was moved or the machine slept, fires once and goes on from there.
+//! Ticks. A schedule that was missed, because time was moved or the machine slept, fires once and goes on from there. When
+//! time is set back, its next tick is one period after the new time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -34,7 +35,13 @@ impl Ticker {
             let mut next = this.parts.clock.now_ms().saturating_add(every);
             loop {
                 this.next.store(next, Ordering::SeqCst);
-                this.parts.clock.sleep_until(next).await;
+                tokio::select! {
+                    () = this.parts.clock.sleep_until(next) => {}
+                    () = this.parts.clock.set_back() => {
+                        next = this.parts.clock.now_ms().saturating_add(every);
+                        continue;
+                    }
+                }
                 this.tick().await;
                 next = following(next, every, this.parts.clock.now_ms());
             }
@@ -88,10 +95,10 @@ impl Ticker {
     }
 }
 
-/// The next tick after one was fired: in step with the last, unless time has run past that.
+/// The next tick after one was fired: in step with the last, unless time has run past that or was set back.
 fn following(fired: i64, every: i64, now: i64) -> i64 {
-    let next = fired.saturating_add(every);
-    if next > now { next } else { now.saturating_add(every) }
+    let (next, latest) = (fired.saturating_add(every), now.saturating_add(every));
+    if (now + 1..=latest).contains(&next) { next } else { latest }
 }
 
 #[cfg(test)]
@@ -102,5 +109,10 @@ mod tests {
     fn missed_ticks_fire_once() {
         assert_eq!(following(1_000, 60, 1_010), 1_060);
         assert_eq!(following(1_000, 60, 5_000), 5_060);
+    }
+
+    #[test]
+    fn the_next_tick_is_never_more_than_a_period_ahead() {
+        assert_eq!(following(9_000, 60, 1_000), 1_060);
     }
 }

@@ -124,6 +124,19 @@ impl Desk {
         over
     }
 
+    /// Time was set back: what waited for so long still waits for so long.
+    pub(super) fn set_back(&mut self, by_ms: i64) {
+        self.delayed.values_mut().for_each(|due| *due -= by_ms);
+        for held in self.held.values_mut() {
+            held.state = match held.state {
+                State::Delayed(due) => State::Delayed(due - by_ms),
+                State::InFlight(until) => State::InFlight(until - by_ms),
+                State::Hidden(until) => State::Hidden(until - by_ms),
+                State::Ready => State::Ready,
+            };
+        }
+    }
+
     /// When something of this queue is due next.
     pub(super) fn next_due(&self, queue: &str) -> Option<i64> {
         self.of(queue).filter_map(|held| held.state.waits_for()).min()
@@ -193,6 +206,24 @@ mod tests {
         assert!(desk.hide("r-a", 200));
         assert_eq!(desk.wake("q", 60), Vec::<String>::new(), "its function asked for longer");
         assert!(!desk.hide("r-z", 1));
+    }
+
+    #[test]
+    fn a_wait_is_as_long_after_time_was_set_back() {
+        let mut desk = Desk::default();
+        for id in ["a", "b", "c"] {
+            desk.note_delay(id, 1_100);
+        }
+        desk.take_in("q", &message("a"), 1_050);
+        desk.take_in("q", &message("b"), 1_200);
+        desk.hand_out("q", 1, false, 1_300);
+        desk.failed("r-b");
+        desk.set_back(1_000);
+        assert_eq!((desk.next_due("q"), desk.delay_of("c")), (Some(100), Some(100)));
+        desk.wake("q", 100);
+        assert_eq!(ids(&desk.hand_out("q", 10, false, 500)), ["a"]);
+        assert_eq!(desk.wake("q", 299), Vec::<String>::new());
+        assert_eq!(desk.wake("q", 300), ["r-b"]);
     }
 
     #[test]
