@@ -3,9 +3,10 @@
 
 use umavez_domain::codes::Event;
 use umavez_domain::mailings::{
-    CONTENT_SECURITY_POLICY, Language, MailingEntryId, UnsubscribeRow, UnsubscribeSource, ask_page, done_page,
-    later_page, unknown_page, verify_unsubscribe,
+    MailingEntryId, UnsubscribeRow, UnsubscribeSource, ask_page, done_page, later_page, unknown_page,
+    verify_unsubscribe,
 };
+use umavez_domain::pages::{CONTENT_SECURITY_POLICY, Language};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 

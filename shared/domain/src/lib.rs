@@ -14,6 +14,7 @@ pub mod lease;
 pub mod mailings;
 pub mod outbound;
 pub mod outbox;
+pub mod pages;
 pub mod time;
 pub mod uploaded;
 pub mod webhooks;

@@ -40,7 +40,7 @@ pub use identity::{
 };
 pub use lanes::{LANES, Lane, first_in_lanes, lane_of, to_hand_out};
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
-pub use page::{CONTENT_SECURITY_POLICY, Language, ask_page, done_page, later_page, unknown_page};
+pub use page::{ask_page, done_page, later_page, unknown_page};
 pub use recipient::normalize_email;
 pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
 pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
