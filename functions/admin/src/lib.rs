@@ -3,6 +3,7 @@
 mod bots;
 mod console;
 mod downsells;
+mod home;
 mod metrics;
 mod queue;
 mod trial;
@@ -18,6 +19,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::Messages;
 use umavez_platform::store::Store;
 
+const HOME: &str = "GET /";
 const CONSOLE: &str = "GET /console";
 const BOTS: &str = "GET /api/admin/bots";
 const NEW_BOT: &str = "POST /api/admin/bots";
@@ -35,6 +37,7 @@ const METRICS: &str = "GET /api/admin/bots/{slug}/metrics";
 
 /// The routes of this function, as the template has them.
 pub const ROUTES: &[Route] = &[
+    Route::public(HOME).any_query(),
     Route::public(CONSOLE).any_query(),
     Route::scoped(BOTS, "downsells:read"),
     Route::scoped(NEW_BOT, "downsells"),
@@ -56,7 +59,7 @@ pub const ROUTES: &[Route] = &[
         "cursor",
     ]),
     Route::scoped(SETTLE, "downsells"),
-    Route::scoped(METRICS, "downsells:read").query(&["from", "to"]),
+    Route::scoped(METRICS, "downsells:read").query(&["days", "from", "to"]),
 ];
 
 #[derive(Debug)]
@@ -76,6 +79,7 @@ impl Deps {
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
     let (deps, at, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
+        HOME => Ok(home::show(request)),
         CONSOLE => Ok(console::page()),
         BOTS => bots::list(deps, at).await,
         NEW_BOT => bots::create(deps, at, request).await,

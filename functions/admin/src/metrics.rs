@@ -1,4 +1,5 @@
-//! `GET /api/admin/bots/{slug}/metrics?from=&to=`: a bot's numbers, of the offers that were made in between.
+//! `GET /api/admin/bots/{slug}/metrics?from=&to=` or `?days=`: a bot's numbers, of the offers that were made in between. The
+//! last days are counted by the server's clock, because the caller's may differ.
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
@@ -17,7 +18,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let bot = crate::bot(deps, invocation, request).await?;
     let mut errors = Vec::new();
     let to = time(request, "to", &mut errors).unwrap_or(invocation.now);
-    let from = time(request, "from", &mut errors).unwrap_or(to.plus_days(-DEFAULT_DAYS));
+    let days = days(request, &mut errors).unwrap_or(DEFAULT_DAYS);
+    let from = time(request, "from", &mut errors).unwrap_or(to.plus_days(-days));
     // Whoever asks for as many days up to now as there may be asks a moment before.
     if errors.is_empty() && (from > to || from < to.plus_ms(-SLACK_MS).plus_days(-MOST_DAYS)) {
         let detail = format!("must lie before `to`, and at most {MOST_DAYS} days");
@@ -31,6 +33,20 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         "ok": true, "bot_slug": bot.slug, "from": from, "to": to, "complete": complete, "metrics": numbers,
     });
     Answer::json(200, &answer)
+}
+
+fn days(request: &Request, errors: &mut Vec<FieldError>) -> Option<i64> {
+    let text = paging::optional(request, "days")?;
+    if paging::optional(request, "from").is_some() {
+        errors.push(FieldError::new("days", FieldProblem::Conflicting, "is not taken together with `from`"));
+        return None;
+    }
+    let days = text.parse().ok().filter(|days| (1..=MOST_DAYS).contains(days));
+    if days.is_none() {
+        let detail = format!("must be a whole number from 1 to {MOST_DAYS}");
+        errors.push(FieldError::new("days", FieldProblem::OutOfRange, detail));
+    }
+    days
 }
 
 fn time(request: &Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<Timestamp> {
