@@ -1,8 +1,9 @@
 //! `cargo run -- demo`: plays `infra/demo.yaml` on a stack of its own, and fails if anything does not add up.
 //!
-//! The script is data: requests, things that go wrong, and what must come out. This file knows none of its words.
+//! The script is data: requests, things that go wrong, and what must come out. This file knows none of its words. Each
+//! line of the ledger is a number that was counted, and what it is the number of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,6 @@ struct Step {
     /// Kill this function's processes while the requests are under way, and try again what failed.
     kill_meanwhile: Option<String>,
     advance: Option<String>,
-    /// How many of the answers have this value at this JSON pointer.
     #[serde(default)]
     expect: Vec<Expect>,
     /// Keeps the value at a JSON pointer of the last answer under a name, for `{name}` in later steps.
@@ -52,16 +52,77 @@ struct Request {
     text: Option<String>,
 }
 
+/// A line of the ledger: a number, how it is found in the answers, and what it counts.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Expect {
+    /// A JSON pointer into each answer, which is `{status, body}`.
     at: String,
-    /// The value there, or how long the list there is.
-    #[serde(default)]
-    is: Value,
-    length: Option<usize>,
-    count: Option<usize>,
+    #[serde(flatten)]
+    count: Count,
     what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Count {
+    /// The answers that have this value there.
+    Answers { is: Value, answers: u64 },
+    /// The items of the list there, in all answers.
+    Items { items: u64 },
+    /// The different values at a pointer into those items.
+    Different { of: String, different: u64 },
+    /// The number there, in all answers.
+    Number { number: u64 },
+}
+
+impl Count {
+    fn wanted(&self) -> u64 {
+        match self {
+            Self::Answers { answers: wanted, .. }
+            | Self::Items { items: wanted }
+            | Self::Different { different: wanted, .. }
+            | Self::Number { number: wanted } => *wanted,
+        }
+    }
+
+    /// `there`: what each answer has at the pointer; none where it has nothing there.
+    fn found(&self, there: &[Option<&Value>]) -> Option<u64> {
+        let items = || there.iter().map(|found| found.and_then(Value::as_array)).collect::<Option<Vec<_>>>();
+        let length = |count: usize| u64::try_from(count).ok();
+        match self {
+            Self::Answers { is, .. } => length(there.iter().filter(|found| **found == Some(is)).count()),
+            Self::Items { .. } => length(items()?.into_iter().map(Vec::len).sum()),
+            Self::Different { of, .. } => {
+                let values = items()?.into_iter().flatten().map(|item| item.pointer(of).map(Value::to_string));
+                length(values.collect::<BTreeSet<_>>().len())
+            }
+            Self::Number { .. } => there.iter().map(|found| found.and_then(Value::as_u64)).sum(),
+        }
+    }
+}
+
+struct Line {
+    what: String,
+    wanted: u64,
+    /// None: the answer has nothing that could be counted.
+    found: Option<u64>,
+}
+
+impl Line {
+    fn adds_up(&self) -> bool {
+        self.found == Some(self.wanted)
+    }
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let found = self.found.map_or("?".to_owned(), |found| found.to_string());
+        if self.adds_up() {
+            write!(f, "  ok    {found:>5}  {}", self.what)
+        } else {
+            write!(f, "  WRONG {found:>5}  {} (expected {})", self.what, self.wanted)
+        }
+    }
 }
 
 fn once() -> usize {
@@ -101,12 +162,8 @@ impl Player {
             self.step(step, &mut kept, &mut ledger).await?;
         }
         println!("\nthe ledger");
-        let mut wrong = 0;
-        for (what, wanted, found) in ledger {
-            let mark = if wanted == found { "ok" } else { "WRONG" };
-            wrong += usize::from(wanted != found);
-            println!("  {found:>5} of {wanted:>5}  {mark:<5}  {what}");
-        }
+        ledger.iter().for_each(|line| println!("{line}"));
+        let wrong = ledger.iter().filter(|line| !line.adds_up()).count();
         if wrong == 0 {
             println!("everything adds up");
             return Ok(());
@@ -118,7 +175,7 @@ impl Player {
         &self,
         step: Step,
         kept: &mut BTreeMap<String, String>,
-        ledger: &mut Vec<(String, usize, usize)>,
+        ledger: &mut Vec<Line>,
     ) -> Result<(), CliError> {
         if let Some(say) = &step.say {
             println!("{}", filled(say, kept));
@@ -137,13 +194,9 @@ impl Player {
         });
         let answers = self.send(&request, step.times, step.kill_meanwhile.as_deref()).await?;
         for expect in step.expect {
-            let wanted = filled_value(expect.is, kept);
-            let fits = |found: &Value| match expect.length {
-                Some(length) => found.as_array().is_some_and(|list| list.len() == length),
-                None => *found == wanted,
-            };
-            let found = answers.iter().filter(|answer| answer.pointer(&expect.at).is_some_and(&fits)).count();
-            ledger.push((expect.what, expect.count.unwrap_or(answers.len()), found));
+            let there: Vec<_> = answers.iter().map(|answer| answer.pointer(&expect.at)).collect();
+            let found = expect.count.found(&there);
+            ledger.push(Line { what: expect.what, wanted: expect.count.wanted(), found });
         }
         if let Some(answer) = answers.last() {
             for (name, pointer) in step.keep {
@@ -215,5 +268,38 @@ fn filled_value(value: Value, kept: &BTreeMap<String, String>) -> Value {
         Value::Array(items) => items.into_iter().map(|item| filled_value(item, kept)).collect(),
         Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, filled_value(value, kept))).collect(),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(expect: Value, answers: &[Value]) -> String {
+        let expect: Expect = serde_json::from_value(expect).expect("an expectation");
+        let there: Vec<_> = answers.iter().map(|answer| answer.pointer(&expect.at)).collect();
+        Line { found: expect.count.found(&there), wanted: expect.count.wanted(), what: expect.what }.to_string()
+    }
+
+    #[test]
+    fn a_line_of_the_ledger_is_a_number_of_things() {
+        let answers = [json!({"status": 200}), json!({"status": 200}), json!({"status": 409})];
+        let of_answers = json!({"at": "/status", "is": 200, "answers": 2, "what": "workers"});
+        assert_eq!(line(of_answers, &answers), "  ok        2  workers");
+        let sent = [json!({"sent": [{"to": "a"}, {"to": "b"}, {"to": "a"}], "count": 3})];
+        assert_eq!(line(json!({"at": "/sent", "items": 3, "what": "mails"}), &sent), "  ok        3  mails");
+        let different = json!({"at": "/sent", "of": "/to", "different": 3, "what": "people"});
+        assert_eq!(line(different, &sent), "  WRONG     2  people (expected 3)");
+        assert_eq!(line(json!({"at": "/count", "number": 3, "what": "mails"}), &sent), "  ok        3  mails");
+    }
+
+    #[test]
+    fn nothing_is_zero_only_where_it_could_be_counted() {
+        let none = [json!({"sent": []})];
+        assert_eq!(line(json!({"at": "/sent", "items": 0, "what": "offers"}), &none), "  ok        0  offers");
+        let elsewhere = json!({"at": "/messages", "items": 0, "what": "offers"});
+        assert_eq!(line(elsewhere, &none), "  WRONG     ?  offers (expected 0)");
     }
 }
