@@ -328,7 +328,7 @@ pub fn link(world: &World, to: &str) -> String {
         sent.last().expect("a mail").body["Content"]["Simple"]["Headers"].as_array().expect("headers").clone();
     let header = headers.iter().find(|header| header["Name"] == "List-Unsubscribe").expect("a link");
     let url = header["Value"].as_str().expect("text").trim_matches(['<', '>']).to_owned();
-    url.strip_prefix("http://127.0.0.1:3000").expect("our address").to_owned()
+    url.strip_prefix(world.stack.url()).expect("the address of this stack").to_owned()
 }
 
 fn text(answer: &Answer) -> &str {

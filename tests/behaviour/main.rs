@@ -9,6 +9,7 @@ mod dead_letters;
 mod downsells;
 mod downsells_admin;
 mod faults;
+mod first_use;
 mod http;
 mod ingest;
 mod ingest_schemas;

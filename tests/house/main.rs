@@ -27,6 +27,7 @@ const PUBLIC: &[&str] = &[
     "POST /api/payment/webhook/pix-created",
     "POST /api/payment/webhook/pix-expired",
     "POST /webhooks/telegram/{bot}",
+    "GET /",
     "GET /console",
 ];
 

@@ -42,7 +42,8 @@ impl Deps {
         let store = Store::new(aws.dynamodb());
         let unsubscribes = Unsubscribes::from_env(&store)?;
         let rates = config::text("SEND_RATES").unwrap_or_else(|| "{}".to_owned());
-        let rates = RateTable::with_options(&rates).map_err(|error| ConfigError::malformed("SEND_RATES", error))?;
+        let rates = RateTable::with_options(&rates)
+            .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
         Ok(Self {
             mailings: Mailings::from_env(&store)?,
             limiter: Limiter { store: store.clone(), table: unsubscribes.table.clone() },

@@ -109,7 +109,10 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
 
 /// Where recipients find the pages of unsubscribing.
 fn public_url(deps: &Deps, request: &Request) -> String {
-    let of_request = || format!("https://{}", request.header("host").unwrap_or_default());
+    let of_request = || {
+        let scheme = if request.header("x-forwarded-proto") == Some("http") { "http" } else { "https" };
+        format!("{scheme}://{}", request.header("host").unwrap_or_default())
+    };
     deps.public_url.clone().unwrap_or_else(of_request)
 }
 

@@ -50,7 +50,7 @@ impl Deps {
         let rates = RateTable::with_options(&option("SEND_RATES"))
             .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
         let policies = read_policies(&option("UNKNOWN_POLICIES"))
-            .map_err(|_| ConfigError::malformed("UNKNOWN_POLICIES", "an object of channels with hold or resend"))?;
+            .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
         Ok(Self {
             boards: Boards::new(Downsells::from_env(&store)?),

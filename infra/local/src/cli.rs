@@ -13,7 +13,7 @@ use umavez_local::StackError;
 const DEFAULT_PORT: u16 = 3000;
 
 #[derive(Parser)]
-#[command(name = "umavez", about = "Umavez on this machine: every message that should go out goes out, once.")]
+#[command(name = "umavez", version, about = "Umavez on this machine: every message that should go out goes out, once.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -37,6 +37,15 @@ enum Command {
         /// A number and a unit: s, m, h or d
         duration: String,
     },
+    /// Show the running stack's time, which `advance` moves, or set it back to the machine's
+    Clock {
+        /// Print nothing but seconds since 1970, for scripts
+        #[arg(long)]
+        unix: bool,
+        /// Return to the machine's time. Rows stay as they are: what was scheduled for later stays so
+        #[arg(long, conflicts_with = "unix")]
+        reset: bool,
+    },
     /// Show what the running stack has sent
     Sent {
         /// Only this one: telegram, whatsapp or email; or responder, whose questions are not shown otherwise
@@ -45,6 +54,9 @@ enum Command {
         /// Only to this address
         #[arg(long)]
         to: Option<String>,
+        /// Wait first until nothing more is due within half a minute; two minutes at most
+        #[arg(long)]
+        wait: bool,
     },
 }
 
@@ -86,6 +98,8 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Some(Command::Demo) => demo::run().await,
         Some(Command::Keys(keys)) => keys::run(keys, arguments.port).await,
         Some(Command::Advance { duration }) => remote::advance(&duration, arguments.port).await,
-        Some(Command::Sent { channel, to }) => remote::sent(channel, to, arguments.port).await,
+        Some(Command::Clock { reset: true, .. }) => remote::reset_clock(arguments.port).await,
+        Some(Command::Clock { unix, .. }) => remote::clock(unix, arguments.port).await,
+        Some(Command::Sent { channel, to, wait }) => remote::sent(channel, to, wait, arguments.port).await,
     }
 }

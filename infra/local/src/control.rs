@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -22,6 +24,9 @@ use crate::stack::Stack;
 /// Ten years: more is a typing error.
 const FURTHEST: u64 = 10 * 366 * 86_400;
 
+/// Of a page that the API serves.
+const LARGEST_PAGE: usize = 1024 * 1024;
+
 struct Control {
     stack: Stack,
     gateway: Gateway,
@@ -34,12 +39,13 @@ pub fn serve(stack: &Stack, gateway: Gateway, listener: TcpListener, tasks: &mut
         .route("/_local/sent", get(sent))
         .route("/_local/calls", get(calls))
         .route("/_local/logs", get(logs))
-        .route("/_local/clock", get(time).post(advance))
+        .route("/_local/clock", get(time).post(move_clock))
         .route("/_local/drain", post(drain))
         .route("/_local/kill", post(kill))
         .route("/_local/ses", get(ses).post(switch_ses))
         .route("/_local/secrets", get(secrets).post(set_secret))
         .route("/_local/faults", get(faults).post(add_fault).delete(clear_faults))
+        .route("/", get(home).fallback(api))
         .fallback(api)
         .with_state(control);
     tasks.spawn(async move {
@@ -53,11 +59,25 @@ async fn api(State(control): State<Arc<Control>>, request: Request) -> Response 
     control.gateway.handle(request).await
 }
 
-async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
+/// The deployment's own page, with a link to what only the local stack has.
+async fn home(State(control): State<Arc<Control>>, request: Request) -> Response {
+    let response = control.gateway.handle(request).await;
+    let is_page = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    if !is_page {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let page = to_bytes(body, LARGEST_PAGE).await.unwrap_or_default();
+    let page = String::from_utf8_lossy(&page).replace("</main>", "<p><a href=\"/_local\">/_local</a></p>\n</main>");
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(page))
+}
+
+async fn about(State(control): State<Arc<Control>>) -> Response {
     let stack = &control.stack;
     let model = stack.model();
     let names = |names: Vec<&String>| json!(names);
-    Json(json!({
+    let about = json!({
         "api": stack.url(),
         "aws": stack.front_url(),
         "now": now(stack),
@@ -71,7 +91,9 @@ async fn about(State(control): State<Arc<Control>>) -> Json<Value> {
         "secrets": names(model.secrets.iter().map(|secret| &secret.name).collect()),
         "outputs": model.outputs,
         "processes": stack.functions().processes().iter().map(|(name, pid)| json!({"function": name, "pid": pid})).collect::<Vec<_>>(),
-    }))
+    });
+    // People read this one in a browser.
+    ([(CONTENT_TYPE, "application/json")], format!("{about:#}\n")).into_response()
 }
 
 #[derive(Deserialize)]
@@ -115,13 +137,22 @@ async fn logs(State(control): State<Arc<Control>>, Query(query): Query<LogsQuery
 }
 
 async fn time(State(control): State<Arc<Control>>) -> Json<Value> {
-    Json(json!({"now": now(&control.stack), "offset_seconds": control.stack.clock().offset_ms() / 1_000}))
+    Json(clock(&control.stack))
 }
 
+/// The stack's time: as text, in seconds since the epoch, and how far it is ahead of the machine's.
+fn clock(stack: &Stack) -> Value {
+    let now = now(stack);
+    json!({"now": now, "unix": now.seconds(), "offset_seconds": stack.clock().offset_ms() / 1_000})
+}
+
+/// Moves time forward, or returns to the machine's.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Advance {
-    advance_seconds: u64,
+struct MoveClock {
+    advance_seconds: Option<u64>,
+    #[serde(default)]
+    reset: bool,
     /// Whether rows that have expired by then are removed, as TTL would some days later.
     #[serde(default = "yes")]
     sweep_ttl: bool,
@@ -131,17 +162,29 @@ fn yes() -> bool {
     true
 }
 
-async fn advance(State(control): State<Arc<Control>>, body: Json<Advance>) -> Response {
-    if body.advance_seconds > FURTHEST {
-        let message = json!({"message": format!("advance_seconds must be at most {FURTHEST}")});
-        return (StatusCode::UNPROCESSABLE_ENTITY, Json(message)).into_response();
-    }
-    let moved = control.stack.advance(Duration::from_secs(body.advance_seconds), body.sweep_ttl).await;
-    answer(moved.map(|()| json!({"now": now(&control.stack)})))
+async fn move_clock(State(control): State<Arc<Control>>, body: Json<MoveClock>) -> Response {
+    let stack = &control.stack;
+    let moved = match (body.advance_seconds, body.reset) {
+        (Some(seconds @ 0..=FURTHEST), false) => stack.advance(Duration::from_secs(seconds), body.sweep_ttl).await,
+        (None, true) => stack.reset_clock().await,
+        _ => {
+            let message = format!("takes either `advance_seconds`, at most {FURTHEST}, or `reset: true`");
+            return (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({"message": message}))).into_response();
+        }
+    };
+    answer(moved.map(|()| clock(stack)))
 }
 
-async fn drain(State(control): State<Arc<Control>>) -> Response {
-    answer(control.stack.drain().await.map(|()| json!({"drained": true})))
+#[derive(Deserialize)]
+struct DrainQuery {
+    /// Waits for messages in queues, too, that are due within so many seconds.
+    #[serde(default)]
+    within_seconds: u64,
+}
+
+async fn drain(State(control): State<Arc<Control>>, Query(query): Query<DrainQuery>) -> Response {
+    let drained = control.stack.drain_within(Duration::from_secs(query.within_seconds.min(FURTHEST))).await;
+    answer(drained.map(|()| json!({"drained": true})))
 }
 
 /// The faults that have not struck for the last time.

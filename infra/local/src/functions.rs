@@ -33,6 +33,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::future::join_all;
 use tokio::{sync::watch, task::JoinHandle};
 
 use self::{
@@ -126,6 +127,17 @@ impl Functions {
         }
         self.0.invocations.fetch_add(1, Ordering::Relaxed);
         pool.invoke(event, Busy::new(&self.0.busy)).await
+    }
+
+    /// Starts one process of every function and waits until each asks for work. The first function that does not is told
+    /// with the reason; what it printed is in the logs by then.
+    pub async fn start_one_of_each(&self) -> Result<(), (String, InvokeError)> {
+        let starts = self
+            .0
+            .pools
+            .iter()
+            .map(|(name, pool)| async move { pool.start_one().await.map_err(|error| (name.clone(), error)) });
+        join_all(starts).await.into_iter().collect()
     }
 
     /// Invocations so far, over all functions.

@@ -54,6 +54,8 @@ pub enum StackError {
     #[error("{0}")]
     Secret(String),
     #[error("{0}")]
+    Start(String),
+    #[error("{0}")]
     Emulator(String),
     #[error("still at work after {seconds} s: {what}")]
     Restless { seconds: u64, what: String },

@@ -30,6 +30,8 @@ pub struct Function {
     pub memory_mb: u32,
     pub reserved_concurrency: Option<u32>,
     pub environment: BTreeMap<String, String>,
+    /// The template's parameters that stand in each of these variables.
+    pub parameters: BTreeMap<String, BTreeSet<String>>,
     pub log_group: String,
     /// The policy statements with resolved resources, as they stand in the template.
     pub policies: Vec<Value>,

@@ -2,9 +2,11 @@
 
 mod launch;
 mod mappings;
+mod starts;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
+mod time;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +15,8 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use umavez_platform::clock::OFFSET_VARIABLE;
 
-use self::launch::{access_key, concurrency, spec};
+use self::launch::{Addresses, access_key, concurrency, spec};
 use self::mappings::Mappings;
 use crate::activity::Activity;
 use crate::bus::Bus;
@@ -39,8 +40,6 @@ use crate::state::{Kept, StateDirectory};
 use crate::template;
 use crate::{StackError, binaries, control};
 
-/// The longest that [`Stack::drain`] waits for rest.
-const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// The gateway gives up on a function after this.
 const GATEWAY_LIMIT: Duration = Duration::from_secs(29);
 /// Rows and objects that have expired are removed this often. AWS takes days; nothing may depend on either.
@@ -65,6 +64,9 @@ pub struct Options {
     pub echo_logs: bool,
     /// How far the stack's time is ahead from the start, unless what was kept is further.
     pub clock_offset_ms: i64,
+    /// Whether a process of every function is started at once, so that one that does not start is told at the start and
+    /// not by its first invocation.
+    pub start_functions: bool,
 }
 
 impl Options {
@@ -80,6 +82,7 @@ impl Options {
             schedules: true,
             echo_logs: false,
             clock_offset_ms: 0,
+            start_functions: false,
         }
     }
 }
@@ -110,15 +113,17 @@ struct Shared {
 }
 
 impl Stack {
-    /// Starts everything. The functions' binaries must be there ([`binaries::build`]); their processes start on demand.
+    /// Starts everything. The functions' binaries must be there ([`binaries::build`]). Their processes start on demand,
+    /// but for the first ones if the options say so.
     pub async fn start(options: Options) -> Result<Self, StackError> {
-        let model = template::load(&options.template, &options.parameters)?;
+        let mut model = template::load(&options.template, &options.parameters)?;
         check(&model)?;
         let permissions = Permissions::of(&model, access_key)?;
         let directory = binaries::directory()?;
         binaries::check(&model, &directory)?;
         let listener = listen(options.port).await?;
         let url = format!("http://{}", listener.local_addr()?);
+        model.outputs.values_mut().for_each(|value| *value = value.replace(template::API_URL, &url));
         let state = options.data.as_deref().map(StateDirectory::open).transpose()?;
         let mut kept = state.as_ref().map(StateDirectory::load).transpose()?.unwrap_or_default();
         kept.clock_offset_ms = kept.clock_offset_ms.max(options.clock_offset_ms);
@@ -148,8 +153,12 @@ impl Stack {
             Some(state) => Logs::new(Some(&state.logs()), options.echo_logs)?,
             None => Logs::new(None, options.echo_logs)?,
         };
-        let specs = model.functions.iter().map(|function| spec(function, &directory, &front_url, &clock, &options));
+        let at = Addresses { api: &url, front: &front_url };
+        let specs = model.functions.iter().map(|function| spec(function, &directory, at, &clock, &options));
         let functions = Functions::start(specs.collect(), logs.clone()).await?;
+        if options.start_functions {
+            starts::check(&model, &functions, &logs).await?;
+        }
 
         let mut tasks = JoinSet::new();
         let http = reqwest::Client::builder().no_proxy().build().map_err(|e| StackError::Emulator(e.to_string()))?;
@@ -277,68 +286,6 @@ impl Stack {
     /// The physical name of a function, by its binary.
     pub fn function_name(&self, binary: &str) -> Option<&str> {
         self.0.model.functions.iter().find(|function| function.binary == binary).map(|function| function.name.as_str())
-    }
-
-    /// Returns when nothing is left to do before a delay: no invocation, no change unread, no message to deliver.
-    pub async fn drain(&self) -> Result<(), StackError> {
-        let resting = async {
-            let mut moved = self.0.parts.activity.watch();
-            loop {
-                moved.mark_unchanged();
-                // The looks are taken one after the other: rest is only what nothing disturbed meanwhile.
-                if self.busy_with().await?.is_none() && !moved.has_changed().unwrap_or(false) {
-                    return Ok::<_, StackError>(());
-                }
-                // Invocations end without anything moving: look again soon in any case.
-                let _ = tokio::time::timeout(Duration::from_millis(20), moved.changed()).await;
-            }
-        };
-        match tokio::time::timeout(DRAIN_LIMIT, resting).await {
-            Ok(rested) => rested,
-            Err(_) => {
-                let what = self.busy_with().await?.unwrap_or_default();
-                Err(StackError::Restless { seconds: DRAIN_LIMIT.as_secs(), what })
-            }
-        }
-    }
-
-    async fn busy_with(&self) -> Result<Option<String>, StackError> {
-        if let Some(what) = self.0.mappings.busy_with().await? {
-            return Ok(Some(what));
-        }
-        let calls = self.0.parts.activity.under_way();
-        if calls > 0 {
-            return Ok(Some(format!("{calls} calls")));
-        }
-        let busy = self.0.parts.functions.busy();
-        Ok((busy > 0).then(|| format!("{busy} invocations")))
-    }
-
-    /// Moves time forward: drains, restarts the functions with the new clock, lets everything that waited follow
-    /// (delays, schedules, TTL unless told not to), and drains again.
-    pub async fn advance(&self, by: Duration, sweep_ttl: bool) -> Result<(), StackError> {
-        let _one_at_a_time = self.0.moving_time.lock().await;
-        self.drain().await?;
-        // The functions first: what wakes when the clock moves must not meet a process that is about to be replaced.
-        let offset = self.0.parts.clock.offset_ms().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
-        let set_offset = |environment: &mut BTreeMap<String, String>| {
-            environment.insert(OFFSET_VARIABLE.to_owned(), offset.to_string());
-        };
-        self.0.parts.functions.restart(set_offset).await;
-        self.0.parts.clock.advance(by);
-        self.0.parts.activity.moved();
-        if sweep_ttl {
-            self.sweep_ttl().await?;
-        }
-        self.drain().await?;
-        self.keep(|kept| kept.clock_offset_ms = offset)
-    }
-
-    /// Removes expired rows and objects now.
-    pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
-        let removed = self.0.parts.dynamo.sweep_ttl().await? + self.0.s3.expire()?;
-        self.0.parts.activity.moved();
-        Ok(removed)
     }
 
     /// Fires a schedule once; whether there is one of this id.

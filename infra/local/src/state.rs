@@ -30,12 +30,13 @@ pub struct StateDirectory {
 
 impl StateDirectory {
     pub fn open(path: &Path) -> Result<Self, StackError> {
-        fs::create_dir_all(path)?;
-        let lock = File::create(path.join("lock"))?;
+        let unusable = |error| StackError::State(format!("{} cannot be used: {error}", path.display()));
+        fs::create_dir_all(path).map_err(unusable)?;
+        let lock = File::create(path.join("lock")).map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(StackError::DataInUse(path.display().to_string())),
-            Err(TryLockError::Error(error)) => Err(StackError::Io(error)),
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
     }
 
@@ -62,18 +63,20 @@ impl StateDirectory {
         let file = self.path.join("state.json");
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Kept::default()),
-            read => read?,
+            read => read.map_err(|error| unreadable(&file, &error))?,
         };
-        let unreadable = |error| StackError::State(format!("{} cannot be read: {error}", file.display()));
-        serde_json::from_str(&text).map_err(unreadable)
+        serde_json::from_str(&text).map_err(|error| unreadable(&file, &error))
     }
 
     /// Written beside and moved into place, so that a killed stack leaves the old or the new and never a half.
     pub fn save(&self, kept: &Kept) -> Result<(), StackError> {
         let text = serde_json::to_string(kept).map_err(|error| StackError::Emulator(error.to_string()))?;
-        let beside = self.path.join("state.json.new");
-        fs::write(&beside, text)?;
-        fs::rename(beside, self.path.join("state.json"))?;
-        Ok(())
+        let (file, beside) = (self.path.join("state.json"), self.path.join("state.json.new"));
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(beside, &file));
+        written.map_err(|error| StackError::State(format!("{} cannot be written: {error}", file.display())))
     }
+}
+
+fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> StackError {
+    StackError::State(format!("{} cannot be read: {error}", file.display()))
 }

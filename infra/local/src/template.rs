@@ -9,6 +9,7 @@ mod intrinsics;
 mod mail;
 mod names;
 mod node;
+mod origins;
 mod parameters;
 mod resources;
 mod rules;
@@ -22,7 +23,7 @@ use serde_json::Value;
 
 pub use self::error::{Problem, TemplateError};
 pub use self::names::{
-    ACCOUNT, API_ID, QUEUE_URL_BASE, REGION, STACK, arn_at, bucket_arn, configuration_set_arn, secret_name,
+    ACCOUNT, API_ID, API_URL, QUEUE_URL_BASE, REGION, STACK, arn_at, bucket_arn, configuration_set_arn, secret_name,
 };
 
 use self::functions::HttpApi;
@@ -73,6 +74,12 @@ pub fn load(yaml: &str, parameters: &BTreeMap<String, String>) -> Result<Model, 
         all.push(resource);
     }
     let mut model = build(&all)?;
+    let shared = root.value.pointer("/Globals/Function/Environment/Variables");
+    for function in &mut model.functions {
+        let own = declared_map.get(&function.logical_id);
+        let own = own.and_then(|resource| resource.pointer("/Properties/Environment/Variables"));
+        function.parameters = origins::parameters_of(&root, shared, own);
+    }
     model.outputs = outputs(&root, &resolver)?;
     Ok(model)
 }
@@ -278,7 +285,20 @@ mod tests {
     fn outputs_are_resolved() {
         let outputs = real().outputs;
         let found = ["ApiUrl", "ConfigTable"].map(|name| outputs[name].as_str());
-        assert_eq!(found, ["https://local-api.execute-api.us-east-1.amazonaws.com", "umavez-local-config"]);
+        assert_eq!(found, [API_URL, "umavez-local-config"]);
+    }
+
+    #[test]
+    fn the_variables_of_the_real_template_know_their_parameters() {
+        let model = real();
+        let parameters = |binary: &str, variable: &str| {
+            let found = function(&model, binary).parameters.get(variable).cloned().unwrap_or_default();
+            found.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(parameters("outbound-api", "INTENT_TYPE_OPTIONS"), "IntentTypeOptions");
+        assert_eq!(parameters("mailing-sender", "PUBLIC_URL"), "PublicUrl");
+        assert_eq!(parameters("outbound-api", "LOG_LEVEL"), "LogLevel");
+        assert_eq!(parameters("outbound-api", "OUTBOUND_TABLE"), "");
     }
 
     #[test]

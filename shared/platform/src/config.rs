@@ -12,6 +12,13 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// The variable that is missing or malformed.
+    pub fn variable(&self) -> &str {
+        match self {
+            Self::Missing(name) | Self::Malformed { name, .. } => name,
+        }
+    }
+
     pub fn malformed(name: &str, wanted: impl ToString) -> Self {
         Self::Malformed { name: name.to_owned(), wanted: wanted.to_string() }
     }

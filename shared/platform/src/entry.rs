@@ -81,7 +81,8 @@ where
         Box::pin(serve(deps, Clock::from_env()?)).await
     });
     if let Err(error) = &started {
-        tracing::error!(event = "START_FAILED", cause = %error);
+        let variable = error.downcast_ref::<ConfigError>().map(ConfigError::variable);
+        tracing::error!(event = "START_FAILED", variable, cause = %error);
     }
     started
 }

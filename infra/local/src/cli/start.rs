@@ -6,18 +6,19 @@ use std::io::Write;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use umavez_domain::time::Timestamp;
 use umavez_local::functions::{LogLine, PROCESS_DIED};
 use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 
-use super::{CliError, StartArguments, keys};
+use super::{CliError, StartArguments, keys, remote};
 
 /// The key of a first start.
 pub const FIRST_KEY: &str = "local";
 
 pub async fn run(arguments: StartArguments, port: u16) -> Result<(), CliError> {
     let options = options(&arguments, port)?;
-    // Told before the build: who started it twice should not wait for minutes to hear so.
+    // Checked before the build: a second start should not take minutes to be refused.
     if port != 0 && tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
         return Err(umavez_local::StackError::PortInUse(port).into());
     }
@@ -29,11 +30,6 @@ pub async fn run(arguments: StartArguments, port: u16) -> Result<(), CliError> {
     greet(&stack)?;
     if !stands {
         say("the key `local` was revoked; make another with `cargo run -- keys create`");
-    }
-    let ahead = stack.clock().offset_ms() / 1_000;
-    if ahead > 0 {
-        let (days, hours) = (ahead / 86_400, ahead % 86_400 / 3_600);
-        say(&format!("its time was moved: {days} d {hours} h ahead of the machine's"));
     }
     tokio::select! {
         () = tell_of_failures(&stack) => {}
@@ -61,6 +57,7 @@ pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliErro
         schedules: true,
         echo_logs: arguments.logs,
         clock_offset_ms: 0,
+        start_functions: true,
     })
 }
 
@@ -79,8 +76,12 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
     let first_steps = first_steps.replace("{url}", url).replace("{key}", FIRST_KEY);
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready {url}\nkey {FIRST_KEY}\n")?;
+    writeln!(out, "  start page      {url}/\n  console         {url}/console (the key is {FIRST_KEY})")?;
     writeln!(out, "  what was sent   {url}/_local/sent\n  logs            {url}/_local/logs")?;
     writeln!(out, "  all of it       {url}/_local\n")?;
+    if let Some(ahead) = remote::ahead(stack.clock().offset_ms() / 1_000) {
+        writeln!(out, "It is {} here. {ahead}\n", Timestamp::from_seconds(stack.clock().now_ms() / 1_000))?;
+    }
     writeln!(out, "{first_steps}\nCtrl-C stops it.")?;
     out.flush()?;
     Ok(())

@@ -43,6 +43,8 @@ struct State {
     queue: VecDeque<Job>,
     instances: HashMap<String, Entry>,
     init_failures: u32,
+    /// Those who wait for a process to ask for work.
+    starting: Vec<oneshot::Sender<Result<(), InvokeError>>>,
     closed: bool,
 }
 
@@ -76,6 +78,7 @@ impl Pool {
             queue: VecDeque::new(),
             instances: HashMap::new(),
             init_failures: 0,
+            starting: Vec::new(),
             closed: false,
         };
         let (state, queued) = (Mutex::new(state), Notify::new());
@@ -95,6 +98,20 @@ impl Pool {
         self.staff();
         // Without a result the job was dropped with the runtime that ran its instance.
         result.await.map_or(Err(InvokeError::Stopped), |(result, _busy)| result)
+    }
+
+    /// Starts a process and returns when it asks for work, or why it does not.
+    pub(super) async fn start_one(self: &Arc<Self>) -> Result<(), InvokeError> {
+        let (told, started) = oneshot::channel();
+        {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return Err(InvokeError::Stopped);
+            }
+            state.starting.push(told);
+            self.start_instance(&mut state, &Handle::current());
+        }
+        started.await.unwrap_or(Err(InvokeError::Stopped))
     }
 
     pub(super) async fn kill(&self) -> usize {
@@ -155,12 +172,16 @@ impl Pool {
         let available = state.instances.values().filter(|entry| entry.available).count();
         let room = self.spec.concurrency.max(1).saturating_sub(state.instances.len());
         for _ in 0..state.queue.len().saturating_sub(available).min(room) {
-            let id = random_uuid();
-            let (mailbox, calls) = mpsc::unbounded_channel();
-            lock(&self.mailboxes).insert(id.clone(), mailbox.clone());
-            state.instances.insert(id.clone(), Entry { mailbox, pid: None, available: true });
-            runtime.spawn(instance::run(self.clone(), id, calls));
+            self.start_instance(&mut state, &runtime);
         }
+    }
+
+    fn start_instance(self: &Arc<Self>, state: &mut State, runtime: &Handle) {
+        let id = random_uuid();
+        let (mailbox, calls) = mpsc::unbounded_channel();
+        lock(&self.mailboxes).insert(id.clone(), mailbox.clone());
+        state.instances.insert(id.clone(), Entry { mailbox, pid: None, available: true });
+        runtime.spawn(instance::run(self.clone(), id, calls));
     }
 }
 
@@ -197,7 +218,9 @@ impl Pool {
     }
 
     pub(super) fn initialised(&self) {
-        lock(&self.state).init_failures = 0;
+        let mut state = lock(&self.state);
+        state.init_failures = 0;
+        state.tell_starting(&Ok(()));
     }
 
     /// Fails the invocation that waited longest, so that a function that never comes up leaves nobody waiting.
@@ -206,6 +229,7 @@ impl Pool {
         let job = {
             let mut state = lock(&self.state);
             state.init_failures = state.init_failures.saturating_add(1);
+            state.tell_starting(&Err(error.clone()));
             state.next_wanted()
         };
         if let Some(job) = job {
@@ -255,6 +279,13 @@ impl State {
     /// The next invocation that someone still waits for. The others were never given to a process.
     fn next_wanted(&mut self) -> Option<Job> {
         std::iter::from_fn(|| self.queue.pop_front()).find(|job| !job.reply.is_closed())
+    }
+
+    fn tell_starting(&mut self, started: &Result<(), InvokeError>) {
+        for told in self.starting.drain(..) {
+            // Nobody may be waiting any more.
+            let _ = told.send(started.clone());
+        }
     }
 
     fn set_available(&mut self, instance: &str, available: bool) {

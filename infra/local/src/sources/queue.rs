@@ -54,6 +54,11 @@ impl QueueMapping {
         Ok(none && self.running.load(Ordering::SeqCst) == 0)
     }
 
+    /// When a message is due next.
+    pub fn next_due(&self) -> Option<i64> {
+        self.parts.queues.next_due(&self.source.queue)
+    }
+
     async fn receive(&self) {
         self.parts.activity.receiver_began();
         while self.parts.queues.is_running() && !self.parts.activity.is_stopping() {
@@ -68,7 +73,7 @@ impl QueueMapping {
     async fn wake(&self) {
         let mut moved = self.parts.activity.watch();
         loop {
-            let due = self.parts.queues.next_due(&self.source.queue).unwrap_or(i64::MAX);
+            let due = self.next_due().unwrap_or(i64::MAX);
             tokio::select! {
                 () = self.parts.clock.sleep_until(due) => self.parts.queues.wake(&self.source.queue).await,
                 changed = moved.changed() => if changed.is_err() { return },

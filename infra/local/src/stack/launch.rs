@@ -11,24 +11,32 @@ use crate::front::{self, PROVIDER_URL_BASE};
 use crate::functions::FunctionSpec;
 use crate::model::Function;
 use crate::s3::FUNCTION_SECRET;
-use crate::template::{self, QUEUE_URL_BASE, REGION};
+use crate::template::{self, API_URL, QUEUE_URL_BASE, REGION};
+
+/// Where the stack answers.
+#[derive(Clone, Copy)]
+pub(super) struct Addresses<'a> {
+    pub(super) api: &'a str,
+    /// The emulators.
+    pub(super) front: &'a str,
+}
 
 /// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs locally.
 pub(super) fn spec(
     function: &Function,
     directory: &Path,
-    front_url: &str,
+    at: Addresses<'_>,
     clock: &Clock,
     options: &Options,
 ) -> FunctionSpec {
-    let queue_base = format!("{front_url}/{}/", template::ACCOUNT);
-    let provider_base = front::provider_base(front_url, &function.binary);
+    let queue_base = format!("{}/{}/", at.front, template::ACCOUNT);
+    let provider_base = front::provider_base(at.front, &function.binary);
     let mut environment: BTreeMap<_, _> = function
         .environment
         .iter()
         .map(|(name, value)| {
             let value = value.replace(QUEUE_URL_BASE, &queue_base).replace(PROVIDER_URL_BASE, &provider_base);
-            (name.clone(), value)
+            (name.clone(), value.replace(API_URL, at.api))
         })
         .collect();
     environment.extend(
@@ -37,7 +45,7 @@ pub(super) fn spec(
             ("AWS_DEFAULT_REGION", REGION.to_owned()),
             ("AWS_ACCESS_KEY_ID", access_key(function)),
             ("AWS_SECRET_ACCESS_KEY", FUNCTION_SECRET.to_owned()),
-            ("AWS_ENDPOINT_URL", front_url.to_owned()),
+            ("AWS_ENDPOINT_URL", at.front.to_owned()),
             (OFFSET_VARIABLE, clock.offset_ms().to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),

@@ -65,6 +65,11 @@ impl Mappings {
         Ok(ticker.map(|ticker| format!("the schedule {}", ticker.schedule.id)))
     }
 
+    /// When a message of a queue that is read is due next.
+    pub(super) fn next_due(&self) -> Option<i64> {
+        self.queues.iter().filter_map(QueueMapping::next_due).min()
+    }
+
     pub(super) fn ticker(&self, schedule: &str) -> Option<&Ticker> {
         self.tickers.iter().find(|ticker| ticker.schedule.id == schedule)
     }

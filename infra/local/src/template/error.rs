@@ -23,6 +23,8 @@ pub enum Problem {
     ParameterType(String),
     ParameterWithoutValue,
     ValueNotAllowed(String),
+    /// The value of a parameter, and what the template asks of it.
+    ValueOutside(String, String),
     Circular,
     Missing(&'static str),
     Expected(&'static str),
@@ -70,6 +72,7 @@ impl fmt::Display for Problem {
             }
             Self::ParameterWithoutValue => write!(f, "has no default and was given no value"),
             Self::ValueNotAllowed(value) => write!(f, "the value {value:?} is not allowed"),
+            Self::ValueOutside(value, wanted) => write!(f, "the value {value:?} is not allowed: it must be {wanted}"),
             Self::Circular => write!(f, "refers to itself"),
             Self::Missing(key) => write!(f, "{key} is missing"),
             Self::Expected(what) => write!(f, "expected {what}"),

@@ -43,6 +43,7 @@ pub(super) fn function(resource: &Resource, all: &[Resource], api: &mut Option<H
         memory_mb: node.get("MemorySize").map_or(Ok(128), |memory| memory.count())?,
         reserved_concurrency: node.get("ReservedConcurrentExecutions").map(|count| count.count()).transpose()?,
         environment: environment(&node)?,
+        parameters: BTreeMap::new(),
         log_group: log_group(&node)?.unwrap_or_else(|| format!("/aws/lambda/{}", resource.name)),
         policies: match node.get("Role") {
             Some(role) => role_statements(by_arn(&role, names::ROLE, all)?)?,

@@ -10,6 +10,9 @@ pub const API_ID: &str = "local-api";
 /// What stands before a queue's name in its URL. The stack puts its own address there once it has a port.
 pub const QUEUE_URL_BASE: &str = "http://sqs.local/000000000000/";
 
+/// The API's own address, as a template puts it together. The stack puts its own address there once it has a port.
+pub const API_URL: &str = "https://local-api.execute-api.us-east-1.amazonaws.com";
+
 pub(super) const FUNCTION: &str = "AWS::Serverless::Function";
 pub(super) const HTTP_API: &str = "AWS::Serverless::HttpApi";
 pub(super) const TABLE: &str = "AWS::DynamoDB::Table";

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use regex_lite::Regex;
+
 use super::error::{Problem, TemplateError};
 use super::node::Node;
 
-/// The value of every parameter. `AllowedPattern` and the limits are left to the deployment.
+/// The value of every parameter. What CloudFormation would refuse is refused here.
 pub(super) fn values(
     declared: Option<Node>,
     given: &BTreeMap<String, String>,
@@ -50,7 +52,38 @@ fn value(parameter: Node, given: Option<&String>) -> Result<String, TemplateErro
             return Err(parameter.error(Problem::ValueNotAllowed(value)));
         }
     }
-    Ok(value)
+    match outside(&parameter, &value)? {
+        Some(wanted) => Err(parameter.error(Problem::ValueOutside(value, wanted))),
+        None => Ok(value),
+    }
+}
+
+/// What the template asks of a value that this one is not; none if it is all of it.
+fn outside(parameter: &Node, value: &str) -> Result<Option<String>, TemplateError> {
+    let length = i64::try_from(value.chars().count()).unwrap_or(i64::MAX);
+    let limits = [
+        ("MinValue", value.parse::<f64>().ok(), "at least "),
+        ("MaxValue", value.parse::<f64>().ok(), "at most "),
+        ("MinLength", Some(length as f64), "as long as "),
+        ("MaxLength", Some(length as f64), "no longer than "),
+    ];
+    for (name, found, words) in limits {
+        let (Some(limit), Some(found)) = (parameter.get(name), found) else { continue };
+        let number = limit.text()?.parse::<f64>().map_err(|_| limit.error(Problem::Expected("a number")))?;
+        let fits = if name.starts_with("Min") { found >= number } else { found <= number };
+        if !fits {
+            return Ok(Some(format!("{words}{}", limit.text()?)));
+        }
+    }
+    let Some(pattern) = parameter.get("AllowedPattern") else { return Ok(None) };
+    // CloudFormation's pattern is of the whole value.
+    let whole = Regex::new(&format!("^(?:{})$", pattern.str()?));
+    let whole = whole.map_err(|error| pattern.unsupported(format!("not a pattern that is known here: {error}")))?;
+    if whole.is_match(value) {
+        return Ok(None);
+    }
+    let words = parameter.get("ConstraintDescription").map(|words| words.text()).transpose()?;
+    Ok(Some(words.unwrap_or(format!("as the pattern {} says", pattern.str()?))))
 }
 
 #[cfg(test)]
@@ -62,6 +95,10 @@ mod tests {
         let declared = json!({
             "Stage": {"Type": "String", "Default": "dev", "AllowedValues": ["dev", "prod"]},
             "Days": {"Type": "Number", "Default": 30, "AllowedValues": [7, 30]},
+            "Rate": {"Type": "Number", "Default": 5, "MinValue": 1, "MaxValue": 10},
+            "Word": {"Type": "String", "Default": "ab", "MinLength": 2, "MaxLength": 3},
+            "Name": {"Type": "String", "Default": "a", "AllowedPattern": "[a-z]|[0-9]+", "ConstraintDescription": "a letter or digits"},
+            "Code": {"Type": "String", "Default": "a", "AllowedPattern": "^[a-z]$"},
         });
         let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         values(Some(Node::new(&declared, "Parameters")), &given)
@@ -85,6 +122,27 @@ mod tests {
             let error = resolve(&[(name, value)]).unwrap_err();
             let expected = format!("template.yaml: Parameters.{name}: the value {value:?} is not allowed");
             assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_value_outside_its_limits_or_its_pattern_is_refused_in_the_words_of_the_template() {
+        let cases = [
+            ("Rate", "0", "at least 1"),
+            ("Rate", "11", "at most 10"),
+            ("Word", "a", "as long as 2"),
+            ("Word", "abcd", "no longer than 3"),
+            ("Name", "ab", "a letter or digits"),
+            ("Name", "", "a letter or digits"),
+            ("Code", "1", "as the pattern ^[a-z]$ says"),
+        ];
+        for (name, value, wanted) in cases {
+            let expected =
+                format!("template.yaml: Parameters.{name}: the value {value:?} is not allowed: it must be {wanted}");
+            assert_eq!(resolve(&[(name, value)]).unwrap_err().to_string(), expected);
+        }
+        for (name, value) in [("Rate", "10"), ("Word", "éé"), ("Name", "b"), ("Name", "42"), ("Code", "z")] {
+            assert_eq!(resolve(&[(name, value)]).unwrap()[name], value);
         }
     }
 

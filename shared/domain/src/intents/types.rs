@@ -61,8 +61,8 @@ impl IntentType {
 pub enum OptionsError {
     #[error("not a JSON object of intent types with `window` and `scope`: {0}")]
     Malformed(#[from] serde_json::Error),
-    #[error("there is no intent type `{0}`")]
-    UnknownType(String),
+    #[error("there is no intent type `{name}`; the types are {known}")]
+    UnknownType { name: String, known: String },
 }
 
 #[derive(Debug, Deserialize)]
@@ -83,7 +83,10 @@ impl IntentTypes {
         let mut types: BTreeMap<_, _> = built_in.into_iter().map(|t| (t.intent_type.clone(), t)).collect();
         let options: BTreeMap<String, Options> = serde_json::from_str(options)?;
         for (name, option) in options {
-            let Some(known) = types.get_mut(&name) else { return Err(OptionsError::UnknownType(name)) };
+            let Some(known) = types.get_mut(&name) else {
+                let known = types.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                return Err(OptionsError::UnknownType { name, known });
+            };
             known.window = option.window.unwrap_or(known.window);
             known.scope = option.scope.unwrap_or(known.scope);
         }
@@ -131,6 +134,13 @@ mod tests {
         let types = IntentTypes::with_options(r#"{"offer_active": {"window": "rolling"}}"#).expect("options");
         assert!(types.get("offer_active").expect("known").is_guarded());
         assert!(!types.get("offer_reminder").expect("known").is_guarded());
+    }
+
+    #[test]
+    fn an_unknown_type_is_named_with_those_there_are() {
+        let error = IntentTypes::with_options(r#"{"my_campaign": {}}"#).expect_err("unknown").to_string();
+        let begins = "there is no intent type `my_campaign`; the types are discovery_first_touch, discovery_followup, ";
+        assert!(error.starts_with(begins) && error.ends_with("shift_reminder"), "{error}");
     }
 
     #[test]

@@ -150,9 +150,13 @@ pub enum UnknownPolicy {
 }
 
 /// The policies of a deployment: `{"telegram": "resend"}`; a channel that is not named holds.
-pub fn read_policies(options: &str) -> Result<BTreeMap<Channel, UnknownPolicy>, serde_json::Error> {
-    serde_json::from_str(options)
+pub fn read_policies(options: &str) -> Result<BTreeMap<Channel, UnknownPolicy>, PoliciesError> {
+    Ok(serde_json::from_str(options)?)
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("not a JSON object of channels with `hold` or `resend`: {0}")]
+pub struct PoliciesError(#[from] serde_json::Error);
 
 /// Judges the outcome of an attempt. `jitter` is in thousandths, from whoever has dice.
 pub fn settle(progress: &Progress, outcome: Outcome, policy: UnknownPolicy, now: Timestamp, jitter: u32) -> Verdict {

@@ -1,0 +1,28 @@
+//! Whether every function starts with the parameters of this stack. The functions decide, by the same code as on AWS: each
+//! reads its whole configuration before it asks for work.
+
+use serde_json::Value;
+
+use crate::StackError;
+use crate::functions::{Functions, InvokeError, Logs};
+use crate::model::{Function, Model};
+
+/// Starts a process of every function. One that refuses a variable of its environment is told by the parameter that the
+/// variable is made of.
+pub(super) async fn check(model: &Model, functions: &Functions, logs: &Logs) -> Result<(), StackError> {
+    let Err((name, error)) = functions.start_one_of_each().await else { return Ok(()) };
+    let Some(function) = model.functions.iter().find(|function| function.name == name) else {
+        return Err(StackError::Start(format!("{name} does not start: {error}")));
+    };
+    let lines = logs.since(0).into_iter().filter(|line| line.function == name);
+    let told = lines.filter_map(|line| serde_json::from_str::<Value>(&line.line).ok());
+    let told = told.filter(|line| line["event"] == "START_FAILED").last().unwrap_or_default();
+    Err(StackError::Start(refusal(function, &told, &error)))
+}
+
+fn refusal(function: &Function, told: &Value, error: &InvokeError) -> String {
+    let cause = told["cause"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+    let parameters = told["variable"].as_str().and_then(|variable| function.parameters.get(variable));
+    let named = parameters.map(|names| names.iter().map(|name| format!("parameter {name}: ")).collect::<String>());
+    format!("{}{} does not start: {cause}", named.unwrap_or_default(), function.binary)
+}
