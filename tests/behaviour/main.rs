@@ -28,5 +28,6 @@ mod outbound_events;
 mod outbound_outcomes;
 mod outbox;
 mod permissions;
+mod readme;
 mod store;
 mod suppressions;

@@ -133,7 +133,8 @@ impl InstanceRow {
             fields.refuse(
                 "responder_url",
                 FieldProblem::Malformed,
-                "must be an https URL with the name of a public host, of at most 2048 characters",
+                "must be an https URL with the name of a public host, of at most 2048 characters; any other address can be \
+                 the deployment's parameter ResponderUrl",
             );
         }
         fields.finish(Some(row))

@@ -1,0 +1,113 @@
+//! The examples of the README, run as they are printed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::process::Command;
+use umavez_local::binaries::{self, workspace_root};
+use umavez_tests::{World, play_with};
+
+use crate::outbound::sending;
+
+/// `cargo run -- …` with the program that is built already, for the stack of the test.
+const PRELUDE: &str = r#"
+cargo() {
+  while [ "$1" = run ] || [ "$1" = -q ] || [ "$1" = -- ]; do shift; done
+  "$UMAVEZ" --port "$PORT" "$@"
+}
+"#;
+
+fn readme() -> String {
+    std::fs::read_to_string(workspace_root().join("README.md")).expect("a README")
+}
+
+/// The example in which this text stands.
+fn example(with: &str) -> String {
+    let readme = readme();
+    let found =
+        readme.split("\n```").map(str::to_owned).find(|block| block.starts_with("sh\n") && block.contains(with));
+    found.unwrap_or_else(|| panic!("no example with {with}"))["sh\n".len()..].to_owned()
+}
+
+struct Shell<'a> {
+    world: &'a World,
+    directory: PathBuf,
+}
+
+impl<'a> Shell<'a> {
+    fn new(world: &'a World) -> Self {
+        let directory = std::env::temp_dir().join(format!("umavez-readme-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        Self { world, directory }
+    }
+
+    /// What an example prints, pasted into a shell in one piece.
+    async fn paste(&self, example: &str) -> String {
+        let url = self.world.stack.url();
+        let script = format!("{PRELUDE}{}", example.replace("http://127.0.0.1:3000", url));
+        let output = Command::new("bash")
+            .args(["-euc", &script])
+            .env("UMAVEZ", binaries::directory().expect("a directory").join("umavez-local"))
+            .env("PORT", url.rsplit(':').next().expect("a port"))
+            .env("no_proxy", "127.0.0.1")
+            .current_dir(&self.directory)
+            .output()
+            .await
+            .expect("bash");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{example}\n{told}\n{}", String::from_utf8_lossy(&output.stderr));
+        told
+    }
+}
+
+impl Drop for Shell<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_examples_of_the_readme_work_also_after_time_was_moved() {
+    play_with(sending(5), async |world| {
+        world.create_key("local", &["*"]).await;
+        let shell = Shell::new(world);
+        world.advance(Duration::from_secs(7 * 86_400)).await;
+
+        let told = shell.paste(&example("idempotency-key: order-77")).await;
+        assert!(told.contains("\"can_send\":true"), "{told}");
+        let told = shell.paste(&example("send a '")).await;
+        assert!(told.contains("\"QUEUED\"") && told.contains("\"DEDUPED\""), "{told}");
+        assert!(told.contains("We miss you") && !told.contains("Come back!") && told.contains("1 sent"), "{told}");
+
+        let told = shell.paste(&example("tell 1 Oi")).await;
+        assert_eq!(told.matches("\"stored\":1").count(), 2, "{told}");
+        assert!(told.contains("Oi\\ntudo bem?") && told.contains("2 sent"), "one reply to both: {told}");
+
+        let told = shell.paste(&example("monthly.csv")).await;
+        assert!(told.contains("Olá Ana") && told.contains("Olá Bia") && told.contains("4 sent"), "{told}");
+        assert!(told.contains(&format!("{}/u/mlg_", world.stack.url())), "the links are of this stack: {told}");
+
+        let told = shell.paste(&example("pix-created")).await;
+        assert!(told.contains("Ainda está aí?") && told.contains("5 sent"), "{told}");
+        assert!(told.contains("\"already_sent\":1"), "{told}");
+
+        let told = shell.paste("cargo run -- clock\ncargo run -- clock --reset\ncargo run -- clock").await;
+        assert!(told.contains("ahead of the machine's") && told.contains("That is the machine's time."), "{told}");
+    })
+    .await;
+}
+
+/// A text of a message may have quotes and line ends: put between quotes as it is, it makes JSON that is none.
+#[test]
+fn the_recipes_for_n8n_let_json_be_written_by_a_function() {
+    let readme = readme();
+    assert!(!readme.contains("\"{{"), "a value between quotes");
+    let fields = ["$json.message.text", "$json.message.chat.id", "$json.message.message_id", "$json.message.date"];
+    for line in readme.lines().filter(|line| fields.iter().any(|field| line.contains(field))) {
+        let line = line.trim();
+        assert!(line.starts_with("{{ JSON.stringify({ ") && line.ends_with(" }) }}"), "{line}");
+        // n8n takes the first `}}` for the end.
+        assert_eq!(line.matches("}}").count(), 1, "{line}");
+    }
+    assert!(readme.contains("to: String($json.message.chat.id)"));
+}
