@@ -1,4 +1,4 @@
-//! The examples of the README, run as they are printed.
+//! The examples of the README and the docs, run as they are printed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,15 +17,17 @@ cargo() {
 }
 "#;
 
-fn readme() -> String {
-    std::fs::read_to_string(workspace_root().join("README.md")).expect("a README")
+const README: &str = "README.md";
+
+fn document(path: &str) -> String {
+    std::fs::read_to_string(workspace_root().join(path)).expect("a document")
 }
 
 /// The example in which this text stands.
-fn example(with: &str) -> String {
-    let readme = readme();
+fn example(path: &str, with: &str) -> String {
+    let document = document(path);
     let found =
-        readme.split("\n```").map(str::to_owned).find(|block| block.starts_with("sh\n") && block.contains(with));
+        document.split("\n```").map(str::to_owned).find(|block| block.starts_with("sh\n") && block.contains(with));
     found.unwrap_or_else(|| panic!("no example with {with}"))["sh\n".len()..].to_owned()
 }
 
@@ -36,7 +38,11 @@ struct Shell<'a> {
 
 impl<'a> Shell<'a> {
     fn new(world: &'a World) -> Self {
-        let directory = std::env::temp_dir().join(format!("umavez-readme-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!(
+            "umavez-readme-{}-{}",
+            std::process::id(),
+            world.stack.url().rsplit(':').next().unwrap_or_default()
+        ));
         std::fs::create_dir_all(&directory).expect("a directory");
         Self { world, directory }
     }
@@ -73,21 +79,21 @@ async fn the_examples_of_the_readme_work_also_after_time_was_moved() {
         let shell = Shell::new(world);
         world.advance(Duration::from_secs(7 * 86_400)).await;
 
-        let told = shell.paste(&example("idempotency-key: order-77")).await;
+        let told = shell.paste(&example(README, "idempotency-key: order-77")).await;
         assert!(told.contains("\"can_send\":true"), "{told}");
-        let told = shell.paste(&example("send a '")).await;
+        let told = shell.paste(&example(README, "send a '")).await;
         assert!(told.contains("\"QUEUED\"") && told.contains("\"DEDUPED\""), "{told}");
         assert!(told.contains("We miss you") && !told.contains("Come back!") && told.contains("1 sent"), "{told}");
 
-        let told = shell.paste(&example("tell 1 Oi")).await;
+        let told = shell.paste(&example(README, "tell 1 Oi")).await;
         assert_eq!(told.matches("\"stored\":1").count(), 2, "{told}");
         assert!(told.contains("Oi\\ntudo bem?") && told.contains("2 sent"), "one reply to both: {told}");
 
-        let told = shell.paste(&example("monthly.csv")).await;
+        let told = shell.paste(&example(README, "monthly.csv")).await;
         assert!(told.contains("Olá Ana") && told.contains("Olá Bia") && told.contains("4 sent"), "{told}");
         assert!(told.contains(&format!("{}/u/mlg_", world.stack.url())), "the links are of this stack: {told}");
 
-        let told = shell.paste(&example("pix-created")).await;
+        let told = shell.paste(&example(README, "pix-created")).await;
         assert!(told.contains("Ainda está aí?") && told.contains("5 sent"), "{told}");
         assert!(told.contains("\"already_sent\":1"), "{told}");
 
@@ -97,11 +103,47 @@ async fn the_examples_of_the_readme_work_also_after_time_was_moved() {
     .await;
 }
 
+/// Answers every request with this reply; the requests that it gets.
+async fn responder(reply: &'static str) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/answer?from=here", listener.local_addr().expect("an address"));
+    let (told, asked) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            // The body is one JSON object, and ends the request.
+            while !request.ends_with(b"}") {
+                connection.read_buf(&mut request).await.expect("a request");
+            }
+            let body = serde_json::json!({"reply": reply}).to_string();
+            let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            connection.write_all(format!("{head}{body}").as_bytes()).await.expect("an answer");
+            let _ = told.send(String::from_utf8_lossy(&request).into_owned());
+        }
+    });
+    (url, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_responder_on_this_machine_answers_as_the_docs_say() {
+    let (url, mut asked) = responder("Here I am").await;
+    play_with(sending(1).parameter("ResponderUrl", &url), async |world| {
+        world.create_key("local", &["*"]).await;
+        let told = Shell::new(world).paste(&example("docs/responder.md", "sent --wait --to 43")).await;
+        assert!(told.contains("\"stored\":1") && told.contains("Here I am") && told.contains("1 sent"), "{told}");
+        let question = asked.recv().await.expect("it was asked");
+        assert!(question.starts_with("POST /answer?from=here HTTP/1.1\r\n"), "{question}");
+        assert!(question.contains("webhook-signature: v1,") && question.contains("\"text\":\"Oi\""), "{question}");
+    })
+    .await;
+}
+
 /// A text of a message may have quotes and line ends: put between quotes as it is, it makes JSON that is none.
 #[test]
 fn the_recipes_for_n8n_let_json_be_written_by_a_function() {
-    let readme = readme();
-    assert!(!readme.contains("\"{{"), "a value between quotes");
+    let readme = document(README);
+    assert!(!readme.contains("\"{{ $json") && !readme.contains("\"{{$json"), "a value between quotes");
     let fields = ["$json.message.text", "$json.message.chat.id", "$json.message.message_id", "$json.message.date"];
     for line in readme.lines().filter(|line| fields.iter().any(|field| line.contains(field))) {
         let line = line.trim();
