@@ -27,8 +27,8 @@ const PUBLIC: &[&str] = &[
     "POST /api/payment/webhook/pix-created",
     "POST /api/payment/webhook/pix-expired",
     "POST /webhooks/telegram/{bot}",
-    "GET /",
     "GET /console",
+    "GET /",
 ];
 
 fn model() -> Model {
