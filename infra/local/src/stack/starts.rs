@@ -16,7 +16,7 @@ pub(super) async fn check(model: &Model, functions: &Functions, logs: &Logs) -> 
     };
     let lines = logs.since(0).into_iter().filter(|line| line.function == name);
     let told = lines.filter_map(|line| serde_json::from_str::<Value>(&line.line).ok());
-    let told = told.filter(|line| line["event"] == "START_FAILED").last().unwrap_or_default();
+    let told = told.rev().find(|line| line["event"] == "START_FAILED").unwrap_or_default();
     Err(StackError::Start(refusal(function, &told, &error)))
 }
 
