@@ -20,6 +20,7 @@ mod policy;
 mod reading;
 mod rows;
 mod shape;
+mod source_times;
 mod subject;
 #[cfg(test)]
 mod table;

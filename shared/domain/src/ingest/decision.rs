@@ -17,6 +17,7 @@ use super::change::{Change, marker};
 use super::identity::EntryId;
 use super::policy::PolicyRow;
 use super::rows::{EntryRow, Insertion, Row};
+use super::source_times::SourceTimes;
 use super::update::update;
 use super::words::ConflictAction;
 use crate::codes::{Action, MatchedBy, Reason};
@@ -218,7 +219,7 @@ fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now:
         keys,
         entry: normalized.entry.clone(),
         metadata: normalized.metadata.clone(),
-        source_time: normalized.entry.source.time().map(|at| at.min(now)),
+        times: SourceTimes::of(normalized.entry.source.time(), now),
         secondary_conflict: taken_by.clone(),
         inserted_by: asked.line.clone(),
         updated_by: Vec::new(),

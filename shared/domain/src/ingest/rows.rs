@@ -10,6 +10,7 @@ use super::backfill::LineRef;
 use super::entry::{Entry, Keys, Metadata, Normalized};
 use super::identity::EntryId;
 use super::json_text;
+use super::source_times::SourceTimes;
 use super::words::{PolicyKey, Schema};
 use crate::codes::MatchedBy;
 use crate::time::Timestamp;
@@ -42,9 +43,8 @@ pub struct EntryRow {
     pub entry: Entry,
     #[serde(with = "json_text")]
     pub metadata: Metadata,
-    /// The latest time of the source that went into the row, whatever an update was allowed to change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_time: Option<Timestamp>,
+    #[serde(flatten)]
+    pub times: SourceTimes,
     /// Who has the secondary key that this entry would have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secondary_conflict: Option<EntryId>,
@@ -132,7 +132,7 @@ mod tests {
                 subject_base: None,
             },
             metadata: json!({"": [1e300, null, {"deep": u64::MAX}]}).as_object().expect("an object").clone(),
-            source_time: Some(now),
+            times: SourceTimes::of(Some(now.plus_ms(1)), now),
             secondary_conflict: None,
             inserted_by: None,
             updated_by: Vec::new(),

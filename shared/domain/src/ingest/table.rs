@@ -11,7 +11,7 @@ use crate::codes::MatchedBy;
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
-const NOW: Timestamp = Timestamp::from_seconds(1_751_342_400);
+pub const NOW: Timestamp = Timestamp::from_seconds(1_751_342_400);
 
 pub fn at(seconds: i64) -> Option<Timestamp> {
     Some(Timestamp::from_seconds(seconds))
@@ -47,6 +47,8 @@ pub fn asked(primary: &str, secondary: &str, text: &str, date: Option<Timestamp>
 pub struct Table {
     pub rows: HashMap<Key, Row>,
     pub writes: usize,
+    /// How long after [`NOW`] it is.
+    pub later_ms: i64,
 }
 
 impl Table {
@@ -64,7 +66,7 @@ impl Table {
 
     /// One turn of the loop.
     pub fn step(&mut self, asked: &Insertion, met: &mut Met, policy: &PolicyRow) -> Option<Outcome> {
-        match decide(asked, met, policy, NOW) {
+        match decide(asked, met, policy, NOW.plus_ms(self.later_ms)) {
             Decision::Read(id) => met.read = Some(self.entry(&id)),
             Decision::Look => *met = self.met(asked),
             Decision::Done(outcome) => return Some(*outcome),

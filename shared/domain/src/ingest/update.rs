@@ -26,20 +26,19 @@ pub(super) fn update(
     policy: &PolicyRow,
     now: Timestamp,
 ) -> Decision {
-    if is_stale(asked, row, now) {
+    let Some(times) = row.times.after(asked.normalized.entry.source.time(), now) else {
         let outcome = Outcome { reason: Some(Reason::Stale), ..skipped(row, matched_by, other) };
         return match matched_by {
             MatchedBy::Primary => Decision::Done(Box::new(outcome)),
             MatchedBy::Secondary => with_alias(asked, outcome, now),
         };
-    }
-    let mut next = row.clone();
+    };
+    let mut next = EntryRow { times, ..row.clone() };
     (next.entry, next.metadata) = merge(&row.entry, &row.metadata, &asked.normalized, policy.update_fields.as_deref());
     if metadata_size(&next.metadata) > LARGEST_METADATA {
         let detail = "would be larger than 32 KB together with what is stored";
         return Decision::Refused(vec![FieldError::new("metadata", FieldProblem::OutOfRange, detail)]);
     }
-    next.source_time = source_time(asked, now).or(row.source_time);
     let mut moves: Vec<_> = adopt_primary(asked, &mut next, now).into_iter().collect();
     moves.append(&mut move_secondary(asked, &mut next, other.clone(), now));
     let unchanged = next == *row && moves.is_empty();
@@ -60,16 +59,6 @@ pub(super) fn update(
     let mut changes = vec![Change::update(next.clone())];
     changes.append(&mut moves);
     Decision::Write { changes, outcome: outcome(next) }
-}
-
-/// Older than what is stored, by the source's own time. Without one nothing is.
-fn is_stale(asked: &Insertion, row: &EntryRow, now: Timestamp) -> bool {
-    source_time(asked, now).zip(row.source_time).is_some_and(|(asked, stored)| asked < stored)
-}
-
-/// A source whose clock is ahead does not make all that follows it old.
-fn source_time(asked: &Insertion, now: Timestamp) -> Option<Timestamp> {
-    asked.normalized.entry.source.time().map(|at| at.min(now))
 }
 
 /// An entry that was known by its secondary alone takes the primary that comes with it.
@@ -106,7 +95,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ingest::table::{Table, asked, at, policy};
+    use crate::ingest::table::{NOW, Table, asked, at, policy};
     use crate::ingest::words::{Column, ConflictAction};
 
     fn updating() -> PolicyRow {
@@ -129,7 +118,7 @@ mod tests {
             table.insert(&asked("p", "", "old", stored), &updating());
             let outcome = table.insert(&asked("p", "", "new", comes), &updating());
             assert_eq!((outcome.action, outcome.row.entry.clean_text.as_str()), (Action::Updated, "new"));
-            assert_eq!(outcome.row.source_time, comes.or(stored));
+            assert_eq!(outcome.row.times.source_time, comes.or(stored));
         }
     }
 
@@ -142,6 +131,74 @@ mod tests {
         assert_eq!(second.entry.source.time(), at(10));
         let late = table.insert(&asked("p", "", "late", at(15)), &texts);
         assert_eq!((late.reason, late.row.entry.clean_text.as_str()), (Some(Reason::Stale), "second"));
+    }
+
+    /// A mail that is inserted so many minutes after noon and says to be of another minute.
+    fn mail(table: &mut Table, text: &str, minute: i64, says: i64) -> Outcome {
+        table.later_ms = minute * 60_000;
+        let outcome = table.insert(&asked("p", "", text, Some(NOW.plus_ms(says * 60_000))), &updating());
+        table.check();
+        outcome
+    }
+
+    #[test]
+    fn a_mail_of_a_clock_that_was_ahead_does_not_come_back_over_what_replaced_it() {
+        let mut table = Table::default();
+        mail(&mut table, "a", 0, 60);
+        let newer = mail(&mut table, "b", 10, 10);
+        assert_eq!((newer.action, newer.row.entry.clean_text.as_str()), (Action::Updated, "b"), "it came later");
+        let again = mail(&mut table, "a", 20, 60);
+        assert_eq!((again.action, again.reason), (Action::Skipped, Some(Reason::Stale)));
+        assert_eq!(again.row, newer.row);
+    }
+
+    #[test]
+    fn a_mail_of_a_clock_that_is_ahead_changes_nothing_when_it_comes_again() {
+        let mut table = Table::default();
+        let first = mail(&mut table, "a", 0, 60).row;
+        for minute in [5, 60, 90] {
+            let again = mail(&mut table, "a", minute, 60);
+            assert_eq!((again.action, again.row, table.writes), (Action::Updated, first.clone(), 1), "minute {minute}");
+        }
+    }
+
+    #[test]
+    fn a_backfill_that_is_run_again_in_any_order_leaves_the_newest() {
+        for orders in [[("a", 60), ("b", 10)], [("b", 10), ("a", 60)]] {
+            let mut table = Table::default();
+            mail(&mut table, "a", 0, 60);
+            let newest = mail(&mut table, "b", 10, 10).row;
+            for (minute, (text, says)) in (20..).zip(orders) {
+                assert_eq!(mail(&mut table, text, minute, says).row, newest, "{text}");
+            }
+            assert_eq!(table.writes, 2);
+        }
+    }
+
+    #[test]
+    fn inputs_that_were_seen_change_nothing_in_any_order_and_number() {
+        let mut dice = fastrand::Rng::with_seed(43);
+        for round in 0..1_000 {
+            let mut table = Table::default();
+            let (mut minute, mut seen) = (0, Vec::new());
+            for number in 0..dice.i64(1..12) {
+                minute += dice.i64(0..20);
+                // No two say the same time: of those the last one counts.
+                let says = (minute + dice.i64(-30..60)) * 100 + number;
+                seen.push((number.to_string(), says));
+                table.later_ms = minute * 60_000;
+                let insertion = asked("p", "", &number.to_string(), Some(NOW.plus_ms(says * 600)));
+                table.insert(&insertion, &updating());
+            }
+            let (rows, writes) = (table.rows.clone(), table.writes);
+            for _ in 0..50 {
+                minute += dice.i64(0..10);
+                table.later_ms = minute * 60_000;
+                let (text, says) = &seen[dice.usize(0..seen.len())];
+                table.insert(&asked("p", "", text, Some(NOW.plus_ms(says * 600))), &updating());
+                assert!(table.rows == rows && table.writes == writes, "round {round}: {text} of {seen:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,174 @@
+//! The times of the source that went into an entry, and which input is newer.
+//!
+//! A source whose clock is ahead must not make everything that follows it old, so a time that lies ahead of ours counts as
+//! the moment when it came. That moment is known only the first time: when the same input comes again, later, it would
+//! count as newer than what has replaced it since. Times that lay ahead are therefore remembered until what is stored is
+//! newer than they say, and a remembered time is never newer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// How many times that lay ahead an entry remembers.
+const REMEMBERED: usize = 32;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceTimes {
+    /// The latest time that went into the entry, whatever an update was allowed to change; never ahead of our clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_time: Option<Timestamp>,
+    /// The same time as the source said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source_time_said: Option<Timestamp>,
+    /// Times that lay ahead of our clock when they came and are still later than `source_time`, in the order of their
+    /// arrival.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    times_ahead: Vec<Timestamp>,
+    /// The latest of those that there was no room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    times_forgotten: Option<Timestamp>,
+}
+
+impl SourceTimes {
+    /// Of a new entry.
+    pub fn of(said: Option<Timestamp>, now: Timestamp) -> Self {
+        Self::default().after(said, now).unwrap_or_default()
+    }
+
+    /// The times after an input that says `said`; `None` if the input is stale: it is older than what is stored, or was
+    /// merged before and replaced since. An input without a time is never stale.
+    pub fn after(&self, said: Option<Timestamp>, now: Timestamp) -> Option<Self> {
+        let Some(said) = said else { return Some(self.clone()) };
+        if self.source_time_said == Some(said) {
+            return Some(self.clone());
+        }
+        let is_ahead = said > now;
+        let is_old = self.source_time.is_some_and(|stored| said <= stored);
+        let was_forgotten = is_ahead && self.times_forgotten.is_some_and(|forgotten| said <= forgotten);
+        if is_old || was_forgotten || self.times_ahead.contains(&said) {
+            return None;
+        }
+        let counted = said.min(now);
+        let mut next = Self {
+            source_time: Some(self.source_time.map_or(counted, |stored| stored.max(counted))),
+            source_time_said: Some(said),
+            ..self.clone()
+        };
+        if is_ahead {
+            next.times_ahead.push(said);
+        }
+        next.forget();
+        Some(next)
+    }
+
+    /// Forgets times that need no memory because the stored time is later, and the oldest of too many.
+    fn forget(&mut self) {
+        let stored = self.source_time;
+        self.times_ahead.retain(|ahead| Some(*ahead) > stored);
+        while self.times_ahead.len() > REMEMBERED {
+            let oldest = self.times_ahead.remove(0);
+            self.times_forgotten = self.times_forgotten.max(Some(oldest));
+        }
+        self.times_forgotten = self.times_forgotten.filter(|forgotten| Some(*forgotten) > stored);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::from_seconds(1_751_342_400 + minutes * 60)
+    }
+
+    /// Takes an input, and says whether it replaced what was stored.
+    fn takes(times: &mut SourceTimes, said: i64, now: i64) -> bool {
+        let before = times.clone();
+        match times.after(Some(at(said)), at(now)) {
+            Some(next) => *times = next,
+            None => return false,
+        }
+        *times != before
+    }
+
+    #[test]
+    fn a_time_ahead_counts_as_the_moment_when_it_came() {
+        let mut times = SourceTimes::of(Some(at(60)), at(0));
+        assert_eq!(times.source_time, Some(at(0)));
+        assert!(takes(&mut times, 10, 10), "an honest input that comes later is newer");
+        assert_eq!(times.source_time, Some(at(10)));
+    }
+
+    #[test]
+    fn a_time_that_was_replaced_is_never_newer_again() {
+        let mut times = SourceTimes::of(Some(at(60)), at(0));
+        assert!(takes(&mut times, 10, 10));
+        for now in [20, 70, 700] {
+            assert_eq!(times.after(Some(at(60)), at(now)), None, "minute {now}");
+        }
+        assert!(takes(&mut times, 90, 100));
+        assert_eq!(times.times_ahead, [], "what is stored is newer");
+        assert_eq!(times.after(Some(at(60)), at(110)), None);
+    }
+
+    #[test]
+    fn the_same_time_again_changes_nothing() {
+        let times = SourceTimes::of(Some(at(60)), at(0));
+        for now in [5, 60, 600] {
+            assert_eq!(times.after(Some(at(60)), at(now)), Some(times.clone()), "minute {now}");
+        }
+    }
+
+    #[test]
+    fn two_sources_whose_clocks_are_ahead_keep_the_order_of_arrival() {
+        let mut times = SourceTimes::of(Some(at(120)), at(0));
+        assert!(takes(&mut times, 60, 1), "it came later, though it says an earlier time");
+        assert_eq!(times.after(Some(at(120)), at(2)), None);
+        assert!(takes(&mut times, 121, 3));
+        assert_eq!(times.after(Some(at(60)), at(4)), None);
+    }
+
+    #[test]
+    fn a_clock_of_ours_that_is_behind_moves_no_time_back() {
+        let mut times = SourceTimes::of(Some(at(10)), at(10));
+        assert!(takes(&mut times, 60, 5));
+        assert_eq!(times.source_time, Some(at(10)));
+        assert_eq!(times.after(Some(at(9)), at(11)), None);
+    }
+
+    #[test]
+    fn what_an_entry_remembers_is_bounded_and_honest_inputs_pass_whatever_was_forgotten() {
+        let mut times = SourceTimes::default();
+        for minute in 0..100 {
+            assert!(takes(&mut times, 100_000 + minute, minute));
+        }
+        assert_eq!(times.times_ahead.len(), REMEMBERED);
+        for minute in 0..100 {
+            let again = times.after(Some(at(100_000 + minute)), at(200));
+            assert_eq!(again.is_some(), minute == 99, "minute {minute}: only what is stored is as it was");
+        }
+        assert!(takes(&mut times, 201, 202), "an honest input is newer");
+        assert!(takes(&mut times, 100_100, 203), "and so is a new one of the source that is ahead");
+    }
+
+    #[test]
+    fn whatever_was_seen_changes_nothing_when_it_comes_again() {
+        let mut dice = fastrand::Rng::with_seed(41);
+        for round in 0..5_000 {
+            let mut times = SourceTimes::default();
+            let (mut now, mut seen) = (0, Vec::new());
+            for _ in 0..dice.usize(1..REMEMBERED) {
+                now += dice.i64(0..20);
+                let said = (now + dice.i64(-30..60)).max(0);
+                times = times.after(Some(at(said)), at(now)).unwrap_or(times);
+                seen.push(said);
+            }
+            for _ in 0..100 {
+                now += dice.i64(0..10);
+                let said = seen[dice.usize(0..seen.len())];
+                let again = times.after(Some(at(said)), at(now));
+                assert!(again.is_none_or(|again| again == times), "round {round}: {said} again at {now} of {seen:?}");
+            }
+        }
+    }
+}
