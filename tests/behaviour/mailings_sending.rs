@@ -141,31 +141,6 @@ async fn what_fails_for_a_while_is_tried_again_and_what_is_refused_fails() {
 }
 
 #[tokio::test]
-async fn a_sender_that_ses_does_not_know_holds_the_mailing() {
-    play_with(sending(2), async |world| {
-        let headers = [("x-amzn-errortype".to_owned(), "MessageRejected".to_owned())].into();
-        let body = json!({"message": "Email address is not verified."});
-        let answer = Scripted { status: 400, headers, body };
-        at_ses(world, CallFault { answer: Some(answer), times: 2, ..CallFault::first(Action::Answer) }).await;
-        let id = upload(world, "a.csv", &file(2), &content_without_columns()).await;
-        world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("PAUSED"), &json!(2)), "{told}");
-        assert_eq!(told["paused_for"], "identity_not_verified", "{told}");
-        assert_eq!(entries(world, &id, "status=FAILED").await[0]["reason"], "identity_not_verified");
-        order(world, &id, "resume").await;
-        world.drain().await;
-        assert!(mailing(world, &id).await["paused_for"].is_null());
-        order(world, &id, "retry-failed").await;
-        world.drain().await;
-        world.advance(Duration::from_secs(60)).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(2)), "{told}");
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
     // With so little time an importer hands over after each checkpoint.
     let template = Setup::default().template.replace("Timeout: 900", "Timeout: 20");

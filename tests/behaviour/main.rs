@@ -20,6 +20,7 @@ mod intents_options;
 mod limiter;
 mod local_stack;
 mod mailings;
+mod mailings_held;
 mod mailings_races;
 mod mailings_sending;
 mod mappings;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use umavez_domain::codes::{Decision, FileProblem, Problem, Reason, RowProblem};
+use umavez_domain::codes::{Decision, FileProblem, Problem, Reason, RowProblem, SendingHold};
 use umavez_domain::mailings::{DUPLICATE, EntryState, MailingState};
 use umavez_domain::outbound::reason_codes;
 use umavez_local::binaries::workspace_root;
@@ -183,6 +183,8 @@ fn the_closed_lists_of_codes_are_the_documented_ones() {
     let rows: BTreeSet<_> =
         RowProblem::ALL.iter().map(|code| code.as_str()).chain([DUPLICATE]).map(str::to_owned).collect();
     assert_eq!(listed("problems of rows", "/components/schemas/ReportLine/properties/reason/enum"), rows);
+    let holds: BTreeSet<_> = SendingHold::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    assert_eq!(listed("holds", "/components/schemas/Mailing/properties/paused_for/enum"), holds);
     let mailings: BTreeSet<_> = MailingState::ALL.iter().map(|state| state.as_str().to_owned()).collect();
     assert_eq!(listed("mailing states", "/components/schemas/MailingStatus/enum"), mailings);
     let entries: BTreeSet<_> = EntryState::ALL.iter().map(|state| state.as_str().to_owned()).collect();

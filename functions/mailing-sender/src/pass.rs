@@ -9,13 +9,12 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use umavez_domain::codes::Event;
+use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
-    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingEvent, MailingId, MailingRow, MailingState,
+    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState,
     Prepared, SUB_BATCH, next_of_entry,
 };
-use umavez_domain::outbound::ses;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
@@ -240,16 +239,17 @@ impl Pass<'_> {
                 signing: signing.as_ref(),
                 held: &held,
                 lease_until: &lease_until,
+                held_for: Cell::new(None),
             };
             let sent = tokio::select! {
                 sent = batch.send(&mut entries) => sent?,
                 never = keep_up(self.deps, self.invocation, &mut self.turn, &lease_until) => match never {},
             };
             match sent {
-                Sent::Some { moves, refused } => {
+                Sent::Some { moves, held_for } => {
                     moves.into_iter().for_each(|(from, to)| self.moved(from, to));
-                    if refused {
-                        return self.hold(mailing).await.map(Some);
+                    if let Some(why) = held_for {
+                        return self.hold(mailing, why).await.map(Some);
                     }
                 }
                 Sent::NoSlotBefore(at) => return Ok(Some(Ended::GiveBack(at))),
@@ -264,12 +264,14 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// SES does not take mails from this sender: the rest is not tried in vain. A person puts it right, and resumes.
-    async fn hold(&self, mailing: &MailingRow) -> Result<Ended, StoreError> {
-        let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
-        let code = ses::code::IDENTITY_NOT_VERIFIED;
-        tracing::error!(event = Event::MailingState.as_str(), mailing_id, code, request_id);
-        self.deps.mailings.order(self.invocation, &mailing.mailing_id, MailingEvent::Pause, Some(code)).await?;
+    /// SES takes no mails of this account or identity: the mailing pauses, and the rest is not tried in vain. A person puts
+    /// it right, and resumes.
+    async fn hold(&self, mailing: &MailingRow, why: SendingHold) -> Result<Ended, StoreError> {
+        if self.deps.mailings.hold(self.invocation, mailing, why).await? {
+            let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
+            tracing::error!(event = Event::MailingHeld.as_str(), mailing_id, code = why.as_str(), request_id);
+            metrics::counter!("MailingsHeld").increment(1);
+        }
         Ok(Ended::Held)
     }
 

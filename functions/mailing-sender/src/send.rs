@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt;
-use umavez_domain::codes::Event;
+use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::keys;
 use umavez_domain::mailings::{
     EntryProgress, EntryState, MailingContent, MailingRow, Prepared, settle_entry, unsubscribe_headers,
@@ -14,7 +14,7 @@ use umavez_domain::mailings::{
 };
 use umavez_domain::outbound::content::Email;
 use umavez_domain::outbound::limiter::reach_ms;
-use umavez_domain::outbound::{Channel, Outcome, Priority, Verdict, code, ses};
+use umavez_domain::outbound::{Channel, Outcome, Priority, Verdict, code};
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Held;
@@ -48,14 +48,16 @@ pub struct Batch<'a> {
     pub held: &'a Held,
     /// As it was last renewed; it is, as long as calls are under way.
     pub lease_until: &'a Cell<Timestamp>,
+    /// Set by the first call that SES refuses to the account or the identity: no other is begun.
+    pub held_for: Cell<Option<SendingHold>>,
 }
 
 pub enum Sent {
     Some {
         /// The states that entries went from and to.
         moves: Vec<(EntryState, EntryState)>,
-        /// SES takes no mail of this sender at all.
-        refused: bool,
+        /// SES takes no mails of this account or identity.
+        held_for: Option<SendingHold>,
     },
     NoSlotBefore(Timestamp),
 }
@@ -63,8 +65,6 @@ pub enum Sent {
 struct One {
     from: EntryState,
     to: EntryState,
-    /// What it failed for, all others will fail for.
-    of_all: bool,
 }
 
 impl Batch<'_> {
@@ -91,7 +91,7 @@ impl Batch<'_> {
                 }
                 // Those who were refused together do not come back together.
                 sleep(wait_ms.max(0) + fastrand::i64(1..=100)).await;
-                return Ok(Sent::Some { moves: Vec::new(), refused: false });
+                return Ok(Sent::Some { moves: Vec::new(), held_for: None });
             }
         };
         let batch: Vec<_> = entries.drain(..slots).enumerate().collect();
@@ -103,13 +103,12 @@ impl Batch<'_> {
         let moves: Vec<Result<_, StoreError>> =
             futures::stream::iter(sending).buffer_unordered(AT_ONCE).collect().await;
         // One that went wrong does not hide what became of the others.
-        let (mut told, mut refused) = (Vec::with_capacity(moves.len()), false);
+        let mut told = Vec::with_capacity(moves.len());
         for moved in moves {
-            let Some(One { from, to, of_all }) = moved? else { continue };
+            let Some(One { from, to }) = moved? else { continue };
             told.push((from, to));
-            refused |= of_all;
         }
-        Ok(Sent::Some { moves: told, refused })
+        Ok(Sent::Some { moves: told, held_for: self.held_for.get() })
     }
 
     /// What became of an entry; `None` if nothing was done with it.
@@ -117,6 +116,9 @@ impl Batch<'_> {
         sleep(slot.millis() - self.invocation.current().millis()).await;
         let timeout = self.deps.providers.config.timeout;
         let now = self.invocation.current();
+        if self.held_for.get().is_some() {
+            return Ok(None);
+        }
         // Not begun without the lease, nor without the time to see it through.
         let lease_left_ms = self.lease_until.get().millis() - now.millis();
         if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < timeout + Duration::from_secs(5) {
@@ -131,6 +133,9 @@ impl Batch<'_> {
             Claim::Lost => return Ok(None),
         };
         let now = self.invocation.current();
+        if let Outcome::Held { why } = outcome {
+            self.held_for.set(Some(why));
+        }
         if let Outcome::Throttled { retry_after_ms, .. } = outcome {
             let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
             // Not parked, the next mail is told to wait by SES itself.
@@ -148,8 +153,7 @@ impl Batch<'_> {
         if let Verdict::Failed { code, .. } | Verdict::Unknown { code } | Verdict::Again { code, .. } = verdict {
             tell(self.invocation, entry, state, code);
         }
-        let of_all = matches!(verdict, Verdict::Failed { code: ses::code::IDENTITY_NOT_VERIFIED, .. });
-        Ok(Some(One { from: entry.row.state, to: state, of_all }))
+        Ok(Some(One { from: entry.row.state, to: state }))
     }
 
     /// The one call of the attempt, unless the claim took so long that it could not end in time.

@@ -18,7 +18,7 @@ pub async fn order(
     event: MailingEvent,
 ) -> Result<Answer, Problem> {
     request.object_or_nothing()?;
-    let row = ordered(invocation, deps.mailings.order(invocation, &id(request)?, event, None).await?)?;
+    let row = ordered(invocation, deps.mailings.order(invocation, &id(request)?, event).await?)?;
     Answer::json(200, &json!({"mailingId": row.mailing_id, "status": row.state}))
 }
 

@@ -179,6 +179,10 @@ async fn finish(
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
         tokens::park(deps, invocation, &lane(deps, invocation, row).await, scope, retry_after_ms).await;
     }
+    if let Outcome::Held { why } = outcome {
+        tracing::error!(event = Event::OutboundHeld.as_str(), code = why.as_str(), request_id = invocation.request_id);
+        metrics::counter!("OutboundHeld").increment(1);
+    }
     if let Outcome::Transient { code } = outcome
         && code.ends_with("_unauthorized")
     {

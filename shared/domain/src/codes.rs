@@ -121,6 +121,8 @@ codes! {
         OutboundDeduped = "OUTBOUND_DEDUPED",
         OutboundSent = "OUTBOUND_SENT",
         OutboundRetry = "OUTBOUND_RETRY",
+        /// The provider holds something against the sender of a message: it waits until that is put right.
+        OutboundHeld = "OUTBOUND_HELD",
         OutboundUnknown = "OUTBOUND_UNKNOWN",
         OutboundFailed = "OUTBOUND_FAILED",
         OutboundExpired = "OUTBOUND_EXPIRED",
@@ -148,6 +150,10 @@ codes! {
         MailingImportFailed = "MAILING_IMPORT_FAILED",
         /// Its state changed: paused, resumed, canceled, given content, retried.
         MailingState = "MAILING_STATE",
+        /// It paused by itself, because SES takes no mails of its account or identity.
+        MailingHeld = "MAILING_HELD",
+        /// A file was uploaded again under its own name.
+        MailingRepeated = "MAILING_REPEATED",
         MailingCompleted = "MAILING_COMPLETED",
         /// Its shards are finished and have other entries than were imported: somebody must look.
         MailingMismatch = "MAILING_MISMATCH",
@@ -192,6 +198,26 @@ codes! {
         PaymentWebhook = "PAYMENT_WEBHOOK",
         /// A request to a webhook that did not prove where it came from.
         WebhookRefused = "WEBHOOK_REFUSED",
+    }
+}
+
+codes! {
+    /// Why SES takes no mail at all from an account or an identity. Nothing is wrong with a mail that meets one of these:
+    /// mailings pause by themselves under its name until a person has put it right and resumes them.
+    SendingHold {
+        /// The address or domain that the mail is from is not verified.
+        IdentityNotVerified = "identity_not_verified",
+        /// The custom MAIL FROM domain of the identity is not verified.
+        MailFromNotVerified = "mail_from_not_verified",
+        /// The role that sends has no permission for the identity or the configuration set.
+        NotAuthorized = "not_authorized",
+        /// Sending is paused for the account or for the configuration set.
+        SendingPaused = "sending_paused",
+        AccountSuspended = "account_suspended",
+        /// An account in the sandbox sends to verified addresses only.
+        AccountInSandbox = "account_in_sandbox",
+        /// There is no configuration set of this name.
+        ConfigurationMissing = "configuration_missing",
     }
 }
 

@@ -2,7 +2,7 @@
 //! recorded. `SENDING` is never claimed again; without an answer its only exit is `UNKNOWN`.
 
 use crate::codes::codes;
-use crate::outbound::{self, Outcome, UnknownPolicy, Verdict};
+use crate::outbound::{self, Again, Outcome, UnknownPolicy, Verdict};
 use crate::time::Timestamp;
 
 use super::mailing::MailingState;
@@ -113,7 +113,12 @@ pub fn next_of_entry(entry: &EntryProgress, mailing: MailingState, suppressed: b
 }
 
 /// Judges the outcome of an entry's attempt by the rules of every other message. `jitter` is in thousandths.
+///
+/// An entry whose sender is held has no time of its own to wait for: its mailing pauses, and goes on when it is resumed.
 pub fn settle_entry(entry: &EntryProgress, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
+    if let Outcome::Held { why } = outcome {
+        return Verdict::Again { why: Again::Throttled, code: why.as_str(), not_before: now };
+    }
     let progress = outbound::Progress {
         state: outbound::State::Sending,
         attempt: entry.attempt,
@@ -127,6 +132,7 @@ pub fn settle_entry(entry: &EntryProgress, outcome: Outcome, now: Timestamp, jit
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::SendingHold;
     use crate::outbound::MAX_ATTEMPTS;
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
@@ -182,6 +188,12 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_whose_sender_is_held_can_be_sent_as_soon_as_its_mailing_goes_on() {
+        let verdict = settle_entry(&entry(EntryState::Sending), Outcome::Held { why: SendingHold::NotAuthorized }, NOW, 0);
+        assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code: "not_authorized", not_before: NOW });
+    }
+
+    #[test]
     fn an_outcome_leads_where_the_states_allow() {
         let transient = || Outcome::Transient { code: "not_connected" };
         let last = EntryProgress { attempt: MAX_ATTEMPTS, ..entry(EntryState::Sending) };
@@ -192,6 +204,7 @@ mod tests {
             (EntryProgress { tries_from: MAX_ATTEMPTS, ..last }, transient(), EntryState::Pending),
             (last, Outcome::Unknown { code: "timed_out" }, EntryState::Unknown),
             (last, Outcome::Permanent { code: "rejected", suppress: true }, EntryState::Failed),
+            (last, Outcome::Held { why: SendingHold::SendingPaused }, EntryState::Pending),
         ] {
             let verdict = settle_entry(&entry, outcome, NOW, 500);
             assert_eq!(EntryState::after(&verdict), state, "{verdict:?}");

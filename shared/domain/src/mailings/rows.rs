@@ -15,7 +15,7 @@ use super::running_hash::RunningHash;
 use super::shard::ShardState;
 use super::upload::UploadRequest;
 use crate::access::KeyId;
-use crate::codes::{FileProblem, Reason, codes};
+use crate::codes::{FileProblem, Reason, SendingHold, codes};
 use crate::keys::{self, Wake};
 use crate::lease::Lease;
 use crate::outbox::Emit;
@@ -236,9 +236,9 @@ pub struct MailingRow {
     /// Since it was begun, resumed or asked to send again: what its rate is measured from. None while it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SendingRun>,
-    /// Why it was paused, if nobody asked for it.
+    /// Why it paused by itself; none if a person paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused_for: Option<String>,
+    pub paused_for: Option<SendingHold>,
     pub version: u64,
 }
 

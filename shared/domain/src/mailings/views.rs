@@ -8,7 +8,7 @@ use super::mailing::{EntryCounts, MailingState};
 use super::records::Unreadable;
 use super::report::ReportLine;
 use super::rows::{EntryRow, ImportCause, ImportProblem, ImportState, LineRow, MailingRow, ShardRow};
-use crate::codes::Reason;
+use crate::codes::{Reason, SendingHold};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,7 +33,7 @@ pub struct MailingView {
     pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
     /// A code, if it was paused and nobody had asked for it.
-    pub paused_for: Option<String>,
+    pub paused_for: Option<SendingHold>,
     pub updated_at: Timestamp,
 }
 
@@ -114,7 +114,7 @@ impl MailingView {
             started_at: row.started_at,
             finished_at: row.finished_at,
             last_attempt: row.last_attempt,
-            paused_for: row.paused_for.clone(),
+            paused_for: row.paused_for,
             updated_at: row.updated_at,
         }
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::address::Channel;
-use super::outcome::{MAX_ATTEMPTS, Outcome, backoff_ms, code};
+use super::outcome::{HELD_WAIT_MS, MAX_ATTEMPTS, Outcome, backoff_ms, code};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -182,6 +182,8 @@ pub fn settle(progress: &Progress, outcome: Outcome, policy: UnknownPolicy, now:
         Outcome::Unknown { code } => Verdict::Unknown { code },
         // A limit is not the message's fault: it does not use up its attempts, and is honoured however long it is.
         Outcome::Throttled { retry_after_ms, .. } => again(Again::Throttled, code::THROTTLED, retry_after_ms),
+        // Nor is what the provider holds against its sender.
+        Outcome::Held { why } => again(Again::Throttled, why.as_str(), HELD_WAIT_MS),
         Outcome::Transient { code } if tries >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
         Outcome::Transient { code } => again(Again::Retry, code, backoff_ms(tries, jitter)),
     }
@@ -213,6 +215,7 @@ pub fn cancel(state: State) -> Cancel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::SendingHold;
     use crate::outbound::outcome::ThrottleScope;
 
     const HOLD: UnknownPolicy = UnknownPolicy::Hold;
@@ -273,6 +276,17 @@ mod tests {
         assert_eq!(settle(&last, throttled(), HOLD, now(), 0), again);
         let impatient = Progress { not_after: Some(now().plus_ms(hour - 1)), ..last };
         assert_eq!(settle(&impatient, throttled(), HOLD, now(), 0), Verdict::Expired { code: "throttled" });
+    }
+
+    #[test]
+    fn a_message_whose_sender_is_held_waits_by_name_and_uses_up_no_attempt() {
+        let held = || Outcome::Held { why: SendingHold::SendingPaused };
+        let last = Progress { state: State::Sending, attempt: MAX_ATTEMPTS, ..queued() };
+        let not_before = now().plus_ms(HELD_WAIT_MS);
+        let again = Verdict::Again { why: Again::Throttled, code: "sending_paused", not_before };
+        assert_eq!(settle(&last, held(), HOLD, now(), 0), again);
+        let impatient = Progress { not_after: Some(now()), ..last };
+        assert_eq!(settle(&impatient, held(), HOLD, now(), 0), Verdict::Expired { code: "sending_paused" });
     }
 
     #[test]

@@ -2,13 +2,16 @@
 //! refused before a byte left, on 429, and on a 4xx that the provider documents. Everything else that is not a success is
 //! `Unknown`, and nobody repeats it blindly.
 
-use crate::codes::Reason;
+use crate::codes::{Reason, SendingHold};
 
 /// Attempts of one message, the first included; a `Transient` after the last of them ends it as failed.
 pub const MAX_ATTEMPTS: u32 = 8;
 
 /// How long to stay away after a 429 that does not say.
 pub const DEFAULT_RETRY_AFTER_MS: i64 = 1_000;
+
+/// How long a message waits whose sender is held, before the provider is asked again.
+pub const HELD_WAIT_MS: i64 = 5 * 60 * 1_000;
 
 const LONGEST_RETRY_AFTER_MS: i64 = 7 * 86_400 * 1_000;
 
@@ -26,6 +29,8 @@ pub enum Outcome {
     Transient { code: &'static str },
     /// Not sent; nothing leaves in this scope before the time is over.
     Throttled { retry_after_ms: i64, scope: ThrottleScope },
+    /// Not sent, and nothing else of this sender would be: a person must put right what the provider holds against it.
+    Held { why: SendingHold },
     /// It may or may not have been sent.
     Unknown { code: &'static str },
 }
@@ -102,7 +107,8 @@ pub mod code {
 /// Every reason that a message can have for how it stands: the closed list.
 pub fn reason_codes() -> Vec<&'static str> {
     let providers = [super::telegram::code::ALL, super::evolution::code::ALL, super::ses::code::ALL].concat();
-    [&[Reason::IntentDuplicate.as_str()], code::ALL, &providers, super::suppression::reason::ALL].concat()
+    let holds: Vec<_> = SendingHold::ALL.iter().map(|why| why.as_str()).collect();
+    [&[Reason::IntentDuplicate.as_str()], code::ALL, &providers, &holds, super::suppression::reason::ALL].concat()
 }
 
 /// The outcome of a call without a readable answer.

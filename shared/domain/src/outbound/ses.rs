@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::outcome::{self, Outcome, ThrottleScope};
+use crate::codes::SendingHold;
 
 /// The tags by which events find their message and attempt. SES takes letters, digits, dashes and underscores.
 pub const MESSAGE_TAG: &str = "message_id";
@@ -11,42 +12,59 @@ pub const ATTEMPT_TAG: &str = "attempt";
 
 pub mod code {
     pub const MESSAGE_REJECTED: &str = "message_rejected";
-    pub const IDENTITY_NOT_VERIFIED: &str = "identity_not_verified";
-    pub const SENDING_PAUSED: &str = "sending_paused";
-    pub const CONFIGURATION_MISSING: &str = "configuration_missing";
 
-    pub const ALL: &[&str] = &[MESSAGE_REJECTED, IDENTITY_NOT_VERIFIED, SENDING_PAUSED, CONFIGURATION_MISSING];
+    pub const ALL: &[&str] = &[MESSAGE_REJECTED];
 }
 
 /// A day's quota comes back by and by; asking more often helps nobody.
 const QUOTA_WAIT_MS: i64 = 5 * 60 * 1_000;
 
-/// What a refusal by SES means, by its status, code and text. SES sends nothing that it answers with one of its 4xx.
-pub fn classify(status: u16, code: Option<&str>, text: &str) -> Outcome {
+/// What SES refused a mail with.
+#[derive(Debug, Clone, Copy)]
+pub struct Refusal<'a> {
+    pub status: u16,
+    pub code: Option<&'a str>,
+    pub text: &'a str,
+    /// The recipient of the mail.
+    pub to: &'a str,
+}
+
+/// What a refusal by SES means. SES sends nothing that it answers with one of its 4xx.
+pub fn classify(refusal: &Refusal<'_>) -> Outcome {
+    let Refusal { status, code, text, .. } = *refusal;
     let permanent = |code| Outcome::Permanent { code, suppress: false };
     let later = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
     match code {
         Some("TooManyRequestsException" | "ThrottlingException" | "Throttling") => {
+            // The quota of a day comes back by itself: nobody has to resume anything.
             let of_the_day = text.to_ascii_lowercase().contains("daily");
             later(if of_the_day { QUOTA_WAIT_MS } else { outcome::DEFAULT_RETRY_AFTER_MS })
         }
         Some("LimitExceededException") => later(QUOTA_WAIT_MS),
-        // Nothing is wrong with the message, and what is wrong can be put right in time.
-        Some("SendingPausedException" | "AccountSuspendedException") => {
-            Outcome::Transient { code: code::SENDING_PAUSED }
-        }
-        Some("MailFromDomainNotVerifiedException") => permanent(code::IDENTITY_NOT_VERIFIED),
+        Some("SendingPausedException") => Outcome::Held { why: SendingHold::SendingPaused },
+        Some("AccountSuspendedException") => Outcome::Held { why: SendingHold::AccountSuspended },
+        Some("MailFromDomainNotVerifiedException") => Outcome::Held { why: SendingHold::MailFromNotVerified },
         Some("MessageRejected" | "MessageRejectedException") if text.contains("not verified") => {
-            permanent(code::IDENTITY_NOT_VERIFIED)
+            Outcome::Held { why: unverified(refusal) }
         }
         Some("MessageRejected" | "MessageRejectedException") => permanent(code::MESSAGE_REJECTED),
-        Some("NotFoundException") => Outcome::Transient { code: code::CONFIGURATION_MISSING },
+        Some("NotFoundException") => Outcome::Held { why: SendingHold::ConfigurationMissing },
+        Some("AccessDeniedException" | "AccessDenied") => Outcome::Held { why: SendingHold::NotAuthorized },
         Some("BadRequestException" | "ValidationException") => permanent(outcome::code::REJECTED),
-        // Refused for want of a permission, which a deployment can put right.
+        // Credentials that have run out, for example: the next attempt has others.
         _ if status == 403 => Outcome::Transient { code: outcome::code::REJECTED },
         _ if status == 429 => later(outcome::DEFAULT_RETRY_AFTER_MS),
         _ => outcome::of_unexpected(status),
     }
+}
+
+/// Whose address is not verified. SES names those that failed at the end of its text. If they are the recipient's alone, the
+/// account is in the sandbox.
+fn unverified(refusal: &Refusal<'_>) -> SendingHold {
+    let failed = refusal.text.rsplit_once(": ").map_or("", |(_, identities)| identities);
+    let mut failed = failed.split(',').map(str::trim).filter(|identity| !identity.is_empty()).peekable();
+    let only_recipient = failed.peek().is_some() && failed.all(|identity| identity.eq_ignore_ascii_case(refusal.to));
+    if only_recipient { SendingHold::AccountInSandbox } else { SendingHold::IdentityNotVerified }
 }
 
 /// Bytes of a name that fit one encoded word of at most 75 characters.
@@ -101,26 +119,50 @@ mod tests {
         assert_eq!(decoded, "ação".repeat(20));
     }
 
+    fn refused(status: u16, code: &str, text: &str) -> Outcome {
+        classify(&Refusal { status, code: Some(code), text, to: "ana@example.com" })
+    }
+
     #[test]
     fn what_ses_refuses_is_known_not_sent() {
         let permanent = |code| Outcome::Permanent { code, suppress: false };
         let later = |ms| Outcome::Throttled { retry_after_ms: ms, scope: ThrottleScope::Bot };
-        assert_eq!(classify(429, Some("TooManyRequestsException"), "Maximum sending rate exceeded."), later(1_000));
-        assert_eq!(classify(429, Some("TooManyRequestsException"), "Daily message quota exceeded."), later(300_000));
-        assert_eq!(classify(400, Some("LimitExceededException"), ""), later(300_000));
-        assert_eq!(
-            classify(400, Some("MessageRejected"), "Email address is not verified."),
-            permanent("identity_not_verified")
-        );
-        assert_eq!(classify(400, Some("MessageRejected"), "Virus."), permanent("message_rejected"));
-        assert_eq!(classify(400, Some("BadRequestException"), ""), permanent("provider_rejected"));
-        assert_eq!(classify(400, Some("SendingPausedException"), ""), Outcome::Transient { code: "sending_paused" });
-        assert_eq!(classify(403, Some("AccessDeniedException"), ""), Outcome::Transient { code: "provider_rejected" });
+        assert_eq!(refused(429, "TooManyRequestsException", "Maximum sending rate exceeded."), later(1_000));
+        assert_eq!(refused(429, "TooManyRequestsException", "Daily message quota exceeded."), later(300_000));
+        assert_eq!(refused(400, "LimitExceededException", ""), later(300_000));
+        assert_eq!(refused(400, "MessageRejected", "Virus."), permanent("message_rejected"));
+        assert_eq!(refused(400, "BadRequestException", ""), permanent("provider_rejected"));
+        let expired = Outcome::Transient { code: "provider_rejected" };
+        assert_eq!(refused(403, "ExpiredTokenException", ""), expired);
+    }
+
+    #[test]
+    fn what_is_refused_to_the_account_or_its_identity_is_nothing_against_the_mail() {
+        let failed = "Email address is not verified. The following identities failed the check in region SA-EAST-1: ";
+        let both = format!("{failed}loja@example.com, ana@example.com");
+        let denied = "User `arn:aws:sts::1:assumed-role/x/y' is not authorized to perform `ses:SendEmail' on resource \
+                      `arn:aws:ses:sa-east-1:1:identity/example.com'";
+        let cases = [
+            ("SendingPausedException", "", "sending_paused"),
+            ("AccountSuspendedException", "", "account_suspended"),
+            ("MailFromDomainNotVerifiedException", "", "mail_from_not_verified"),
+            ("NotFoundException", "Configuration set <x> does not exist.", "configuration_missing"),
+            ("AccessDeniedException", denied, "not_authorized"),
+            ("MessageRejected", "Email address is not verified.", "identity_not_verified"),
+            ("MessageRejected", &format!("{failed}loja@example.com"), "identity_not_verified"),
+            ("MessageRejected", &both, "identity_not_verified"),
+            ("MessageRejected", &format!("{failed}Ana@example.com"), "account_in_sandbox"),
+        ];
+        for (code, text, why) in cases {
+            let why = SendingHold::parse(why).expect("a code");
+            assert_eq!(refused(400, code, text), Outcome::Held { why }, "{code}: {text}");
+        }
     }
 
     #[test]
     fn what_ses_does_not_explain_is_unknown() {
-        assert_eq!(classify(500, Some("InternalFailure"), ""), Outcome::Unknown { code: "provider_server_error" });
-        assert_eq!(classify(400, None, ""), Outcome::Unknown { code: "provider_answer_unexpected" });
+        assert_eq!(refused(500, "InternalFailure", ""), Outcome::Unknown { code: "provider_server_error" });
+        let silent = Refusal { status: 400, code: None, text: "", to: "ana@example.com" };
+        assert_eq!(classify(&silent), Outcome::Unknown { code: "provider_answer_unexpected" });
     }
 }

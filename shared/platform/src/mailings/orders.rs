@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use umavez_domain::codes::SendingHold;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
     ContentRequest, EntryCounts, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, Order, list_of,
@@ -40,23 +41,51 @@ pub struct Retry {
 }
 
 impl Mailings {
-    /// Pause, resume or cancel. `why` is the code of a pause that nobody asked for.
+    /// Pauses, resumes or cancels a mailing, as a person asks.
     pub async fn order(
         &self,
         invocation: &Invocation,
         id: &MailingId,
         event: MailingEvent,
-        why: Option<&str>,
+    ) -> Result<Ordered, StoreError> {
+        self.order_unless(invocation, id, event, None, |_| false).await
+    }
+
+    /// Pauses a mailing because SES holds back what it sends. `seen` is the mailing as it was when its sender was refused: if
+    /// a person has paused or resumed it since, it stays as it is. Returns whether this call paused it.
+    pub async fn hold(
+        &self,
+        invocation: &Invocation,
+        seen: &MailingRow,
+        why: SendingHold,
+    ) -> Result<bool, StoreError> {
+        let run_of = |row: &MailingRow| row.run.map(|run| run.since);
+        let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
+        let pause = MailingEvent::Pause;
+        let ordered = self.order_unless(invocation, &seen.mailing_id, pause, Some(why), is_another_run).await?;
+        Ok(matches!(ordered, Ordered::Done(_)))
+    }
+
+    async fn order_unless(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+        event: MailingEvent,
+        paused_for: Option<SendingHold>,
+        is_obsolete: impl Fn(&MailingRow) -> bool,
     ) -> Result<Ordered, StoreError> {
         let mut met = self.get(invocation, id).await?;
         for _ in 0..ROUNDS {
             let Some(row) = met else { return Ok(Ordered::NoMailing) };
+            if is_obsolete(&row) {
+                return Ok(Ordered::Already(Box::new(row)));
+            }
             let state = match move_mailing(row.state, event, row.is_ready()) {
                 Move::To(state) => state,
                 Move::Already => return Ok(Ordered::Already(Box::new(row))),
                 Move::Refused => return Ok(Ordered::Refused(Box::new(row))),
             };
-            let mut after = MailingRow { state, paused_for: why.map(str::to_owned), ..row.clone() };
+            let mut after = MailingRow { state, paused_for, ..row.clone() };
             if state == MailingState::Paused {
                 after.run = None;
             }

@@ -148,7 +148,7 @@ impl Providers {
                 Some(provider_id) if !provider_id.is_empty() => Outcome::Sent { provider_id },
                 _ => of_failure(CallFailure::Unreadable),
             },
-            Ok(Err(error)) => of_ses_error(&error),
+            Ok(Err(error)) => of_ses_error(&error, mail.to),
         }
     }
 }
@@ -172,7 +172,7 @@ fn tags(id: &str, attempt: u32) -> Option<Vec<MessageTag>> {
     [tag(ses::MESSAGE_TAG, id.to_owned()), tag(ses::ATTEMPT_TAG, attempt.to_string())].into_iter().collect()
 }
 
-fn of_ses_error(error: &SdkError<SendEmailError>) -> Outcome {
+fn of_ses_error(error: &SdkError<SendEmailError>, to: &str) -> Outcome {
     match error {
         // It was not possible to make the request at all.
         SdkError::ConstructionFailure(_) => of_failure(CallFailure::NotConnected),
@@ -184,7 +184,8 @@ fn of_ses_error(error: &SdkError<SendEmailError>) -> Outcome {
         SdkError::ServiceError(service) => {
             let refused = service.err();
             let text = refused.message().unwrap_or_default();
-            ses::classify(service.raw().status().as_u16(), refused.code(), text)
+            let status = service.raw().status().as_u16();
+            ses::classify(&ses::Refusal { status, code: refused.code(), text, to })
         }
         _ => of_failure(CallFailure::Unreadable),
     }

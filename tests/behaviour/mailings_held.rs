@@ -1,0 +1,133 @@
+//! What SES refuses to an account or an identity holds the mailing by name, and uses up nothing of its recipients.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use umavez_domain::codes::SendingHold;
+use umavez_domain::mailings::{MailingEvent, MailingId};
+use umavez_domain::outbound::MAX_ATTEMPTS;
+use umavez_local::faults::{Action, CallFault, Scripted};
+use umavez_platform::mailings::Mailings;
+use umavez_tests::{World, play_with};
+
+use crate::mailings::{content_without_columns, entries, mailing, order, recipients, sending, upload};
+use crate::mailings_sending::{at_ses, file};
+use crate::outbound::{accept, codes, message};
+
+/// SES answers every call with this, until the faults are cleared.
+async fn refuse_all(world: &World, kind: &str, text: &str) {
+    let headers = [("x-amzn-errortype".to_owned(), kind.to_owned())].into();
+    let answer = Scripted { status: 400, headers, body: json!({"message": text}) };
+    at_ses(world, CallFault { answer: Some(answer), times: 10_000, ..CallFault::first(Action::Answer) }).await;
+}
+
+const CAUSES: [(&str, &str, &str); 7] = [
+    ("SendingPausedException", "no", "sending_paused"),
+    ("AccountSuspendedException", "no", "account_suspended"),
+    ("MailFromDomainNotVerifiedException", "no", "mail_from_not_verified"),
+    ("NotFoundException", "no", "configuration_missing"),
+    ("AccessDeniedException", "no", "not_authorized"),
+    ("MessageRejected", "Email address is not verified.", "identity_not_verified"),
+    (
+        "MessageRejected",
+        "Email address is not verified. The following identities failed the check in region X: user0@example.com",
+        "account_in_sandbox",
+    ),
+];
+
+#[tokio::test]
+async fn what_ses_refuses_to_the_account_holds_the_mailing_by_name_and_fails_nobody() {
+    play_with(sending(CAUSES.len()), async |world| {
+        for (n, (kind, text, why)) in CAUSES.into_iter().enumerate() {
+            refuse_all(world, kind, text).await;
+            let id = upload(world, &format!("{n}.csv"), &file(1), &content_without_columns()).await;
+            world.drain().await;
+            let told = mailing(world, &id).await;
+            assert_eq!((&told["status"], &told["paused_for"]), (&json!("PAUSED"), &json!(why)), "{told}");
+            assert_eq!((&told["counts"]["pending"], &told["counts"]["failed"]), (&json!(1), &json!(0)), "{told}");
+            assert_eq!(entries(world, &id, "status=PENDING").await[0]["reason"], why);
+            let held = world.events("MAILING_HELD");
+            assert_eq!((&held[n]["mailing_id"], &held[n]["code"]), (&json!(id), &json!(why)));
+            world.stack.clear_faults();
+            order(world, &id, "resume").await;
+            world.drain().await;
+            let told = mailing(world, &id).await;
+            assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+            assert!(told["paused_for"].is_null(), "{told}");
+        }
+        assert_eq!(world.metrics("MailingsHeld").len(), CAUSES.len());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_mailing_that_is_held_again_and_again_uses_up_no_try_and_calls_few_recipients() {
+    play_with(sending(60), async |world| {
+        refuse_all(world, "SendingPausedException", "no").await;
+        let id = upload(world, "a.csv", &file(60), &content_without_columns()).await;
+        world.drain().await;
+        let tried = |entries: &[Value]| entries.iter().filter(|entry| entry["attempts"] != 0).count();
+        assert!((1..=10).contains(&tried(&entries(world, &id, "").await)), "the rest is not tried in vain");
+        for _ in 0..=MAX_ATTEMPTS {
+            assert_eq!(order(world, &id, "resume").await.status, 200);
+            world.drain().await;
+            assert_eq!(mailing(world, &id).await["paused_for"], "sending_paused");
+        }
+        world.stack.clear_faults();
+        order(world, &id, "resume").await;
+        world.drain().await;
+        world.advance(Duration::from_secs(60)).await;
+        let told = mailing(world, &id).await;
+        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{told}");
+        assert!(recipients(world).values().all(|times| *times == 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sender_that_was_refused_before_a_resume_does_not_pause_the_mailing_again() {
+    play_with(sending(1), async |world| {
+        refuse_all(world, "SendingPausedException", "no").await;
+        let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
+        world.drain().await;
+        world.stack.clear_faults();
+        let table = world.stack.output("MailingsTable").expect("a table").to_owned();
+        let (mailings, at) = (Mailings { store: world.store.clone(), table }, world.invocation());
+        let mailing_id = MailingId::parse(&id).expect("an id");
+        let row = async || mailings.get(&at, &mailing_id).await.expect("an answer").expect("a mailing");
+        mailings.order(&at, &mailing_id, MailingEvent::Resume).await.expect("an answer");
+        let refused = mailings.begin(&at, row().await).await.expect("an answer").expect("it may go on");
+        let later = umavez_platform::invocation::Invocation::new("b", at.now.plus_ms(1), Duration::from_secs(60));
+        mailings.order(&at, &mailing_id, MailingEvent::Pause).await.expect("an answer");
+        mailings.order(&at, &mailing_id, MailingEvent::Resume).await.expect("an answer");
+        mailings.begin(&later, row().await).await.expect("an answer").expect("it may go on");
+        let why = SendingHold::SendingPaused;
+        assert!(!mailings.hold(&at, &refused, why).await.expect("an answer"), "it was refused before the resume");
+        world.drain().await;
+        assert_eq!(mailing(world, &id).await["status"], "COMPLETED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_single_mail_waits_by_name_while_the_account_is_paused() {
+    play_with(sending(1), async |world| {
+        refuse_all(world, "SendingPausedException", "no").await;
+        let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
+        let body = json!({"channel": "email", "to": "ana@example.com", "content": content});
+        let id = accept(world, "a", &body).await;
+        world.drain().await;
+        for _ in 0..=MAX_ATTEMPTS {
+            let told = message(world, &id).await;
+            assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("sending_paused")), "{told}");
+            world.advance(Duration::from_secs(301)).await;
+        }
+        world.stack.clear_faults();
+        world.advance(Duration::from_secs(301)).await;
+        let told = message(world, &id).await;
+        assert_eq!(told["status"], "SENT", "{told}");
+        assert!(codes(&told).contains(&"throttled"), "{told}");
+        assert!(world.events("OUTBOUND_HELD").iter().all(|line| line["code"] == "sending_paused"));
+    })
+    .await;
+}
