@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umavez_domain::codes::SendingHold;
-use umavez_domain::mailings::{MailingEvent, MailingId};
 use umavez_domain::outbound::MAX_ATTEMPTS;
 use umavez_local::faults::{Action, CallFault, Scripted};
-use umavez_platform::mailings::Mailings;
 use umavez_tests::{World, play_with};
 
 use crate::mailings::{content_without_columns, entries, mailing, order, recipients, sending, upload};
@@ -80,31 +77,6 @@ async fn a_mailing_that_is_held_again_and_again_uses_up_no_try_and_calls_few_rec
         let told = mailing(world, &id).await;
         assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{told}");
         assert!(recipients(world).values().all(|times| *times == 1));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_sender_that_was_refused_before_a_resume_does_not_pause_the_mailing_again() {
-    play_with(sending(1), async |world| {
-        refuse_all(world, "SendingPausedException", "no").await;
-        let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
-        world.drain().await;
-        world.stack.clear_faults();
-        let table = world.stack.output("MailingsTable").expect("a table").to_owned();
-        let (mailings, at) = (Mailings { store: world.store.clone(), table }, world.invocation());
-        let mailing_id = MailingId::parse(&id).expect("an id");
-        let row = async || mailings.get(&at, &mailing_id).await.expect("an answer").expect("a mailing");
-        mailings.order(&at, &mailing_id, MailingEvent::Resume).await.expect("an answer");
-        let refused = mailings.begin(&at, row().await).await.expect("an answer").expect("it may go on");
-        let later = umavez_platform::invocation::Invocation::new("b", at.now.plus_ms(1), Duration::from_secs(60));
-        mailings.order(&at, &mailing_id, MailingEvent::Pause).await.expect("an answer");
-        mailings.order(&at, &mailing_id, MailingEvent::Resume).await.expect("an answer");
-        mailings.begin(&later, row().await).await.expect("an answer").expect("it may go on");
-        let why = SendingHold::SendingPaused;
-        assert!(!mailings.hold(&at, &refused, why).await.expect("an answer"), "it was refused before the resume");
-        world.drain().await;
-        assert_eq!(mailing(world, &id).await["status"], "COMPLETED");
     })
     .await;
 }

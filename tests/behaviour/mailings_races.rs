@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use serde_json::json;
+use umavez_domain::codes::SendingHold;
 use umavez_domain::keys;
 use umavez_domain::mailings::jobs::ShardWork;
-use umavez_domain::mailings::{EntryCounts, EntryState, MailingId, MailingRow};
+use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow};
 use umavez_domain::outbound::{Verdict, code};
 use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Finished, Mailings, ShardTurn, Taken};
+use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Finished, Mailings, Ordered, ShardTurn, Taken};
 use umavez_platform::store::Write;
 use umavez_tests::{Expected, World, play_with};
 
@@ -31,7 +32,12 @@ fn worker(world: &World, name: &str, late: Duration) -> Invocation {
 
 /// A mailing whose first shard was handed over, and reaches its sender in an hour.
 async fn handed_over(world: &World, recipients: usize) -> (Mailings, MailingRow) {
-    world.stack.add_fault(at_queue(SEND_QUEUE, DeliveryAction::Late, 1, 3_600)).await.expect("armed");
+    handed_over_late(world, recipients, 1).await
+}
+
+/// As many deliveries of its shards reach their sender in an hour.
+async fn handed_over_late(world: &World, recipients: usize, deliveries: u64) -> (Mailings, MailingRow) {
+    world.stack.add_fault(at_queue(SEND_QUEUE, DeliveryAction::Late, deliveries, 3_600)).await.expect("armed");
     let id = upload(world, "a.csv", &file(recipients), &content_without_columns()).await;
     world.drain().await;
     let table = world.stack.output("MailingsTable").expect("a table").to_owned();
@@ -51,6 +57,29 @@ fn mine(taken: Taken) -> ShardTurn {
         Taken::Mine(turn) => *turn,
         other => panic!("not taken: {other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_sender_that_was_refused_before_a_resume_does_not_pause_the_mailing_again() {
+    play_with(sending(1), async |world| {
+        let (mailings, row) = handed_over_late(world, 1, 10).await;
+        let (id, why) = (row.mailing_id.clone(), SendingHold::SendingPaused);
+        let (a, b) = (worker(world, "a", Duration::ZERO), worker(world, "b", Duration::from_secs(1)));
+        let refused = mailings.begin(&a, row).await.expect("an answer").expect("begun");
+        for event in [MailingEvent::Pause, MailingEvent::Resume] {
+            assert!(matches!(mailings.order(&a, &id, event).await.expect("an answer"), Ordered::Done(_)));
+        }
+        let resumed = mailings.get(&b, &id).await.expect("an answer").expect("a mailing");
+        let resumed = mailings.begin(&b, resumed).await.expect("an answer").expect("begun");
+        assert!(!mailings.hold(&a, &refused, why).await.expect("an answer"), "somebody has put it right since");
+        assert!(mailings.hold(&b, &resumed, why).await.expect("an answer"), "this one was refused after that");
+        assert!(!mailings.hold(&b, &resumed, why).await.expect("an answer"), "it is paused by now");
+        assert_eq!(mailing(world, id.as_str()).await["paused_for"], "sending_paused");
+        mailings.order(&b, &id, MailingEvent::Resume).await.expect("an answer");
+        world.advance(Duration::from_secs(3_700)).await;
+        assert_eq!(status(world, id.as_str()).await, "COMPLETED");
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -2,13 +2,15 @@
 
 use serde_json::{Map, Value};
 
+use super::encoded_words::decode_words;
 use super::entry::{Entry, Keys, Normalized, Source};
+use super::html::text_of_html;
 use super::mail::{date, from_addr, message_id, newsletter_key, thread_hash};
-use super::reading::{LONGEST_EMAIL_TEXT, LONGEST_FROM, LONGEST_MESSAGE_ID, LONGEST_SUBJECT};
+use super::reading::{LONGEST_EMAIL_HTML, LONGEST_EMAIL_TEXT, LONGEST_FROM, LONGEST_MESSAGE_ID, LONGEST_SUBJECT};
 use super::reading::{blank_is_absent, clean, metadata, within, word};
 use super::subject::subject_base;
 use super::telegram::same_system;
-use super::text::{looks_like_newsletter, one_line};
+use super::text::{clean_text, looks_like_newsletter, one_line};
 use super::words::{ContentType, System};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
@@ -24,13 +26,15 @@ struct Mail {
     has_list_headers: bool,
 }
 
-/// Normalizes a mail: `{raw_text, from, subject, content_type?, metadata?, source?: {message_id?, date?, headers?}}`.
+/// Normalizes a mail: `{raw_text?, html?, from, subject?, content_type?, metadata?, source?: {message_id?, date?, headers?}}`.
+///
+/// A mail needs a text, as such or as HTML. A thread needs a subject; a newsletter needs a Message-ID, or a date and a
+/// subject.
 pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldError>> {
     let mut fields = Fields::of(body);
-    let text = clean(&mut fields, "raw_text", LONGEST_EMAIL_TEXT);
+    let text = read_text(&mut fields);
     let from = read_from(&mut fields);
-    let subject = fields.text("subject").filter(|subject| within(&mut fields, "subject", subject, LONGEST_SUBJECT));
-    let subject = subject.map(one_line);
+    let subject = read_subject(&mut fields);
     let asked = word(&mut fields, "content_type", &CONTENT_TYPES, ContentType::as_str);
     let metadata = metadata(&mut fields);
     let source = fields.optional_object("source");
@@ -38,28 +42,61 @@ pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<Fiel
         Some(source) => fields.nested("source", source, read_source),
         None => Some(Mail::default()),
     };
-    let readable = !fields.refused("content_type") && !fields.refused("source");
-    let (Some(text), Some((from, from_addr)), Some(subject), Some(mail), true) = (text, from, subject, mail, readable)
-    else {
-        return fields.finish(None);
-    };
-    let content_type = asked.unwrap_or_else(|| decide(&mail, &text));
+    let readable = !["subject", "content_type", "source"].into_iter().any(|name| fields.refused(name));
+    let Some(mail) = mail.filter(|_| readable) else { return fields.finish(None) };
+    let content_type = asked.unwrap_or_else(|| decide(&mail, text.as_deref().unwrap_or_default()));
+    let (from, from_addr) = from.unzip();
+    let said = subject.as_deref().unwrap_or_default();
     let keys = match content_type {
-        ContentType::Newsletter => newsletter_keys(&mut fields, &mail, &from_addr, &subject),
-        _ => thread_keys(&mut fields, &subject),
+        ContentType::Newsletter => newsletter_keys(&mut fields, &mail, from_addr.as_deref().unwrap_or_default(), said),
+        _ => thread_keys(&mut fields, said),
     };
+    let (Some(clean_text), Some(_), Some(keys)) = (text, &from_addr, keys) else { return fields.finish(None) };
     let entry = Entry {
         source: Source::Email { message_id: mail.message_id, date: mail.date },
         content_type,
-        clean_text: text,
+        clean_text,
         url: None,
         canonical_url: None,
-        from: Some(from),
-        from_addr: Some(from_addr),
-        subject_base: Some(subject_base(&subject)).filter(|base| !base.is_empty()),
-        subject: Some(subject).filter(|subject| !subject.is_empty()),
+        from,
+        from_addr,
+        subject_base: Some(subject_base(said)).filter(|base| !base.is_empty()),
+        subject,
     };
-    fields.finish(keys.map(|keys| Normalized { entry, metadata, keys }))
+    fields.finish(Some(Normalized { entry, metadata, keys }))
+}
+
+/// The text of a mail; of one that came as HTML alone, what a reader sees of that.
+fn read_text(fields: &mut Fields<'_>) -> Option<String> {
+    let (raw, html) = (blank_is_absent(fields, "raw_text"), blank_is_absent(fields, "html"));
+    let Some(html) = html.filter(|_| raw.is_none_or(|raw| clean_text(raw).is_empty())) else {
+        return clean(fields, "raw_text", LONGEST_EMAIL_TEXT);
+    };
+    if fields.refused("raw_text") || !within(fields, "html", html, LONGEST_EMAIL_HTML) {
+        return None;
+    }
+    let text = clean_text(&text_of_html(html));
+    if text.is_empty() {
+        fields.refuse("html", FieldProblem::Missing, "has no text that can be seen");
+    } else if text.len() > LONGEST_EMAIL_TEXT {
+        fields.refuse("html", FieldProblem::OutOfRange, format!("must not have more than {LONGEST_EMAIL_TEXT} bytes of text"));
+    }
+    Some(text).filter(|_| !fields.refused("html"))
+}
+
+/// The subject as it is read, if there is one.
+fn read_subject(fields: &mut Fields<'_>) -> Option<String> {
+    let subject = blank_is_absent(fields, "subject")?;
+    header(fields, "subject", subject, LONGEST_SUBJECT).filter(|subject| !subject.is_empty())
+}
+
+/// A header as it is read: its encoded words are decoded, in one line.
+fn header(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: usize) -> Option<String> {
+    if !within(fields, name, text, longest) {
+        return None;
+    }
+    let decoded = one_line(&decode_words(text));
+    within(fields, name, &decoded, longest).then_some(decoded)
 }
 
 fn decide(mail: &Mail, text: &str) -> ContentType {
@@ -69,17 +106,16 @@ fn decide(mail: &Mail, text: &str) -> ContentType {
     }
 }
 
-/// The header as it is shown, and the address in it.
+/// The header as it is shown, and the address in it. The address is read before names are decoded: an encoded name cannot say
+/// another one.
 fn read_from(fields: &mut Fields<'_>) -> Option<(String, String)> {
     let from = fields.text("from")?;
-    if !within(fields, "from", from, LONGEST_FROM) {
-        return None;
-    }
+    let shown = header(fields, "from", from, LONGEST_FROM)?;
     let address = from_addr(from);
     if address.is_none() {
         fields.refuse("from", FieldProblem::Malformed, "must have an address, such as News <news@example.com>");
     }
-    Some((one_line(from), address?))
+    Some((shown, address?))
 }
 
 fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
@@ -136,7 +172,7 @@ fn newsletter_keys(fields: &mut Fields<'_>, mail: &Mail, from_addr: &str, subjec
 fn thread_keys(fields: &mut Fields<'_>, subject: &str) -> Option<Keys> {
     let base = subject_base(subject);
     if base.is_empty() {
-        fields.refuse("subject", FieldProblem::Missing, "says nothing besides its prefixes and tags");
+        fields.refuse("subject", FieldProblem::Missing, "a thread needs one that says more than prefixes and tags");
         return None;
     }
     let primary = Some(thread_hash(&base));
@@ -163,6 +199,11 @@ mod tests {
     fn mail(text: &str, source: Value) -> Value {
         let subject = "Re: [Weekly] The  Digest";
         json!({"raw_text": text, "from": "News <News@Example.com>", "subject": subject, "source": source})
+    }
+
+    /// A subject of so many bytes that is longer once it is decoded.
+    fn latin_1(bytes: usize) -> String {
+        format!("=?iso-8859-1?b?{}?=", "6enp".repeat((bytes - 20) / 4))
     }
 
     #[test]
@@ -213,6 +254,64 @@ mod tests {
     }
 
     #[test]
+    fn a_subject_is_decoded_before_it_becomes_a_key() {
+        let subject = |text: &str| {
+            let body = json!({"raw_text": "x", "from": "a@b.co", "subject": text});
+            (take(&body).entry.subject, take(&body).entry.subject_base, take(&body).keys.primary)
+        };
+        let plain = subject("Re: Olá Mundo");
+        assert_eq!(plain.1.as_deref(), Some("olá mundo"));
+        for encoded in [
+            "Re: =?utf-8?B?T2zDoSBNdW5kbw==?=",
+            "=?UTF-8?Q?Re:_Ol=C3=A1_Mundo?=",
+            "Re: =?iso-8859-1?q?Ol=E1?= Mundo",
+            "=?windows-1252?Q?Re=3A_Ol=E1?=\r\n =?utf-8?q?_Mundo?=",
+        ] {
+            assert_eq!(subject(encoded), plain, "{encoded}");
+        }
+        // Two subjects whose encoded words differ in case only are two.
+        assert_ne!(subject("=?utf-8?b?T2zDoQ==?=").2, subject("=?utf-8?b?t2zdoq==?=").2);
+        let unknown = "=?x-unknown?q?Ol=E1?=";
+        assert_eq!(subject(unknown).0.as_deref(), Some(unknown));
+    }
+
+    #[test]
+    fn a_name_is_decoded_and_cannot_bring_another_address() {
+        let from = |text: &str| {
+            let taken = take(&json!({"raw_text": "x", "from": text, "subject": "s"})).entry;
+            (taken.from.unwrap_or_default(), taken.from_addr.unwrap_or_default())
+        };
+        let told = ("João <a@b.co>".to_owned(), "a@b.co".to_owned());
+        assert_eq!(from("=?utf-8?q?Jo=C3=A3o?= <a@b.co>"), told);
+        assert_eq!(from("=?utf-8?q?Bank_=3Cbank=40example.com=3E?= <a@b.co>").1, "a@b.co");
+    }
+
+    #[test]
+    fn a_mail_of_html_alone_has_the_text_that_a_reader_sees() {
+        let html = "<html><style>p {}</style><p>Hello</p><p>Unsubscribe: here</p></html>";
+        for text in [json!(null), json!(""), json!(" \n"), json!("\u{0}")] {
+            let source = json!({"message_id": "<a@b>"});
+            let taken = take(&json!({"raw_text": text, "html": html, "from": "a@b.co", "source": source}));
+            assert_eq!(taken.entry.clean_text, "Hello\n\nUnsubscribe: here");
+            assert_eq!(taken.entry.content_type, ContentType::Newsletter, "by its footer");
+        }
+        let both = take(&json!({"raw_text": "text", "html": html, "from": "a@b.co", "subject": "s"}));
+        assert_eq!(both.entry.clean_text, "text", "the text that came counts");
+    }
+
+    #[test]
+    fn a_newsletter_with_a_message_id_needs_no_subject() {
+        for subject in [json!(null), json!(""), json!(" "), json!("Re:")] {
+            let source = json!({"message_id": "<a@b>", "date": "2025-07-01T04:00:00Z"});
+            let body = json!({"raw_text": "x", "from": "a@b.co", "subject": subject, "source": source,
+                "content_type": "newsletter"});
+            let taken = take(&body);
+            assert_eq!((taken.keys.primary.as_deref(), taken.keys.secondary), (Some("<a@b>"), None));
+            assert_eq!(taken.entry.subject_base, None);
+        }
+    }
+
+    #[test]
     fn bad_input_is_told_by_field() {
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let body = |change: Value| {
@@ -226,6 +325,14 @@ mod tests {
             (body(json!({"from": "Nobody"})), vec![("from", Malformed)]),
             (body(json!({"subject": "[tag] Re:"})), vec![("subject", Missing)]),
             (body(json!({"subject": " "})), vec![("subject", Missing)]),
+            (body(json!({"subject": null, "source": {"message_id": "<a@b>"}})), vec![("subject", Missing)]),
+            (body(json!({"raw_text": " ", "html": ""})), vec![("raw_text", Missing)]),
+            (body(json!({"raw_text": null, "html": "<img>"})), vec![("html", Missing)]),
+            (body(json!({"raw_text": null, "html": 5})), vec![("html", WrongType), ("raw_text", Missing)]),
+            (body(json!({"raw_text": 5, "html": "<p>x"})), vec![("raw_text", WrongType)]),
+            (body(json!({"raw_text": null, "html": "x".repeat(LONGEST_EMAIL_HTML + 1)})), vec![("html", OutOfRange)]),
+            (body(json!({"raw_text": null, "html": "x".repeat(LONGEST_EMAIL_TEXT + 1)})), vec![("html", OutOfRange)]),
+            (body(json!({"subject": latin_1(LONGEST_SUBJECT)})), vec![("subject", OutOfRange)]),
             (body(json!({"subject": "x".repeat(LONGEST_SUBJECT + 1)})), vec![("subject", OutOfRange)]),
             (body(json!({"raw_text": "x".repeat(LONGEST_EMAIL_TEXT + 1)})), vec![("raw_text", OutOfRange)]),
             (body(json!({"content_type": "thought"})), vec![("content_type", NotAllowed)]),

@@ -187,6 +187,9 @@ mod tests {
             "unsubscribe",
             "\u{85}",
             "\u{2028}",
+            "=?utf-8?q?=0AOl=C3=A1?=",
+            "=?iso-8859-1?b?6enp?=",
+            "=?",
         ];
         let mut dice = fastrand::Rng::with_seed(17);
         let mut taken = 0;
@@ -195,7 +198,8 @@ mod tests {
             let telegram = json!({"text": text(), "source": {"chat_id": 1, "message_id": 2}});
             let source = json!({"message_id": text(), "date": "2025-07-01T04:00:00Z"});
             let from = format!("{} <a@b.co>", text());
-            let mail = json!({"raw_text": text(), "from": from, "subject": text(), "source": source});
+            let (raw_text, html) = (text(), text());
+            let mail = json!({"raw_text": raw_text, "html": html, "from": from, "subject": text(), "source": source});
             for normalized in
                 [normalize_telegram(object(&telegram)), normalize_email(object(&mail))].into_iter().flatten()
             {

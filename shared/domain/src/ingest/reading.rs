@@ -12,6 +12,8 @@ use crate::time::Timestamp;
 /// the body of an insert.
 pub const LONGEST_TELEGRAM_TEXT: usize = 32 * 1024;
 pub const LONGEST_EMAIL_TEXT: usize = 128 * 1024;
+/// What a mail's text may be derived from; a request has 256 KB.
+pub const LONGEST_EMAIL_HTML: usize = 224 * 1024;
 pub const LARGEST_METADATA: usize = 32 * 1024;
 pub const LONGEST_SUBJECT: usize = 2048;
 pub const LONGEST_FROM: usize = 1024;
