@@ -22,6 +22,7 @@ mod local_stack;
 mod mailings;
 mod mailings_held;
 mod mailings_races;
+mod mailings_same_file;
 mod mailings_sending;
 mod mappings;
 mod outbound;

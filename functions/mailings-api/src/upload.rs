@@ -18,7 +18,7 @@ use umavez_domain::mailings::{
 };
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::Created;
+use umavez_platform::mailings::{Created, SameFile};
 
 use crate::{Deps, form};
 
@@ -120,8 +120,17 @@ async fn create(
             };
             return known(deps, invocation, &asked, &row).await;
         }
+        let same_file = match &asked.sha256 {
+            Some(hash) => deps.mailings.same_file(invocation, hash).await?,
+            None => SameFile::New,
+        };
+        if let (Some(earlier), NameMode::Strict) = (same_file.earlier(), asked.mode) {
+            let detail = format!("{earlier} has the same content under another file name");
+            return Err(Problem::new(409, Code::SameContent, detail));
+        }
         let turn = name.as_ref().map_or(0, |name| name.turn);
         let mut row = MailingRow::new(&asked, turn, caller, invocation.now);
+        row.same_content_as = same_file.earlier().cloned();
         match &file {
             Some((file, format)) => {
                 row.progress.place = format.start;
@@ -133,7 +142,8 @@ async fn create(
             }
             None => row.waits(invocation.now.plus_ms(UPLOAD_MS)),
         }
-        match deps.mailings.create(invocation, name.as_ref(), &row, asked.content.as_ref(), asked_as.as_ref()).await? {
+        let (content, asked_as) = (asked.content.as_ref(), asked_as.as_ref());
+        match deps.mailings.create(invocation, name.as_ref(), &same_file, &row, content, asked_as).await? {
             Created::New => {
                 tell(invocation, &row);
                 return answer(
@@ -189,6 +199,7 @@ async fn again(
     }
     match deps.mailings.get(invocation, &first.mailing_id).await? {
         Some(row) => {
+            tell_repeated(invocation, &row, Some(true));
             let told = Told { created: true, matches: Some(true), warning: None };
             Ok(answer(deps, invocation, asked, &row, told)?.replayed())
         }
@@ -217,6 +228,7 @@ async fn known(
         None => None,
     };
     let dropped = asked.content.is_some() && asked.content != stored;
+    tell_repeated(invocation, row, matches);
     let warning = dropped.then_some("the content of this request was not taken; PUT /mailings/{id}/content changes it");
     answer(deps, invocation, asked, row, Told { created: false, matches, warning })
 }
@@ -245,8 +257,14 @@ fn answer(
         "created": told.created,
         "contentMatches": told.matches,
     });
-    if let Some(warning) = told.warning {
-        body["warnings"] = json!([warning]);
+    let mut warnings: Vec<_> = told.warning.map(str::to_owned).into_iter().collect();
+    if let Some(earlier) = row.same_content_as.as_ref().filter(|_| told.created) {
+        warnings
+            .push(format!("{earlier} has the same content under another file name; its recipients get this one too"));
+        body["sameContentAs"] = json!(earlier);
+    }
+    if !warnings.is_empty() {
+        body["warnings"] = json!(warnings);
     }
     let awaited = row.import == ImportState::AwaitingUpload && row.state != MailingState::Canceled;
     if awaited && told.matches != Some(false) {
@@ -272,7 +290,15 @@ fn tell(invocation: &Invocation, row: &MailingRow) {
         size = row.size,
         shards = row.shards,
         content = row.content_version > 0,
+        same_content_as = row.same_content_as.as_ref().map(|id| id.as_str()),
         request_id = invocation.request_id,
     );
     metrics::counter!("Mailings").increment(1);
+}
+
+/// A file was uploaded again, and made no other mailing.
+fn tell_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
+    let (event, mailing_id) = (Event::MailingRepeated.as_str(), row.mailing_id.as_str());
+    tracing::info!(event, mailing_id, content_matches, request_id = invocation.request_id);
+    metrics::counter!("MailingsRepeated").increment(1);
 }

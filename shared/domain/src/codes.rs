@@ -244,6 +244,8 @@ codes! {
         NameTaken = "name_taken",
         /// A contact has as many scheduled messages of an intent type as its guard keeps.
         TooManyScheduled = "too_many_scheduled",
+        /// A mailing with another file name has the same content.
+        SameContent = "same_content",
         /// It cannot be asked of a mailing that stands as this one does.
         WrongState = "wrong_state",
         /// A webhook that does not prove where it comes from.

@@ -9,6 +9,7 @@ use crate::downsells::{ContactId, OfferId};
 use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 use crate::mailings::{MailingEntryId, MailingId};
 use crate::time::Timestamp;
+use crate::unicode::composed;
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -116,6 +117,12 @@ pub fn time_of(place: &str) -> Option<Timestamp> {
     place.split_once('#').and_then(|(at, _)| at.parse().ok()).map(Timestamp::from_millis)
 }
 
+/// The id of a place made by [`at_time`], and of no other text: cursors are held against it before they reach a query.
+pub fn id_at_time(place: &str) -> Option<&str> {
+    let (_, id) = place.split_once('#')?;
+    time_of(place).filter(|at| at_time(*at, id) == place).map(|_| id)
+}
+
 /// The partition of the index by recipient: addresses are foreign and personal, so they are hashed.
 pub fn recipient(channel: &str, to: &str) -> String {
     format!("{channel}#{}", short_hash(to))
@@ -188,6 +195,11 @@ pub fn mailing_name(file_name: &str) -> Key {
     Key { pk: format!("NAME#{}", short_hash(file_name)), sk: "NAME".to_owned() }
 }
 
+/// The row that says which mailing was the first with a file of these bytes.
+pub fn mailing_file(content_hash: &str) -> Key {
+    Key { pk: format!("FILE#{content_hash}"), sk: "FILE".to_owned() }
+}
+
 /// The row that says which mailing a request with a key of its own made. `key` is a hash.
 pub fn mailing_request(key: &str) -> Key {
     Key { pk: format!("REQUEST#{key}"), sk: "REQUEST".to_owned() }
@@ -222,11 +234,11 @@ pub fn unsubscribed(list: &str, email_hash: &str) -> Key {
     Key { pk: unsubscribed_from(list, shard), sk: email_hash.to_owned() }
 }
 
-/// One partition of those who left a list. However a list's name is typed, who left it has left it: its case and its spaces
-/// make no other list.
+/// One partition of those who left a list. However a list's name is typed, who left it has left it: its case, its spaces and
+/// how its accents are written make no other list.
 pub fn unsubscribed_from(list: &str, shard: u32) -> String {
     let list = list.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-    format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&list))
+    format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&composed(&list)))
 }
 
 /// The row of a mailing.
@@ -476,6 +488,11 @@ mod tests {
         let at = Timestamp::from_millis(1_773_144_000_123);
         assert_eq!(at_time(at, id), format!("001773144000123#{id}"));
         assert_eq!(time_of(&at_time(at, id)), Some(at));
+        assert_eq!(id_at_time(&at_time(at, id)), Some(id));
+        for other in ["", "#", "5#a", "-00000000000001#a", "+00000000000001#a", "00177314400012x#a", "001773144000123"]
+        {
+            assert_eq!(id_at_time(other), None, "{other}");
+        }
         assert!(at_time(at, id) < until_time(at) && at_time(at.plus_ms(1), id) > until_time(at));
         assert_eq!(recipient("email", "a@example.com"), "email#08168cd80dfd534ab0f10af10f1303fe");
         assert_eq!(
@@ -495,6 +512,7 @@ mod tests {
         let id = MailingId::of("monthly.csv", 0);
         assert_eq!(shown(mailing_name("monthly.csv")), "NAME#d424e8217020ae25c1fd63eb8e6b4cca | NAME");
         assert_eq!(shown(mailing_request("ab")), "REQUEST#ab | REQUEST");
+        assert_eq!(shown(mailing_file("ab")), "FILE#ab | FILE");
         let listed = |ms| mailing_listed(&id, Timestamp::from_millis(ms));
         assert_eq!(shown(listed(1_773_144_000_123)), "MAILINGS | 998226855999876#mlg_7face19d7d5e1e6f67aa83ba7af0a67c");
         assert!(listed(2).sk < listed(1).sk, "the newest first");
@@ -506,7 +524,8 @@ mod tests {
             "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#0 | 08168cd80dfd534ab0f10af10f1303fe"
         );
         assert_eq!(unsubscribed_from("news", 15), "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#f");
-        for list in ["Promoções de Março", " promoções  DE\u{a0}março\t"] {
+        for list in ["Promoções de Março", " promoções  DE\u{a0}março\t", "Promoc\u{327}o\u{303}es de Marc\u{327}o"]
+        {
             assert_eq!(
                 shown(unsubscribed(list, "e8168cd80dfd534ab0f10af10f1303fe")),
                 "UNSUBSCRIBED#117b76b791713f39e08505306a90af98#e | e8168cd80dfd534ab0f10af10f1303fe",

@@ -16,5 +16,6 @@ pub mod outbound;
 pub mod outbox;
 pub mod pages;
 pub mod time;
+pub mod unicode;
 pub mod uploaded;
 pub mod webhooks;

@@ -46,7 +46,7 @@ pub use records::{LONGEST_RECORD, Place, Record, Records, Row, Unreadable};
 pub use report::{DUPLICATE, ReportLine, cell as csv_cell, csv as report_csv};
 pub use requests::{PreviewRequest, RetryRequest, TestRequest};
 pub use rows::{
-    EntryRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow, MOST_DUPLICATES_TOLD,
+    EntryRow, FileRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow, MOST_DUPLICATES_TOLD,
     MailingRow, NameRow, Order, SendingRun, ShardRow, UPLOAD_MS,
 };
 pub use running_hash::RunningHash;

@@ -7,6 +7,7 @@ mod counts;
 mod course;
 mod entries;
 mod events;
+mod files;
 mod handing_out;
 mod imports;
 mod lines;
@@ -24,6 +25,7 @@ use umavez_domain::time::Timestamp;
 pub use counts::Tally;
 pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled};
 pub use events::EntryApplied;
+pub use files::SameFile;
 pub use imports::{Checkpoint, Importing};
 pub use lines::{Line, LinesInserted};
 pub use link_secrets::{LinkSecrets, Signing};
@@ -52,7 +54,7 @@ pub enum Created {
     New,
     /// The name is another's.
     Standing(Box<MailingRow>),
-    /// The name was given free meanwhile: begin again.
+    /// The name was given free meanwhile, or another mailing took the same file first: begin again.
     Again,
 }
 
@@ -105,12 +107,14 @@ impl Mailings {
         Ok(self.store.page(invocation, of).await?.rows)
     }
 
-    /// The name, the mailing, its place in the list and what it says are one transaction: two uploads of one name make one
-    /// mailing. `seen` is the name's row as the mailing's identity was made from.
+    /// The name, the mailing, its place in the list, what it says and that it is the first with its file are one transaction:
+    /// two uploads of one name make one mailing. `seen` is the name's row as the mailing's identity was made from, and
+    /// `same_file` is who was known to have a file of the same bytes.
     pub async fn create(
         &self,
         invocation: &Invocation,
         seen: Option<&NameRow>,
+        same_file: &SameFile,
         row: &MailingRow,
         content: Option<&MailingContent>,
         asked_as: Option<&Order>,
@@ -132,6 +136,7 @@ impl Mailings {
             let content = ContentRow { version: row.content_version, content: content.clone() };
             writes.push(Write::put(&self.table, keys::mailing_content(id), &content)?);
         }
+        writes.extend(self.first_with(row, same_file)?);
         if let Some(Order { key, body, .. }) = asked_as {
             let known = KeyRow { mailing_id: id.clone(), body: body.clone() };
             writes.push(Write::put(&self.table, keys::mailing_request(key), &known)?.when(Condition::Absent));

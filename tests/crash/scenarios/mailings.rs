@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::aws::Aws;
-use umavez_tests::Setup;
+use umavez_tests::{Answer, Setup};
 
 use crate::run::{Point, Run};
 use crate::scenario::{LOOKS, Scenario};
@@ -44,7 +44,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 point.function == "mailing-importer"
                     && (insert
                         || point.operation == "GetObject" && point.nth == 1
-                        || point.operation == "UpdateItem" && point.nth == 2)
+                        || point.operation == "UpdateItem" && (2..=3).contains(&point.nth))
             },
         ),
         scenario(
@@ -57,6 +57,12 @@ pub fn scenarios() -> Vec<Scenario> {
                 let again = point.function == "mailing-sender" && is_effect(point) && point.nth > 10;
                 order || handed || again
             },
+        ),
+        scenario(
+            "a mailing that SES holds goes on when it is resumed",
+            |run| Box::pin(held(run)),
+            |run| Box::pin(all_sent(run)),
+            |point| point.function == "mailing-sender" && is_effect(point) && point.nth <= 8,
         ),
         scenario(
             "a mailing is canceled",
@@ -101,6 +107,15 @@ pub fn scenarios() -> Vec<Scenario> {
                 |point| point.function == "mailings-api" && is_effect(point),
             )
         },
+        Scenario {
+            concurrent: true,
+            ..scenario(
+                "rivals with one file under two names",
+                |run| Box::pin(rivals_with_one_file(run)),
+                |run| Box::pin(one_mailing(run)),
+                |point| point.function == "mailings-api" && is_effect(point),
+            )
+        },
     ]
 }
 
@@ -112,6 +127,12 @@ fn is_effect(point: &Point) -> bool {
 const BOUNDARY: &str = "a-boundary";
 
 async fn upload(run: &Run, key: &str, name: &str, file: &str, content: bool) -> String {
+    let answer = upload_to(run, "/mailings", key, name, file, content).await;
+    assert!(answer.status < 300, "an upload was refused: {}", answer.body);
+    answer.text("/mailingId")
+}
+
+async fn upload_to(run: &Run, path: &str, key: &str, name: &str, file: &str, content: bool) -> Answer {
     let mut body = String::new();
     let fields = [("subject", "Oi"), ("text", "Oi {{nome}}"), ("from", "loja@example.com")];
     for (field, value) in fields.iter().filter(|_| content) {
@@ -120,9 +141,7 @@ async fn upload(run: &Run, key: &str, name: &str, file: &str, content: bool) -> 
     let head = format!("Content-Disposition: form-data; name=\"file\"; filename=\"{name}\"");
     body.push_str(&format!("--{BOUNDARY}\r\n{head}\r\n\r\n{file}\r\n--{BOUNDARY}--\r\n"));
     let kind = format!("multipart/form-data; boundary={BOUNDARY}");
-    let answer = run.ask_with("upload", key, Method::POST, "/mailings", &kind, body.into_bytes()).await;
-    assert!(answer.status < 300, "an upload was refused: {}", answer.body);
-    answer.text("/mailingId")
+    run.ask_with("upload", key, Method::POST, path, &kind, body.into_bytes()).await
 }
 
 async fn order(run: &Run, id: &str, what: &str) {
@@ -162,6 +181,26 @@ async fn orders(run: &Run) {
     run.world.tick("Recovery").await;
     let answer = run.ask("again", "again", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
     assert!(answer.status < 300 || answer.status == 409, "{}", answer.body);
+    run.world.drain().await;
+}
+
+async fn held(run: &Run) {
+    let paused = [("x-amzn-errortype".to_owned(), "SendingPausedException".to_owned())].into();
+    let answer = Scripted { status: 400, headers: paused, body: json!({"message": "no"}) };
+    let fault = CallFault {
+        service: Some("ses".to_owned()),
+        answer: Some(answer),
+        times: 3,
+        ..CallFault::first(Action::Answer)
+    };
+    run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+    let id = upload(run, "a", "a.csv", FILE, true).await;
+    for _ in 0..5 {
+        run.world.drain().await;
+        // Whoever was struck is done when it comes back.
+        run.world.advance(Duration::from_secs(800)).await;
+        order(run, &id, "resume").await;
+    }
     run.world.drain().await;
 }
 
@@ -227,6 +266,15 @@ async fn rivals(run: &Run) {
     let ask = |key: &'static str, file: &'static str| async move { upload(run, key, "a.csv", file, true).await };
     let (a, b) = tokio::join!(ask("a", FILE), ask("b", "email,nome\nbia@example.com,Bia\nana@example.com,Ana\n"));
     assert_eq!(a, b, "both are told the one");
+    run.world.drain().await;
+}
+
+async fn rivals_with_one_file(run: &Run) {
+    let ask = |key: &'static str, name: &'static str| upload_to(run, "/mailings?mode=strict", key, name, FILE, true);
+    let (a, b) = tokio::join!(ask("a", "a.csv"), ask("b", "b.csv"));
+    let mut told = [a.status, b.status];
+    told.sort_unstable();
+    assert_eq!(told, [202, 409], "one has the file: {} {}", a.body, b.body);
     run.world.drain().await;
 }
 

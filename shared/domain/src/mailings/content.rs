@@ -11,6 +11,7 @@ use super::template::{Target, Template, TemplateError};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::outbound::content::{Email, address_of_mailbox, read_email};
+use crate::unicode::composed;
 
 const LONGEST_LIST: usize = 100;
 
@@ -121,7 +122,7 @@ impl ContentRequest {
 
 pub(super) fn read_list(fields: &mut Fields<'_>) -> Option<String> {
     match list_name(fields.optional_text("list")?) {
-        Ok(list) => Some(list.to_owned()),
+        Ok(list) => Some(list),
         Err(error) => {
             fields.refuse(error.field, error.code, error.detail);
             None
@@ -129,10 +130,10 @@ pub(super) fn read_list(fields: &mut Fields<'_>) -> Option<String> {
     }
 }
 
-/// The name of a list as a recipient reads it when leaving: one line.
-pub fn list_name(text: &str) -> Result<&str, FieldError> {
+/// The name of a list as a recipient reads it when leaving: one line, in its one form.
+pub fn list_name(text: &str) -> Result<String, FieldError> {
     let refused = |code, detail| Err(FieldError::new("list", code, detail));
-    let list = text.trim();
+    let list = composed(text.trim());
     if list.is_empty() {
         refused(FieldProblem::Missing, "is blank")
     } else if list.chars().count() > LONGEST_LIST {

@@ -38,6 +38,13 @@ pub struct NameRow {
     pub turn: u32,
 }
 
+/// The first mailing with a file of certain bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRow {
+    pub mailing_id: MailingId,
+    pub created_at: Timestamp,
+}
+
 codes! {
     ImportState {
         AwaitingUpload = "AWAITING_UPLOAD",
@@ -186,6 +193,9 @@ pub struct MailingRow {
     /// SHA-256 of the file; of one that is uploaded without saying it, once it was read to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
+    /// An earlier mailing of the same bytes, under another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_content_as: Option<MailingId>,
     pub object: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
@@ -254,6 +264,7 @@ impl MailingRow {
             turn,
             caller: caller.to_string(),
             content_hash: asked.sha256.clone(),
+            same_content_as: None,
             etag: None,
             size: None,
             options: asked.options.clone(),

@@ -176,7 +176,7 @@ impl Pairs {
 
 fn read_name(fields: &mut Fields<'_>, field: &'static str, name: Option<&str>) -> Option<String> {
     match file_name(name?) {
-        Ok(name) => Some(name.to_owned()),
+        Ok(name) => Some(name),
         Err(detail) => {
             fields.refuse(field, FieldProblem::Malformed, detail);
             None

@@ -32,7 +32,9 @@ pub struct MailingView {
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
-    /// A code, if it was paused and nobody had asked for it.
+    /// An earlier mailing of the same bytes, under another name.
+    pub same_content_as: Option<MailingId>,
+    /// Why it paused by itself.
     pub paused_for: Option<SendingHold>,
     pub updated_at: Timestamp,
 }
@@ -114,6 +116,7 @@ impl MailingView {
             started_at: row.started_at,
             finished_at: row.finished_at,
             last_attempt: row.last_attempt,
+            same_content_as: row.same_content_as.clone(),
             paused_for: row.paused_for,
             updated_at: row.updated_at,
         }

@@ -160,7 +160,7 @@ impl Reach {
             errors.push(FieldError::new("list", FieldProblem::NotAllowed, "only email has lists"));
             return None;
         }
-        list_name(list).map(|list| Self::List(list.to_owned())).map_err(|error| errors.push(error)).ok()
+        list_name(list).map(Self::List).map_err(|error| errors.push(error)).ok()
     }
 
     /// An address in its one form. A list knows the addresses of files, however they were typed there.

@@ -73,9 +73,12 @@ impl Mailings {
             Taken::NoRow => return Ok(Importing::NothingToDo),
         };
         // As it is now that nobody else reads it.
-        match self.get(invocation, id).await? {
-            Some(row) if to_do(&row) => Ok(Importing::Mine(held, Box::new(row))),
-            _ => Ok(Importing::NothingToDo),
+        let Some(row) = self.get(invocation, id).await?.filter(to_do) else { return Ok(Importing::NothingToDo) };
+        // From here on recovery looks for it when the lease is over.
+        match self.checkpoint(invocation, &held, &row, row.progress.clone()).await? {
+            Checkpoint::Kept(kept) => Ok(Importing::Mine(kept.0, Box::new(kept.1))),
+            Checkpoint::Canceled => Ok(Importing::Mine(held, Box::new(row))),
+            Checkpoint::Lost => Ok(Importing::NothingToDo),
         }
     }
 
@@ -169,8 +172,11 @@ impl Mailings {
             // From here on the shards' own rows say what is in them.
             let told = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
             let found = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
-            let content_hash = row.content_hash.clone().or(found);
-            let mut after = MailingRow { import: ImportState::Done, progress: told, content_hash, ..row.clone() };
+            let mut after = MailingRow { import: ImportState::Done, progress: told, ..row.clone() };
+            if let (None, Some(content_hash)) = (&row.content_hash, found) {
+                after.same_content_as = self.note_file(invocation, &content_hash, id).await?;
+                after.content_hash = Some(content_hash);
+            }
             after.recoveries = 0;
             after.rests();
             if !self.fits(invocation, &row, progress).await? {

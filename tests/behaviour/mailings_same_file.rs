@@ -1,0 +1,152 @@
+//! The same bytes under another file name, and the same name in another writing.
+
+use futures::future::join_all;
+use serde_json::json;
+use umavez_domain::mailings::content_hash;
+use umavez_tests::{Answer, Setup, World, play_with};
+
+use crate::mailings::{content_without_columns, mailing, objects, order, recipients, sending, upload, upload_to};
+use crate::mailings_sending::file;
+
+async fn upload_strict(world: &World, name: &str, file: &str) -> Answer {
+    upload_to(world, "/mailings?mode=strict", name, file.as_bytes(), &content_without_columns()).await
+}
+
+async fn upload_lenient(world: &World, name: &str, file: &str) -> Answer {
+    upload_to(world, "/mailings", name, file.as_bytes(), &content_without_columns()).await
+}
+
+/// An upload by form, of which the file's hash may be said in advance.
+async fn announce(world: &World, name: &str, mode: &str, sha256: Option<&str>) -> Answer {
+    let content = json!({"subject": "Oi", "text": "Oi {{unsubscribe_url}}", "from": "loja@example.com"});
+    let mut body = json!({"filename": name, "mode": mode, "sha256": sha256});
+    body.as_object_mut().expect("an object").extend(content.as_object().expect("an object").clone());
+    world.post("/mailings/uploads", &body).await
+}
+
+#[tokio::test]
+async fn the_same_bytes_under_another_name_are_told_with_the_earlier_mailing() {
+    play_with(sending(4), async |world| {
+        let first = upload(world, "a.csv", &file(2), &content_without_columns()).await;
+        let again = upload_lenient(world, "b.csv", &file(2)).await;
+        assert_eq!((again.status, &again.body["created"]), (202, &json!(true)), "{}", again.body);
+        assert_eq!(again.body["sameContentAs"], json!(first));
+        assert!(again.text("/warnings/0").contains(&first), "{}", again.body);
+        world.drain().await;
+        assert_eq!(mailing(world, &again.text("/mailingId")).await["same_content_as"], json!(first));
+        assert!(mailing(world, &first).await["same_content_as"].is_null());
+        assert!(recipients(world).values().all(|times| *times == 2), "it is a warning, not a refusal");
+        let third = upload_strict(world, "c.csv", &file(2)).await;
+        third.assert_problem(409, "same_content", &[]);
+        assert!(third.text("/detail").contains(&first), "the first one is named: {}", third.body);
+        let same = upload_strict(world, "a.csv", &file(2)).await;
+        assert_eq!((same.status, &same.body["created"]), (200, &json!(false)), "its own name: {}", same.body);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_refused_for_its_content_leaves_nothing_behind() {
+    play_with(sending(1), async |world| {
+        upload(world, "a.csv", &file(1), &content_without_columns()).await;
+        world.drain().await;
+        let (rows, kept) = (world.rows("MailingsTable").await.len(), objects(world).await);
+        upload_strict(world, "b.csv", &file(1)).await.assert_problem(409, "same_content", &[]);
+        let hash = content_hash(file(1).as_bytes());
+        announce(world, "c.csv", "strict", Some(&hash)).await.assert_problem(409, "same_content", &[]);
+        assert_eq!((world.rows("MailingsTable").await.len(), objects(world).await), (rows, kept));
+        let other = upload_strict(world, "b.csv", "email\n").await;
+        assert_eq!(other.status, 422, "the name is free: {}", other.body);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_strict_uploads_of_one_file_under_many_names_exactly_one_is_taken() {
+    play_with(sending(1), async |world| {
+        let names: Vec<_> = (0..8).map(|n| format!("{n}.csv")).collect();
+        let csv = file(1);
+        let answers = join_all(names.iter().map(|name| upload_strict(world, name, &csv))).await;
+        let (taken, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 202);
+        assert_eq!(taken.len(), 1, "{answers:?}");
+        refused.iter().for_each(|answer| answer.assert_problem(409, "same_content", &[]));
+        world.drain().await;
+        assert_eq!(objects(world).await, 1, "those that lost took their files away");
+        assert_eq!(recipients(world).len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_repeated_request_is_answered_with_its_first_warning_and_logged() {
+    play_with(sending(2), async |world| {
+        let first = upload(world, "a.csv", &file(1), &content_without_columns()).await;
+        let hash = content_hash(file(1).as_bytes());
+        let body = json!({"filename": "b.csv", "sha256": hash});
+        let asked = world.post_with_key("k", "/mailings/uploads", &body).await;
+        let again = world.post_with_key("k", "/mailings/uploads", &body).await;
+        for answer in [&asked, &again] {
+            assert_eq!((answer.status, &answer.body["created"]), (202, &json!(true)), "{}", answer.body);
+            assert_eq!(answer.body["sameContentAs"], json!(first));
+        }
+        assert_eq!(upload_lenient(world, "a.csv", &file(2)).await.body["contentMatches"], false);
+        let told = world.events("MAILING_REPEATED");
+        let told: Vec<_> =
+            told.iter().map(|line| (line["mailing_id"].clone(), line["content_matches"].clone())).collect();
+        assert_eq!(told, [(asked.body["mailingId"].clone(), json!(true)), (json!(first), json!(false))]);
+        assert_eq!(world.post_form(&again.body["upload"], file(1).as_bytes()).await, 204);
+        let content = json!({"subject": "Oi", "text": "Oi {{unsubscribe_url}}", "from": "loja@example.com"});
+        let path = format!("/mailings/{}/content", asked.text("/mailingId"));
+        assert_eq!(crate::ingest::put(world, &path, &content).await.status, 200);
+        world.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_file_whose_hash_nobody_told_it_is_known_once_it_was_read() {
+    play_with(sending(2), async |world| {
+        let first = announce(world, "a.csv", "lenient", None).await;
+        assert_eq!(world.post_form(&first.body["upload"], file(1).as_bytes()).await, 204);
+        world.drain().await;
+        let second = announce(world, "b.csv", "lenient", None).await;
+        assert!(second.body["sameContentAs"].is_null(), "nobody has seen the file: {}", second.body);
+        assert_eq!(world.post_form(&second.body["upload"], file(1).as_bytes()).await, 204);
+        world.drain().await;
+        let told = mailing(world, &second.text("/mailingId")).await;
+        assert_eq!(told["same_content_as"], first.body["mailingId"], "{told}");
+        let hash = content_hash(file(1).as_bytes());
+        announce(world, "c.csv", "strict", Some(&hash)).await.assert_problem(409, "same_content", &[]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_canceled_mailing_counts_and_one_that_failed_does_not() {
+    play_with(Setup::default(), async |world| {
+        let hash = "ab".repeat(32);
+        let first = announce(world, "a.csv", "strict", Some(&hash)).await;
+        assert_eq!(order(world, &first.text("/mailingId"), "cancel").await.status, 200);
+        announce(world, "b.csv", "strict", Some(&hash)).await.assert_problem(409, "same_content", &[]);
+        let other = "cd".repeat(32);
+        assert_eq!(announce(world, "c.csv", "strict", Some(&other)).await.status, 202);
+        world.advance(std::time::Duration::from_secs(9 * 3_600)).await;
+        world.tick("Recovery").await;
+        let next = announce(world, "d.csv", "strict", Some(&other)).await;
+        assert_eq!(next.status, 202, "the file of the first never came: {}", next.body);
+        assert!(next.body["sameContentAs"].is_null());
+        announce(world, "e.csv", "strict", Some(&other)).await.assert_problem(409, "same_content", &[]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_name_is_the_same_however_its_accents_are_written() {
+    play_with(sending(1), async |world| {
+        let first = upload(world, "relatório.csv", &file(1), &content_without_columns()).await;
+        let again = upload_lenient(world, "relato\u{301}rio.csv", &file(1)).await;
+        assert_eq!((again.status, again.text("/mailingId")), (200, first), "{}", again.body);
+        world.drain().await;
+    })
+    .await;
+}
