@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
+use umavez_platform::http::paging;
 use umavez_tests::{KEY, contract, play};
 
 use crate::intents::{CLIENT, VAGA_A, offer};
@@ -145,6 +146,29 @@ async fn a_message_with_an_unknown_parameter_is_not_sent() {
         answer.assert_problem(422, "invalid_request", &["dry_run"]);
         world.drain().await;
         assert!(world.rows("OutboundTable").await.is_empty(), "a refused message leaves nothing behind");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cursor_that_no_page_gave_is_refused() {
+    play(async |world| {
+        let id = "msg_0123456789abcdef0123456789abcdef";
+        let long = format!("001773144000123#{}", "x".repeat(2_000));
+        let forged = [&long, "5#x", "001773144000123#", "001773144000123#x", &format!("1773144000123#{id}"), "x", "#"];
+        for path in [
+            "/outbound/unknown?",
+            "/explain?to=ana@example.com&",
+            "/conversations?status=held&",
+            "/mailings?",
+            "/suppressions?channel=email&",
+        ] {
+            for place in forged {
+                let cursor = paging::to_cursor(place);
+                let answer = world.get(&format!("{path}cursor={cursor}")).await;
+                answer.assert_problem(422, "invalid_request", &["cursor"]);
+            }
+        }
     })
     .await;
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
+use umavez_domain::conversations::ConversationId;
 use umavez_domain::conversations::views::{BatchView, ConversationView, MessageView};
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys::{self, Wake};
@@ -16,7 +17,8 @@ const ASIDES: usize = 20;
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
-    let after = paging::cursor(request, &mut errors, |place| keys::time_of(place).is_some());
+    let is_place = |place: &str| keys::id_at_time(place).is_some_and(|id| ConversationId::parse(id).is_some());
+    let after = paging::cursor(request, &mut errors, is_place);
     let wake = match paging::required(request, "status", &mut errors) {
         Some("needs_human") => Wake::Human,
         Some("held") => Wake::Held,

@@ -5,6 +5,7 @@
 //! `http://provider.local/telegram` in a function's environment becomes `http://front/_provider/<caller>@<token>/telegram`.
 
 mod call;
+mod key_sizes;
 mod reply;
 mod statements;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use self::call::{Arrived, end_to_end};
+pub use self::key_sizes::KeySizes;
 use self::reply::{Lost, conflict, denied, failed, lost, refusal, respond, scripted, throttled, throttled_statement};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
@@ -59,6 +61,7 @@ pub struct Front {
     pub secrets: Secrets,
     pub s3: S3,
     pub calls: Calls,
+    pub key_sizes: KeySizes,
     pub http: reqwest::Client,
 }
 
@@ -237,6 +240,9 @@ impl Front {
     }
 
     async fn dynamodb(&self, call: &Arrived) -> (Response, Units) {
+        if let Some(message) = self.key_sizes.refusal(&call.operation, &call.request) {
+            return (refusal(400, "ValidationException", json!({"message": message})), Units::default());
+        }
         if let Some(stale) = self.stale(call).await {
             return (stale, Units::default());
         }

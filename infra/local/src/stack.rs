@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::dynamo::Dynamo;
 use crate::email_events::EmailEvents;
 use crate::faults::{Fault, Faults};
-use crate::front::{self, Front};
+use crate::front::{self, Front, KeySizes};
 use crate::functions::{Functions, Logs};
 use crate::gateway::Gateway;
 use crate::model::Model;
@@ -171,6 +171,7 @@ impl Stack {
             secrets: secrets.clone(),
             s3: s3.clone(),
             calls: calls.clone(),
+            key_sizes: KeySizes::of(&model.tables),
             http,
         };
         front::serve(front, front_listener, &mut tasks);

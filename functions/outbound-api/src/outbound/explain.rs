@@ -14,7 +14,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::{BY_CLIENT, BY_RECIPIENT};
 use umavez_platform::store::Found;
 
-use super::message::{is_id, malformed, no_such_message};
+use super::message::{is_id, is_place, malformed, no_such_message};
 use crate::Deps;
 
 /// Messages of one page: each is read by itself.
@@ -89,7 +89,7 @@ async fn by_client(deps: &Deps, invocation: &Invocation, request: &Request, clie
 
 fn page_of(request: &Request, errors: &mut Vec<FieldError>) -> (usize, Option<String>) {
     let limit = paging::limit(request, errors).min(LARGEST_PAGE);
-    (limit, paging::cursor(request, errors, |place| keys::time_of(place).is_some()))
+    (limit, paging::cursor(request, errors, is_place))
 }
 
 /// The newest of what several channels have, and where the next page begins.

@@ -27,13 +27,18 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 pub async fn unknown(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
-    let after = paging::cursor(request, &mut errors, |place| keys::time_of(place).is_some());
+    let after = paging::cursor(request, &mut errors, is_place);
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
     let (rows, next) = deps.messages.unknown_page(invocation, after.as_deref(), limit).await?;
     let messages: Vec<_> = rows.into_iter().map(MessageView::from).collect();
     Answer::json(200, &json!({"messages": messages, "cursor": next.map(|place| paging::to_cursor(&place))}))
+}
+
+/// Whether a cursor is the place of a message in an index by time.
+pub fn is_place(place: &str) -> bool {
+    keys::id_at_time(place).is_some_and(is_id)
 }
 
 /// The path's message id, if it is one.

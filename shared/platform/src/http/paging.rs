@@ -9,6 +9,8 @@ use uuid::Uuid;
 use super::Request;
 
 const DEFAULT_PAGE: usize = 50;
+/// Bytes of a cursor. DynamoDB refuses a query with a sort key of more than 1,024, and no place is nearly as long.
+const LONGEST_CURSOR: usize = 1_024;
 const LARGEST_PAGE: usize = 100;
 
 pub fn limit(request: &Request, errors: &mut Vec<FieldError>) -> usize {
@@ -25,7 +27,10 @@ pub fn limit(request: &Request, errors: &mut Vec<FieldError>) -> usize {
 /// The place that a cursor stands for, if `is_place` says that it can be one.
 pub fn cursor(request: &Request, errors: &mut Vec<FieldError>, is_place: impl Fn(&str) -> bool) -> Option<String> {
     let text = optional(request, "cursor")?;
-    let decoded = BASE64_URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let bounded = Some(text).filter(|text| text.len() <= LONGEST_CURSOR);
+    let decoded = bounded
+        .and_then(|text| BASE64_URL_SAFE_NO_PAD.decode(text).ok())
+        .and_then(|bytes| String::from_utf8(bytes).ok());
     let place = decoded.filter(|text| is_place(text));
     if place.is_none() {
         errors.push(FieldError::new("cursor", FieldProblem::Malformed, "is not one that a page gave"));
