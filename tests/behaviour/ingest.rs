@@ -5,6 +5,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::ingest::BackfillId;
+use umavez_domain::keys;
+use umavez_platform::ingest::Backfills;
+use umavez_platform::invocation::Invocation;
+use umavez_platform::store::{Found, Write};
 use umavez_tests::{Answer, KEY, World, play};
 
 fn thought(message_id: i64, text: &str) -> Value {
@@ -367,6 +372,52 @@ async fn a_worker_that_is_killed_again_and_again_ends_where_one_that_is_not_does
         let done = job(world, &id).await;
         assert_eq!((&done["state"], &done["counts"]["inserted"]), (&json!("COMPLETED"), &json!(120)), "{done}");
         assert_eq!(entries(world, "EntriesTable").await, 120);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_whose_worker_was_killed_is_taken_up_again_within_two_minutes() {
+    play(async |world| {
+        use umavez_local::faults::{Action, CallFault, Fault};
+        let kill =
+            CallFault { function: Some("backfill-worker".to_owned()), nth: 20, ..CallFault::first(Action::KillAfter) };
+        world.stack.add_fault(Fault::Call(kill)).await.expect("armed");
+        let id = backfill(world, "a", &json!({"source": "telegram", "lines": lines(50)})).await;
+        world.drain().await;
+        assert_eq!(job(world, &id).await["state"], "RUNNING", "somebody has begun it");
+        for _ in 0..2 {
+            world.advance(Duration::from_secs(60)).await;
+            world.tick("Recovery").await;
+        }
+        let done = job(world, &id).await;
+        assert_eq!((&done["state"], &done["counts"]["inserted"]), (&json!("COMPLETED"), &json!(50)), "{done}");
+        // What the one that was killed had in its hands comes back last, and finds it done.
+        world.advance(Duration::from_secs(1_900)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_worked_on_is_not_handed_over_again() {
+    play(async |world| {
+        let id = backfill(world, "a", &json!({"source": "telegram", "lines": lines(1)})).await;
+        world.drain().await;
+        let table = world.stack.output("EntriesTable").expect("a table").to_owned();
+        let key = keys::backfill(&BackfillId::parse(&id).expect("an id"));
+        let backfills = Backfills { store: world.store.clone(), table: table.clone() };
+        // The job of a worker that has renewed its lease since recovery found it.
+        let (now, place) = (world.now(), "000000000000001#x");
+        let write = Write::update(&table, key.clone()).set("state", "RUNNING").set("wake_at", place);
+        let leased = |ms| write.clone().set_number("lease_until", now.plus_ms(ms).millis());
+        let found = Found { key, place: place.to_owned() };
+        let at = Invocation::new("recovery", now, Duration::from_secs(60));
+        world.store.write(&at, leased(1_000)).await.expect("written");
+        assert!(!backfills.wake(&at, &found).await.expect("an answer"), "its worker is alive");
+        world.store.write(&at, leased(0)).await.expect("written");
+        assert!(backfills.wake(&at, &found).await.expect("an answer"), "its lease is over");
+        world.drain().await;
+        assert_eq!(job(world, &id).await["state"], "COMPLETED");
     })
     .await;
 }

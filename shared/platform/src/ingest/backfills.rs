@@ -14,10 +14,13 @@ use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
 use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, WaitingOf, Write, Written, read_row};
 
-/// A worker that is not heard of for this long has lost its job.
-pub const LEASE_MS: i64 = 120_000;
+/// A worker that is not heard of for this long has lost its job: the next run of recovery hands it over again.
+pub const LEASE_MS: i64 = 60_000;
 /// A job that nobody takes on for this long is handed over again; each time later than before.
 const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
+/// A job whose worker was lost before is looked for this much later than its lease ends, doubled each time: one that no worker
+/// survives does not keep them busy.
+const AGAIN_MS: i64 = 60_000;
 /// An upload that does not come is not waited for longer: hours more than a form is good for.
 const UPLOAD_MS: i64 = 8 * 3_600_000;
 /// Lines that came with a request are kept as long as those that are uploaded.
@@ -147,9 +150,14 @@ impl Backfills {
             Taken::NoRow => return Ok(Turn::NoJob),
         };
         // As it is now that nobody else writes to it.
-        match self.get(invocation, id).await? {
-            Some(job) if !job.row.state.is_settled() => Ok(Turn::Mine(held, Box::new(job))),
-            _ => Ok(Turn::NothingToDo),
+        let Some(job) = self.get(invocation, id).await?.filter(|job| !job.row.state.is_settled()) else {
+            return Ok(Turn::NothingToDo);
+        };
+        // From here on it shows as RUNNING, and recovery looks for it when the lease is over.
+        let progress = job.row.progress.clone();
+        match self.checkpoint(invocation, &held, &job, progress, BackfillState::Running).await? {
+            Some(job) => Ok(Turn::Mine(held, Box::new(job))),
+            None => Ok(Turn::NothingToDo),
         }
     }
 
@@ -164,7 +172,9 @@ impl Backfills {
         state: BackfillState,
     ) -> Result<Option<Job>, StoreError> {
         let now = invocation.current();
-        let mut next = Job { row: job.row.at(progress, state, now), ..job.clone() };
+        let has_progress = progress.position != job.row.progress.position;
+        let recoveries = if has_progress { 0 } else { job.recoveries };
+        let mut next = Job { row: job.row.at(progress, state, now), recoveries, ..job.clone() };
         match state {
             // The rest is another invocation's: handed over with what is settled.
             BackfillState::Queued => next.hand_over(now),
@@ -172,7 +182,7 @@ impl Backfills {
             // Taken on: rows without an emission do not wake the relay.
             _ => {
                 next.emit = None;
-                next.waits(now.plus_ms(LEASE_MS + CHECK_AFTER_MS));
+                next.waits(now.plus_ms(LEASE_MS + AGAIN_MS * ((1 << recoveries.min(6)) - 1)));
             }
         }
         self.under_lease(invocation, held, job, next, now).await
@@ -234,7 +244,10 @@ impl Backfills {
                 next.hand_over(invocation.now);
             }
         }
-        self.replace(invocation, next, as_read(&job)).await
+        // Nobody works on it: a worker that has only just renewed its lease goes on.
+        let now = invocation.now.millis();
+        let unleased = Condition::any([Condition::has_not("lease_until"), Condition::at_most("lease_until", now)]);
+        self.replace(invocation, next, Condition::all([as_read(&job), unleased])).await
     }
 
     async fn replace(&self, invocation: &Invocation, mut next: Job, when: Condition) -> Result<bool, StoreError> {
