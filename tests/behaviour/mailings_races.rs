@@ -75,8 +75,11 @@ async fn a_sender_that_was_refused_before_a_resume_does_not_pause_the_mailing_ag
         assert!(mailings.hold(&b, &resumed, why).await.expect("an answer"), "this one was refused after that");
         assert!(!mailings.hold(&b, &resumed, why).await.expect("an answer"), "it is paused by now");
         assert_eq!(mailing(world, id.as_str()).await["paused_for"], "sending_paused");
+        world.stack.clear_faults();
         mailings.order(&b, &id, MailingEvent::Resume).await.expect("an answer");
+        world.drain().await;
         world.advance(Duration::from_secs(3_700)).await;
+        world.tick("Recovery").await;
         assert_eq!(status(world, id.as_str()).await, "COMPLETED");
     })
     .await;

@@ -8,7 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
 use umavez_domain::codes::{Decision, FileProblem, Problem, Reason, RowProblem, SendingHold};
+use umavez_domain::ingest::normalize_email;
 use umavez_domain::mailings::{DUPLICATE, EntryState, MailingState};
 use umavez_domain::outbound::reason_codes;
 use umavez_local::binaries::workspace_root;
@@ -189,6 +191,31 @@ fn the_closed_lists_of_codes_are_the_documented_ones() {
     assert_eq!(listed("mailing states", "/components/schemas/MailingStatus/enum"), mailings);
     let entries: BTreeSet<_> = EntryState::ALL.iter().map(|state| state.as_str().to_owned()).collect();
     assert_eq!(listed("entry states", "/components/schemas/MailingEntryStatus/enum"), entries);
+}
+
+#[test]
+fn an_email_needs_the_fields_that_are_documented() {
+    let described = umavez_tests::contract::description();
+    let item = described.pointer("/components/schemas/EmailItem").expect("an item");
+    let mail = |kind: &str| {
+        json!({"raw_text": "x", "html": "<p>x", "from": "a@b.co", "subject": "s", "metadata": {}, "content_type": kind,
+            "source": {"message_id": "<a@b>"}})
+    };
+    // What one of the two kinds can do without is not required of all mails.
+    let without = |names: &[&str]| {
+        ["newsletter", "correspondence_thread"].into_iter().any(|kind| {
+            let mut body = mail(kind).as_object().expect("an object").clone();
+            names.iter().for_each(|name| drop(body.remove(*name)));
+            normalize_email(&body).is_ok()
+        })
+    };
+    let known: BTreeSet<_> = mail("newsletter").as_object().expect("an object").keys().cloned().collect();
+    let documented = item["properties"].as_object().expect("properties").keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(known, documented);
+    let required: Vec<_> = known.iter().filter(|name| !without(&[name.as_str()])).collect();
+    assert_eq!(json!(required), item["required"]);
+    assert_eq!(item["anyOf"], json!([{"required": ["raw_text"]}, {"required": ["html"]}]));
+    assert!(!without(&["raw_text", "html"]));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
-    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState,
-    Prepared, SUB_BATCH, next_of_entry,
+    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, Prepared,
+    SUB_BATCH, next_of_entry,
 };
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;

@@ -79,7 +79,11 @@ fn read_text(fields: &mut Fields<'_>) -> Option<String> {
     if text.is_empty() {
         fields.refuse("html", FieldProblem::Missing, "has no text that can be seen");
     } else if text.len() > LONGEST_EMAIL_TEXT {
-        fields.refuse("html", FieldProblem::OutOfRange, format!("must not have more than {LONGEST_EMAIL_TEXT} bytes of text"));
+        fields.refuse(
+            "html",
+            FieldProblem::OutOfRange,
+            format!("must not have more than {LONGEST_EMAIL_TEXT} bytes of text"),
+        );
     }
     Some(text).filter(|_| !fields.refused("html"))
 }

@@ -37,16 +37,23 @@ mod tests {
 
     #[test]
     fn what_cannot_be_decoded_stays() {
-        for header in
-            ["=?x-unknown?q?Ol=E1?=", "=?utf-8?x?abc?=", "=?utf-8?b?a", "a =? b", "1 =? 2 ?= 3", "Olá =?utf-8?q?x?=", ""]
-        {
+        for header in [
+            "=?x-unknown?q?Ol=E1?=",
+            "=?utf-8?x?abc?=",
+            "=?utf-8?b?a",
+            "a =? b",
+            "1 =? 2 ?= 3",
+            "Olá =?utf-8?q?x?=",
+            "",
+        ] {
             assert_eq!(decode_words(header), header);
         }
     }
 
     #[test]
     fn random_headers_never_panic_and_do_not_grow_beyond_what_utf_8_makes_of_latin_1() {
-        let parts = ["=?", "?=", "?", "utf-8", "iso-8859-1", "q", "b", "=C3", "=E9", "T2zD", "_", " ", "\r\n", "á", "\u{0}"];
+        let parts =
+            ["=?", "?=", "?", "utf-8", "iso-8859-1", "q", "b", "=C3", "=E9", "T2zD", "_", " ", "\r\n", "á", "\u{0}"];
         let mut dice = fastrand::Rng::with_seed(47);
         for _ in 0..20_000 {
             let text: String = (0..dice.usize(0..12)).map(|_| parts[dice.usize(0..parts.len())]).collect();

@@ -8,8 +8,7 @@ use html5gum::{Token, Tokenizer};
 /// What nobody reads.
 const UNSEEN: [&str; 4] = ["script", "style", "template", "title"];
 /// What begins and ends with a blank line.
-const PARAGRAPHS: [&str; 13] =
-    ["blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "ul"];
+const PARAGRAPHS: [&str; 13] = ["blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "ul"];
 /// What begins and ends with a line.
 const LINES: [&str; 17] = [
     "address", "article", "aside", "body", "br", "center", "dd", "div", "dt", "footer", "form", "header", "li", "main",
@@ -120,8 +119,10 @@ mod tests {
 
     #[test]
     fn random_html_never_panics_and_is_not_much_longer_as_text() {
-        let parts =
-            ["<", ">", "</", "p", "div", "<p>", "</p>", "<style>", "</style>", "<!--", "-->", "&amp;", "&nGt;", "é", " ", "\n"];
+        let parts = [
+            "<", ">", "</", "p", "div", "<p>", "</p>", "<style>", "</style>", "<!--", "-->", "&amp;", "&nGt;", "é",
+            " ", "\n",
+        ];
         let mut dice = fastrand::Rng::with_seed(53);
         for _ in 0..20_000 {
             let html: String = (0..dice.usize(0..12)).map(|_| parts[dice.usize(0..parts.len())]).collect();

@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn an_entry_whose_sender_is_held_can_be_sent_as_soon_as_its_mailing_goes_on() {
-        let verdict = settle_entry(&entry(EntryState::Sending), Outcome::Held { why: SendingHold::NotAuthorized }, NOW, 0);
+        let verdict =
+            settle_entry(&entry(EntryState::Sending), Outcome::Held { why: SendingHold::NotAuthorized }, NOW, 0);
         assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code: "not_authorized", not_before: NOW });
     }
 

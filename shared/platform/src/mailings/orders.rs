@@ -53,12 +53,7 @@ impl Mailings {
 
     /// Pauses a mailing because SES holds back what it sends. `seen` is the mailing as it was when its sender was refused: if
     /// a person has paused or resumed it since, it stays as it is. Returns whether this call paused it.
-    pub async fn hold(
-        &self,
-        invocation: &Invocation,
-        seen: &MailingRow,
-        why: SendingHold,
-    ) -> Result<bool, StoreError> {
+    pub async fn hold(&self, invocation: &Invocation, seen: &MailingRow, why: SendingHold) -> Result<bool, StoreError> {
         let run_of = |row: &MailingRow| row.run.map(|run| run.since);
         let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
         let pause = MailingEvent::Pause;
