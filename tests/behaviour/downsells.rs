@@ -77,6 +77,14 @@ pub async fn pays(world: &World, transaction: &str) -> Answer {
     answer
 }
 
+/// The answer to a payment or an expiry whose contact is known: canceled, in flight, already sent and passed on.
+pub fn withdrawn(charge: &str, [canceled, in_flight, already_sent, passed_on]: [u32; 4]) -> Value {
+    json!({
+        "ok": true, "charge": charge, "canceled": canceled, "in_flight": in_flight, "already_sent": already_sent,
+        "passed_on": passed_on, "differs": [], "owner_known": true,
+    })
+}
+
 pub async fn seconds(world: &World, seconds: u64) {
     world.advance(Duration::from_secs(seconds)).await;
 }
@@ -172,7 +180,7 @@ async fn a_payment_cancels_what_is_pending_and_nothing_is_sent() {
         starts(world, CHAT, 1).await;
         charged(world, "tx-1").await;
         let told = pays(world, "tx-1").await;
-        let expected = json!({"ok": true, "charge": "paid", "canceled": 2, "in_flight": 0, "already_sent": 0});
+        let expected = withdrawn("paid", [2, 0, 0, 0]);
         assert_eq!(told.body, expected);
         assert_eq!(pays(world, "tx-1").await.body, expected, "told again, the same is answered");
         seconds(world, 40 * 60).await;
@@ -200,9 +208,7 @@ async fn what_had_left_before_is_told_also_if_its_downsell_was_offered_again() {
         charged(world, "tx-2").await;
         seconds(world, 65).await;
         charged(world, "tx-3").await;
-        let told = |charge: &str, canceled: u32, already_sent: u32| {
-            json!({"ok": true, "charge": charge, "canceled": canceled, "in_flight": 0, "already_sent": already_sent})
-        };
+        let told = |charge: &str, canceled: u32, already_sent: u32| withdrawn(charge, [canceled, 0, already_sent, 0]);
         let expiry = |transaction: &str| json!({"transaction_id": transaction});
         assert_eq!(gateway(world, "pix-expired", &expiry("tx-1")).await.body, told("expired", 0, 1), "joined and sent");
         assert_eq!(gateway(world, "pix-expired", &expiry("tx-2")).await.body, told("expired", 0, 1), "made and sent");
@@ -350,8 +356,9 @@ async fn a_pending_start_gains_the_charge_and_goes_with_it() {
         assert_eq!((&joined["trigger"], &joined["transaction_id"]), (&json!("pix"), &json!("tx-1")));
         charged(world, "tx-2").await;
         let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-        let expected = json!({"ok": true, "charge": "expired", "canceled": 1, "in_flight": 0, "already_sent": 0});
-        assert_eq!(told.body, expected);
+        assert_eq!(told.body, withdrawn("expired", [0, 0, 0, 1]), "it goes to the second charge");
+        let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-2"})).await;
+        assert_eq!(told.body, withdrawn("expired", [1, 0, 0, 0]));
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("expired")));
         assert_eq!(world.events("[DOWNSELL][CANCEL][EXPIRED]").len(), 1);

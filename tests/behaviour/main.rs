@@ -8,6 +8,7 @@ mod conversations_recalls;
 mod dead_letters;
 mod downsells;
 mod downsells_admin;
+mod downsells_payments;
 mod faults;
 mod first_use;
 mod http;

@@ -57,7 +57,7 @@ impl Deps {
             limiter: Limiter { store, table: messages.table.clone() },
             messages,
             rates,
-            senders: Senders::new(aws.secretsmanager(), config::required("SENDERS_SECRET")?),
+            senders: Senders::from_env(&aws)?,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
             policies,
             visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,

@@ -18,7 +18,7 @@ use umavez_platform::outbound::Way;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
-use crate::send::{AROUND_CALL, MARGIN_MS, OUTCOME_TRIES, Step, credential_of};
+use crate::send::{AROUND_CALL, MARGIN_MS, OUTCOME_TRIES, Step, credential_of, sender_unknown};
 use crate::tokens::{self, Lane};
 
 /// Races with other writers are looked at again this often.
@@ -70,8 +70,8 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     }
     let board = deps.boards.of(invocation, &offer.bot).await?;
     // Looked at before the token, so that none is wasted; and again in the claim, where it counts.
-    if let Gate::Closed(why) = gate(&board, seen, invocation.current()) {
-        return end(deps, invocation, seen, why).await;
+    if let Some(round) = closed(deps, invocation, &board, seen).await? {
+        return Ok(round);
     }
     let (Some(bot), Some(downsell)) = (&board.bot, board.downsells.get(&offer.downsell_id)) else {
         return end(deps, invocation, seen, End::Canceled(Why::Deleted)).await;
@@ -97,8 +97,8 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     if offer.not_after < now {
         return end(deps, invocation, seen, End::Expired).await;
     }
-    if let Gate::Closed(why) = gate(&board, seen, now) {
-        return end(deps, invocation, seen, why).await;
+    if let Some(round) = closed(deps, invocation, &board, seen).await? {
+        return Ok(round);
     }
     let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     let deadline = now.plus_ms(timeout_ms + MARGIN_MS);
@@ -118,9 +118,19 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     finish(deps, invocation, &claimed, outcome, &bot.token_ref).await.map(|done| Round::Over(Step::Done(done)))
 }
 
-fn gate(board: &Board, seen: &Seen, now: Timestamp) -> Gate {
-    let downsell = board.downsells.get(&seen.offer.downsell_id);
-    seen.offer.gate(board.bot.as_ref(), downsell, seen.charges.as_ref(), now)
+/// Ends an offer that may not leave, or passes it on to another charge. Nothing if the gate is open.
+async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen) -> Result<Option<Round>, StoreError> {
+    let (offer, charges) = (&seen.offer, seen.charges.as_ref());
+    let downsell = board.downsells.get(&offer.downsell_id);
+    match offer.gate(board.bot.as_ref(), downsell, charges, invocation.current()) {
+        Gate::Open => Ok(None),
+        Gate::Closed(why) => end(deps, invocation, seen, why).await.map(Some),
+        Gate::PassedOn(after) => {
+            // Passed on or changed by another: either way it is decided again on what is stored then.
+            deps.boards.downsells.pass_on(invocation, offer, charges, &after).await?;
+            Ok(Some(Round::Again))
+        }
+    }
 }
 
 fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
@@ -137,7 +147,7 @@ async fn attempt_once(
     credential: Option<&str>,
     deadline: Timestamp,
 ) -> Outcome {
-    let Some(credential) = credential else { return Outcome::Transient { code: code::SENDER_UNKNOWN } };
+    let Some(credential) = credential else { return sender_unknown() };
     let left_ms = deadline.millis() - MARGIN_MS / 2 - invocation.current().millis();
     let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(invocation.time_left());
     if left < Duration::from_secs(1) || offer.not_after < invocation.current() {

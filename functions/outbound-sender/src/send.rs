@@ -135,6 +135,12 @@ pub async fn credential_of(
     })
 }
 
+/// The outcome where the sender has no credential: it may be given one before the next try. An alarm watches the metric.
+pub fn sender_unknown() -> Outcome {
+    metrics::counter!("SenderUnknown").increment(1);
+    Outcome::Transient { code: code::SENDER_UNKNOWN }
+}
+
 /// The one call of the attempt, unless the claim took so long that it could not end before its deadline.
 async fn attempt_once(
     deps: &Deps,
@@ -145,7 +151,7 @@ async fn attempt_once(
     attempt: u32,
     deadline: Timestamp,
 ) -> Outcome {
-    let Some(credential) = credential else { return Outcome::Transient { code: code::SENDER_UNKNOWN } };
+    let Some(credential) = credential else { return sender_unknown() };
     let left_ms = deadline.millis() - MARGIN_MS / 2 - invocation.current().millis();
     let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(invocation.time_left());
     if left < Duration::from_secs(1) || row.is_late(invocation.current()) {

@@ -1,11 +1,12 @@
-//! `POST /api/payment/webhook/…`: what a payment gateway tells, signed; or whoever has a key for it. What it says is written
-//! before it is answered, and the answer says what became of it.
+//! `POST /api/payment/webhook/…`: what a payment gateway says, signed; or a caller with a key for it. What it says is written
+//! before it is answered, and the answer says what came of it. Fields that are not read are ignored.
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
 use umavez_domain::codes::{Event, Problem as Code};
 use umavez_domain::downsells::bots::BotRow;
-use umavez_domain::downsells::webhook::{Expiry, PaymentEvent};
+use umavez_domain::downsells::views::Withdrawn;
+use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::api_keys;
 use umavez_platform::downsells::{Charged, tell};
@@ -21,7 +22,7 @@ const DEFAULT_GATEWAY: &str = "default";
 
 pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     admit(deps, invocation, request).await?;
-    let event = PaymentEvent::read_created(&request.object()?, invocation.now).map_err(Problem::invalid)?;
+    let event = ChargeCreated::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     let bot = known_bot(deps, invocation, &event).await?;
     let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
     match deps.downsells.charged(invocation, &bot, &event, correlation_id).await? {
@@ -38,23 +39,33 @@ pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) ->
 
 pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     admit(deps, invocation, request).await?;
-    let event = PaymentEvent::read_approved(&request.object()?, invocation.now).map_err(Problem::invalid)?;
-    known_bot(deps, invocation, &event).await?;
-    let withdrawn = deps.downsells.paid(invocation, &event).await?.ok_or_else(anothers)?;
-    let mut answer = json!(withdrawn);
-    answer["ok"] = json!(true);
-    let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
-    told(invocation, "payment_approved", correlation_id, &answer)
+    let event = ChargeEnded::read(&request.object()?).map_err(Problem::invalid)?;
+    let withdrawn = deps.downsells.paid(invocation, &event).await?;
+    if !withdrawn.owner_known {
+        let owner_unknown = Event::PaymentOwnerUnknown.as_str();
+        tracing::warn!(event = owner_unknown, request_id = invocation.request_id);
+    }
+    ended(invocation, "payment_approved", &event, &withdrawn)
 }
 
 pub async fn expired(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     admit(deps, invocation, request).await?;
-    let expiry = Expiry::read(&request.object()?).map_err(Problem::invalid)?;
-    let withdrawn = deps.downsells.expired(invocation, &expiry).await?;
+    let event = ChargeEnded::read(&request.object()?).map_err(Problem::invalid)?;
+    let withdrawn = deps.downsells.expired(invocation, &event).await?;
+    ended(invocation, "pix_expired", &event, &withdrawn)
+}
+
+fn ended(invocation: &Invocation, what: &str, event: &ChargeEnded, withdrawn: &Withdrawn) -> Result<Answer, Problem> {
+    if !withdrawn.differs.is_empty() {
+        // Names of fields; their values are about persons.
+        let fields: Vec<_> = withdrawn.differs.iter().copied().map(OwnerField::as_str).collect();
+        let (differs, fields) = (Event::PaymentOwnerDiffers.as_str(), fields.join(","));
+        tracing::warn!(event = differs, what, fields, request_id = invocation.request_id);
+    }
     let mut answer = json!(withdrawn);
     answer["ok"] = json!(true);
-    let correlation_id = expiry.correlation_id.as_deref().unwrap_or(&invocation.request_id);
-    told(invocation, "pix_expired", correlation_id, &answer)
+    let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
+    told(invocation, what, correlation_id, &answer)
 }
 
 fn told(invocation: &Invocation, what: &str, correlation_id: &str, answer: &Value) -> Result<Answer, Problem> {
@@ -106,7 +117,7 @@ fn refused(invocation: &Invocation) {
     metrics::counter!("WebhooksRefused", "Channel" => CHANNEL).increment(1);
 }
 
-async fn known_bot(deps: &Deps, invocation: &Invocation, event: &PaymentEvent) -> Result<BotRow, Problem> {
+async fn known_bot(deps: &Deps, invocation: &Invocation, event: &ChargeCreated) -> Result<BotRow, Problem> {
     let bot = deps.downsells.bot(invocation, &event.bot).await?;
     let detail = "there is no such bot; make it with POST /api/admin/bots";
     bot.ok_or_else(|| Problem::not_found(detail))

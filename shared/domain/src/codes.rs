@@ -191,11 +191,17 @@ codes! {
         DownsellCancelPaid = "[DOWNSELL][CANCEL][PAID]",
         DownsellCancelExpired = "[DOWNSELL][CANCEL][EXPIRED]",
         DownsellCancelOther = "[DOWNSELL][CANCEL][OTHER]",
+        /// Its charge expired, and it is the offer of the contact's newest unpaid charge now.
+        DownsellPassedOn = "[DOWNSELL][PASSED_ON]",
         /// Its own `not_after` passed.
         DownsellExpired = "[DOWNSELL][EXPIRED]",
         DownsellRecovered = "[DOWNSELL][RECOVERED]",
         /// What a payment gateway told, and what became of it.
         PaymentWebhook = "PAYMENT_WEBHOOK",
+        /// A payment or an expiry names another owner than the stored transaction has; the stored one counted.
+        PaymentOwnerDiffers = "PAYMENT_OWNER_DIFFERS",
+        /// A payment was stored whose contact is not known yet.
+        PaymentOwnerUnknown = "PAYMENT_OWNER_UNKNOWN",
         /// A request to a webhook that did not prove where it came from.
         WebhookRefused = "WEBHOOK_REFUSED",
     }

@@ -29,13 +29,20 @@ impl FieldError {
 #[derive(Debug)]
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
+    /// Whether fields that are not read are ignored.
+    open: bool,
     known: Vec<&'static str>,
     errors: Vec<FieldError>,
 }
 
 impl<'a> Fields<'a> {
     pub fn of(object: &'a Map<String, Value>) -> Self {
-        Self { object, known: Vec::new(), errors: Vec::new() }
+        Self { object, open: false, known: Vec::new(), errors: Vec::new() }
+    }
+
+    /// A reader over what others say in their own form: fields that are not read are ignored.
+    pub fn open(object: &'a Map<String, Value>) -> Self {
+        Self { open: true, ..Self::of(object) }
     }
 
     /// The field as it is, for what no other getter reads. A JSON null is an absent field.
@@ -152,9 +159,10 @@ impl<'a> Fields<'a> {
         self.errors.iter().any(|error| error.field == field)
     }
 
-    /// `value` if nothing was refused; a field that nobody asked for is refused here.
+    /// Returns `value` if nothing was refused. A field that was not read is refused here, unless the reader is open.
     pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Vec<FieldError>> {
-        let unknown = self.object.keys().filter(|name| !self.known.contains(&name.as_str())).take(MOST_UNKNOWN);
+        let most = if self.open { 0 } else { MOST_UNKNOWN };
+        let unknown = self.object.keys().filter(|name| !self.known.contains(&name.as_str())).take(most);
         for name in unknown {
             let name: String = name.chars().take(LONGEST_NAME).collect();
             self.errors.push(FieldError::new(name, FieldProblem::Unknown, "is not a field of this request"));
@@ -209,6 +217,17 @@ mod tests {
                 ("more", FieldProblem::Unknown),
             ]
         );
+    }
+
+    #[test]
+    fn an_open_reader_ignores_what_it_does_not_read() {
+        let body = json!({"name": "x", "more": 1, "flag": "yes"});
+        let mut fields = Fields::open(object(&body));
+        let name = fields.text("name");
+        assert_eq!(fields.finish(name), Ok("x"));
+        let mut fields = Fields::open(object(&body));
+        fields.optional_bool("flag");
+        assert_eq!(fields.finish(Some(())).expect_err("what is read must fit")[0].field, "flag");
     }
 
     #[test]

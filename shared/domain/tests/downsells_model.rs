@@ -6,6 +6,9 @@
 //! versions are as they were read. Where the product writes one row and on a refusal decides again on the row that won
 //! (outcomes, cancels, recalls), that is one step here: nothing but the row as it stands at the commit decides. What hands an
 //! offer to a sender is left open: whoever is free may take whatever is due.
+//!
+//! A contact has two charges. The second one is open from the beginning, is not there at all, or is made on the way while the
+//! first expires: then the offer of the first must not be lost to it.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,10 +18,10 @@ use std::sync::Arc;
 use serde_json::json;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use umavez_domain::downsells::bots::BotRow;
-use umavez_domain::downsells::charges::{self, Charge, Told};
+use umavez_domain::downsells::charges::{self, Charge, OpenCharge, Told};
 use umavez_domain::downsells::{
     Asked, Cancel, ChargeStatus, ChargesRow, Contact, Delivery, DownsellRow, End, Gate, Learned, NewDownsell, OfferRow,
-    Plan, Recalled, SlotRow, Status, Step, TransactionRow, Trigger, Why, plan,
+    Outdated, Plan, Recalled, SlotRow, Status, Step, TransactionRow, Trigger, Why, plan,
 };
 use umavez_domain::outbound::{Next, Outcome, Progress, State, UnknownPolicy, Verdict, code, next, settle};
 use umavez_domain::time::Timestamp;
@@ -30,8 +33,9 @@ const KEEP_DAYS: i64 = 90;
 const MOMENT_MS: i64 = 60_000;
 /// The first at which no charge is open any more.
 const CHARGES_END: u8 = 3;
-/// The offer of the /start, that of the charge, and that of the charge for the downsell of the /start.
-const PLACES: usize = 3;
+/// The offer of the /start, that of the charge, that of the charge for the downsell of the /start, and that of the second
+/// charge.
+const PLACES: usize = 4;
 
 /// A row as it stands or was read. Its hash is taken once: it is looked at in thousands of states.
 struct Row<T>(Arc<(T, u64)>);
@@ -173,6 +177,7 @@ struct Counted {
     canceled: Places,
     in_flight: Places,
     sent: Places,
+    passed_on: Places,
 }
 
 /// One telling of a payment or of an expiry.
@@ -195,7 +200,7 @@ enum Teller {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Looker {
     Idle,
-    Seen { charges: Row<ChargesRow>, paid: Places, expired: Places },
+    Seen { charges: Row<ChargesRow>, outdated: Places },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -210,7 +215,7 @@ enum Asker {
 struct View {
     now: u8,
     charges: Row<ChargesRow>,
-    /// The first transaction. The second has been open all along.
+    /// The first transaction. Nothing but the making of the second is told of it.
     transaction: Option<Row<TransactionRow>>,
     offers: [Option<Row<OfferRow>>; PLACES],
     /// Of each downsell: which offer, whether it is pending, and the version.
@@ -281,6 +286,21 @@ enum Flaw {
     LoserKeepsCharges,
     /// A repeated payment counts the offers of a contact that was read before its transaction.
     ContactBeforeTransaction,
+    /// An offer whose charge expired ends, whatever else is unpaid.
+    ExpiryEndsOffers,
+    /// Recovery does not check that the charges are as they were read.
+    LookIgnoresCharges,
+    /// A charge that found an offer pending does not check that it still is.
+    TriggerIgnoresSlot,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Second {
+    /// Open from the beginning.
+    Open,
+    None,
+    /// Made on the way, in place of the first, which is open already and expires at the first moment.
+    Made,
 }
 
 #[derive(Debug)]
@@ -290,6 +310,7 @@ struct Small {
     expiries: usize,
     /// Whether the offers are made on the way, or stand at the beginning.
     triggers: bool,
+    second: Second,
     /// The last moment that the world has.
     last: u8,
     deliveries: u8,
@@ -317,10 +338,12 @@ fn downsell(id: u64, after_start: bool, after_pix: bool) -> DownsellRow {
 }
 
 const CHARGE: Charge<'static> = Charge { bot: BOT, telegram_id: PERSON, transaction_id: "t1" };
+const SECOND: Charge<'static> = Charge { transaction_id: "t2", ..CHARGE };
 
 fn place_of(offer: &OfferRow) -> usize {
     match (offer.downsell_id, offer.event_id.contains(":start:")) {
         (1, true) => 0,
+        (2, _) if offer.event_id.ends_with(":t2") => 3,
         (2, _) => 1,
         _ => 2,
     }
@@ -333,6 +356,7 @@ impl Small {
             payments: 1,
             expiries: 0,
             triggers: false,
+            second: Second::Open,
             last: 1,
             deliveries: 2,
             looks: 0,
@@ -349,17 +373,37 @@ impl Small {
         Self { triggers: true, downsells: [downsell(1, true, true), downsell(2, false, true)], last: 0, ..Self::new() }
     }
 
+    /// The second charge is made while the first, which has an offer, expires.
+    fn with_second_charge() -> Self {
+        let downsells = [downsell(1, false, false), downsell(2, false, true)];
+        Self { second: Second::Made, payments: 0, downsells, ..Self::new() }
+    }
+
+    /// When the first charge can no longer be paid.
+    fn first_ends(&self) -> u8 {
+        if self.second == Second::Made { 1 } else { CHARGES_END }
+    }
+
+    /// The charge that is made on the way, if one is.
+    fn made(&self) -> Charge<'static> {
+        if self.second == Second::Made { SECOND } else { CHARGE }
+    }
+
+    fn downsell_of(&self, offer: &OfferRow) -> Option<&DownsellRow> {
+        self.downsells.iter().find(|downsell| downsell.id == offer.downsell_id)
+    }
+
     fn has(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
     }
 
     /// What a trigger comes to, on the contact as it was read.
-    fn plan(&self, view: &View, trigger: Trigger) -> Plan {
+    fn plan(&self, view: &View, trigger: Trigger, of: &Charge<'_>) -> Plan {
         let asked = Asked {
             bot: BOT,
             telegram_id: PERSON,
             trigger,
-            source: if trigger == Trigger::Pix { "t1" } else { "5001" },
+            source: if trigger == Trigger::Pix { of.transaction_id } else { "5001" },
             at: at(0),
             correlation_id: "",
             meta: None,
@@ -370,16 +414,11 @@ impl Small {
 }
 
 impl View {
-    /// A contact with one open charge of which nobody tells any more.
+    /// A contact without a charge.
     fn new() -> Self {
-        let none = ChargesRow::none(BOT, PERSON, at(0));
-        let second = Charge { transaction_id: "t2", ..CHARGE };
-        let Told::New { charges, .. } = charges::created(&none, None, &second, at(CHARGES_END), at(0)) else {
-            unreachable!("nothing was known of it");
-        };
         Self {
             now: 0,
-            charges: bare_charges(*charges),
+            charges: bare_charges(ChargesRow::none(BOT, PERSON, at(0))),
             transaction: None,
             offers: [const { None }; PLACES],
             slots: [None; 2],
@@ -415,12 +454,14 @@ impl View {
     }
 
     /// A charge is made, with all that follows from it; nothing if it is over before it was known.
-    fn with_charge(&self) -> Option<Self> {
-        let known = self.transaction.as_deref();
-        match charges::created(&self.charges, known, &CHARGE, at(CHARGES_END), self.time()) {
+    fn with_charge(&self, of: &Charge<'_>, ends: u8) -> Option<Self> {
+        let is_first = of.transaction_id == CHARGE.transaction_id;
+        let known = self.transaction.as_deref().filter(|_| is_first);
+        let open = OpenCharge { made_at: self.time().millis(), until: at(ends).millis() };
+        match charges::created(&self.charges, known, of, open, self.time()) {
             Told::New { charges, transaction } => Some(Self {
                 charges: bare_charges(*charges),
-                transaction: Some(bare_transaction(*transaction)),
+                transaction: if is_first { Some(bare_transaction(*transaction)) } else { self.transaction.clone() },
                 ..self.clone()
             }),
             _ => None,
@@ -443,21 +484,25 @@ impl View {
                     self.slots[offer.downsell_id as usize - 1] = Some((place, true, slot.version));
                     self.offers[place] = Some(bare_offer(*offer));
                 }
-                Step::Refuse(_) => {}
+                Step::Refuse { .. } => {}
                 Step::Join { after, .. } => self.put(*after),
             }
         }
     }
 
     /// Whether everything that a plan rests on is as it was read.
-    fn still_holds(&self, read: &Self, plan: &Plan) -> bool {
+    fn still_holds(&self, model: &Small, read: &Self, plan: &Plan) -> bool {
         let same = |place: usize| self.offers[place] == read.offers[place];
         let holds = |step: &Step| match step {
             Step::Schedule { offer, stale, .. } => {
                 let slot = offer.downsell_id as usize - 1;
                 self.slots[slot] == read.slots[slot] && stale.as_ref().is_none_or(|stale| same(place_of(&stale.0)))
             }
-            Step::Refuse(_) => true,
+            Step::Refuse { pending: Some(slot), .. } if !model.has(Flaw::TriggerIgnoresSlot) => {
+                let slot = slot.downsell_id as usize - 1;
+                self.slots[slot] == read.slots[slot]
+            }
+            Step::Refuse { .. } => true,
             Step::Join { before, .. } => same(place_of(before)),
         };
         self.charges.version == read.charges.version && plan.steps.iter().all(holds)
@@ -504,10 +549,19 @@ impl World {
             Next::Expire => return self.end(model, n, (place, &offer, charges), End::Expired),
             Next::Claim { attempt } => attempt,
         };
-        let downsell = model.downsells.iter().find(|downsell| downsell.id == offer.downsell_id);
-        match offer.gate(Some(&model.bot), downsell, Some(&charges), self.now()) {
+        match offer.gate(Some(&model.bot), model.downsell_of(&offer), Some(&charges), self.now()) {
             Gate::Closed(end) => self.end(model, n, (place, &offer, charges), end),
             Gate::Open => self.claim(model, n, (place, &offer, charges), attempt),
+            Gate::PassedOn(_) if model.has(Flaw::ExpiryEndsOffers) => {
+                self.end(model, n, (place, &offer, charges), End::Canceled(Why::Expired));
+            }
+            Gate::PassedOn(after) => {
+                let as_read = self.view.offer(place).version == offer.version;
+                if as_read && self.view.charges.version == charges.version {
+                    self.write(place, *after);
+                }
+                self.senders[n] = self.read(place);
+            }
         }
     }
 
@@ -545,8 +599,10 @@ impl World {
     }
 
     fn end(&mut self, model: &Small, n: usize, (place, offer, charges): (usize, &OfferRow, Row<ChargesRow>), end: End) {
+        let keeps = model.has(Flaw::LoserKeepsCharges);
+        let as_read = keeps || !end.rests_on_charges() || self.view.charges.version == charges.version;
         match offer.ended(end, self.now(), KEEP_DAYS) {
-            Some(after) if self.view.offer(place).version == offer.version => self.write(place, after),
+            Some(after) if as_read && self.view.offer(place).version == offer.version => self.write(place, after),
             Some(_) => self.lost(model, n, place, charges),
             None => {}
         }
@@ -562,7 +618,7 @@ impl World {
     fn call(&mut self, model: &Small, n: usize, answer: Answer) {
         let Sender::Claimed { place, offer } = self.senders[n].clone() else { return };
         let outdated = offer.pay_epoch < self.view.charges.pay_epoch;
-        let concerned = [outdated, offer.trigger == Trigger::Pix];
+        let concerned = [outdated, offer.transaction_id.as_deref() == Some(CHARGE.transaction_id)];
         let unsaid =
             |(answers, concerned): (&Option<Places>, bool)| concerned && answers.is_some_and(|said| !said.has(place));
         self.broken.sent_after_answer |= self.may_leave.iter().zip(concerned).any(unsaid);
@@ -590,20 +646,41 @@ impl World {
         }
     }
 
-    /// How the offers stand that a telling concerns, on the contact as it is read. What is still queued is ended one by one.
+    /// How the offers stand that a telling concerns, on the contact as it is read. What is still queued is ended or passed on
+    /// one by one.
     fn count(&self, teller: usize) -> Counted {
         let concerns = |offer: &OfferRow| match why(teller) {
             Why::Paid => offer.pay_epoch == 0,
-            _ => offer.trigger == Trigger::Pix,
+            _ => offer.was_of(CHARGE.transaction_id),
         };
         let mut counted = Counted::default();
         for (place, offer) in self.view.all().filter(|(_, offer)| concerns(offer)) {
-            match offer.cancel(why(teller), self.now(), KEEP_DAYS) {
-                Cancel::Now(_) => counted.to_end = counted.to_end.with(place),
-                _ => counted.add(place, offer, why(teller)),
+            let to_end = match why(teller) {
+                Why::Paid => matches!(offer.cancel(Why::Paid, self.now(), KEEP_DAYS), Cancel::Now(_)),
+                _ => offer.is_queued() && offer.outdated(Some(&self.view.charges), self.now()).is_some(),
+            };
+            match to_end {
+                true => counted.to_end = counted.to_end.with(place),
+                false => counted.add(place, offer, why(teller)),
             }
         }
         counted
+    }
+
+    /// What follows for an offer from charges: it ends, or is passed on.
+    fn follow(&mut self, model: &Small, place: usize, charges: &ChargesRow) {
+        let (offer, now) = (self.view.offer(place).clone(), self.now());
+        let after = match offer.follow_charges(Some(charges), model.downsell_of(&offer), now) {
+            Some(Outdated::PassedOn(_)) if model.has(Flaw::ExpiryEndsOffers) => {
+                offer.ended(End::Canceled(Why::Expired), now, KEEP_DAYS)
+            }
+            Some(Outdated::PassedOn(after)) => Some(*after),
+            Some(Outdated::Ends(end)) => offer.ended(end, now, KEEP_DAYS),
+            None => None,
+        };
+        if let Some(after) = after {
+            self.write(place, after);
+        }
     }
 
     fn cancel(&mut self, place: usize, why: Why) {
@@ -650,10 +727,13 @@ impl World {
         });
     }
 
-    fn teller_ends(&mut self, n: usize) {
+    fn teller_ends(&mut self, model: &Small, n: usize) {
         let Some(Teller::Ends(mut counted)) = self.tellers[n].take() else { return };
         if let Some(place) = counted.to_end.first() {
-            self.cancel(place, why(n));
+            match why(n) {
+                Why::Paid => self.cancel(place, Why::Paid),
+                _ => self.follow(model, place, &self.view.charges.clone()),
+            }
             counted.to_end = counted.to_end.without(place);
             counted.add(place, self.view.offer(place), why(n));
         }
@@ -671,35 +751,29 @@ impl World {
         self.told.canceled.0 |= counted.canceled.0;
         self.told.in_flight.0 |= counted.in_flight.0;
         self.told.sent.0 |= counted.sent.0;
+        self.told.passed_on.0 |= counted.passed_on.0;
         Teller::Answered
     }
 
     fn look(&mut self) {
         let (charges, now) = (self.view.charges.clone(), self.now());
-        let outdated = |why: Why| {
-            let queued = self.view.all().filter(|(_, offer)| offer.is_queued());
-            let of_it = queued.filter(|(_, offer)| offer.outdated(Some(&charges), now) == Some(End::Canceled(why)));
-            of_it.fold(Places::default(), |places, (place, _)| places.with(place))
-        };
-        let (paid, expired) = (outdated(Why::Paid), outdated(Why::Expired));
-        self.looker = Looker::Seen { charges, paid, expired };
+        let queued = self.view.all().filter(|(_, offer)| offer.is_queued());
+        let outdated = queued.filter(|(_, offer)| offer.outdated(Some(&charges), now).is_some());
+        let outdated = outdated.fold(Places::default(), |places, (place, _)| places.with(place));
+        self.looker = Looker::Seen { charges, outdated };
     }
 
-    fn look_ends(&mut self) {
-        let Looker::Seen { charges, paid, expired } = std::mem::replace(&mut self.looker, Looker::Idle) else { return };
-        match (paid.first(), expired.first()) {
-            (Some(place), _) => {
-                self.cancel(place, Why::Paid);
-                self.looker = Looker::Seen { charges, paid: paid.without(place), expired };
+    /// One write of recovery. It gives up if the charges have changed since they were read.
+    fn look_ends(&mut self, model: &Small) {
+        let Looker::Seen { charges, outdated } = std::mem::replace(&mut self.looker, Looker::Idle) else { return };
+        let as_read = charges.version == self.view.charges.version;
+        match outdated.first() {
+            Some(place) if as_read || model.has(Flaw::LookIgnoresCharges) => {
+                self.follow(model, place, &charges);
+                self.looker = Looker::Seen { charges, outdated: outdated.without(place) };
             }
-            (None, Some(place)) => {
-                self.cancel(place, Why::Expired);
-                self.looker = Looker::Seen { charges, paid, expired: expired.without(place) };
-            }
-            (None, None) if charges.version == self.view.charges.version => {
-                self.view.charges = bare_charges(charges.looked_after(self.now()));
-            }
-            (None, None) => {}
+            None if as_read => self.view.charges = bare_charges(charges.looked_after(self.now())),
+            _ => {}
         }
     }
 
@@ -714,20 +788,34 @@ impl World {
     fn make(&mut self, model: &Small, n: usize) {
         let Some(Asker::Read(read)) = self.askers[n].take() else { return };
         let trigger = [Trigger::Start, Trigger::Pix][n];
-        let with_charge = if n == 1 { read.with_charge() } else { Some((*read).clone()) };
-        let known_as_read = n == 0 || self.view.transaction == read.transaction;
-        let made = with_charge.map(|base| (model.plan(&base, trigger), base));
+        let of = model.made();
+        let with_charge = if n == 1 { read.with_charge(&of, CHARGES_END) } else { Some((*read).clone()) };
+        let known_as_read = n == 0 || model.second == Second::Made || self.view.transaction == read.transaction;
+        let made = with_charge.map(|base| (model.plan(&base, trigger, &of), base));
         self.askers[n] = Some(match made {
             None => Asker::Done,
-            Some((plan, base)) if known_as_read && self.view.still_holds(&read, &plan) => {
+            Some((plan, base)) if known_as_read && self.view.still_holds(model, &read, &plan) => {
                 if n == 1 {
-                    (self.view.charges, self.view.transaction) = (base.charges, base.transaction);
+                    self.view.charges = base.charges;
+                    // The expiry of the first may have been written since, and is not undone by the second.
+                    if model.second != Second::Made {
+                        self.view.transaction = base.transaction;
+                    }
                 }
                 self.view.make(plan);
                 Asker::Done
             }
             Some(_) => Asker::Read(Box::new(self.view.clone())),
         });
+    }
+
+    /// Whether the second charge is unpaid and the only offers of its downsell ended because the first expired.
+    fn is_left_without(&self) -> bool {
+        let (charges, now) = (&self.view.charges, self.now());
+        let of_downsell = || self.view.all().filter(|(_, offer)| offer.downsell_id == 2);
+        let ended = |offer: &OfferRow| (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Expired));
+        let unpaid = charges.pay_epoch == 0 && charges.is_open(SECOND.transaction_id, now);
+        unpaid && of_downsell().next().is_some() && of_downsell().all(|(_, offer)| ended(offer))
     }
 
     /// Who of two alike does what is all the same.
@@ -748,7 +836,9 @@ fn why(teller: usize) -> Why {
 
 impl Counted {
     fn add(&mut self, place: usize, offer: &OfferRow, why: Why) {
+        let passed_on = why == Why::Expired && offer.passed_from.iter().any(|from| from == CHARGE.transaction_id);
         match (offer.status, offer.cancel_reason) {
+            _ if passed_on => self.passed_on = self.passed_on.with(place),
             (Status::Canceled, Some(reason)) if reason == why => self.canceled = self.canceled.with(place),
             (Status::Pending, _) => self.in_flight = self.in_flight.with(place),
             (Status::Sent, _) => self.sent = self.sent.with(place),
@@ -763,21 +853,24 @@ impl Model for Small {
 
     fn init_states(&self) -> Vec<World> {
         let mut view = View::new();
+        if self.second == Second::Open {
+            view = view.with_charge(&SECOND, CHARGES_END).expect("it is new");
+        }
         if !self.triggers {
-            view = view.with_charge().expect("it is new");
+            view = view.with_charge(&CHARGE, self.first_ends()).expect("it is new");
             for trigger in [Trigger::Start, Trigger::Pix] {
-                let plan = self.plan(&view, trigger);
+                let plan = self.plan(&view, trigger, &CHARGE);
                 view.make(plan);
             }
         }
         let teller = |takes_part: bool| takes_part.then_some(Teller::Waits);
-        let asker = self.triggers.then_some(Asker::Waits);
+        let asker = |takes_part: bool| takes_part.then_some(Asker::Waits);
         vec![
             World {
                 view,
                 senders: [Sender::Idle, Sender::Idle],
                 tellers: [teller(self.payments > 0), teller(self.payments > 1), teller(self.expiries > 0)],
-                askers: [asker.clone(), asker],
+                askers: [asker(self.triggers), asker(self.triggers || self.second == Second::Made)],
                 looker: Looker::Idle,
                 deliveries: self.deliveries,
                 looks: self.looks,
@@ -881,7 +974,7 @@ impl Model for Small {
                 let counted = world.count(n);
                 world.tellers[n] = Some(world.after(n, counted));
             }
-            Act::End(n) => world.teller_ends(n),
+            Act::End(n) => world.teller_ends(self, n),
             // Nobody was answered; the gate is closed, and recovery ends what is left.
             Act::TellerDies(n) => {
                 world.deaths -= 1;
@@ -892,7 +985,7 @@ impl Model for Small {
                 world.looks -= 1;
                 world.look();
             }
-            Act::LookEnds => world.look_ends(),
+            Act::LookEnds => world.look_ends(self),
             Act::Ask(n) => world.askers[n] = Some(Asker::Read(Box::new(world.view.clone()))),
             Act::Make(n) => world.make(self, n),
         }
@@ -919,6 +1012,11 @@ impl Model for Small {
                 };
                 ends_as(world.told.canceled, Status::Canceled) && ends_as(world.told.sent, Status::Sent)
             }),
+            Property::always("what an expiry told as passed on is another charge's", |_, world: &World| {
+                let is_first = |offer: &OfferRow| offer.transaction_id.as_deref() == Some(CHARGE.transaction_id);
+                world.view.all().all(|(place, offer)| !world.told.passed_on.has(place) || !is_first(offer))
+            }),
+            Property::always(LEFT, |_, world: &World| !world.is_left_without()),
             Property::always(ONE_PAYMENT, |_, world: &World| {
                 !world.broken.moved_backwards && world.view.charges.pay_epoch == u64::from(world.is_paid())
             }),
@@ -942,6 +1040,7 @@ const AFTER_ANSWER: &str = "nothing leaves after an answer that did not count it
 const TWICE: &str = "what may have been sent is not sent again, or only by policy and not at once";
 const GATE: &str = "an attempt is begun only while something is unpaid, and its own charge is";
 const REASON: &str = "what ends as paid or expired is";
+const LEFT: &str = "an unpaid newest charge whose person has a pending downsell is not left without an offer";
 const ONE_PAYMENT: &str = "a payment counts once, and a charge moves forward";
 
 type Condition = fn(&Small, &World) -> bool;
@@ -963,6 +1062,15 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         ("canceled in doubt", |_, world| {
             any(world, |offer| offer.delivery == Some(Delivery::Unknown) && offer.cancel_reason == Some(Why::Paid))
         }),
+        ("passed on", |_, world| any(world, |offer| !offer.passed_from.is_empty())),
+        ("passed on and sent", |_, world| {
+            any(world, |offer| !offer.passed_from.is_empty() && offer.status == Status::Sent)
+        }),
+        ("told as passed on", |_, world| world.told.passed_on != Places::default()),
+        ("canceled after it was passed on", |_, world| {
+            any(world, |offer| !offer.passed_from.is_empty() && offer.cancel_reason == Some(Why::Paid))
+        }),
+        ("a second offer", |_, world| world.view.offers[3].is_some()),
         ("joined", |_, world| any(world, |offer| offer.trigger == Trigger::Pix && offer.event_id.contains(":start:"))),
     ]
 }
@@ -997,7 +1105,27 @@ fn nothing_leaves_after_a_payment_was_answered_however_often_it_is_told() {
 
 #[test]
 fn nor_when_the_charge_expires_at_the_same_time() {
-    holds(Small { expiries: 1, ..Small::new() }, &["sent", "told as in flight", "canceled by an expiry"]);
+    let alone = Small { expiries: 1, second: Second::None, ..Small::new() };
+    holds(alone, &["sent", "told as in flight", "canceled by an expiry"]);
+}
+
+#[test]
+fn nor_when_the_charge_expires_and_another_is_open() {
+    let small = Small { expiries: 1, ..Small::new() };
+    holds(small, &["passed on and sent", "told as passed on", "told as in flight", "canceled after it was passed on"]);
+}
+
+#[test]
+fn nor_when_another_charge_is_made_while_it_expires() {
+    let small = Small { expiries: 1, payments: 1, deliveries: 1, ..Small::with_second_charge() };
+    let reached = ["passed on and sent", "told as passed on", "canceled after it was passed on", "a second offer"];
+    holds(small, &reached);
+}
+
+#[test]
+fn nor_when_another_charge_is_made_while_it_expires_by_itself() {
+    let small = Small { payments: 1, looks: 1, ..Small::with_second_charge() };
+    holds(small, &["passed on and sent", "canceled after it was passed on", "a second offer"]);
 }
 
 #[test]
@@ -1036,7 +1164,28 @@ fn a_claim_that_does_not_check_the_charges_is_caught() {
 /// The offer of a /start gains a charge while a sender waits for its token: on the charges of before, that charge is not open.
 #[test]
 fn a_sender_that_decides_again_on_old_charges_is_caught() {
-    is_caught(Small { payments: 0, flaw: Some(Flaw::LoserKeepsCharges), ..Small::with_triggers() }, REASON);
+    let flaw = Some(Flaw::LoserKeepsCharges);
+    is_caught(Small { payments: 0, second: Second::None, flaw, ..Small::with_triggers() }, REASON);
+}
+
+#[test]
+fn an_expiry_that_only_ends_offers_is_caught() {
+    let small = Small { expiries: 1, flaw: Some(Flaw::ExpiryEndsOffers), ..Small::with_second_charge() };
+    is_caught(small, LEFT);
+}
+
+/// The second charge still saw the first one open, and is made between the two requests of recovery.
+#[test]
+fn a_recovery_that_does_not_check_the_charges_is_caught() {
+    let small = Small { looks: 1, flaw: Some(Flaw::LookIgnoresCharges), ..Small::with_second_charge() };
+    is_caught(small, LEFT);
+}
+
+/// The second charge finds the offer of the first pending, and it ends before the second is written.
+#[test]
+fn a_charge_that_does_not_check_the_slot_is_caught() {
+    let small = Small { looks: 1, flaw: Some(Flaw::TriggerIgnoresSlot), ..Small::with_second_charge() };
+    is_caught(small, LEFT);
 }
 
 /// An offer is made and claimed between the two reads of the payment's second telling, and the first is written there too.

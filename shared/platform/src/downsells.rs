@@ -8,7 +8,8 @@
 //! Interleavings. A payment against a claim: both name the version of the charges, so the claim was first, and the payment
 //! finds the offer in flight, or the payment was first, and the gate is closed. A payment against a trigger: likewise, and
 //! the trigger decides again. Two triggers: the slot's version decides. A cancel against a claim: the offer's version. A
-//! payment that was told and not seen through: the charges stay in the index of what waits until its offers have ended.
+//! payment that was told and not seen through: the charges stay in the index of what waits until its offers have ended. An
+//! offer whose charge expired and that is passed on to another: `domain::downsells::passing` lists what it can meet.
 
 mod boards;
 mod bots;
@@ -16,6 +17,7 @@ mod claims;
 mod contact;
 mod definitions;
 mod listing;
+mod passing;
 mod payments;
 pub mod tell;
 mod triggers;

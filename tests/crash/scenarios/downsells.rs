@@ -77,6 +77,27 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
+            "payments of downsells with odd bodies",
+            |run| Box::pin(odd_bodies(run)),
+            |run| Box::pin(nothing_sent(run)),
+            |point| point.function == "webhook-intake" && is_of_downsells(point),
+        ),
+        scenario(
+            "a charge expires, told or not, and its offer goes to the next one",
+            |run| Box::pin(passed_on(run)),
+            |run| Box::pin(sent_for_the_last(run)),
+            |point| {
+                let told = point.function == "webhook-intake" && is_of_downsells(point) && point.nth > 2;
+                told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
+            },
+        ),
+        scenario(
+            "a sender finds the charge of an offer expired and passes it on",
+            |run| Box::pin(passed_on_by_sender(run)),
+            |run| Box::pin(sent_for_the_last(run)),
+            |point| point.function == "outbound-sender" && is_of_downsells(point) && point.nth <= 3,
+        ),
+        scenario(
             "a person says what became of an offer",
             |run| Box::pin(settled(run)),
             |run| Box::pin(failed_for_good(run)),
@@ -189,6 +210,67 @@ async fn expired(run: &Run) {
     seconds(run, 400).await;
     run.world.tick("Recovery").await;
     seconds(run, 1_800).await;
+}
+
+/// A charge with these fields beside or instead of its own; those that are null are left out.
+fn with(transaction: &str, more: &Value) -> Value {
+    let mut body = charge(transaction);
+    let fields = body.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    fields.retain(|_, value| !value.is_null());
+    body
+}
+
+/// Fields of the gateway's own, ids as text, another person's id, and no owner at all.
+async fn odd_bodies(run: &Run) {
+    set_up(run, json!({"after_start": true, "after_pix": true, "delay_minutes": 10})).await;
+    let as_text = json!({"telegram_id": CHAT.to_string(), "amount": 1990, "status": "pending"});
+    gateway(run, "pix-created", &with("41", &as_text)).await;
+    let odd = json!({"transaction_id": 41, "telegram_id": CHAT + 1, "bot_slug": null, "status": "approved"});
+    let told = gateway(run, "payment-approved", &with("41", &odd)).await;
+    assert_eq!((&told.body["canceled"], &told.body["in_flight"]), (&json!(1), &json!(0)), "{}", told.body);
+    assert_eq!(told.body["differs"], json!(["telegram_id"]), "{}", told.body);
+    // A payment that names nobody is placed by the charge that it is of.
+    starts(run, 1).await;
+    let unplaced = json!({"transaction_id": "42", "amount": 1990});
+    let told = gateway(run, "payment-approved", &unplaced).await;
+    assert_eq!((&told.body["charge"], &told.body["owner_known"]), (&json!("paid"), &json!(false)), "{}", told.body);
+    let told = gateway(run, "pix-created", &charge("42")).await;
+    assert_eq!((&told.body["charge"], &told.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", told.body);
+    seconds(run, 700).await;
+}
+
+async fn passed_on(run: &Run) {
+    set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    let short = json!({"expires_at": run.world.now().plus_ms(300_000).to_string()});
+    gateway(run, "pix-created", &with("tx-2", &short)).await;
+    for _ in 0..2 {
+        let told = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+        assert_eq!((&told.body["canceled"], &told.body["passed_on"]), (&json!(0), &json!(1)), "{}", told.body);
+    }
+    gateway(run, "pix-created", &charge("tx-3")).await;
+    seconds(run, 400).await;
+    run.world.tick("Recovery").await;
+    seconds(run, 1_000).await;
+    run.world.tick("DownsellSweep").await;
+    seconds(run, 900).await;
+}
+
+async fn passed_on_by_sender(run: &Run) {
+    set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 2})).await;
+    let short = json!({"expires_at": run.world.now().plus_ms(90_000).to_string()});
+    gateway(run, "pix-created", &with("tx-1", &short)).await;
+    seconds(run, 60).await;
+    gateway(run, "pix-created", &charge("tx-3")).await;
+    seconds(run, 65).await;
+    seconds(run, 65).await;
+}
+
+/// Sent once, for the charge that can be paid; or nobody knows.
+async fn sent_for_the_last(run: &Run) {
+    sent_once(run).await;
+    assert_eq!(rows(run).await[0]["transaction_id"], "tx-3");
 }
 
 async fn abandoned(run: &Run) {

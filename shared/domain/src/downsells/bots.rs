@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::definition::read_number;
-use crate::codes::FieldProblem;
+use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
 use crate::outbound::limiter::Limit;
 use crate::outbound::rates::Rates;
@@ -16,6 +16,14 @@ const LONGEST_SLUG: usize = 64;
 const LONGEST_NAME: usize = 120;
 const SHORTEST_SECRET: usize = 16;
 const LONGEST_SECRET: usize = 256;
+
+codes! {
+    /// What is allowed in a bot, and perhaps not meant.
+    BotWarning {
+        /// Its `token_ref` names no token in the deployment's secret of senders: its offers wait until there is one.
+        TokenMissing = "token_missing",
+    }
+}
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BotRow {

@@ -3,12 +3,15 @@
 //!
 //! Invariants. An attempt is begun only from `QUEUED`, with the gate open on charges that have not changed until the claim
 //! is made: so none is begun after a payment was written. `SENDING` is never begun again: its exits are the outcome and
-//! `UNKNOWN`. What may have been sent does not end as unsent.
+//! `UNKNOWN`. What may have been sent does not end as unsent. An offer whose charge expired does not end while its contact
+//! has another unpaid charge: it is passed on to the newest one. So an unpaid charge that found an offer pending is not left
+//! without one.
 
 use super::bots::BotRow;
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
 use super::offer::{Delivery, OfferRow, Status, Trigger, Why};
+use super::passing::Outdated;
 use crate::keys::{self, Wake};
 use crate::outbound::message::check_after_ms;
 use crate::outbound::{Again, Outcome, Progress, State, UnknownPolicy, Verdict, code, settle};
@@ -30,10 +33,12 @@ impl End {
 }
 
 /// Whether an offer may leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gate {
     Open,
     Closed(End),
+    /// Not as it is: its charge expired. Write this, and decide again.
+    PassedOn(Box<OfferRow>),
 }
 
 /// What a cancel can still do.
@@ -89,8 +94,10 @@ impl OfferRow {
         charges: Option<&ChargesRow>,
         now: Timestamp,
     ) -> Gate {
-        if let Some(end) = self.outdated(charges, now) {
-            return Gate::Closed(end);
+        match self.follow_charges(charges, downsell, now) {
+            Some(Outdated::Ends(end)) => return Gate::Closed(end),
+            Some(Outdated::PassedOn(row)) => return Gate::PassedOn(row),
+            None => {}
         }
         if !bot.is_some_and(|bot| bot.active) {
             return Gate::Closed(End::Skipped(Why::BotInactive));

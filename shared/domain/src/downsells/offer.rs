@@ -124,6 +124,9 @@ pub struct OfferRow {
     pub trigger: Trigger,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transaction_id: Option<String>,
+    /// The transactions that it was passed on from, because they expired; the last few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_from: Vec<String>,
     pub scheduled_at: Timestamp,
     pub not_after: Timestamp,
     pub status: Status,

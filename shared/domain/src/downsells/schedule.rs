@@ -103,8 +103,9 @@ pub enum Step {
         slot_before: Option<SlotRow>,
         stale: Option<Box<(OfferRow, OfferRow)>>,
     },
-    /// The event is put down as refused.
-    Refuse(Box<RefusedRow>),
+    /// The event is put down as refused. `pending`: the slot that a charge found taken. If its offer ends meanwhile, the
+    /// trigger decides again; otherwise the charge would be left without an offer.
+    Refuse { event: Box<RefusedRow>, pending: Option<SlotRow> },
     /// A pending offer changes, and the event is put down as part of it.
     Join { before: Box<OfferRow>, after: Box<OfferRow>, event: Box<RefusedRow> },
 }
@@ -127,8 +128,7 @@ impl Plan {
 
     pub fn refused(&self, why: Refused) -> usize {
         let is_it = |step: &&Step| match step {
-            Step::Refuse(row) => row.refused == why,
-            Step::Join { event, .. } => event.refused == why,
+            Step::Refuse { event, .. } | Step::Join { event, .. } => event.refused == why,
             Step::Schedule { .. } => false,
         };
         self.steps.iter().filter(is_it).count()
@@ -188,14 +188,17 @@ fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Times
                         after: Box::new(after),
                         event: Box::new(refuse(Refused::Upgraded, Some(pending))),
                     },
-                    None => Step::Refuse(Box::new(refuse(Refused::AlreadyPending, Some(pending)))),
+                    None => Step::Refuse {
+                        event: Box::new(refuse(Refused::AlreadyPending, Some(pending))),
+                        pending: contact.slots.get(&downsell.id).filter(|_| asked.trigger == Trigger::Pix).cloned(),
+                    },
                 });
             }
         }
     }
     let slot = contact.slots.get(&downsell.id);
     if !is_rearmed(downsell, slot, now) {
-        return Some(Step::Refuse(Box::new(refuse(Refused::NotRearmed, None))));
+        return Some(Step::Refuse { event: Box::new(refuse(Refused::NotRearmed, None)), pending: None });
     }
     let offer = new_offer(asked, downsell, (id.clone(), event_id.clone()), contact.pay_epoch(), now);
     let taken = SlotRow::taken(slot, &offer);
@@ -230,6 +233,7 @@ fn new_offer(
         downsell_id: downsell.id,
         trigger: asked.trigger,
         transaction_id: transaction,
+        passed_from: Vec::new(),
         scheduled_at,
         not_after: downsell.not_after(scheduled_at),
         status: Status::Pending,

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::charges::ChargeStatus;
 use super::offer::{Delivery, OfferId, OfferRow, Status, Trigger, Why};
 use super::schedule::{Plan, Refused};
+use super::webhook::OwnerField;
 use crate::time::Timestamp;
 
 /// An offer as the queue shows it.
@@ -88,19 +89,41 @@ impl Scheduled {
     }
 }
 
-/// What a payment or an expiry did. Nothing that is in neither of the last two is sent after it was answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// What a payment or an expiry did. After the answer to a payment, only what it counts as in flight may still be sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Withdrawn {
     pub charge: ChargeStatus,
     pub canceled: u32,
     pub in_flight: u32,
     pub already_sent: u32,
+    /// Offers of an expired charge that are those of another unpaid charge now.
+    pub passed_on: u32,
+    /// Fields of the request that do not say whose the stored transaction is.
+    pub differs: Vec<OwnerField>,
+    /// Whether the contact of the transaction is known.
+    pub owner_known: bool,
 }
 
 impl Withdrawn {
-    /// A charge that no offer is about.
+    /// A charge of a known contact that no offer is about.
     pub fn of(charge: ChargeStatus) -> Self {
-        Self { charge, canceled: 0, in_flight: 0, already_sent: 0 }
+        let (differs, owner_known) = (Vec::new(), true);
+        Self { charge, canceled: 0, in_flight: 0, already_sent: 0, passed_on: 0, differs, owner_known }
+    }
+
+    /// Counts an offer as it stands, if it ended for this reason, left, or may leave.
+    pub fn count(&mut self, offer: &OfferRow, why: Why) {
+        match (offer.status, offer.cancel_reason) {
+            (Status::Canceled, Some(reason)) if reason == why => self.canceled += 1,
+            (Status::Pending, _) => self.in_flight += 1,
+            (Status::Sent, _) => self.already_sent += 1,
+            _ => {}
+        }
+    }
+
+    /// A charge whose contact is not known.
+    pub fn unplaced(charge: ChargeStatus) -> Self {
+        Self { owner_known: false, ..Self::of(charge) }
     }
 }
 

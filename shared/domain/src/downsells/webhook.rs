@@ -1,10 +1,11 @@
-//! What a payment gateway tells, or whoever speaks for it.
+//! What a payment gateway says of a charge, or a flow that speaks for it. Fields that are not read here are ignored:
+//! gateways add their own. Ids are numbers or text, as the gateway has them.
 
 use serde_json::{Map, Value};
 
 use super::bots::is_slug;
-use super::charges::{Charge, OPEN_DAYS};
-use crate::codes::FieldProblem;
+use super::charges::{Charge, OPEN_DAYS, OpenCharge};
+use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
 use crate::time::Timestamp;
 
@@ -15,26 +16,38 @@ const LARGEST_TELEGRAM_ID: i64 = (1 << 52) - 1;
 const SKEW_MS: i64 = 300_000;
 const LONGEST_OPEN_DAYS: i64 = 366;
 
-/// A charge that was made or paid.
+codes! {
+    /// The fields of a webhook that say whose a transaction is.
+    OwnerField {
+        BotSlug = "bot_slug",
+        TelegramId = "telegram_id",
+    }
+}
+
+/// A charge that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PaymentEvent {
+pub struct ChargeCreated {
     pub bot: String,
     pub telegram_id: i64,
     pub transaction_id: String,
     pub correlation_id: Option<String>,
-    /// When it happened.
+    /// When it was made.
     pub at: Timestamp,
     pub open_until: Timestamp,
 }
 
-impl PaymentEvent {
+impl ChargeCreated {
     pub fn charge(&self) -> Charge<'_> {
         Charge { bot: &self.bot, telegram_id: self.telegram_id, transaction_id: &self.transaction_id }
     }
 
+    pub fn open(&self) -> OpenCharge {
+        OpenCharge { made_at: self.at.millis(), until: self.open_until.millis() }
+    }
+
     /// Reads `{bot_slug, telegram_id, transaction_id, correlation_id?, created_at?, expires_at?}`.
-    pub fn read_created(body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
-        let mut fields = Fields::of(body);
+    pub fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::open(body);
         let at = fields.optional_timestamp("created_at");
         let until = fields.optional_timestamp("expires_at");
         if at.is_some_and(|at| at > now.plus_ms(SKEW_MS)) {
@@ -45,76 +58,168 @@ impl PaymentEvent {
             let detail = format!("lies more than {LONGEST_OPEN_DAYS} days after the charge");
             fields.refuse("expires_at", FieldProblem::OutOfRange, detail);
         }
-        Self::read(fields, at, until.unwrap_or(at.plus_days(OPEN_DAYS)))
-    }
-
-    /// Reads `{bot_slug, telegram_id, transaction_id, correlation_id?}`.
-    pub fn read_approved(body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
-        Self::read(Fields::of(body), now, now)
-    }
-
-    fn read(mut fields: Fields<'_>, at: Timestamp, open_until: Timestamp) -> Result<Self, Vec<FieldError>> {
         let bot = fields.text("bot_slug").map(str::to_owned);
         if bot.as_deref().is_some_and(|bot| !is_slug(bot)) {
             fields.refuse("bot_slug", FieldProblem::Malformed, "is no slug of a bot");
         }
-        let telegram_id = read_telegram_id(&mut fields);
-        let transaction_id = read_id(&mut fields, "transaction_id", true);
-        let correlation_id = read_id(&mut fields, "correlation_id", false);
+        let telegram_id = read_id_of_person(&mut fields);
+        let transaction_id = read_transaction_id(&mut fields);
+        let correlation_id = fields.get("correlation_id").map(|given| read_id(&mut fields, "correlation_id", given));
         let read = bot.zip(telegram_id).zip(transaction_id).map(|((bot, telegram_id), transaction_id)| Self {
             bot,
             telegram_id,
             transaction_id,
-            correlation_id,
+            correlation_id: correlation_id.flatten(),
             at,
-            open_until,
+            open_until: until.unwrap_or(at.plus_days(OPEN_DAYS)),
         });
         fields.finish(read)
     }
 }
 
-/// A charge that can no longer be paid.
+/// What a field says that is allowed to say nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expiry {
-    pub transaction_id: String,
-    pub correlation_id: Option<String>,
+enum Said<T> {
+    Nothing,
+    /// It is there, and cannot be what it should be.
+    Unreadable,
+    Is(T),
 }
 
-impl Expiry {
-    /// Reads `{transaction_id, correlation_id?}`. Whose it was may stand there too.
-    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
-        let mut fields = Fields::of(body);
-        fields.ignore("bot_slug");
-        fields.ignore("telegram_id");
-        let transaction_id = read_id(&mut fields, "transaction_id", true);
-        let correlation_id = read_id(&mut fields, "correlation_id", false);
-        fields.finish(transaction_id.map(|transaction_id| Self { transaction_id, correlation_id }))
+impl<T: PartialEq> Said<T> {
+    fn of(given: Option<&Value>, read: impl Fn(&Value) -> Option<T>) -> Self {
+        match given {
+            None => Self::Nothing,
+            Some(given) => read(given).map_or(Self::Unreadable, Self::Is),
+        }
+    }
+
+    fn differs_from(&self, stored: &T) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Unreadable => true,
+            Self::Is(said) => said != stored,
+        }
+    }
+
+    fn value(&self) -> Option<&T> {
+        match self {
+            Self::Is(said) => Some(said),
+            _ => None,
+        }
     }
 }
 
-/// A person's id, as a number: what is written as text or with a fraction is somebody's mistake.
+/// A charge that was paid, or that can no longer be paid. Only its transaction must be there: a payment that was refused for
+/// anything else would let the payer get the offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChargeEnded {
+    pub transaction_id: String,
+    pub correlation_id: Option<String>,
+    bot: Said<String>,
+    telegram_id: Said<i64>,
+}
+
+impl ChargeEnded {
+    /// Reads `{transaction_id, bot_slug?, telegram_id?, correlation_id?}`.
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::open(body);
+        let transaction_id = read_transaction_id(&mut fields);
+        let slug = |given: &Value| given.as_str().filter(|slug| is_slug(slug)).map(str::to_owned);
+        let ended = transaction_id.map(|transaction_id| Self {
+            transaction_id,
+            correlation_id: fields.get("correlation_id").and_then(id_of),
+            bot: Said::of(fields.get("bot_slug"), slug),
+            telegram_id: Said::of(fields.get("telegram_id"), person_of),
+        });
+        fields.finish(ended)
+    }
+
+    /// The charge of this person.
+    pub fn charge_of<'a>(&'a self, (bot, telegram_id): (&'a str, i64)) -> Charge<'a> {
+        Charge { bot, telegram_id, transaction_id: &self.transaction_id }
+    }
+
+    /// The charge with the person whom the body names; `None` unless it names the bot and the person.
+    pub fn named(&self) -> Option<Charge<'_>> {
+        Some(self.charge_of((self.bot.value()?, *self.telegram_id.value()?)))
+    }
+
+    /// The fields that are there and do not say whose the stored transaction is.
+    pub fn differs(&self, bot: &str, telegram_id: i64) -> Vec<OwnerField> {
+        let of_bot = self.bot.differs_from(&bot.to_owned()).then_some(OwnerField::BotSlug);
+        let of_person = self.telegram_id.differs_from(&telegram_id).then_some(OwnerField::TelegramId);
+        of_bot.into_iter().chain(of_person).collect()
+    }
+}
+
+/// A person's id in a request of our own API: a number, where text is somebody's mistake.
 pub fn read_telegram_id(fields: &mut Fields<'_>) -> Option<i64> {
-    let detail = "must be the number of a Telegram user";
+    if fields.get("telegram_id").is_some_and(Value::is_string) {
+        fields.refuse("telegram_id", FieldProblem::WrongType, NOT_A_PERSON);
+        return None;
+    }
+    read_id_of_person(fields)
+}
+
+const NOT_A_PERSON: &str = "must be the number of a Telegram user";
+
+fn read_id_of_person(fields: &mut Fields<'_>) -> Option<i64> {
     let Some(given) = fields.get("telegram_id") else {
         fields.refuse("telegram_id", FieldProblem::Missing, "is required");
         return None;
     };
-    let id = given.as_i64().filter(|id| (1..=LARGEST_TELEGRAM_ID).contains(id));
-    match (id, given.is_number()) {
-        (None, false) => fields.refuse("telegram_id", FieldProblem::WrongType, detail),
-        (None, true) => fields.refuse("telegram_id", FieldProblem::OutOfRange, detail),
-        _ => {}
+    let id = person_of(given);
+    match (id, given) {
+        (Some(_), _) => {}
+        (None, Value::Number(_)) => fields.refuse("telegram_id", FieldProblem::OutOfRange, NOT_A_PERSON),
+        (None, Value::String(_)) => fields.refuse("telegram_id", FieldProblem::Malformed, NOT_A_PERSON),
+        (None, _) => fields.refuse("telegram_id", FieldProblem::WrongType, NOT_A_PERSON),
     }
     id
 }
 
-fn read_id(fields: &mut Fields<'_>, name: &'static str, required: bool) -> Option<String> {
-    let text = if required { fields.text(name)? } else { fields.optional_text(name)? };
-    if text.len() > LONGEST_ID || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let detail = format!("must have 1 to {LONGEST_ID} visible ASCII characters");
-        fields.refuse(name, FieldProblem::Malformed, detail);
+fn person_of(given: &Value) -> Option<i64> {
+    let id = match given {
+        Value::String(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
+        given => given.as_i64(),
+    };
+    id.filter(|id| (1..=LARGEST_TELEGRAM_ID).contains(id))
+}
+
+fn read_transaction_id(fields: &mut Fields<'_>) -> Option<String> {
+    match fields.get("transaction_id") {
+        Some(Value::String(text)) if text.trim().is_empty() => {
+            fields.refuse("transaction_id", FieldProblem::Missing, "is blank");
+            None
+        }
+        Some(given) => read_id(fields, "transaction_id", given),
+        None => {
+            fields.refuse("transaction_id", FieldProblem::Missing, "is required");
+            None
+        }
     }
-    Some(text.to_owned())
+}
+
+fn read_id(fields: &mut Fields<'_>, name: &'static str, given: &Value) -> Option<String> {
+    let id = id_of(given);
+    if id.is_none() {
+        let detail = format!("must be a whole number, or 1 to {LONGEST_ID} visible ASCII characters");
+        let is_id = given.is_string() || given.is_number();
+        fields.refuse(name, if is_id { FieldProblem::Malformed } else { FieldProblem::WrongType }, detail);
+    }
+    id
+}
+
+/// A number is the same id as its digits.
+fn id_of(given: &Value) -> Option<String> {
+    let text = match given {
+        Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
+        Value::String(text) => text.clone(),
+        _ => return None,
+    };
+    let fits = (1..=LONGEST_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then_some(text)
 }
 
 #[cfg(test)]
@@ -127,10 +232,14 @@ mod tests {
         Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
     }
 
-    fn created(more: &Value) -> Result<PaymentEvent, Vec<FieldError>> {
+    fn created(more: &Value) -> Result<ChargeCreated, Vec<FieldError>> {
         let mut body = json!({"bot_slug": "loja", "telegram_id": 123_456_789, "transaction_id": "tx-test-123"});
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-        PaymentEvent::read_created(body.as_object().expect("an object"), now())
+        ChargeCreated::read(body.as_object().expect("an object"), now())
+    }
+
+    fn ended(body: &Value) -> Result<ChargeEnded, Vec<FieldError>> {
+        ChargeEnded::read(body.as_object().expect("an object"))
     }
 
     #[test]
@@ -143,20 +252,33 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_the_gateway_are_ignored_and_ids_are_numbers_or_text() {
+        let more = json!({"amount": 1990, "status": "pending", "data": {"id": 7}, "telegram_id": "123456789",
+            "transaction_id": 42, "correlation_id": 43});
+        let told = created(&more).expect("fits");
+        assert_eq!((told.telegram_id, told.transaction_id.as_str()), (123_456_789, "42"));
+        assert_eq!(told.correlation_id.as_deref(), Some("43"));
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_its_name() {
         for (more, field, code) in [
-            (json!({"telegram_id": "123"}), "telegram_id", "wrong_type"),
+            (json!({"telegram_id": "12 3"}), "telegram_id", "malformed"),
+            (json!({"telegram_id": "+123"}), "telegram_id", "malformed"),
+            (json!({"telegram_id": ""}), "telegram_id", "malformed"),
+            (json!({"telegram_id": [1]}), "telegram_id", "wrong_type"),
             (json!({"telegram_id": 1.5}), "telegram_id", "out_of_range"),
             (json!({"telegram_id": -5}), "telegram_id", "out_of_range"),
             (json!({"telegram_id": null}), "telegram_id", "missing"),
             (json!({"transaction_id": ""}), "transaction_id", "missing"),
             (json!({"transaction_id": "a b"}), "transaction_id", "malformed"),
+            (json!({"transaction_id": 1.5}), "transaction_id", "malformed"),
+            (json!({"transaction_id": true}), "transaction_id", "wrong_type"),
             (json!({"transaction_id": "x".repeat(129)}), "transaction_id", "malformed"),
             (json!({"correlation_id": "ç"}), "correlation_id", "malformed"),
             (json!({"bot_slug": "a#b"}), "bot_slug", "malformed"),
             (json!({"created_at": "2026-03-10T12:06:00Z"}), "created_at", "out_of_range"),
             (json!({"expires_at": "2028-03-10T12:00:00Z"}), "expires_at", "out_of_range"),
-            (json!({"amount": 5}), "amount", "unknown"),
         ] {
             let errors = created(&more).expect_err("refused");
             let told: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code.as_str())).collect();
@@ -165,10 +287,48 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_needs_only_its_transaction() {
-        let body = json!({"transaction_id": "tx-1", "bot_slug": "loja", "telegram_id": 5});
-        let expiry = Expiry::read(body.as_object().expect("an object")).expect("fits");
-        assert_eq!(expiry, Expiry { transaction_id: "tx-1".to_owned(), correlation_id: None });
-        assert_eq!(Expiry::read(&Map::new()).expect_err("refused")[0].field, "transaction_id");
+    fn our_own_api_takes_a_person_as_a_number_only() {
+        for (given, code) in [(json!("5"), "wrong_type"), (json!({}), "wrong_type"), (json!(0), "out_of_range")] {
+            let body = json!({ "telegram_id": given });
+            let mut fields = Fields::of(body.as_object().expect("an object"));
+            let id = read_telegram_id(&mut fields);
+            assert_eq!(fields.finish(id).expect_err("refused")[0].code.as_str(), code, "{given}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_charge_needs_only_its_transaction() {
+        for more in [
+            json!({}),
+            json!({"bot_slug": 7, "telegram_id": "ana", "correlation_id": "a b", "amount": 1}),
+            json!({"bot_slug": null, "telegram_id": null}),
+        ] {
+            let mut body = json!({"transaction_id": 42});
+            body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            let told = ended(&body).expect("fits");
+            assert_eq!((told.transaction_id.as_str(), told.correlation_id.as_deref()), ("42", None), "{more}");
+            assert_eq!(told.named(), None, "{more}");
+        }
+        let named = ended(&json!({"transaction_id": "t", "bot_slug": "loja", "telegram_id": "7"})).expect("fits");
+        assert_eq!(named.named(), Some(Charge { bot: "loja", telegram_id: 7, transaction_id: "t" }));
+        for body in [json!({}), json!({"transaction_id": null}), json!({"transaction_id": "a b"})] {
+            assert_eq!(ended(&body).expect_err("refused")[0].field, "transaction_id", "{body}");
+        }
+    }
+
+    #[test]
+    fn fields_that_name_another_owner_are_told_by_their_names() {
+        use OwnerField::{BotSlug, TelegramId};
+        for (more, differs) in [
+            (json!({}), vec![]),
+            (json!({"bot_slug": "loja", "telegram_id": "7"}), vec![]),
+            (json!({"bot_slug": "outra"}), vec![BotSlug]),
+            (json!({"telegram_id": 8}), vec![TelegramId]),
+            (json!({"bot_slug": "a b", "telegram_id": {}}), vec![BotSlug, TelegramId]),
+        ] {
+            let mut body = json!({"transaction_id": "t"});
+            body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            assert_eq!(ended(&body).expect("fits").differs("loja", 7), differs, "{more}");
+        }
     }
 }

@@ -1,11 +1,14 @@
 //! Charges that were made, paid, or can no longer be paid; and what that does to the offers of their contact.
+//!
+//! The stored transaction decides whose offers a payment or an expiry is about. What the request says of its owner counts
+//! only where the transaction has none.
 
 use umavez_domain::downsells::bots::BotRow;
-use umavez_domain::downsells::charges::{self, Told};
+use umavez_domain::downsells::charges::{self, Charge, Told};
 use umavez_domain::downsells::views::Withdrawn;
-use umavez_domain::downsells::webhook::{Expiry, PaymentEvent};
+use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded};
 use umavez_domain::downsells::{
-    Asked, Cancel, ChargeStatus, ChargesRow, Contact, ContactId, OfferRow, Status, TransactionRow, Trigger, Why,
+    Asked, Cancel, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger, Why,
     offer_of_charge, plan,
 };
 use umavez_domain::keys;
@@ -33,7 +36,7 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         bot: &BotRow,
-        event: &PaymentEvent,
+        event: &ChargeCreated,
         correlation_id: &str,
     ) -> Result<Charged, StoreError> {
         let id = ContactId::of(&event.bot, event.telegram_id);
@@ -54,11 +57,23 @@ impl Downsells {
         };
         for tries in 0..ROUNDS {
             let known = self.transaction(invocation, &event.transaction_id).await?;
+            if known.as_ref().is_some_and(TransactionRow::is_unplaced_payment) {
+                // The payment came first and named nobody: it is this contact's.
+                match self.pay(invocation, &event.charge(), known.as_ref()).await? {
+                    Some(Withdrawn { charge, .. }) => {
+                        return Ok(Charged::Made { charge, triggered: Triggered::default() });
+                    }
+                    None => {
+                        pause(invocation, tries).await?;
+                        continue;
+                    }
+                }
+            }
             let contact = self.contact(invocation, &id, &asked.events(&downsells)).await?;
             let before = contact.charges.clone();
             let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
             let now_open = before.as_ref().unwrap_or(&none);
-            let told = charges::created(now_open, known.as_ref(), &event.charge(), event.open_until, invocation.now);
+            let told = charges::created(now_open, known.as_ref(), &event.charge(), event.open(), invocation.now);
             let (base, after) = match told {
                 Told::Another => return Ok(Charged::Another),
                 Told::Known(ChargeStatus::Unpaid) => {
@@ -101,73 +116,158 @@ impl Downsells {
         Err(StoreError::Conflict)
     }
 
-    /// A charge was paid. One write closes the gate; what is still queued then ends one by one. `None`: the transaction is
-    /// somebody else's.
-    pub async fn paid(&self, invocation: &Invocation, event: &PaymentEvent) -> Result<Option<Withdrawn>, StoreError> {
-        let id = ContactId::of(&event.bot, event.telegram_id);
+    /// A charge was paid. A payment of which neither the stored transaction nor the request names the contact is kept until
+    /// one of them does.
+    pub async fn paid(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
         for tries in 0..ROUNDS {
             let known = self.transaction(invocation, &event.transaction_id).await?;
-            let before = self.charges(invocation, &id).await?;
-            let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
-            let now_open = before.as_ref().unwrap_or(&none);
-            let epoch = match charges::paid(now_open, known.as_ref(), &event.charge(), invocation.now) {
-                Told::Another => return Ok(None),
-                Told::Known(_) | Told::Over(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
-                Told::New { charges, transaction } => {
-                    if !self.told(invocation, before.as_ref(), &charges, known.as_ref(), &transaction).await? {
-                        pause(invocation, tries).await?;
-                        continue;
-                    }
-                    charges.pay_epoch
-                }
+            let of = match known.as_ref().and_then(TransactionRow::owner) {
+                Some(owner) => Some(event.charge_of(owner)),
+                None => self.named_by(invocation, event).await?,
             };
-            // Read after the payment was written, by whomever: what is not in it was made later, or has ended.
-            let contact = self.contact(invocation, &id, &[]).await?;
-            // Those of before an earlier payment were answered for by that one.
-            let concerns =
-                |offer: &OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
-            let mut withdrawn = self.withdraw(invocation, &contact, ChargeStatus::Paid, concerns).await?;
-            withdrawn.already_sent +=
-                epoch.checked_sub(1).map_or(0, |before| contact.sent_before_those_in_slots(before));
-            return Ok(Some(withdrawn));
+            let withdrawn = match &of {
+                Some(of) => self.pay(invocation, of, known.as_ref()).await?,
+                None => self.keep(invocation, event, known.as_ref(), ChargeStatus::Paid).await?,
+            };
+            match (withdrawn, of) {
+                (Some(withdrawn), Some(of)) => {
+                    return Ok(Withdrawn { differs: event.differs(of.bot, of.telegram_id), ..withdrawn });
+                }
+                (Some(withdrawn), None) => return Ok(withdrawn),
+                (None, _) => pause(invocation, tries).await?,
+            }
         }
         Err(StoreError::Conflict)
     }
 
-    /// A charge can no longer be paid: its offers end.
-    pub async fn expired(&self, invocation: &Invocation, expiry: &Expiry) -> Result<Withdrawn, StoreError> {
+    /// The charge as the request has it, if it names a person and a bot that there is.
+    async fn named_by<'a>(
+        &self,
+        invocation: &Invocation,
+        event: &'a ChargeEnded,
+    ) -> Result<Option<Charge<'a>>, StoreError> {
+        let Some(named) = event.named() else { return Ok(None) };
+        Ok(self.bot(invocation, named.bot).await?.map(|_| named))
+    }
+
+    /// Stores that a transaction without a contact is over. `None`: its row has changed since it was read.
+    async fn keep(
+        &self,
+        invocation: &Invocation,
+        event: &ChargeEnded,
+        known: Option<&TransactionRow>,
+        status: ChargeStatus,
+    ) -> Result<Option<Withdrawn>, StoreError> {
+        let Some(row) = charges::unplaced(known, &event.transaction_id, status, invocation.now) else {
+            return Ok(Some(Withdrawn::unplaced(known.map_or(status, |known| known.status))));
+        };
+        let written = self.store.write(invocation, self.transaction_write(known, &row)?).await?;
+        Ok((!matches!(written, Written::Refused(_))).then(|| Withdrawn::unplaced(status)))
+    }
+
+    /// A charge of this contact was paid. One write closes the gate; what is still queued then ends one by one. `None`: the
+    /// transaction or the charges have changed since they were read.
+    async fn pay(
+        &self,
+        invocation: &Invocation,
+        of: &Charge<'_>,
+        known: Option<&TransactionRow>,
+    ) -> Result<Option<Withdrawn>, StoreError> {
+        let id = ContactId::of(of.bot, of.telegram_id);
+        let before = self.charges(invocation, &id).await?;
+        let none = ChargesRow::none(of.bot, of.telegram_id, invocation.now);
+        let epoch = match charges::paid(before.as_ref().unwrap_or(&none), known, of, invocation.now) {
+            Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
+            Told::Known(_) | Told::Over(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
+            Told::New { charges, transaction } => {
+                if !self.told(invocation, before.as_ref(), &charges, known, &transaction).await? {
+                    return Ok(None);
+                }
+                charges.pay_epoch
+            }
+        };
+        // Read after the payment was written, by whichever request: what is not in it was made later, or has ended.
+        let contact = self.contact(invocation, &id, &[]).await?;
+        let mut withdrawn = Withdrawn::of(ChargeStatus::Paid);
+        // Offers of earlier payments are left out: the answers to those have counted them.
+        let concerns =
+            |offer: &&OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
+        for offer in contact.offers.values().filter(concerns) {
+            let stands = self.cancel_offer(invocation, offer.clone(), Why::Paid).await?;
+            stands.iter().for_each(|offer| withdrawn.count(offer, Why::Paid));
+        }
+        withdrawn.already_sent += epoch.checked_sub(1).map_or(0, |before| contact.sent_before_those_in_slots(before));
+        Ok(Some(withdrawn))
+    }
+
+    /// A charge can no longer be paid: its offers end, or go to the newest charge that can.
+    pub async fn expired(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
         for tries in 0..ROUNDS {
-            let Some(known) = self.transaction(invocation, &expiry.transaction_id).await? else {
-                let row = charges::tombstone(&expiry.transaction_id, invocation.now);
-                match self.store.write(invocation, self.transaction_write(None, &row)?).await? {
-                    Written::New | Written::Mine => return Ok(Withdrawn::of(ChargeStatus::Expired)),
-                    Written::Refused(_) => continue,
+            let known = self.transaction(invocation, &event.transaction_id).await?;
+            let owned = known.as_ref().and_then(|row| Some((row, row.owner()?)));
+            let withdrawn = match owned {
+                Some((known, (bot, telegram_id))) => {
+                    let withdrawn = self.expire(invocation, known, (bot, telegram_id)).await?;
+                    withdrawn.map(|withdrawn| Withdrawn { differs: event.differs(bot, telegram_id), ..withdrawn })
                 }
+                None => self.keep(invocation, event, known.as_ref(), ChargeStatus::Expired).await?,
             };
-            let Some((bot, telegram_id)) = known.owner() else {
-                return Ok(Withdrawn::of(known.status));
-            };
-            let id = ContactId::of(bot, telegram_id);
-            let before = self.charges(invocation, &id).await?;
-            let none = ChargesRow::none(bot, telegram_id, invocation.now);
-            let charge = match charges::expired(before.as_ref().unwrap_or(&none), &known, invocation.now) {
-                Told::Known(charge) => charge,
-                Told::Another | Told::Over(_) => return Err(StoreError::Corrupt("a transaction of two contacts")),
-                Told::New { charges, transaction } => {
-                    if !self.told(invocation, before.as_ref(), &charges, Some(&known), &transaction).await? {
-                        pause(invocation, tries).await?;
-                        continue;
-                    }
-                    ChargeStatus::Expired
-                }
-            };
-            let contact = self.contact_of_charge(invocation, &id, (bot, telegram_id), &expiry.transaction_id).await?;
-            let concerns = |offer: &OfferRow| {
-                offer.trigger == Trigger::Pix && offer.transaction_id.as_deref() == Some(&expiry.transaction_id)
-            };
-            return self.withdraw(invocation, &contact, charge, concerns).await;
+            match withdrawn {
+                Some(withdrawn) => return Ok(withdrawn),
+                None => pause(invocation, tries).await?,
+            }
         }
         Err(StoreError::Conflict)
+    }
+
+    /// `None`: the transaction or the charges have changed since they were read.
+    async fn expire(
+        &self,
+        invocation: &Invocation,
+        known: &TransactionRow,
+        (bot, telegram_id): (&str, i64),
+    ) -> Result<Option<Withdrawn>, StoreError> {
+        let id = ContactId::of(bot, telegram_id);
+        let before = self.charges(invocation, &id).await?;
+        let none = ChargesRow::none(bot, telegram_id, invocation.now);
+        let charge = match charges::expired(before.as_ref().unwrap_or(&none), known, invocation.now) {
+            Told::Known(charge) => charge,
+            Told::Another | Told::Over(_) => return Err(StoreError::Corrupt("a transaction of two contacts")),
+            Told::New { charges, transaction } => {
+                if !self.told(invocation, before.as_ref(), &charges, Some(known), &transaction).await? {
+                    return Ok(None);
+                }
+                ChargeStatus::Expired
+            }
+        };
+        let transaction_id = known.transaction_id.as_str();
+        let contact = self.contact_of_charge(invocation, &id, (bot, telegram_id), transaction_id).await?;
+        let concerned: Vec<_> = contact.offers.values().filter(|offer| offer.was_of(transaction_id)).collect();
+        let downsells = self.downsells_if(invocation, bot, concerned.iter().any(|offer| offer.is_queued())).await?;
+        // If the charge was paid after all, the payment has ended its offers.
+        let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
+        let mut withdrawn = Withdrawn::of(charge);
+        for offer in concerned {
+            let stands = self.see_to(invocation, offer.clone(), contact.charges.clone(), &downsells).await?;
+            match stands {
+                Some(row) if row.passed_from.iter().any(|from| from == transaction_id) && why == Why::Expired => {
+                    withdrawn.passed_on += 1;
+                }
+                Some(row) => withdrawn.count(&row, why),
+                None => {}
+            }
+        }
+        Ok(Some(withdrawn))
+    }
+
+    /// The downsells of a bot, where they are needed.
+    async fn downsells_if(
+        &self,
+        invocation: &Invocation,
+        bot: &str,
+        needed: bool,
+    ) -> Result<Vec<DownsellRow>, StoreError> {
+        if needed { self.downsells(invocation, bot).await } else { Ok(Vec::new()) }
     }
 
     async fn transaction(&self, invocation: &Invocation, id: &str) -> Result<Option<TransactionRow>, StoreError> {
@@ -197,7 +297,7 @@ impl Downsells {
         Ok(contact)
     }
 
-    /// The charge and its transaction move together. Whether nobody was faster.
+    /// Writes charges and transaction atomically. Returns `false` if either changed since it was read.
     async fn told(
         &self,
         invocation: &Invocation,
@@ -222,29 +322,6 @@ impl Downsells {
         }
     }
 
-    /// Ends those offers of a charge that is over which can still be ended, and tells how all of them stand.
-    async fn withdraw(
-        &self,
-        invocation: &Invocation,
-        contact: &Contact,
-        charge: ChargeStatus,
-        concerns: impl Fn(&OfferRow) -> bool,
-    ) -> Result<Withdrawn, StoreError> {
-        // Of a charge that was paid after all, it is the payment that has ended its offers.
-        let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
-        let mut answer = Withdrawn::of(charge);
-        for offer in contact.offers.values().filter(|offer| concerns(offer)) {
-            let stands = self.cancel_offer(invocation, offer.clone(), why).await?;
-            match stands.map(|row| (row.status, row.cancel_reason)) {
-                Some((Status::Canceled, Some(reason))) if reason == why => answer.canceled += 1,
-                Some((Status::Pending, _)) => answer.in_flight += 1,
-                Some((Status::Sent, _)) => answer.already_sent += 1,
-                _ => {}
-            }
-        }
-        Ok(answer)
-    }
-
     /// Cancels an offer that was read as `offer`, if it has not left. As it stands then; nothing if it is gone.
     async fn cancel_offer(
         &self,
@@ -259,7 +336,7 @@ impl Downsells {
             };
             match self.commit(invocation, &offer, &after, Vec::new()).await? {
                 Committed::Done => {
-                    tell_ended(invocation, &after);
+                    tell::ended(invocation, &after);
                     return Ok(Some(*after));
                 }
                 Committed::Lost(Some(met)) => offer = *met,
@@ -269,34 +346,31 @@ impl Downsells {
         Err(StoreError::Conflict)
     }
 
-    /// Sees to what follows from the charges of a contact: offers that are outdated end. Whether there was anything to see to.
+    /// Sees to what follows from the charges of a contact: offers that are outdated end or are passed on. Returns whether
+    /// there was anything to see to.
     pub async fn look_after(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
         let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else {
             return Ok(false);
         };
-        for offer in contact.offers.values().filter(|offer| offer.is_queued()) {
-            let Some(end) = offer.outdated(Some(charges), now) else { continue };
-            // What has changed meanwhile is another's to see to, and found again if it is not.
-            match self.end(invocation, offer, Some(charges), end).await? {
-                Some(after) => tell_ended(invocation, &after),
-                None => return Ok(true),
+        let outdated = |offer: &&OfferRow| offer.is_queued() && offer.outdated(Some(charges), now).is_some();
+        let outdated: Vec<_> = contact.offers.values().filter(outdated).collect();
+        let downsells = self.downsells_if(invocation, &charges.bot, !outdated.is_empty()).await?;
+        for offer in outdated {
+            let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
+            let Some(outdated) = offer.follow_charges(Some(charges), downsell, now) else { continue };
+            // Whatever changed meanwhile was seen to by another request, or is found again by the next run.
+            if self.follow(invocation, offer, Some(charges), outdated).await?.is_none() {
+                return Ok(true);
             }
         }
         let after = charges.looked_after(now);
-        // Who changed them meanwhile has put them where they are found.
+        // A request that changed the charges meanwhile has put them where they are found.
         match self.store.write(invocation, self.charges_write(Some(charges), &after)?).await? {
             Written::New | Written::Mine => {}
             Written::Refused(item) => drop(item.map(read_row::<ChargesRow>).transpose()?),
         }
         Ok(true)
-    }
-}
-
-/// As soon as it has ended: whoever is told of it again finds it ended.
-fn tell_ended(invocation: &Invocation, offer: &OfferRow) {
-    if !offer.is_pending() {
-        tell::changed(invocation, offer);
     }
 }

@@ -22,6 +22,19 @@ pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
     triggered.ended.iter().for_each(|offer| changed(invocation, offer));
 }
 
+/// An offer was passed on to another charge, because its own expired.
+pub fn passed_on(invocation: &Invocation, offer: &OfferRow) {
+    line(invocation, offer, Event::DownsellPassedOn);
+    metrics::counter!("downsells_passed_on").increment(1);
+}
+
+/// An offer has ended, unless it waits for a person to say whether it was sent.
+pub fn ended(invocation: &Invocation, offer: &OfferRow) {
+    if !offer.is_pending() {
+        changed(invocation, offer);
+    }
+}
+
 /// An offer was handed to its queue.
 pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
     line(invocation, offer, Event::DownsellEnqueued);

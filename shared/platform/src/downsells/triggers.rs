@@ -86,7 +86,14 @@ impl Downsells {
                     writes.push(self.offer_write(&stale.0, &stale.1)?);
                 }
             }
-            Step::Refuse(event) => writes.push(first_told(Write::put(&self.table, keys::offer(id, &event.id), event)?)),
+            Step::Refuse { event, pending } => {
+                writes.push(first_told(Write::put(&self.table, keys::offer(id, &event.id), event)?));
+                if let Some(slot) = pending {
+                    // The offer in the slot is still pending.
+                    let as_read = Condition::is_number("version", slot.version);
+                    writes.push(Write::check(&self.table, keys::offer_slot(id, slot.downsell_id), as_read));
+                }
+            }
             Step::Join { before, after, event } => {
                 writes.push(self.offer_write(before, after)?);
                 writes.push(first_told(Write::put(&self.table, keys::offer(id, &event.id), event)?));

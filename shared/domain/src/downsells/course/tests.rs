@@ -87,7 +87,10 @@ fn an_offer_of_a_charge_leaves_only_while_that_charge_is_open() {
     assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), Gate::Open);
     let expired = closed(End::Canceled(Why::Expired));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), expired);
-    assert_eq!(gate(Some(&open(&["t2"])), minutes(5)), expired, "another charge is no reason");
+    let other = gate(Some(&open(&["t2"])), minutes(5));
+    let Gate::PassedOn(passed) = other else { panic!("another charge is no reason to leave as it is: {other:?}") };
+    let gate_of_passed = passed.gate(Some(&bot()), Some(&plain()), Some(&open(&["t2"])), minutes(5));
+    assert_eq!((passed.transaction_id.as_deref(), gate_of_passed), (Some("t2"), Gate::Open));
     assert_eq!(gate(None, minutes(5)), expired);
 }
 

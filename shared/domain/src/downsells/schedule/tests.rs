@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::downsells::charges::{Charge, Told, created, paid};
+use crate::downsells::charges::{Charge, OpenCharge, Told, created, paid};
 use crate::downsells::{MOST_DOWNSELLS, NewDownsell, Why};
 use crate::keys::Wake;
 use crate::outbound::LOOK_AHEAD_MS;
@@ -50,7 +50,8 @@ pub(in crate::downsells) fn pix(source: &str) -> Asked<'_> {
 pub(in crate::downsells) fn open(transactions: &[&str]) -> ChargesRow {
     transactions.iter().fold(ChargesRow::none("loja", 7, now()), |charges, transaction_id| {
         let of = Charge { bot: "loja", telegram_id: 7, transaction_id };
-        match created(&charges, None, &of, minutes(60), now()) {
+        let open = OpenCharge { made_at: now().millis(), until: minutes(60).millis() };
+        match created(&charges, None, &of, open, now()) {
             Told::New { charges, .. } => *charges,
             other => panic!("{other:?}"),
         }
@@ -80,7 +81,7 @@ fn make(contact: &mut Contact, plan: Plan) {
                 contact.offers.extend(stale.map(|stale| (stale.1.id.clone(), stale.1)));
                 contact.offers.insert(offer.id.clone(), *offer);
             }
-            Step::Refuse(event) => drop(contact.refused.insert(event.id.clone(), *event)),
+            Step::Refuse { event, .. } => drop(contact.refused.insert(event.id.clone(), *event)),
             Step::Join { after, event, .. } => {
                 contact.offers.insert(after.id.clone(), *after);
                 contact.refused.insert(event.id.clone(), *event);
@@ -143,11 +144,20 @@ fn the_same_event_is_a_duplicate_whenever_it_is_told_and_whatever_became_of_it()
 fn a_second_start_is_put_down_as_refused_by_the_first() {
     let contact = with_start();
     let plan = plan(&start("5002"), &[plain()], &contact, now());
-    let [Step::Refuse(event)] = plan.steps.as_slice() else { panic!("{plan:?}") };
+    let [Step::Refuse { event, pending: None }] = plan.steps.as_slice() else { panic!("{plan:?}") };
     assert_eq!((event.refused, event.event_id.as_str()), (Refused::AlreadyPending, "loja:7:12:start:5002"));
     assert_eq!(event.by, Some(only(&contact).id));
     assert_eq!(event.expires_at, now().plus_days(REFUSED_DAYS).seconds());
     assert_eq!((plan.refused(Refused::AlreadyPending), plan.scheduled().count()), (1, 0));
+}
+
+#[test]
+fn a_charge_is_refused_only_while_the_offer_that_it_found_is_pending() {
+    let mut contact = Contact { charges: Some(open(&["t1", "t2"])), ..Contact::default() };
+    asked(&mut contact, &pix("t1"), &[plain()], now());
+    let plan = plan(&pix("t2"), &[plain()], &contact, now());
+    let [Step::Refuse { event, pending: Some(slot) }] = plan.steps.as_slice() else { panic!("{plan:?}") };
+    assert_eq!((event.refused, Some(slot)), (Refused::AlreadyPending, contact.slots.get(&12)));
 }
 
 #[test]
@@ -191,6 +201,14 @@ fn what_was_sent_is_counted_also_when_its_slot_is_taken_again() {
     let mut contact = ended(contact, Some(minutes(60)));
     assert_eq!(contact.sent_before_those_in_slots(0), 1);
     contact.charges = Some(after_payment(&open(&["t1", "t2"]), "t1"));
+    let unsent = {
+        let mut contact = ended(with_start(), Some(minutes(30)));
+        asked(&mut contact, &start("5002"), &[plain()], now());
+        let mut contact = ended(contact, None);
+        contact.slots.values_mut().for_each(|slot| slot.sent = 1);
+        contact
+    };
+    assert_eq!(unsent.sent_before_those_in_slots(0), 1, "the last was not sent, and the one before it was");
     asked(&mut contact, &start("5003"), &[plain()], now());
     assert_eq!([0, 1].map(|epoch| contact.sent_before_those_in_slots(epoch)), [0, 0], "a payment begins anew");
 }
@@ -328,7 +346,7 @@ fn a_new_offer_is_queued_and_knows_what_it_came_from() {
 fn writes(plan: &Plan) -> usize {
     let of = |step: &Step| match step {
         Step::Schedule { stale, .. } => 2 + usize::from(stale.is_some()),
-        Step::Refuse(_) => 1,
+        Step::Refuse { pending, .. } => 1 + usize::from(pending.is_some()),
         Step::Join { .. } => 2,
     };
     plan.steps.iter().map(of).sum::<usize>() + 2

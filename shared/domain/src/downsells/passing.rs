@@ -1,0 +1,195 @@
+//! An offer whose charge expired is passed on to the newest unpaid charge of its contact: people make a new code when the
+//! old one ran out.
+//!
+//! Invariant. An offer whose charge expired does not end while its contact has another unpaid charge, so an unpaid charge
+//! that found an offer pending is not left without one.
+//!
+//! Passing on is one write of the offer, on the condition that the offer and the charges are as they were read; the slot
+//! does not change, because it is the same offer. Interleavings:
+//!
+//! - against a claim or a cancel: the offer's version lets one of them through, and the other decides again.
+//! - against a payment: it changes the charges, so the offer is not passed on after it. Before it, the offer keeps its
+//!   `pay_epoch` and is canceled by the payment of any charge.
+//! - against the expiry of the other charge: it changes the charges too. After the passing on, that expiry finds the offer as
+//!   its own.
+//! - against the same expiry, delivered again: the offer has the other transaction by then, and `passed_from` says from which
+//!   it came, so that the second answer is the same as the first.
+//! - against a trigger: a charge that is made later changes the charges. If it still saw the first charge open, it is the
+//!   newest when the offer is passed on; if not, its trigger ends the offer and makes its own.
+
+use super::charges::ChargesRow;
+use super::course::End;
+use super::definition::DownsellRow;
+use super::offer::{OfferRow, Trigger, Why};
+use crate::time::Timestamp;
+
+/// Transactions that an offer remembers as those that it was passed on from.
+const MOST_PASSED: usize = 20;
+
+/// What follows for a queued offer from the charges of its contact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outdated {
+    Ends(End),
+    /// Write this: it is the offer of another charge from now on.
+    PassedOn(Box<OfferRow>),
+}
+
+impl OfferRow {
+    /// Whether it is the offer of this charge, or was passed on from it.
+    pub fn was_of(&self, transaction: &str) -> bool {
+        let of_charge = self.trigger == Trigger::Pix;
+        of_charge && self.passed_from.iter().chain(&self.transaction_id).any(|its| its == transaction)
+    }
+
+    /// What must be done with this offer because of the charges, if anything: it ends, or is passed on.
+    pub fn follow_charges(
+        &self,
+        charges: Option<&ChargesRow>,
+        downsell: Option<&DownsellRow>,
+        now: Timestamp,
+    ) -> Option<Outdated> {
+        let end = self.outdated(charges, now).filter(|_| self.is_queued())?;
+        let expired = end == End::Canceled(Why::Expired);
+        let passed_on = charges.filter(|_| expired).and_then(|charges| self.passed_on(charges, downsell, now));
+        Some(passed_on.map_or(Outdated::Ends(end), |row| Outdated::PassedOn(Box::new(row))))
+    }
+
+    /// The offer as one of the newest unpaid charge of its contact. It does not leave before it would have, nor before the
+    /// delay after that charge. `None`: there is no such charge, the downsell does not follow charges any more, or an earlier
+    /// attempt may have been sent.
+    fn passed_on(&self, charges: &ChargesRow, downsell: Option<&DownsellRow>, now: Timestamp) -> Option<Self> {
+        let downsell = downsell.filter(|row| row.active && row.after_pix && self.doubt.is_none())?;
+        let (transaction, made_at) = charges.newest_open(now)?;
+        let scheduled_at = self.scheduled_at.max(downsell.scheduled_at(made_at));
+        let mut passed_from = self.passed_from.clone();
+        passed_from.extend(self.transaction_id.clone());
+        passed_from.drain(..passed_from.len().saturating_sub(MOST_PASSED));
+        let passed = Self {
+            transaction_id: Some(transaction.to_owned()),
+            passed_from,
+            scheduled_at,
+            not_after: self.not_after.max(downsell.not_after(scheduled_at)),
+            ..self.next_version(now)
+        };
+        // What waits for its time already waits for the right one, unless that has moved.
+        Some(match scheduled_at > self.scheduled_at {
+            true => passed.handed_over(self.not_before.map_or(scheduled_at, |at| at.max(scheduled_at)), now),
+            false => passed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::downsells::Delivery;
+    use crate::downsells::charges::OpenCharge;
+    use crate::downsells::offer::Status;
+    use crate::downsells::schedule::tests::{after_payment, downsell, minutes, offer, open, pix, start};
+    use crate::keys::{self, Wake};
+
+    /// Due five minutes after now.
+    fn of_first() -> OfferRow {
+        offer(&pix("t1"), open(&["t1"]))
+    }
+
+    /// Charges by their transactions: when each was made and until when it can be paid, in minutes.
+    fn charges(of: &[(&str, i64, i64)]) -> ChargesRow {
+        let open_charge = |(transaction, made, until): &(&str, i64, i64)| {
+            let charge = OpenCharge { made_at: minutes(*made).millis(), until: minutes(*until).millis() };
+            ((*transaction).to_owned(), charge)
+        };
+        ChargesRow { open: of.iter().map(open_charge).collect(), ..open(&[]) }
+    }
+
+    fn plain() -> DownsellRow {
+        downsell(12, &json!({}))
+    }
+
+    fn passed(row: &OfferRow, charges: &ChargesRow, at: Timestamp) -> OfferRow {
+        match row.follow_charges(Some(charges), Some(&plain()), at) {
+            Some(Outdated::PassedOn(row)) => *row,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_goes_to_the_newest_unpaid_charge_and_remembers_where_it_was() {
+        let (before, of) = (of_first(), charges(&[("t2", 1, 60), ("t3", 2, 60), ("t4", 3, 4)]));
+        let after = passed(&before, &of, minutes(4));
+        assert_eq!((after.transaction_id.as_deref(), &after.passed_from[..]), (Some("t3"), &["t1".to_owned()][..]));
+        assert_eq!((&after.id, after.version, after.status), (&before.id, before.version + 1, Status::Pending));
+        assert_eq!(after.pay_epoch, before.pay_epoch);
+        assert_eq!(after.follow_charges(Some(&of), Some(&plain()), minutes(4)), None, "its charge is open");
+        let last = passed(&after, &charges(&[("t2", 1, 60)]), minutes(4));
+        assert_eq!((last.transaction_id.as_deref(), last.passed_from.len()), (Some("t2"), 2));
+    }
+
+    #[test]
+    fn it_leaves_when_the_later_of_both_times_has_come() {
+        let after = passed(&of_first(), &charges(&[("t2", 3, 60)]), minutes(4));
+        assert_eq!((after.scheduled_at, after.not_after), (minutes(8), plain().not_after(minutes(8))));
+        assert_eq!(after.emit.as_ref().and_then(|emit| emit.not_before), Some(minutes(8).millis()));
+        let earlier = charges(&[("t2", -3, 60)]);
+        let after = passed(&of_first(), &earlier, minutes(4));
+        let before = of_first();
+        assert_eq!(
+            (after.scheduled_at, after.not_after),
+            (before.scheduled_at, before.not_after),
+            "not before its time"
+        );
+        assert_eq!((&after.wake_at, &after.emit), (&before.wake_at, &before.emit), "it waits as it waited");
+        let far = passed(&of_first(), &charges(&[("t2", 30, 90)]), minutes(30));
+        let due = keys::wake(Wake::Due, keys::wake_shard(far.id.as_str()));
+        let slow = downsell(12, &json!({"delay_minutes": 60}));
+        let far = far.follow_charges(Some(&charges(&[("t3", 30, 99)])), Some(&slow), minutes(30));
+        let Some(Outdated::PassedOn(far)) = far else { panic!("{far:?}") };
+        assert_eq!((far.wake.as_deref(), &far.emit), (Some(due.as_str()), &None), "a time that is far is swept");
+        let limited = OfferRow { not_before: Some(minutes(20)), attempts: 1, ..of_first() };
+        let after = passed(&limited, &charges(&[("t2", 3, 60)]), minutes(6));
+        assert_eq!(after.emit.and_then(|emit| emit.not_before), Some(minutes(20).millis()), "a limit is kept");
+    }
+
+    #[test]
+    fn it_ends_where_nothing_is_left_to_pay_or_its_downsell_is_not_for_charges() {
+        let expired = Some(Outdated::Ends(End::Canceled(Why::Expired)));
+        let follow = |row: &OfferRow, charges: Option<&ChargesRow>, change: Value| {
+            row.follow_charges(charges, Some(&downsell(12, &change)), minutes(4))
+        };
+        let other = charges(&[("t2", 3, 60)]);
+        assert_eq!(follow(&of_first(), Some(&charges(&[("t2", 1, 4)])), json!({})), expired, "it is over too");
+        assert_eq!(follow(&of_first(), None, json!({})), expired);
+        assert_eq!(follow(&of_first(), Some(&other), json!({"after_pix": false})), expired);
+        assert_eq!(follow(&of_first(), Some(&other), json!({"active": false})), expired);
+        assert_eq!(of_first().follow_charges(Some(&other), None, minutes(4)), expired, "its downsell is gone");
+        let in_doubt = OfferRow { doubt: Some(1), attempts: 1, ..of_first() };
+        assert_eq!(follow(&in_doubt, Some(&other), json!({})), expired, "it may have been sent");
+    }
+
+    #[test]
+    fn a_payment_is_the_reason_before_an_expiry_and_what_is_on_its_way_is_left() {
+        let paid = after_payment(&charges(&[("t2", 3, 60)]), "t9");
+        let follow =
+            |row: &OfferRow, charges: &ChargesRow| row.follow_charges(Some(charges), Some(&plain()), minutes(4));
+        assert_eq!(follow(&of_first(), &paid), Some(Outdated::Ends(End::Canceled(Why::Paid))));
+        let other = charges(&[("t2", 3, 60)]);
+        for delivery in [Delivery::Sending, Delivery::Unknown] {
+            let row = OfferRow { delivery: Some(delivery), ..of_first() };
+            assert_eq!(follow(&row, &other), None, "{delivery}");
+        }
+        let of_start = offer(&start("5001"), open(&["t1"]));
+        assert_eq!(follow(&of_start, &other), None, "any charge will do for it");
+    }
+
+    #[test]
+    fn it_remembers_a_bounded_number_of_charges() {
+        let mut row = of_first();
+        for n in 2..40 {
+            let name = format!("t{n}");
+            row = passed(&row, &charges(&[(name.as_str(), 1, 60)]), minutes(4));
+        }
+        assert_eq!((row.passed_from.len(), row.passed_from.last().map(String::as_str)), (MOST_PASSED, Some("t38")));
+    }
+}

@@ -1,0 +1,360 @@
+//! Payment webhooks as real gateways send them, and charges that follow each other: a payment that is known to the gateway
+//! counts, and an offer whose charge ran out goes to the next one.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use umavez_domain::downsells::{ContactId, End, OfferId, Why};
+use umavez_local::faults::{Action, CallFault, Fault};
+use umavez_platform::downsells::Downsells;
+use umavez_platform::invocation::Invocation;
+use umavez_tests::{World, play, play_with};
+
+use crate::downsells::{
+    CHAT, bot, charge, charged, downsell, gateway, offer, offers, pays, put, queue, seconds, starts, withdrawn,
+};
+use crate::outbound::sending;
+
+/// A charge with these fields beside or instead of its own; those that are null are left out.
+fn with(transaction: &str, more: &Value) -> Value {
+    let mut body = charge(transaction);
+    let fields = body.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    fields.retain(|_, value| !value.is_null());
+    body
+}
+
+fn after_pix(delay_minutes: u32) -> Value {
+    json!({"after_start": false, "after_pix": true, "delay_minutes": delay_minutes})
+}
+
+async fn expires(world: &World, transaction: &str) -> Value {
+    let answer = gateway(world, "pix-expired", &json!({"transaction_id": transaction})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+/// Bodies as they come from Mercado Pago, Asaas, Efí and hand-written flows, once their ids were mapped.
+#[tokio::test]
+async fn a_payment_counts_whatever_else_the_gateway_says() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(1)).await;
+        let said = [
+            json!({"amount": 1990, "status": "approved", "currency": "BRL"}),
+            json!({"action": "payment.updated", "live_mode": true, "data": {"id": "123"}, "date_created": "2026-01-01"}),
+            json!({"event": "PAYMENT_RECEIVED", "payment": {"value": 19.9, "billingType": "PIX"}, "netValue": null}),
+            json!({"pix": [{"endToEndId": "E1", "valor": "19.90"}], "horario": "2026-01-01T00:00:00Z"}),
+            json!({"telegram_id": CHAT.to_string()}),
+            json!({"correlation_id": "not usable: spaces"}),
+        ];
+        for (n, more) in said.iter().enumerate() {
+            let transaction = format!("tx-{n}");
+            let mut body = with(&transaction, more);
+            body.as_object_mut().expect("an object").remove("correlation_id");
+            let made = gateway(world, "pix-created", &body).await;
+            assert_eq!((made.status, &made.body["scheduled"]), (200, &json!(1)), "{more}: {}", made.body);
+            let told = gateway(world, "payment-approved", &with(&transaction, more)).await;
+            assert_eq!((told.status, &told.body), (200, &withdrawn("paid", [1, 0, 0, 0])), "{more}");
+        }
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_a_number_is_the_same_as_its_digits() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(1)).await;
+        charged(world, "1320019").await;
+        let told = gateway(world, "payment-approved", &with("", &json!({"transaction_id": 1_320_019}))).await;
+        assert_eq!(told.body, withdrawn("paid", [1, 0, 0, 0]));
+        let expired = json!({"transaction_id": 1_320_019, "reason": "timeout"});
+        assert_eq!(gateway(world, "pix-expired", &expired).await.body["charge"], "paid");
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 0);
+    })
+    .await;
+}
+
+/// The stored transaction says whose offers are canceled; what the body says otherwise is named, and its values are not.
+#[tokio::test]
+async fn a_payment_of_a_known_transaction_counts_whoever_it_names() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(1)).await;
+        let said = [
+            (json!({"telegram_id": CHAT + 1}), json!(["telegram_id"])),
+            (json!({"telegram_id": "ana@example.com"}), json!(["telegram_id"])),
+            (json!({"telegram_id": null}), json!([])),
+            (json!({"bot_slug": "another-bot"}), json!(["bot_slug"])),
+            (json!({"bot_slug": ["x"], "telegram_id": 1.5}), json!(["bot_slug", "telegram_id"])),
+            (json!({"bot_slug": null, "telegram_id": null}), json!([])),
+        ];
+        for (n, (more, differs)) in said.iter().enumerate() {
+            let transaction = format!("tx-{n}");
+            assert_eq!(charged(world, &transaction).await.body["scheduled"], 1);
+            let told = gateway(world, "payment-approved", &with(&transaction, more)).await;
+            let mut expected = withdrawn("paid", [1, 0, 0, 0]);
+            expected["differs"] = differs.clone();
+            assert_eq!((told.status, &told.body), (200, &expected), "{more}");
+        }
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 0);
+        let named: Vec<_> = world.events("PAYMENT_OWNER_DIFFERS").iter().map(|line| line["fields"].clone()).collect();
+        assert_eq!(named, ["telegram_id", "telegram_id", "bot_slug", "bot_slug,telegram_id"]);
+        // The same holds for an expiry. A charge that is made belongs to one person.
+        charged(world, "tx-9").await;
+        let told = gateway(world, "pix-expired", &with("tx-9", &json!({"telegram_id": CHAT + 1}))).await;
+        assert_eq!((&told.body["canceled"], &told.body["differs"]), (&json!(1), &json!(["telegram_id"])));
+        let anothers = with("tx-9", &json!({"telegram_id": CHAT + 1}));
+        gateway(world, "pix-created", &anothers).await.assert_problem(409, "held_by_another", &[]);
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_payment_that_cannot_be_placed_is_kept_until_its_person_is_known() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": true, "after_pix": true})).await;
+        starts(world, CHAT, 1).await;
+        let bodies = [
+            json!({"bot_slug": null, "telegram_id": null}),
+            json!({"telegram_id": null}),
+            json!({"telegram_id": "ana"}),
+            json!({"bot_slug": "no-such-bot"}),
+        ];
+        for (n, more) in bodies.iter().enumerate() {
+            let told = gateway(world, "payment-approved", &with(&format!("tx-{n}"), more)).await;
+            assert_eq!((told.status, &told.body["charge"]), (200, &json!("paid")), "{more}: {}", told.body);
+            assert_eq!((&told.body["owner_known"], &told.body["canceled"]), (&json!(false), &json!(0)), "{more}");
+        }
+        assert_eq!(world.events("PAYMENT_OWNER_UNKNOWN").len(), bodies.len());
+        assert_eq!(offer(world).await["status"], "pending", "nobody has said that it was this person who paid");
+        let late = charged(world, "tx-0").await;
+        assert_eq!((&late.body["charge"], &late.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", late.body);
+        let ended = offer(world).await;
+        assert_eq!((&ended["status"], &ended["cancel_reason"]), (&json!("canceled"), &json!("paid")), "{ended}");
+        // The payment itself may name its person later; an expiry moves nothing back.
+        starts(world, CHAT, 2).await;
+        assert_eq!(expires(world, "tx-1").await["charge"], "paid");
+        assert_eq!(pays(world, "tx-1").await.body, withdrawn("paid", [1, 0, 0, 0]));
+        assert_eq!(pays(world, "tx-1").await.body, withdrawn("paid", [1, 0, 0, 0]), "told again");
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_payment_without_its_transaction_is_refused_and_leaves_nothing() {
+    play(async |world| {
+        bot(world).await;
+        let unusable = [json!(null), json!(""), json!("a b"), json!(1.5), json!({"id": 1}), json!("x".repeat(129))];
+        for (what, value) in
+            ["payment-approved", "pix-expired"].into_iter().flat_map(|what| unusable.iter().map(move |v| (what, v)))
+        {
+            let body = with("", &json!({ "transaction_id": value }));
+            let told = gateway(world, what, &body).await;
+            told.assert_problem(422, "invalid_request", &["transaction_id"]);
+        }
+        assert!(world.rows("DownsellsTable").await.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_offer_whose_charge_expired_goes_to_the_newest_unpaid_charge() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(10)).await;
+        charged(world, "tx-1").await;
+        seconds(world, 300).await;
+        for transaction in ["tx-2", "tx-3"] {
+            assert_eq!(charged(world, transaction).await.body["already_pending"], 1);
+            seconds(world, 1).await;
+        }
+        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]));
+        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]), "told again, once");
+        let passed = offer(world).await;
+        assert_eq!((&passed["status"], &passed["transaction_id"]), (&json!("pending"), &json!("tx-3")), "{passed}");
+        assert_eq!(world.events("[DOWNSELL][PASSED_ON]").len(), 1);
+        assert!(!world.metrics("downsells_passed_on").is_empty());
+        seconds(world, 320).await;
+        assert_eq!(offers(world), 0, "ten minutes from the first charge: the person has just made a new one");
+        // The newest expires before the offer's time, and there is one more.
+        assert_eq!(expires(world, "tx-3").await, withdrawn("expired", [0, 0, 0, 1]));
+        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]), "still true of the first");
+        seconds(world, 300).await;
+        assert_eq!(offers(world), 1);
+        let sent = offer(world).await;
+        assert_eq!((&sent["status"], &sent["transaction_id"]), (&json!("sent"), &json!("tx-2")), "{sent}");
+        assert_eq!(expires(world, "tx-2").await, withdrawn("expired", [0, 0, 1, 0]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_payment_of_any_charge_ends_an_offer_that_was_passed_on() {
+    for paid in ["tx-1", "tx-2", "tx-3"] {
+        play(async |world| {
+            bot(world).await;
+            downsell(world, &after_pix(10)).await;
+            for transaction in ["tx-1", "tx-2", "tx-3"] {
+                charged(world, transaction).await;
+            }
+            assert_eq!(expires(world, "tx-1").await["passed_on"], 1);
+            assert_eq!(pays(world, paid).await.body, withdrawn("paid", [1, 0, 0, 0]), "{paid}");
+            assert_eq!(expires(world, "tx-2").await["passed_on"], 0, "{paid}");
+            seconds(world, 700).await;
+            assert_eq!(offers(world), 0);
+            assert_eq!(offer(world).await["cancel_reason"], "paid");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_expires_by_its_own_time_passes_its_offer_on_too() {
+    for swept in [true, false] {
+        play_with(sending(1), async |world| {
+            bot(world).await;
+            downsell(world, &after_pix(10)).await;
+            let short = with("tx-1", &json!({"expires_at": world.now().plus_ms(300_000).to_string()}));
+            gateway(world, "pix-created", &short).await;
+            seconds(world, 240).await;
+            assert_eq!(charged(world, "tx-2").await.body["already_pending"], 1);
+            if swept {
+                seconds(world, 70).await;
+                world.tick("Recovery").await;
+                assert_eq!(offer(world).await["transaction_id"], "tx-2");
+                seconds(world, 300).await;
+            } else {
+                // Nothing looks before the sender does.
+                seconds(world, 370).await;
+                assert_eq!(offer(world).await["transaction_id"], "tx-2");
+            }
+            assert_eq!(offers(world), 0, "ten minutes from the second charge");
+            seconds(world, 300).await;
+            let sent = offer(world).await;
+            assert_eq!((offers(world), &sent["status"]), (1, &json!("sent")), "{sent}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_is_made_after_the_last_one_expired_has_an_offer_of_its_own() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &json!({"after_start": false, "after_pix": true, "rearm": "once_ever"})).await;
+        charged(world, "tx-1").await;
+        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [1, 0, 0, 0]));
+        assert_eq!(charged(world, "tx-2").await.body["scheduled"], 1, "what was not sent does not count");
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 1);
+        let of_second = &queue(world).await[0];
+        assert_eq!((&of_second["status"], &of_second["transaction_id"]), (&json!("sent"), &json!("tx-2")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_offer_is_not_passed_on_where_its_downsell_is_no_longer_for_charges() {
+    for change in [json!({"after_pix": false}), json!({"active": false})] {
+        play(async |world| {
+            bot(world).await;
+            let id = downsell(world, &after_pix(10)).await;
+            charged(world, "tx-1").await;
+            charged(world, "tx-2").await;
+            put(world, &format!("/api/admin/bots/default/downsells/{id}"), &change).await;
+            assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [1, 0, 0, 0]), "{change}");
+            seconds(world, 700).await;
+        })
+        .await;
+    }
+}
+
+/// The second charge finds the offer of the first pending; the first runs out, and the offer ends, before the second is
+/// written.
+#[tokio::test]
+async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
+    play_with(sending(1), async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(10)).await;
+        let short = with("tx-1", &json!({"expires_at": world.now().plus_ms(60_000).to_string()}));
+        gateway(world, "pix-created", &short).await;
+        let output = |name: &str| world.stack.output(name).expect("an output").to_owned();
+        let downsells = Downsells {
+            store: world.store.clone(),
+            table: output("DownsellsTable"),
+            config_table: output("ConfigTable"),
+            outbound_table: output("OutboundTable"),
+            keep_days: 90,
+        };
+        let (contact, id) = (ContactId::of("default", CHAT), offer(world).await["id"].clone());
+        let id = OfferId::parse(id.as_str().expect("an id")).expect("an id of an offer");
+        let held = CallFault {
+            function: Some("webhook-intake".to_owned()),
+            operation: Some("TransactWriteItems".to_owned()),
+            delay_ms: 4_000,
+            ..CallFault::first(Action::DelayBefore)
+        };
+        world.stack.add_fault(Fault::Call(held)).await.expect("armed");
+        let runs_out = async {
+            while !world.stack.faults().waiting().is_empty() {
+                world.request_health().await;
+            }
+            // A sender whose clock is past the end of the first charge.
+            let later = Invocation::new("late", world.now().plus_ms(70_000), Duration::from_secs(30));
+            let (row, charges) = downsells.offer_and_charges(&later, &contact, &id).await.expect("a store");
+            let end = End::Canceled(Why::Expired);
+            downsells.end(&later, &row.expect("an offer"), charges.as_ref(), end).await.expect("a store")
+        };
+        let (second, ended) = futures::future::join(charged(world, "tx-2"), runs_out).await;
+        assert!(ended.is_some(), "no other charge was known");
+        assert_eq!((&second.body["scheduled"], &second.body["already_pending"]), (&json!(1), &json!(0)));
+        seconds(world, 610).await;
+        assert_eq!(offers(world), 1);
+    })
+    .await;
+}
+
+/// The sender has read the charges and is about to claim; the payment is written, and its process dies before it ends the
+/// offer. Only the claim's own check of the charges is left.
+#[tokio::test]
+async fn a_payment_that_is_written_keeps_a_claim_out_that_was_decided_before() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(1)).await;
+        charged(world, "tx-1").await;
+        let of = |function: &str, action| CallFault {
+            function: Some(function.to_owned()),
+            operation: Some("TransactWriteItems".to_owned()),
+            delay_ms: 2_000,
+            ..CallFault::first(action)
+        };
+        world.stack.add_fault(Fault::Call(of("outbound-sender", Action::DelayBefore))).await.expect("armed");
+        let pay = async {
+            while !world.stack.faults().waiting().is_empty() {
+                world.request_health().await;
+            }
+            let dies = of("webhook-intake", Action::KillAfter);
+            world.stack.add_fault(Fault::Call(dies)).await.expect("armed");
+            gateway(world, "payment-approved", &charge("tx-1")).await.status
+        };
+        let (_, status) = futures::future::join(seconds(world, 70), pay).await;
+        assert_eq!(status, 502, "it died before it was answered");
+        world.drain().await;
+        assert_eq!(offers(world), 0);
+        let ended = offer(world).await;
+        assert_eq!((&ended["status"], &ended["cancel_reason"]), (&json!("canceled"), &json!("paid")), "{ended}");
+        assert_eq!(ended["attempts"], 0, "no attempt was begun");
+    })
+    .await;
+}
