@@ -32,5 +32,6 @@ mod outbound_outcomes;
 mod outbox;
 mod permissions;
 mod readme;
+mod senders;
 mod store;
 mod suppressions;

@@ -49,6 +49,8 @@ async fn status(world: &World, id: &str) -> String {
 #[tokio::test]
 async fn whoever_is_there_no_more_is_not_written_to_by_any_bot() {
     play(async |world| {
+        let tokens = json!({"telegram": {"default": "1:a", "loja-2": "2:b"}});
+        world.stack.secrets().set("Senders", &tokens).expect("set");
         let gone = json!({"ok": false, "error_code": 403, "description": "Forbidden: user is deactivated"});
         answer_with(world, "telegram", 403, gone).await;
         let first = accept(world, "a", &telegram("Oi")).await;
@@ -56,8 +58,6 @@ async fn whoever_is_there_no_more_is_not_written_to_by_any_bot() {
         assert_eq!(message(world, &first).await["reason_code"], "user_deactivated");
         let listed = world.get("/suppressions?channel=telegram").await.body;
         assert_eq!(listed["suppressions"][0]["senders"], json!([]), "it is about everybody");
-        let tokens = json!({"telegram": {"default": "1:a", "loja-2": "2:b"}});
-        world.stack.secrets().set("Senders", &tokens).expect("set");
         let of_another = accept(world, "b", &with(telegram("Oi"), json!({"sender": "loja-2"}))).await;
         world.drain().await;
         assert_eq!(status(world, &of_another).await, "SUPPRESSED");
@@ -416,12 +416,16 @@ async fn a_late_sent_takes_back_the_order_to_send_it_again() {
 #[tokio::test]
 async fn a_sender_without_credentials_waits_for_them_and_a_rotated_token_is_taken_up() {
     play_with(sending(2), async |world| {
-        let body = with(telegram("Oi"), json!({"sender": "loja-2"}));
-        let id = accept(world, "a", &body).await;
-        world.drain().await;
-        assert_eq!(message(world, &id).await["reason_code"], "sender_unknown");
         let both = json!({"telegram": {"loja-2": "2:SECRET-CANARY", "default": "1:SECRET-CANARY"}});
         world.canary("SECRET-CANARY");
+        world.stack.secrets().set("Senders", &both).expect("set");
+        // It is accepted while there is a credential, and is due after that was taken away.
+        let due = world.now().plus_ms(60_000).to_string();
+        let id = accept(world, "a", &with(telegram("Oi"), json!({"sender": "loja-2", "send_at": due}))).await;
+        world.stack.secrets().set("Senders", &json!({"telegram": {"default": "1:SECRET-CANARY"}})).expect("set");
+        world.advance(Duration::from_secs(61)).await;
+        assert_eq!(message(world, &id).await["reason_code"], "sender_unknown");
+        assert!(!world.metrics("SenderUnknown").is_empty(), "an alarm watches this metric");
         world.stack.secrets().set("Senders", &both).expect("set");
         world.advance(Duration::from_secs(10)).await;
         assert_eq!(status(world, &id).await, "SENT");

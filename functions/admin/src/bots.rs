@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use umavez_domain::codes::{Event, Problem as Code};
-use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::downsells::bots::{BotRow, BotWarning};
+use umavez_domain::outbound::Channel;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -14,7 +15,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation) -> Result<Answer, Proble
 }
 
 pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    answer(200, &crate::bot(deps, invocation, request).await?)
+    answer(deps, invocation, 200, &crate::bot(deps, invocation, request).await?).await
 }
 
 /// The slug is what a bot is known by: asked for again, the same bot is the same.
@@ -23,9 +24,9 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     match deps.downsells.create_bot(invocation, &row).await? {
         None => {
             tell(invocation, &row);
-            answer(201, &row)
+            answer(deps, invocation, 201, &row).await
         }
-        Some(standing) if is_same(&standing, &row) => Ok(answer(200, &standing)?.replayed()),
+        Some(standing) if is_same(&standing, &row) => Ok(answer(deps, invocation, 200, &standing).await?.replayed()),
         Some(_) => {
             let detail = "there is a bot with this slug; change it with PUT /api/admin/bots/{slug}";
             Err(Problem::new(409, Code::NameTaken, detail))
@@ -37,11 +38,13 @@ pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let changed = deps.downsells.change_bot(invocation, slug(request)?, &request.object()?).await?;
     let row = changed.ok_or_else(no_such_bot)?.map_err(Problem::invalid)?;
     tell(invocation, &row);
-    answer(200, &row)
+    answer(deps, invocation, 200, &row).await
 }
 
-fn answer(status: u16, row: &BotRow) -> Result<Answer, Problem> {
-    Answer::json(status, &json!({"ok": true, "bot": row.view()}))
+async fn answer(deps: &Deps, invocation: &Invocation, status: u16, row: &BotRow) -> Result<Answer, Problem> {
+    let missing = deps.senders.is_missing(invocation, Channel::Telegram, &row.token_ref).await;
+    let warnings: Vec<_> = missing.then_some(BotWarning::TokenMissing).into_iter().collect();
+    Answer::json(status, &json!({"ok": true, "bot": row.view(), "warnings": warnings}))
 }
 
 fn is_same(standing: &BotRow, asked: &BotRow) -> bool {

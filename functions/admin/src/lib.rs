@@ -16,7 +16,7 @@ use umavez_platform::config::ConfigError;
 use umavez_platform::downsells::Downsells;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::Messages;
+use umavez_platform::outbound::{Messages, Senders};
 use umavez_platform::store::Store;
 
 const HOME: &str = "GET /";
@@ -67,12 +67,16 @@ pub struct Deps {
     pub downsells: Downsells,
     /// A test is a message like any other.
     pub messages: Messages,
+    /// Which bots there are tokens for.
+    pub senders: Senders,
 }
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let store = Store::new(Aws::from_env()?.dynamodb());
-        Ok(Self { downsells: Downsells::from_env(&store)?, messages: Messages::from_env(&store)? })
+        let aws = Aws::from_env()?;
+        let store = Store::new(aws.dynamodb());
+        let (downsells, messages) = (Downsells::from_env(&store)?, Messages::from_env(&store)?);
+        Ok(Self { downsells, messages, senders: Senders::from_env(&aws)? })
     }
 }
 

@@ -2,11 +2,11 @@
 //! any other and no offer: it takes no slot, asks for no charge, and is in none of the numbers.
 
 use serde_json::json;
-use umavez_domain::codes::Problem as Code;
+use umavez_domain::codes::{FieldProblem, Problem as Code};
 use umavez_domain::downsells::webhook::read_telegram_id;
-use umavez_domain::fields::Fields;
+use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::idempotency::{Replay, judge};
-use umavez_domain::outbound::{Content, NewMessage, Priority, message_id};
+use umavez_domain::outbound::{Channel, Content, NewMessage, Priority, message_id};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::outbound::Accepted;
@@ -20,6 +20,10 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let mut fields = Fields::of(&body);
     let telegram_id = read_telegram_id(&mut fields);
     let telegram_id = fields.finish(telegram_id).map_err(Problem::invalid)?;
+    if deps.senders.is_missing(invocation, Channel::Telegram, &bot.token_ref).await {
+        let detail = "the bot's token_ref names no token in the deployment's secret of senders";
+        return Err(Problem::invalid(vec![FieldError::new("token_ref", FieldProblem::NotAllowed, detail)]));
+    }
     let caller = &request.caller()?.key_id;
     // Without a key, each request is a test of its own.
     let key = request.idempotency_key()?.map_or_else(

@@ -12,7 +12,7 @@ use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::Unsubscribes;
-use umavez_platform::outbound::{Messages, Suppressions};
+use umavez_platform::outbound::{Messages, Senders, Suppressions};
 use umavez_platform::store::Store;
 
 const HEALTH: &str = "GET /health";
@@ -53,6 +53,8 @@ pub const ROUTES: &[Route] = &[
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
+    /// Which bots and instances there are credentials for.
+    pub senders: Senders,
     pub suppressions: Suppressions,
     pub unsubscribes: Unsubscribes,
     pub types: IntentTypes,
@@ -63,10 +65,11 @@ impl Deps {
         let options = config::text("INTENT_TYPE_OPTIONS").unwrap_or_else(|| "{}".to_owned());
         let types = IntentTypes::with_options(&options)
             .map_err(|error| ConfigError::malformed("INTENT_TYPE_OPTIONS", format!("usable: {error}")))?;
-        let messages = Messages::from_env(&Store::new(Aws::from_env()?.dynamodb()))?;
+        let aws = Aws::from_env()?;
+        let messages = Messages::from_env(&Store::new(aws.dynamodb()))?;
         let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
-        Ok(Self { messages, suppressions, unsubscribes, types })
+        Ok(Self { messages, senders: Senders::from_env(&aws)?, suppressions, unsubscribes, types })
     }
 }
 

@@ -1,6 +1,7 @@
 //! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why not.
 
-use umavez_domain::codes::{Event, Problem as Code, Reason};
+use umavez_domain::codes::{Event, FieldProblem, Problem as Code, Reason};
+use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::MOST_SCHEDULED;
 use umavez_domain::outbound::message::{AcceptAnswer, MessageRow};
@@ -22,14 +23,13 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
             return Err(Problem::new(400, Code::MissingIdentity, detail));
         }
-        // Asked again after its time, a message that was taken in is still the same message.
-        Err(Unfit::Times { id, errors }) => {
-            return match deps.messages.get(invocation, &id).await? {
-                Some(standing) => again(&standing, &body_hash),
-                None => Err(Problem::invalid(errors)),
-            };
-        }
+        Err(Unfit::Times { id, errors }) => return unless_standing(deps, invocation, &id, &body_hash, errors).await,
     };
+    if deps.senders.is_missing(invocation, new.content.channel(), &new.sender).await {
+        let detail = "there is no credential for this sender; put it into the deployment's secret of senders";
+        let errors = vec![FieldError::new("sender", FieldProblem::NotAllowed, detail)];
+        return unless_standing(deps, invocation, &new.id, &body_hash, errors).await;
+    }
     match deps.messages.accept(invocation, &new).await? {
         Accepted::New(row) => {
             tell(invocation, &row, Event::OutboundAccepted);
@@ -42,6 +42,20 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Accepted::Standing(row) => again(&row, &body_hash),
         Accepted::KeyReused => Err(key_reused()),
         Accepted::TooManyScheduled => Err(too_many_scheduled()),
+    }
+}
+
+/// Refuses a request that cannot be taken any more. If its message was accepted before, it is still the same message.
+async fn unless_standing(
+    deps: &Deps,
+    invocation: &Invocation,
+    id: &str,
+    body_hash: &str,
+    errors: Vec<FieldError>,
+) -> Result<Answer, Problem> {
+    match deps.messages.get(invocation, id).await? {
+        Some(standing) => again(&standing, body_hash),
+        None => Err(Problem::invalid(errors)),
     }
 }
 
