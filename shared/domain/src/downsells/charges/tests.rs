@@ -1,0 +1,146 @@
+use super::*;
+
+fn now() -> Timestamp {
+    Timestamp::from_seconds(1_000_000)
+}
+
+fn of(transaction_id: &str) -> Charge<'_> {
+    Charge { bot: "loja", telegram_id: 7, transaction_id }
+}
+
+fn none() -> ChargesRow {
+    ChargesRow::none("loja", 7, now())
+}
+
+fn until(until: Timestamp) -> OpenCharge {
+    OpenCharge { made_at: now().millis(), until: until.millis() }
+}
+
+fn both(told: Told) -> (ChargesRow, TransactionRow) {
+    match told {
+        Told::New { charges, transaction } => (*charges, *transaction),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_charge_is_open_until_its_end_and_no_longer() {
+    let end = now().plus_ms(1_000);
+    let (charges, transaction) = both(created(&none(), None, &of("t1"), until(end), now()));
+    assert!(charges.is_open("t1", now()) && charges.any_open(now()));
+    assert!(!charges.is_open("t1", end), "at its end it is over");
+    assert_eq!(
+        (transaction.status_at(now()), transaction.status_at(end)),
+        (ChargeStatus::Unpaid, ChargeStatus::Expired)
+    );
+    assert_eq!(charges.wake_at, Some(keys::at_time(end, ContactId::of("loja", 7).as_str())));
+}
+
+#[test]
+fn a_charge_only_moves_forward() {
+    let until = until(now().plus_days(1));
+    let (charges, unpaid) = both(created(&none(), None, &of("t1"), until, now()));
+    let (charges, expired_row) = both(expired(&charges, &unpaid, now()));
+    assert_eq!(expired(&charges, &expired_row, now()), Told::Known(ChargeStatus::Expired));
+    assert_eq!(created(&charges, Some(&expired_row), &of("t1"), until, now()), Told::Known(ChargeStatus::Expired));
+    let (charges, paid_row) = both(paid(&charges, Some(&expired_row), &of("t1"), now()));
+    assert_eq!((charges.pay_epoch, paid_row.pay_epoch), (1, Some(1)));
+    assert_eq!(paid(&charges, Some(&paid_row), &of("t1"), now()), Told::Known(ChargeStatus::Paid));
+    assert_eq!(expired(&charges, &paid_row, now()), Told::Known(ChargeStatus::Paid));
+    assert_eq!(created(&charges, Some(&paid_row), &of("t1"), until, now()), Told::Known(ChargeStatus::Paid));
+}
+
+#[test]
+fn paid_before_created_is_paid() {
+    let (charges, row) = both(paid(&none(), None, &of("t1"), now()));
+    assert!(!charges.any_open(now()));
+    let late = created(&charges, Some(&row), &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(late, Told::Known(ChargeStatus::Paid));
+}
+
+#[test]
+fn expired_before_created_is_expired_and_can_still_be_paid() {
+    let row = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("it is new");
+    let late = created(&none(), Some(&row), &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(late, Told::Known(ChargeStatus::Expired));
+    let (charges, row) = both(paid(&none(), Some(&row), &of("t1"), now()));
+    assert_eq!((charges.pay_epoch, row.owner()), (1, Some(("loja", 7))));
+}
+
+#[test]
+fn a_charge_that_was_over_when_it_was_told_stays_over() {
+    let Told::Over(row) = created(&none(), None, &of("t1"), until(now()), now()) else { panic!("it is over") };
+    assert_eq!((row.status, row.owner()), (ChargeStatus::Expired, Some(("loja", 7))));
+    let again = created(&none(), Some(&row), &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(again, Told::Known(ChargeStatus::Expired));
+}
+
+#[test]
+fn a_transaction_has_one_owner() {
+    let (_, row) = both(created(&none(), None, &of("t1"), until(now().plus_days(1)), now()));
+    for other in [Charge { telegram_id: 8, ..of("t1") }, Charge { bot: "outra", ..of("t1") }] {
+        let charges = ChargesRow::none(other.bot, other.telegram_id, now());
+        assert_eq!(paid(&charges, Some(&row), &other, now()), Told::Another);
+        let made = created(&charges, Some(&row), &other, until(now().plus_days(1)), now());
+        assert_eq!(made, Told::Another);
+    }
+}
+
+#[test]
+fn a_contact_has_a_bounded_number_of_open_charges() {
+    let mut charges = none();
+    for n in 0..=MOST_OPEN {
+        let end = now().plus_ms(1_000 + i64::try_from(n).expect("small"));
+        charges = charges.created(&format!("t{n}"), until(end), now());
+    }
+    assert_eq!(charges.open.len(), MOST_OPEN);
+    assert!(!charges.open.contains_key("t0"), "the one that ends first");
+    let charges = charges.created("short", until(now().plus_ms(1)), now());
+    assert_eq!(charges.open.len(), MOST_OPEN);
+    assert!(charges.open.contains_key("short") && !charges.open.contains_key("t1"), "not the new one itself");
+}
+
+#[test]
+fn the_newest_charge_is_the_one_that_was_made_last_of_those_that_can_be_paid() {
+    let made = |made_at: i64, until: i64| OpenCharge { made_at, until: now().millis() + until };
+    let charges = none().created("a", made(5, 90), now()).created("b", made(9, 10), now());
+    let charges = charges.created("c", made(7, 20), now());
+    let newest = |at: i64| charges.newest_open(now().plus_ms(at));
+    assert_eq!(newest(9), Some(("b", Timestamp::from_millis(9))));
+    assert_eq!(newest(10), Some(("c", Timestamp::from_millis(7))));
+    assert_eq!((newest(20), newest(90)), (Some(("a", Timestamp::from_millis(5))), None));
+    assert_eq!(none().newest_open(now()), None);
+}
+
+#[test]
+fn a_payment_that_names_nobody_counts_when_its_contact_is_named() {
+    let expired = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("it is new");
+    assert!(!expired.is_unplaced_payment());
+    let row = unplaced(Some(&expired), "t1", ChargeStatus::Paid, now()).expect("it moves forward");
+    assert_eq!((row.status, row.owner(), row.version), (ChargeStatus::Paid, None, 2));
+    assert_eq!(unplaced(Some(&row), "t1", ChargeStatus::Paid, now()), None, "told again");
+    assert_eq!(unplaced(Some(&row), "t1", ChargeStatus::Expired, now()), None, "paid is paid");
+    assert!(row.is_unplaced_payment());
+    assert_eq!(expired_again(&row), Told::Known(ChargeStatus::Paid));
+    let (charges, placed) = both(paid(&none(), Some(&row), &of("t1"), now()));
+    assert_eq!((charges.pay_epoch, placed.pay_epoch, placed.owner()), (1, Some(1), Some(("loja", 7))));
+    assert!(!placed.is_unplaced_payment());
+    assert_eq!(paid(&charges, Some(&placed), &of("t1"), now()), Told::Known(ChargeStatus::Paid), "once");
+}
+
+fn expired_again(row: &TransactionRow) -> Told {
+    expired(&none(), row, now())
+}
+
+#[test]
+fn what_was_looked_after_is_looked_for_at_its_next_end() {
+    let (charges, _) = both(created(&none(), None, &of("t1"), until(now().plus_ms(1_000)), now()));
+    let charges = charges.created("t2", until(now().plus_ms(9_000)), now());
+    assert!(!charges.is_overdue(now().plus_ms(999)) && charges.is_overdue(now().plus_ms(1_000)), "at its first end");
+    let charges = charges.paid("t3", now());
+    let later = now().plus_ms(5_000);
+    assert!(charges.is_overdue(later), "one charge is over");
+    let charges = charges.looked_after(later);
+    assert_eq!(charges.wake_at, Some(keys::at_time(now().plus_ms(9_000), ContactId::of("loja", 7).as_str())));
+    assert_eq!(charges.looked_after(now().plus_ms(9_000)).wake, None);
+}
