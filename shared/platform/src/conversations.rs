@@ -25,7 +25,7 @@ use umavez_domain::time::Timestamp;
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::outbound::Messages;
-use crate::store::{Condition, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Beside, Condition, Store, StoreError, Write, Written, attribute, read_row};
 
 pub use answers::{Answered, Looked};
 pub use orders::{Held, Ordered};
@@ -90,7 +90,8 @@ impl Conversations {
         timing: &Timing,
     ) -> Result<Moved, StoreError> {
         let after = row.moved(course, invocation.current(), timing);
-        let beside: Vec<_> = self.unneeded_reply_write(row, &after, invocation.current())?.into_iter().collect();
+        let unneeded = self.unneeded_reply_write(row, &after, invocation.current())?;
+        let beside = unneeded.into_iter().map(Beside::from).collect();
         match self.store.write_with(invocation, self.state_write(row, &after)?, beside).await? {
             Written::New | Written::Mine => Ok(Moved::Done(Box::new(after))),
             Written::Refused(Some(item)) => Ok(Moved::Lost(Box::new(read_row(item)?))),
