@@ -98,7 +98,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 |run| Box::pin(unknown_and_not_repeated(run)),
                 |point| {
                     let of_message = point.target.contains("outbound") && point.operation != "Query";
-                    point.function == "recovery" && of_message || point.function == "conversations-api" && of_message
+                    of_message && ["recovery", "conversations-api"].contains(&point.function.as_str())
                 },
             )
         },
