@@ -53,7 +53,8 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(all_sent(run)),
             |point| {
                 let order = point.function == "mailings-api" && point.operation == "UpdateItem";
-                let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 1;
+                // The first two take the turn of the import, which must be over before the orders.
+                let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 2;
                 let again = point.function == "mailing-sender" && is_effect(point) && point.nth > 10;
                 order || handed || again
             },
@@ -70,7 +71,8 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(canceled(run)),
             |point| {
                 let told = point.function == "mailing-sender" && is_effect(point);
-                let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 1;
+                // The first two take the turn of the import, which must be over before the orders.
+                let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 2;
                 told || handed || point.function == "mailings-api" && point.operation == "UpdateItem"
             },
         ),
