@@ -135,6 +135,7 @@ async fn a_payment_that_cannot_be_placed_is_kept_until_its_person_is_known() {
             assert_eq!((&told.body["owner_known"], &told.body["canceled"]), (&json!(false), &json!(0)), "{more}");
         }
         assert_eq!(world.events("PAYMENT_OWNER_UNKNOWN").len(), bodies.len());
+        assert!(!world.metrics("PaymentsUnplaced").is_empty(), "an alarm watches this metric");
         assert_eq!(offer(world).await["status"], "pending", "nobody has said that it was this person who paid");
         let late = charged(world, "tx-0").await;
         assert_eq!((&late.body["charge"], &late.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", late.body);
@@ -147,6 +148,24 @@ async fn a_payment_that_cannot_be_placed_is_kept_until_its_person_is_known() {
         assert_eq!(pays(world, "tx-1").await.body, withdrawn("paid", [1, 0, 0, 0]), "told again");
         seconds(world, 70).await;
         assert_eq!(offers(world), 0);
+    })
+    .await;
+}
+
+/// Webhooks come in any order: the charge names its person after it was reported as expired, and is paid after all.
+#[tokio::test]
+async fn a_charge_that_is_reported_after_its_expiry_still_says_whose_payment_it_is() {
+    play(async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(1)).await;
+        expires(world, "tx-1").await;
+        let late = gateway(world, "pix-created", &charge("tx-1")).await;
+        assert_eq!((&late.body["charge"], &late.body["scheduled"]), (&json!("expired"), &json!(0)), "{}", late.body);
+        charged(world, "tx-2").await;
+        let paid = gateway(world, "payment-approved", &json!({"transaction_id": "tx-1"})).await;
+        assert_eq!(paid.body, withdrawn("paid", [1, 0, 0, 0]));
+        seconds(world, 70).await;
+        assert_eq!(offers(world), 0, "a person who paid gets no offer");
     })
     .await;
 }

@@ -7,6 +7,7 @@ use umavez_domain::codes::{Event, Problem as Code};
 use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
+use umavez_domain::idempotency::body_hash;
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::api_keys;
 use umavez_platform::downsells::{Charged, tell};
@@ -42,8 +43,11 @@ pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -
     let event = ChargeEnded::read(&request.object()?).map_err(Problem::invalid)?;
     let withdrawn = deps.downsells.paid(invocation, &event).await?;
     if !withdrawn.owner_known {
-        let owner_unknown = Event::PaymentOwnerUnknown.as_str();
-        tracing::warn!(event = owner_unknown, request_id = invocation.request_id);
+        // A hash: the id of a transaction leads to a person.
+        let (owner_unknown, transaction) =
+            (Event::PaymentOwnerUnknown.as_str(), body_hash(event.transaction_id.as_bytes()));
+        tracing::warn!(event = owner_unknown, transaction, request_id = invocation.request_id);
+        metrics::counter!("PaymentsUnplaced").increment(1);
     }
     ended(invocation, "payment_approved", &event, &withdrawn)
 }

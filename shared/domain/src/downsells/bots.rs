@@ -18,7 +18,7 @@ const SHORTEST_SECRET: usize = 16;
 const LONGEST_SECRET: usize = 256;
 
 codes! {
-    /// What is allowed in a bot, and perhaps not meant.
+    /// Warnings about a bot: it is accepted, but probably a mistake.
     BotWarning {
         /// Its `token_ref` names no token in the deployment's secret of senders: its offers wait until there is one.
         TokenMissing = "token_missing",

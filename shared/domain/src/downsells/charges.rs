@@ -219,7 +219,7 @@ pub struct Charge<'a> {
 pub enum Told {
     /// Write both.
     New { charges: Box<ChargesRow>, transaction: Box<TransactionRow> },
-    /// It was over before anybody told of it. Write this.
+    /// The charge was over before it was reported as made. Write this.
     Over(Box<TransactionRow>),
     /// It was known; the charge stands as it stood.
     Known(ChargeStatus),
@@ -243,6 +243,10 @@ pub fn created(
 ) -> Told {
     match known {
         Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
+        // It was reported as over before it was reported as made: what it is stays, and its owner is known from now on.
+        Some(known) if known.owner().is_none() => {
+            Told::Over(Box::new(TransactionRow::moved(Some(known), of, known.status, now)))
+        }
         Some(known) => Told::Known(known.status_at(now)),
         None if open.until <= now.millis() => {
             Told::Over(Box::new(TransactionRow::moved(None, of, ChargeStatus::Expired, now)))
@@ -286,7 +290,8 @@ pub fn expired(charges: &ChargesRow, known: &TransactionRow, now: Timestamp) -> 
     Told::of(charges.without(&known.transaction_id, now), transaction)
 }
 
-/// The row of a transaction that is over and whose contact is not known. `None`: `known` has come as far already.
+/// The row of a transaction that is over and whose contact is not known. Returns `None` if `known`
+/// already has this status or a later one.
 pub fn unplaced(
     known: Option<&TransactionRow>,
     transaction_id: &str,

@@ -98,7 +98,7 @@ pub struct Withdrawn {
     pub already_sent: u32,
     /// Offers of an expired charge that are those of another unpaid charge now.
     pub passed_on: u32,
-    /// Fields of the request that do not say whose the stored transaction is.
+    /// Fields of the request that disagree with the owner of the stored transaction.
     pub differs: Vec<OwnerField>,
     /// Whether the contact of the transaction is known.
     pub owner_known: bool,

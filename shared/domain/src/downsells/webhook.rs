@@ -77,7 +77,7 @@ impl ChargeCreated {
     }
 }
 
-/// What a field says that is allowed to say nothing.
+/// An optional field: absent, unreadable, or a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said<T> {
     Nothing,

@@ -51,6 +51,19 @@ fn a_charge_only_moves_forward() {
 }
 
 #[test]
+fn expired_before_created_stays_expired_and_gets_its_owner() {
+    let tombstone = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("new");
+    assert_eq!(tombstone.owner(), None);
+    let late = created(&none(), Some(&tombstone), &of("t1"), until(now().plus_days(1)), now());
+    let Told::Over(owned) = late else { panic!("{late:?}") };
+    assert_eq!((owned.status, owned.owner(), owned.version), (ChargeStatus::Expired, Some(("loja", 7)), 2));
+    let again = created(&none(), Some(&owned), &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(again, Told::Known(ChargeStatus::Expired));
+    let others = Charge { telegram_id: 8, ..of("t1") };
+    assert_eq!(created(&none(), Some(&owned), &others, until(now().plus_days(1)), now()), Told::Another);
+}
+
+#[test]
 fn paid_before_created_is_paid() {
     let (charges, row) = both(paid(&none(), None, &of("t1"), now()));
     assert!(!charges.any_open(now()));
@@ -62,7 +75,7 @@ fn paid_before_created_is_paid() {
 fn expired_before_created_is_expired_and_can_still_be_paid() {
     let row = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("it is new");
     let late = created(&none(), Some(&row), &of("t1"), until(now().plus_days(1)), now());
-    assert_eq!(late, Told::Known(ChargeStatus::Expired));
+    assert!(matches!(late, Told::Over(row) if row.status == ChargeStatus::Expired));
     let (charges, row) = both(paid(&none(), Some(&row), &of("t1"), now()));
     assert_eq!((charges.pay_epoch, row.owner()), (1, Some(("loja", 7))));
 }
