@@ -120,6 +120,35 @@ async fn a_message_that_fails_frees_its_week_and_leaves_the_others() {
     .await;
 }
 
+/// Two requests carry out one order: the second finds the message's own hold in the guard, which is not another's.
+#[tokio::test]
+async fn an_order_to_send_again_that_comes_twice_at_once_is_one_order() {
+    play_with(guarded(sending(1)), async |world| {
+        let refused = json!({"ok": false, "error_code": 400, "description": "Bad Request: chat not found"});
+        let answer = Some(Scripted { status: 400, headers: Default::default(), body: refused });
+        let fault = CallFault { service: Some("telegram".to_owned()), answer, ..CallFault::first(Action::Answer) };
+        world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+        let id = accept(world, "a", &touch(world, 1, None)).await;
+        world.drain().await;
+        assert_eq!(message(world, &id).await["status"], "FAILED");
+        let path = format!("/outbound/messages/{id}/resend");
+        // The first to read the guard is held up until the other one has carried the order out.
+        let delay = CallFault {
+            function: Some("outbound-api".to_owned()),
+            operation: Some("GetItem".to_owned()),
+            target: Some("umavez-dev-intents".to_owned()),
+            delay_ms: 1_000,
+            ..CallFault::first(Action::DelayBefore)
+        };
+        world.stack.add_fault(Fault::Call(delay)).await.expect("armed");
+        let body = json!({});
+        for answer in join_all((0..2).map(|_| world.post_with_key("again", &path, &body))).await {
+            assert_eq!(answer.status, 202, "{}", answer.body);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn many_messages_at_once_under_one_guard_get_one_week_each() {
     play_with(guarded(sending(0)), async |world| {

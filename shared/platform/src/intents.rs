@@ -65,13 +65,13 @@ impl Intents {
                 Holding::Done => Held::Now,
                 Holding::Standing(standing) => Held::Refused(standing),
                 Holding::Full => Held::Full,
-                Holding::Refused(_) => return Err(StoreError::Corrupt("a hold that nothing refused")),
+                Holding::Refused(_) => return Err(StoreError::Corrupt("a refused hold without a failed condition")),
             });
         }
         match self.store.write(invocation, self.hold_write(hold, invocation.now)?).await? {
             Written::New | Written::Mine => Ok(Held::Now),
             Written::Refused(item) => {
-                let item = item.ok_or(StoreError::Corrupt("a hold that nothing refused"))?;
+                let item = item.ok_or(StoreError::Corrupt("a refused hold without a failed condition"))?;
                 Ok(Held::Refused(Box::new(Standing::Row(Box::new(read_row(item)?)))))
             }
         }
@@ -158,7 +158,9 @@ impl Intents {
         let now = invocation.now;
         let row = || {
             let write = self.release_write(key, release, now);
-            write.when(still_held(release, &seen.holder, now))
+            // A hold that was given back and taken again since it was read is another hold, with its own place in a guard.
+            let same_hold = Condition::is_number("version", seen.version);
+            write.when(Condition::all([still_held(release, &seen.holder, now), same_hold]))
         };
         let beside = match GuardRelease::of(key, seen) {
             Some(guard) => self.releasing_guard(invocation, guard).await?,

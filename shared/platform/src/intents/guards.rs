@@ -94,7 +94,7 @@ impl Intents {
             }
             // Only the guard has changed since it was read.
             let Some(Some(refusal)) = own.next() else {
-                return Err(StoreError::Corrupt("a hold that nothing refused"));
+                return Err(StoreError::Corrupt("a refused hold without a failed condition"));
             };
             seen = refusal.item.map(read_row).transpose()?;
             conflicts.wait(invocation, StoreError::Conflict).await?;

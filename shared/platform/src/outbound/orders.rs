@@ -212,7 +212,11 @@ impl Messages {
                 let met = refusals.into_iter().flatten().next().and_then(|refusal| refusal.item);
                 Ok(Seen::Lost(met.map(read_row).transpose()?.map(Box::new)))
             }
-            Holding::Standing(_) | Holding::Full => Ok(Seen::IntentTaken),
+            // The hold in the way may be this message's own, by the same order that another request has carried out.
+            Holding::Standing(_) | Holding::Full => match self.get(invocation, &row.id).await? {
+                Some(met) if met.version == row.version => Ok(Seen::IntentTaken),
+                met => Ok(Seen::Lost(met.map(Box::new))),
+            },
         }
     }
 }
