@@ -95,14 +95,19 @@ async fn claim(
 ) -> Result<Stepped, StoreError> {
     let (timing, conversations) = (settings.timing(), &deps.conversations);
     let mut messages = conversations.pending_messages(invocation, row).await?;
-    let portion = batch::portion(&row.course, &messages);
+    let Some(portion) = batch::portion(&row.course, &messages, invocation.current()) else {
+        // The wake-up comes again.
+        return Err(StoreError::Unavailable);
+    };
+    if let Portion::Expired { last } = portion {
+        expired(invocation, row, last - row.course.claimed);
+    }
     let course = row.course.claim(portion, invocation.current(), &timing);
     let claimed = match conversations.move_on(invocation, row, course, &timing).await? {
         Moved::Lost(met) => return Ok(Stepped::Again(met)),
         Moved::Done(claimed) => *claimed,
     };
-    if let Portion::Expired { last } = portion {
-        expired(invocation, &claimed, last - row.course.claimed);
+    if let Portion::Expired { .. } = portion {
         return Ok(Stepped::Over(Worked::Done("expired")));
     }
     tell(invocation, &claimed, "claimed");
@@ -117,13 +122,11 @@ async fn pass_over(
     row: &ConversationRow,
     timing: &Timing,
 ) -> Result<Stepped, StoreError> {
+    expired(invocation, row, row.course.claimed - row.course.answered);
     let course = row.course.replied(0, invocation.current());
     match deps.conversations.move_on(invocation, row, course, timing).await? {
         Moved::Lost(met) => Ok(Stepped::Again(met)),
-        Moved::Done(passed) => {
-            expired(invocation, &passed, row.course.claimed - row.course.answered);
-            Ok(Stepped::Over(Worked::Done("expired")))
-        }
+        Moved::Done(_) => Ok(Stepped::Over(Worked::Done("expired"))),
     }
 }
 
@@ -161,8 +164,8 @@ pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
     metrics::counter!("ConversationsNeedHuman").increment(1);
 }
 
-/// Messages were removed before anybody answered them. Somebody must look at the conversation, which waited for longer than
-/// its messages are kept.
+/// Reports messages that the retention period removed before they were answered. It runs before the write that passes them
+/// over, so that a crash in between repeats the line instead of losing it.
 fn expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
     let (event, conversation_id) = (Event::ConversationMessagesExpired.as_str(), row.id.as_str());
     tracing::error!(event, conversation_id, messages, request_id = invocation.request_id);

@@ -7,12 +7,15 @@ use super::course::Course;
 use super::identity::Via;
 use super::responder;
 use super::rows::StoredMessage;
-use crate::time::Timestamp;
+use crate::time::{DAY_MS, Timestamp};
 
 /// The most messages of a batch.
 pub const MOST_MESSAGES: usize = 100;
 /// The most bytes of JSON that the messages of a batch have together. A single message is always taken, whatever its size.
 pub const MOST_BYTES: usize = 256 * 1024;
+
+/// Messages are kept for at least a day: one that is missing earlier has not expired.
+const SHORTEST_RETENTION_MS: i64 = DAY_MS;
 
 /// What a claim takes of the messages that are pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,25 +27,29 @@ pub enum Portion {
 }
 
 /// Decides what the next batch takes. `messages` are the first of those that are pending, by their number; there must be one
-/// more than a batch takes, if there are so many.
-pub fn portion(course: &Course, messages: &[StoredMessage]) -> Portion {
+/// more than a batch takes, if there are so many. A batch ends at a gap in the numbers. `None`: the first pending message
+/// was received too recently to have expired, so the read does not show it yet.
+pub fn portion(course: &Course, messages: &[StoredMessage], now: Timestamp) -> Option<Portion> {
     let next = course.claimed + 1;
     let number = |message: &StoredMessage| message.number.unwrap_or(0);
-    match messages.first().map(number) {
-        None => return Portion::Expired { last: course.received },
-        Some(first) if first > next => return Portion::Expired { last: first - 1 },
-        Some(_) => {}
+    let gap = match messages.first().map(number) {
+        None => Some(course.received),
+        Some(first) => (first > next).then(|| first - 1),
+    };
+    if let Some(last) = gap {
+        let pending_ms = course.pending_since.map_or(0, |since| now.millis() - since);
+        return (pending_ms >= SHORTEST_RETENTION_MS).then_some(Portion::Expired { last });
     }
     let (mut last, mut bytes) = (course.claimed, 0);
     for (count, message) in messages.iter().enumerate() {
         bytes += responder::size(message);
         let fits = count < MOST_MESSAGES && bytes <= MOST_BYTES;
-        if count > 0 && !fits {
-            return Portion::UpTo { last, rest_since: Some(message.received_at) };
+        if (count > 0 && !fits) || number(message) != last + 1 {
+            return Some(Portion::UpTo { last, rest_since: Some(message.received_at) });
         }
         last = number(message);
     }
-    Portion::UpTo { last, rest_since: None }
+    Some(Portion::UpTo { last, rest_since: None })
 }
 
 /// The messages of a batch in the order in which they were sent: by the provider's time, then by the provider's own order,
@@ -92,7 +99,12 @@ mod tests {
     }
 
     fn pending(claimed: u64, received: u64) -> Course {
-        Course { received, claimed, answered: claimed, ..Course::default() }
+        Course { received, claimed, answered: claimed, pending_since: Some(NOW.millis()), ..Course::default() }
+    }
+
+    /// As it is long after the messages came.
+    fn portion(course: &Course, messages: &[StoredMessage]) -> Portion {
+        super::portion(course, messages, NOW.plus_days(100)).expect("a portion")
     }
 
     fn messages(from: u64, to: u64, text: &str) -> Vec<StoredMessage> {
@@ -139,6 +151,19 @@ mod tests {
     fn what_is_stored_no_more_is_no_part_of_a_batch() {
         assert_eq!(portion(&pending(3, 9), &messages(7, 9, "a")), Portion::Expired { last: 6 });
         assert_eq!(portion(&pending(3, 9), &[]), Portion::Expired { last: 9 });
+        let mut with_gap = messages(4, 9, "a");
+        with_gap.remove(2);
+        let rest_since = Some(with_gap[2].received_at);
+        assert_eq!(portion(&pending(3, 9), &with_gap), Portion::UpTo { last: 5, rest_since }, "it ends at the gap");
+    }
+
+    #[test]
+    fn a_message_that_came_a_moment_ago_has_not_expired() {
+        for hours in [0, 1, 23] {
+            let now = NOW.plus_ms(hours * 3_600_000);
+            assert_eq!(super::portion(&pending(3, 9), &[], now), None);
+            assert_eq!(super::portion(&pending(3, 9), &messages(7, 9, "a"), now), None);
+        }
     }
 
     fn sorted(via: Via, of: &[(&str, Option<i64>)]) -> Vec<String> {

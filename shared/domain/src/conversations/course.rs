@@ -184,7 +184,9 @@ impl Course {
     pub fn receive(&self, now: Timestamp, sent_at: Option<Timestamp>) -> Self {
         let last_at = self.last_at.map_or(now.millis(), |last| last.max(now.millis()));
         let pending_since = if self.is_pending() { self.pending_since } else { Some(now.millis()) };
-        let last_sent_at = self.last_sent_at.max(sent_at.map(Timestamp::millis));
+        // A time far ahead of ours is a wrong clock: it must not make every later answer of a person look old.
+        let sent_at = sent_at.map(|at| at.min(now.plus_ms(PROVIDER_SKEW_MS)).millis());
+        let last_sent_at = self.last_sent_at.max(sent_at);
         Self { received: self.received + 1, pending_since, last_at: Some(last_at), last_sent_at, ..self.clone() }
     }
 
@@ -393,6 +395,8 @@ impl Course {
 
 /// A wake-up that is so late is not waited for any longer.
 const LOST_AFTER_MS: i64 = 60_000;
+/// How far a provider's clock may be ahead of ours.
+const PROVIDER_SKEW_MS: i64 = 60_000;
 /// Outbound tells when a message is settled, and has a recovery of its own.
 const SENDING_LOST_AFTER_MS: i64 = 15 * 60_000;
 

@@ -243,6 +243,8 @@ fn what_a_person_answered_is_known_by_the_providers_times_and_not_by_ours() {
     assert!(!late.answered_by_person(Some(at(60))).is_pending(), "both were delivered late");
     let ahead = Course::default().receive(at(0), Some(at(7)));
     assert!(ahead.answered_by_person(Some(at(5))).is_pending(), "the provider's clock is ahead of ours");
+    let wrong = Course::default().receive(at(3), Some(at(30_000_000)));
+    assert!(!wrong.answered_by_person(Some(at(70))).is_pending(), "a time of next year does not count");
     let out_of_order = late.receive(at(301), Some(at(-9)));
     assert_eq!(out_of_order.last_sent_at, Some(at(0).millis()), "the latest counts");
 }
