@@ -121,7 +121,7 @@ codes! {
         OutboundDeduped = "OUTBOUND_DEDUPED",
         OutboundSent = "OUTBOUND_SENT",
         OutboundRetry = "OUTBOUND_RETRY",
-        /// The provider holds something against the sender of a message: it waits until that is put right.
+        /// The provider refuses the sender of a message; the message waits until an operator fixes that.
         OutboundHeld = "OUTBOUND_HELD",
         OutboundUnknown = "OUTBOUND_UNKNOWN",
         OutboundFailed = "OUTBOUND_FAILED",

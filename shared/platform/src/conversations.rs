@@ -99,8 +99,8 @@ impl Conversations {
         }
     }
 
-    /// Finishes a batch whose reply was kept back until a person made it needless. The row of the batch has no outcome then,
-    /// unless a part of the reply was sent.
+    /// Finishes a batch whose withheld reply is obsolete because a person answered. Removes its outcome, unless a part of
+    /// the reply was sent.
     fn unneeded_reply_write(
         &self,
         before: &ConversationRow,

@@ -94,8 +94,8 @@ impl Stack {
         let ahead = self.0.parts.clock.offset_ms();
         self.0.parts.clock.reset();
         self.0.parts.queues.set_back(ahead);
-        self.drain().await?;
-        self.keep(|kept| kept.clock_offset_ms = 0)
+        self.keep(|kept| kept.clock_offset_ms = 0)?;
+        self.drain().await
     }
 
     /// The functions get a new time before anything else: what wakes when the clock moves must not meet a process that

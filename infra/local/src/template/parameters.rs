@@ -58,7 +58,7 @@ fn value(parameter: Node, given: Option<&String>) -> Result<String, TemplateErro
     }
 }
 
-/// What the template asks of a value that this one is not; none if it is all of it.
+/// Returns the constraint that the value violates, or `None`.
 fn outside(parameter: &Node, value: &str) -> Result<Option<String>, TemplateError> {
     let length = i64::try_from(value.chars().count()).unwrap_or(i64::MAX);
     let limits = [

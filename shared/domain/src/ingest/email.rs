@@ -176,7 +176,11 @@ fn newsletter_keys(fields: &mut Fields<'_>, mail: &Mail, from_addr: &str, subjec
 fn thread_keys(fields: &mut Fields<'_>, subject: &str) -> Option<Keys> {
     let base = subject_base(subject);
     if base.is_empty() {
-        fields.refuse("subject", FieldProblem::Missing, "a thread needs one that says more than prefixes and tags");
+        fields.refuse(
+            "subject",
+            FieldProblem::Missing,
+            "is required for a thread, and must have text besides prefixes such as Re: and [tags]",
+        );
         return None;
     }
     let primary = Some(thread_hash(&base));

@@ -92,7 +92,7 @@ impl GuardAsked {
 }
 
 impl GuardRow {
-    /// The guard that is not there yet.
+    /// A guard without holds, for a key that has no row.
     pub fn empty(now: Timestamp) -> Self {
         Self { holds: Vec::new(), version: now.millis().unsigned_abs(), expires_at: now.seconds() }
     }

@@ -182,7 +182,7 @@ pub fn settle(progress: &Progress, outcome: Outcome, policy: UnknownPolicy, now:
         Outcome::Unknown { code } => Verdict::Unknown { code },
         // A limit is not the message's fault: it does not use up its attempts, and is honoured however long it is.
         Outcome::Throttled { retry_after_ms, .. } => again(Again::Throttled, code::THROTTLED, retry_after_ms),
-        // Nor is what the provider holds against its sender.
+        // A hold on the sender does not use up the message's attempts either.
         Outcome::Held { why } => again(Again::Throttled, why.as_str(), HELD_WAIT_MS),
         Outcome::Transient { code } if tries >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
         Outcome::Transient { code } => again(Again::Retry, code, backoff_ms(tries, jitter)),

@@ -29,7 +29,7 @@ pub enum Outcome {
     Transient { code: &'static str },
     /// Not sent; nothing leaves in this scope before the time is over.
     Throttled { retry_after_ms: i64, scope: ThrottleScope },
-    /// Not sent, and nothing else of this sender would be: a person must put right what the provider holds against it.
+    /// Not sent. The provider refuses all mail of this sender until an operator fixes the account or the identity.
     Held { why: SendingHold },
     /// It may or may not have been sent.
     Unknown { code: &'static str },

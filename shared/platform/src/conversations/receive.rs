@@ -96,8 +96,8 @@ impl Conversations {
         Ok(taken)
     }
 
-    /// Cancels the reply that a person's message has made needless, or that waits for the end of the hold. This is the second
-    /// write of such a message: the first delivery may have ended before it, so that a duplicate makes it again.
+    /// Cancels the reply that a person's message has made needless, or that waits for the end of the hold. It runs
+    /// after the transaction; if the function crashes in between, the redelivered message runs it again.
     async fn cancel_recalled(
         &self,
         invocation: &Invocation,

@@ -1,7 +1,7 @@
 //! Which mailing was the first with a file of certain bytes: the same file under another name would reach everybody again.
 //!
-//! The row is written by the transaction that makes the mailing, so that of two uploads at once exactly one is the first. Of a
-//! file whose hash nobody told, the importer knows it when it has read the file to its end, and writes the row then.
+//! The row is written by the transaction that makes the mailing, so that of two uploads at once exactly one is the first. If
+//! the upload gave no hash, the importer computes it at the end of the file and writes the row then.
 
 use umavez_domain::keys;
 use umavez_domain::mailings::{FileRow, MailingId, MailingRow, MailingState};

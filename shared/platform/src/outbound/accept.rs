@@ -27,7 +27,7 @@ pub enum Accepted {
     Standing(Box<MessageRow>),
     /// A message with this identity and another body holds the intent; its own row is gone by retention.
     KeyReused,
-    /// Its intention is scheduled for this contact as often as a guard keeps.
+    /// The contact already has `MOST_SCHEDULED` scheduled messages of this intent type.
     TooManyScheduled,
 }
 

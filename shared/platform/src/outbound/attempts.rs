@@ -155,7 +155,7 @@ impl Messages {
             (Changed::Lost(Some(met)), Verdict::Sent { provider_id }) => {
                 self.sent_late(invocation, *met, attempt, provider_id).await
             }
-            // The cancel was faster than this outcome: it is judged again with the mark.
+            // The cancel was committed first: settle again with the recalled row.
             (Changed::Lost(Some(met)), Verdict::Again { .. })
                 if row.recalled.is_none() && is_recalled(&met, attempt) =>
             {

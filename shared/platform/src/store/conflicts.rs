@@ -1,4 +1,4 @@
-//! Waits with jitter, a few times, before a write is tried again that lost a race on its row.
+//! Backoff with jitter, and a retry limit, for writes that lost a race.
 
 use std::time::Duration;
 

@@ -88,8 +88,8 @@ impl Store {
         }
     }
 
-    /// Makes a write, and with it those beside it whose conditions hold. A write beside it that is refused asks its rule
-    /// for another, and is left out without one: what it would change is as it should be. The write's own condition
+    /// Makes a write, and with it those beside it whose conditions hold. A write beside it that is refused is made
+    /// again by its rule. Without a rule it is skipped: its row already has the intended state. The write's own condition
     /// decides whether anything is written.
     pub async fn write_with(
         &self,
