@@ -227,7 +227,9 @@ def deploy_guide(template):
     for kind, key, loop in (("AWS::DynamoDB::Table", "TableName", "table"), ("AWS::SecretsManager::Secret", "Name", "secret")):
         told = re.search(rf"^for {loop} in (.*); do$", text, re.MULTILINE)
         told = set(told[1].split()) if told else set()
-        names = {properties[key]["Fn::Sub"].removeprefix("umavez-${Stage}-") for _, _, properties in template.resources(kind)}
+        # What goes with the stack needs no deleting, and no name to be deleted by.
+        kept = [properties for _, resource, properties in template.resources(kind) if resource.get("DeletionPolicy") != "Delete"]
+        names = {properties[key]["Fn::Sub"].removeprefix("umavez-${Stage}-") for properties in kept}
         for name in sorted(names - told):
             yield f"{path.name}: its teardown leaves out the {loop} {name}"
         for name in sorted(told - names):
