@@ -1,5 +1,5 @@
-//! `POST /api/payment/webhook/…`: what a payment gateway says, signed; or a caller with a key for it. What it says is written
-//! before it is answered, and the answer says what came of it. Fields that are not read are ignored.
+//! `POST /api/payment/webhook/…`: what a payment gateway says, signed; or a caller with a key for it. The event is
+//! stored before it is answered, and the answer says what changed. Unknown fields are ignored.
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};

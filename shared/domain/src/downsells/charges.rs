@@ -181,7 +181,7 @@ impl TransactionRow {
         Some((self.bot.as_deref()?, self.telegram_id?))
     }
 
-    /// Whether it was paid and the payment counts for nobody yet.
+    /// Whether it was paid and its owner is not known yet.
     pub fn is_unplaced_payment(&self) -> bool {
         self.status == ChargeStatus::Paid && self.owner().is_none()
     }

@@ -5,7 +5,7 @@
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 
-/// What nobody reads.
+/// Elements whose text is not shown to a reader.
 const UNSEEN: [&str; 4] = ["script", "style", "template", "title"];
 /// What begins and ends with a blank line.
 const PARAGRAPHS: [&str; 13] = ["blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "ul"];

@@ -50,7 +50,7 @@ pub struct GuardRow {
 pub struct GuardAsked {
     pub key: Key,
     pub hold: GuardHold,
-    /// Nobody can ask for a moment before this one, in seconds.
+    /// The earliest moment that a caller can still ask for, in seconds.
     pub earliest: i64,
 }
 
@@ -97,7 +97,7 @@ impl GuardRow {
         Self { holds: Vec::new(), version: now.millis().unsigned_abs(), expires_at: now.seconds() }
     }
 
-    /// Adds a hold if its window overlaps no other, and drops the holds whose window nobody can ask for any more.
+    /// Adds a hold if its window overlaps no other, and drops the holds whose window is too far back to be asked for.
     pub fn take(&self, asked: &GuardAsked, now: Timestamp) -> Taken {
         let standing = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
         let mut conflicting: Vec<_> = standing().filter(|hold| hold.overlaps(&asked.hold)).collect();

@@ -36,7 +36,7 @@ pub fn classify(refusal: &Refusal<'_>) -> Outcome {
     let later = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
     match code {
         Some("TooManyRequestsException" | "ThrottlingException" | "Throttling") => {
-            // The quota of a day comes back by itself: nobody has to resume anything.
+            // The daily quota comes back by itself, so nothing has to be resumed.
             let of_the_day = text.to_ascii_lowercase().contains("daily");
             later(if of_the_day { QUOTA_WAIT_MS } else { outcome::DEFAULT_RETRY_AFTER_MS })
         }
