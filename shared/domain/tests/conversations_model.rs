@@ -99,7 +99,7 @@ enum Act {
     /// The attempt under way was not sent.
     NotSent,
     PersonWrites,
-    /// The provider tells of what the person wrote.
+    /// The provider delivers what the person wrote.
     PersonIsTold,
     Holds,
     /// The second half of a hold: what has not left is called back.
@@ -350,7 +350,7 @@ impl Model for Small {
             Act::Tick => world.now += 1,
             Act::Tell(n) => {
                 world.producers[n].left -= 1;
-                // The provider's times count for nobody else.
+                // Only the world with a person uses the provider's times.
                 if self.with_person {
                     world.producers[n].sent.get_or_insert(world.now);
                 }

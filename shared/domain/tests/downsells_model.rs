@@ -215,7 +215,7 @@ enum Asker {
 struct View {
     now: u8,
     charges: Row<ChargesRow>,
-    /// The first transaction. Nothing but the making of the second is told of it.
+    /// The first transaction. Of the second, only its creation is reported.
     transaction: Option<Row<TransactionRow>>,
     offers: [Option<Row<OfferRow>>; PLACES],
     /// Of each downsell: which offer, whether it is pending, and the version.

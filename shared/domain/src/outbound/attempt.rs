@@ -195,7 +195,7 @@ pub enum Cancel {
     /// Write `CANCELED`, conditional on `QUEUED`.
     Now,
     Already,
-    /// An attempt is under way, or nobody knows how it ended. The first is recalled: write that there is no other attempt.
+    /// An attempt is under way, or its outcome is unknown. An attempt under way is recalled: write that it is the last one.
     InFlight,
     AlreadySent,
     /// It ended without being sent.

@@ -58,7 +58,7 @@ impl Downsells {
         for tries in 0..ROUNDS {
             let known = self.transaction(invocation, &event.transaction_id).await?;
             if known.as_ref().is_some_and(TransactionRow::is_unplaced_payment) {
-                // The payment came first and named nobody: it is this contact's.
+                // The payment came first, without a contact: it is this contact's.
                 match self.pay(invocation, &event.charge(), known.as_ref()).await? {
                     Some(Withdrawn { charge, .. }) => {
                         return Ok(Charged::Made { charge, triggered: Triggered::default() });

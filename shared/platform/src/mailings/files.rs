@@ -23,7 +23,7 @@ pub enum SameFile {
 }
 
 impl SameFile {
-    /// The mailing that a new one is told of.
+    /// The earlier mailing that the answer to a new one names.
     pub fn earlier(&self) -> Option<&MailingId> {
         match self {
             Self::Earlier(id) => Some(id),
@@ -43,7 +43,7 @@ impl Mailings {
         })
     }
 
-    /// The write by which a new mailing becomes the first with its file, as far as `seen` says that nobody is.
+    /// The write that makes a new mailing the first with its file. `None` if `seen` has an earlier one.
     pub(super) fn first_with(&self, row: &MailingRow, seen: &SameFile) -> Result<Option<Write>, StoreError> {
         let Some(content_hash) = &row.content_hash else { return Ok(None) };
         self.file_claim(content_hash, &row.mailing_id, seen, row.created_at)
