@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use umavez_domain::conversations::inbound::{Inbound, Kind};
-use umavez_domain::conversations::{ConversationId, InstanceRow, Told, Via};
+use umavez_domain::conversations::{ConversationId, Told, Via};
+use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::conversations::Conversations;
 use umavez_tests::{World, play, play_with};
 

@@ -1,9 +1,9 @@
 //! A reply that a person or a hold stops on its way, and what a person has answered.
 
 use serde_json::{Value, json};
-use umavez_domain::outbound::{Again, Verdict};
+use umavez_domain::delivery::{Again, Verdict};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
-use umavez_platform::outbound::Claimed;
+use umavez_platform::messages::Claimed;
 use umavez_tests::{World, play, play_with};
 
 use crate::conversations::{
@@ -24,7 +24,7 @@ async fn limited(world: &World, service: &str, wait: u64) {
 }
 
 /// The only message that there is in outbound.
-async fn reply(world: &World) -> umavez_domain::outbound::message::MessageRow {
+async fn reply(world: &World) -> umavez_domain::messages::MessageRow {
     let rows = world.rows("OutboundTable").await;
     let id = rows.iter().find(|row| row["sk"] == "MESSAGE").and_then(|row| row["id"].as_str()).expect("a message");
     messages(world).get(&world.invocation(), id).await.expect("a store").expect("a row")

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::channels::Channel;
 use umavez_domain::keys;
-use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::suppression::SuppressionRow;
+use umavez_domain::suppression::SuppressionRow;
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::invocation::Invocation;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use umavez_domain::keys::Key;
-use umavez_domain::outbound::Priority;
-use umavez_domain::outbound::limiter::{Limit, reach_ms};
+use umavez_domain::queue::Priority;
+use umavez_domain::senders::limiter::{Limit, reach_ms};
 use umavez_domain::time::Timestamp;
 use umavez_local::faults::{Action, CallFault, Fault};
 use umavez_platform::invocation::Invocation;

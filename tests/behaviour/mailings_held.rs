@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umavez_domain::outbound::MAX_ATTEMPTS;
+use umavez_domain::delivery::MAX_ATTEMPTS;
 use umavez_local::faults::{Action, CallFault, Scripted};
 use umavez_tests::{World, play_with};
 

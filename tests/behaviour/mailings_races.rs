@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use umavez_domain::codes::SendingHold;
+use umavez_domain::delivery::{Verdict, code};
 use umavez_domain::keys;
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow};
-use umavez_domain::outbound::{Verdict, code};
 use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::invocation::Invocation;

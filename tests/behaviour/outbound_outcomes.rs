@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::outbound::{Again, State, Verdict};
+use umavez_domain::delivery::{Again, State, Verdict};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
 use umavez_platform::intents::Intents;
-use umavez_platform::outbound::{Claimed, Messages, Settled};
+use umavez_platform::messages::{Claimed, Messages, Settled};
 use umavez_tests::{Answer, Expected, KEY, Setup, World, play, play_with};
 
 use crate::outbound::{accept, ask, codes, intent, message, sending, sent, telegram, with};
@@ -343,7 +343,7 @@ pub fn messages(world: &World) -> Messages {
 }
 
 /// A message whose attempt was begun by a sender that was not heard of again.
-async fn abandoned(world: &World, messages: &Messages, key: &str) -> umavez_domain::outbound::message::MessageRow {
+async fn abandoned(world: &World, messages: &Messages, key: &str) -> umavez_domain::messages::MessageRow {
     let stopped = json!({"send_at": world.now().plus_ms(600_000).to_string()});
     let id = accept(world, key, &with(with(telegram("Oi"), intent()), stopped)).await;
     world.drain().await;
@@ -481,7 +481,7 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
 }
 
 /// A message of which a sender has begun the next attempt.
-async fn claimed(world: &World, messages: &Messages, id: &str) -> umavez_domain::outbound::message::MessageRow {
+async fn claimed(world: &World, messages: &Messages, id: &str) -> umavez_domain::messages::MessageRow {
     let row = messages.get(&world.invocation(), id).await.expect("a store").expect("a row");
     let deadline = world.now().plus_ms(25_000);
     let claimed = messages.claim(&world.invocation(), &row, row.attempt + 1, deadline).await.expect("a store");

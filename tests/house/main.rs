@@ -10,9 +10,9 @@ use std::process::Command;
 
 use serde_json::json;
 use umavez_domain::codes::{Decision, FileProblem, Problem, Reason, RowProblem, SendingHold};
+use umavez_domain::delivery::reason_codes;
 use umavez_domain::ingest::normalize_email;
 use umavez_domain::mailings::{DUPLICATE, EntryState, MailingState};
-use umavez_domain::outbound::reason_codes;
 use umavez_local::binaries::workspace_root;
 use umavez_local::model::Model;
 use umavez_local::template::load;

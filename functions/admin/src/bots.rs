@@ -1,9 +1,9 @@
 //! `/api/admin/bots`: who sends offers, and how fast.
 
 use serde_json::json;
+use umavez_domain::channels::Channel;
 use umavez_domain::codes::{Event, Problem as Code};
-use umavez_domain::downsells::bots::{BotRow, BotWarning};
-use umavez_domain::outbound::Channel;
+use umavez_domain::senders::bots::{BotRow, BotWarning};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use umavez_domain::codes::{Event, Problem as Code};
-use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
 use umavez_domain::idempotency::body_hash;
+use umavez_domain::senders::bots::BotRow;
 use umavez_platform::downsells::Created;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;

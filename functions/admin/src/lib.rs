@@ -10,13 +10,14 @@ mod trial;
 
 use std::sync::Arc;
 
-use umavez_domain::downsells::bots::{BotRow, is_slug};
+use umavez_domain::senders::bots::{BotRow, is_slug};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::downsells::Downsells;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::{Messages, Senders};
+use umavez_platform::messages::Messages;
+use umavez_platform::senders::Senders;
 use umavez_platform::store::Store;
 
 const HOME: &str = "GET /";

@@ -2,14 +2,16 @@
 //! any other and no offer: it takes no slot, asks for no charge, and is in none of the numbers.
 
 use serde_json::json;
+use umavez_domain::channels::{Channel, Content};
 use umavez_domain::codes::{FieldProblem, Problem as Code};
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::idempotency::{Replay, judge};
-use umavez_domain::outbound::{Channel, Content, NewMessage, Priority, message_id};
+use umavez_domain::messages::{NewMessage, message_id};
+use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::Accepted;
+use umavez_platform::messages::Accepted;
 
 use crate::Deps;
 use crate::downsells::standing;

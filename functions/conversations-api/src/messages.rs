@@ -3,7 +3,8 @@
 use serde_json::json;
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::requests::{Named, read_message};
-use umavez_domain::conversations::{ConversationId, InstanceRow, Told, Via};
+use umavez_domain::conversations::{ConversationId, Told, Via};
+use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 

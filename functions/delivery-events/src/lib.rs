@@ -5,18 +5,21 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
+use umavez_domain::channels::Channel;
+use umavez_domain::channels::email::ses_events;
+use umavez_domain::channels::email::ses_events::{Kind, Read, SesEvent};
 use umavez_domain::codes::Event;
+use umavez_domain::delivery::State;
 use umavez_domain::mailings::{EntryState, MailingEntryId};
-use umavez_domain::outbound::ses_events::{self, Kind, Read, SesEvent};
-use umavez_domain::outbound::suppression::{SuppressionRow, source};
-use umavez_domain::outbound::{Channel, State};
+use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{EntryApplied, Mailings};
-use umavez_platform::outbound::{Applied, Messages, Suppressions};
+use umavez_platform::messages::{Applied, Messages};
 use umavez_platform::store::{Store, StoreError};
+use umavez_platform::suppressions::Suppressions;
 
 const AT_ONCE: usize = 5;
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
 use umavez_domain::mailings::jobs::ShardWork;
-use umavez_domain::outbound::rates::RateTable;
+use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Limiter;
 use umavez_platform::mailings::{LinkSecrets, Mailings, Unsubscribes};
-use umavez_platform::outbound::{ProviderConfig, Providers};
+use umavez_platform::providers::{ProviderConfig, Providers};
 use umavez_platform::store::Store;
 use umavez_platform::visibility::Visibility;
 

@@ -6,21 +6,23 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt;
+use umavez_domain::channels::Channel;
+use umavez_domain::channels::content::Email;
 use umavez_domain::codes::{Event, SendingHold};
+use umavez_domain::delivery::{Outcome, Verdict, code};
 use umavez_domain::keys;
 use umavez_domain::mailings::{
     EntryProgress, EntryState, MailingContent, MailingRow, Prepared, settle_entry, unsubscribe_headers,
     unsubscribe_token, unsubscribe_url, values,
 };
-use umavez_domain::outbound::content::Email;
-use umavez_domain::outbound::limiter::reach_ms;
-use umavez_domain::outbound::{Channel, Outcome, Priority, Verdict, code};
+use umavez_domain::queue::Priority;
+use umavez_domain::senders::limiter::reach_ms;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Held;
 use umavez_platform::limiter::Grant;
 use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Signing};
-use umavez_platform::outbound::Mail;
+use umavez_platform::providers::Mail;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;

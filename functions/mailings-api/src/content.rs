@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
+use umavez_domain::channels::content::{Content, Email};
 use umavez_domain::codes::{FieldProblem, Problem as Code};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
@@ -10,11 +11,11 @@ use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
     unsubscribe_headers, unsubscribe_token, unsubscribe_url, values,
 };
-use umavez_domain::outbound::content::{Content, Email};
-use umavez_domain::outbound::{NewMessage, Priority, message_id};
+use umavez_domain::messages::{NewMessage, message_id};
+use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::Accepted;
+use umavez_platform::messages::Accepted;
 
 use crate::orders::ordered;
 use crate::{Deps, id, mailing, public_url};

@@ -16,7 +16,7 @@ use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{LinkSecrets, Mailings, Unsubscribes};
-use umavez_platform::outbound::Messages;
+use umavez_platform::messages::Messages;
 use umavez_platform::store::Store;
 use umavez_platform::uploads::Uploads;
 

@@ -12,8 +12,10 @@ use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::Unsubscribes;
-use umavez_platform::outbound::{Messages, Senders, Suppressions};
+use umavez_platform::messages::Messages;
+use umavez_platform::senders::Senders;
 use umavez_platform::store::Store;
+use umavez_platform::suppressions::Suppressions;
 
 const HEALTH: &str = "GET /health";
 const CHECK: &str = "POST /intents";

@@ -9,16 +9,19 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::outbound::job::SendJob;
-use umavez_domain::outbound::rates::RateTable;
-use umavez_domain::outbound::{Channel, UnknownPolicy, read_policies};
+use umavez_domain::channels::Channel;
+use umavez_domain::delivery::{UnknownPolicy, read_policies};
+use umavez_domain::queue::SendJob;
+use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::downsells::{Boards, Downsells};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Limiter;
-use umavez_platform::outbound::{Messages, ProviderConfig, Providers, Senders};
+use umavez_platform::messages::Messages;
+use umavez_platform::providers::{ProviderConfig, Providers};
+use umavez_platform::senders::Senders;
 use umavez_platform::store::Store;
 use umavez_platform::visibility::{Visibility, receptions};
 

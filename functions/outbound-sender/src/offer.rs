@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
+use umavez_domain::channels::{Channel, Content};
+use umavez_domain::delivery::{Next, Outcome, Progress, State, Verdict, code, next, settle};
 use umavez_domain::downsells::{ChargesRow, ContactId, End, Gate, OfferId, OfferRow, Why};
-use umavez_domain::outbound::{
-    Channel, Content, Next, Outcome, Priority, Progress, State, Verdict, code, next, settle,
-};
+use umavez_domain::queue::Priority;
 use umavez_domain::time::Timestamp;
 use umavez_platform::downsells::{Board, Claimed, Settled, tell};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
-use umavez_platform::outbound::Way;
+use umavez_platform::providers::Way;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;

@@ -6,14 +6,16 @@
 
 use std::time::Duration;
 
+use umavez_domain::channels::{Channel, Content};
 use umavez_domain::codes::{Decision, Event};
-use umavez_domain::outbound::ledger::Entry;
-use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{Again, Channel, Content, Next, Outcome, Progress, State, Verdict, code, next, settle};
+use umavez_domain::delivery::{Again, Next, Outcome, Progress, State, Verdict, code, next, settle};
+use umavez_domain::messages::MessageRow;
+use umavez_domain::messages::ledger::Entry;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
-use umavez_platform::outbound::{Claimed, Settled, Way};
+use umavez_platform::messages::{Claimed, Settled};
+use umavez_platform::providers::Way;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -295,7 +297,7 @@ fn log(invocation: &Invocation, row: &MessageRow, event: Event, made: Option<Mad
 }
 
 fn word(row: &MessageRow) -> &'static str {
-    use umavez_domain::outbound::Priority::{Downsell, Shot, Start};
+    use umavez_domain::queue::Priority::{Downsell, Shot, Start};
     match row.priority {
         Start => "start",
         Shot => "shot",

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use umavez_domain::channels::Channel;
+use umavez_domain::delivery::ThrottleScope;
 use umavez_domain::keys::{self, Key};
-use umavez_domain::outbound::limiter::{ADDRESS_REACH_MS, Limit, reach_ms};
-use umavez_domain::outbound::rates::Rates;
-use umavez_domain::outbound::{Channel, Priority, ThrottleScope};
+use umavez_domain::queue::Priority;
+use umavez_domain::senders::limiter::{ADDRESS_REACH_MS, Limit, reach_ms};
+use umavez_domain::senders::rates::Rates;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
 use umavez_platform::store::StoreError;

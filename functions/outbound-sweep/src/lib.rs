@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::Messages;
+use umavez_platform::messages::Messages;
 use umavez_platform::store::Store;
 use umavez_platform::sweep::{Swept, sweep};
 

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
 use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
-use umavez_domain::conversations::{ConversationId, ConversationRow, InstanceRow, Told, Via, is_name};
-use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::conversations::{ConversationId, ConversationRow, Told, Via};
 use umavez_domain::fields::FieldError;
+use umavez_domain::senders::bots::BotRow;
+use umavez_domain::senders::instances::{InstanceRow, is_name};
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::http::{Problem, Request};
 use umavez_platform::invocation::Invocation;

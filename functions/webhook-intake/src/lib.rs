@@ -16,8 +16,8 @@ use umavez_platform::conversations::{Conversations, Webhooks};
 use umavez_platform::downsells::Downsells;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::Suppressions;
 use umavez_platform::store::Store;
+use umavez_platform::suppressions::Suppressions;
 
 const TELEGRAM: &str = "POST /webhooks/telegram/{bot}";
 const EVOLUTION: &str = "POST /webhooks/evolution/{instance}";

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
 use umavez_domain::codes::{Event, Problem as Code};
-use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
 use umavez_domain::idempotency::body_hash;
+use umavez_domain::senders::bots::BotRow;
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::api_keys;
 use umavez_platform::downsells::{Charged, tell};

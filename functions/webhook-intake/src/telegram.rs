@@ -2,14 +2,14 @@
 //! a message of a conversation, if the bot has any.
 
 use serde_json::json;
+use umavez_domain::channels::Channel;
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::Via;
 use umavez_domain::conversations::inbound::telegram;
-use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::downsells::start::{self, Start};
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::{Asked, Trigger};
-use umavez_domain::outbound::Channel;
+use umavez_domain::senders::bots::BotRow;
 use umavez_domain::webhooks::WebhookSecrets;
 use umavez_platform::downsells::tell;
 use umavez_platform::http::{Answer, Problem, Request};

@@ -9,10 +9,8 @@ pub mod reply;
 pub mod requests;
 pub mod responder;
 mod rows;
-mod settings;
 pub mod views;
 
 pub use course::{Course, HeldBy, Hold, PartEnd, Phase, Step};
 pub use identity::{BatchId, ConversationId, Via};
 pub use rows::{Answer, Author, BatchRow, ConversationRow, Received, StoredMessage, Told};
-pub use settings::{InstanceRow, Timing, is_name};

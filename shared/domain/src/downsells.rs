@@ -3,7 +3,6 @@
 //! An offer is one row, and what may become of it is decided by pure functions of that row, of its contact's charges and of
 //! its downsell. Whoever writes does so on the condition that nothing of it has changed since.
 
-pub mod bots;
 pub mod charges;
 mod course;
 mod definition;

@@ -123,6 +123,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A whole number within `range`, or absent.
+    pub fn whole_number(&mut self, name: &'static str, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
+        let given = self.get(name)?;
+        let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
+        if !given.is_number() {
+            self.refuse(name, FieldProblem::WrongType, detail);
+            return None;
+        }
+        let number = given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given));
+        if number.is_none() {
+            self.refuse(name, FieldProblem::OutOfRange, detail);
+        }
+        number
+    }
+
     /// Whether the field is there and null, where that says something else than its absence.
     pub fn is_null(&self, name: &str) -> bool {
         self.object.get(name).is_some_and(Value::is_null)

@@ -2,8 +2,10 @@
 //! knows of a store. What a rule decides comes back as a value; the shell performs it.
 
 pub mod access;
+pub mod channels;
 pub mod codes;
 pub mod conversations;
+pub mod delivery;
 pub mod downsells;
 pub mod fields;
 pub mod idempotency;
@@ -12,10 +14,14 @@ pub mod intents;
 pub mod keys;
 pub mod lease;
 pub mod mailings;
-pub mod outbound;
+pub mod messages;
 pub mod outbox;
 pub mod pages;
+pub mod queue;
+pub mod senders;
+pub mod suppression;
 pub mod time;
 pub mod unicode;
 pub mod uploaded;
 pub mod webhooks;
+pub mod work;

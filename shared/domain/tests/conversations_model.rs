@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use stateright::{Checker, Model, Property};
 use umavez_domain::conversations::batch::Portion;
-use umavez_domain::conversations::{Course, HeldBy, Hold, PartEnd, Phase, Step, Timing};
-use umavez_domain::outbound::{Again, State};
+use umavez_domain::conversations::{Course, HeldBy, Hold, PartEnd, Phase, Step};
+use umavez_domain::delivery::{Again, State};
+use umavez_domain::senders::instances::Timing;
 use umavez_domain::time::Timestamp;
 
 const TIMING: Timing =

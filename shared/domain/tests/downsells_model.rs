@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
-use umavez_domain::downsells::bots::BotRow;
+use umavez_domain::delivery::{Next, Outcome, Progress, State, UnknownPolicy, Verdict, code, next, settle};
 use umavez_domain::downsells::charges::{self, Charge, OpenCharge, Told};
 use umavez_domain::downsells::{
     Asked, Cancel, ChargeStatus, ChargesRow, Contact, Delivery, DownsellRow, End, Gate, Learned, NewDownsell, OfferRow,
     Outdated, Plan, Recalled, SlotRow, Status, Step, TransactionRow, Trigger, Why, plan,
 };
-use umavez_domain::outbound::{Next, Outcome, Progress, State, UnknownPolicy, Verdict, code, next, settle};
+use umavez_domain::senders::bots::BotRow;
 use umavez_domain::time::Timestamp;
 
 const BOT: &str = "loja";

@@ -11,20 +11,20 @@
 //! reply: the version decides, and a reply that lost is kept until the hold is over.
 
 mod answers;
-mod instances;
 mod listing;
 mod orders;
 mod receive;
 mod recovery;
 mod webhook_secrets;
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, InstanceRow, Phase, Timing};
+use umavez_domain::conversations::{ConversationId, ConversationRow, Course, Phase};
 use umavez_domain::keys;
+use umavez_domain::senders::instances::{InstanceRow, Timing};
 use umavez_domain::time::Timestamp;
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::outbound::Messages;
+use crate::messages::Messages;
 use crate::store::{Beside, Condition, Store, StoreError, Write, Written, attribute, read_row};
 
 pub use answers::{Answered, Looked};

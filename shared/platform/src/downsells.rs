@@ -12,7 +12,6 @@
 //! offer whose charge expired and that is passed on to another: `domain::downsells::passing` lists what it can meet.
 
 mod boards;
-mod bots;
 mod claims;
 mod contact;
 mod definitions;

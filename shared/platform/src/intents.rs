@@ -10,7 +10,7 @@ use umavez_domain::fields::parse_uuid;
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::intents::{Hold, IntentRow, Released, Standing, judge_release};
 use umavez_domain::keys::{self, INTENT_PREFIX, Key};
-use umavez_domain::outbound::message::IntentRef;
+use umavez_domain::messages::IntentRef;
 use umavez_domain::time::Timestamp;
 use uuid::Uuid;
 

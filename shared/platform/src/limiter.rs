@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 use umavez_domain::keys::Key;
-use umavez_domain::outbound::limiter::{Ask, Bucket, Limit, ask, at_us};
+use umavez_domain::senders::limiter::{Ask, Bucket, Limit, ask, at_us};
 use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;

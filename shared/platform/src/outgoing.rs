@@ -11,7 +11,8 @@ use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorSettings,
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_types::body::SdkBody;
-use umavez_domain::outbound::{CallFailure, HttpCall};
+use umavez_domain::channels::HttpCall;
+use umavez_domain::delivery::CallFailure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const KEPT_IDLE: Duration = Duration::from_secs(3);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use umavez_domain::keys::{WAKE_SHARDS, Wake};
-use umavez_domain::outbound::LOOK_AHEAD_MS;
+use umavez_domain::work::LOOK_AHEAD_MS;
 
 use crate::invocation::Invocation;
 use crate::store::{Found, Store, StoreError, WaitingOf};

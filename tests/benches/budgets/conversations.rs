@@ -5,11 +5,12 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_domain::conversations::inbound::{Inbound, Kind};
-use umavez_domain::conversations::{ConversationId, InstanceRow, Told, Via};
+use umavez_domain::conversations::{ConversationId, Told, Via};
+use umavez_domain::senders::instances::InstanceRow;
 use umavez_local::calls::Call;
 use umavez_platform::conversations::Conversations;
 use umavez_platform::intents::Intents;
-use umavez_platform::outbound::Messages;
+use umavez_platform::messages::Messages;
 use umavez_tests::{KEY, World};
 
 use crate::prices;

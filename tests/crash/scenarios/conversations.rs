@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::outbound::{Again, Verdict};
+use umavez_domain::delivery::{Again, Verdict};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::intents::Intents;
-use umavez_platform::outbound::{Claimed, Messages, Settled};
+use umavez_platform::messages::{Claimed, Messages, Settled};
 use umavez_tests::{Answer, Setup};
 
 use crate::run::{Point, Run};

@@ -4,11 +4,11 @@ use umavez_domain::codes::{Event, FieldProblem, Problem as Code, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::MOST_SCHEDULED;
-use umavez_domain::outbound::message::{AcceptAnswer, MessageRow};
-use umavez_domain::outbound::{Asked, NewMessage, Unfit};
+use umavez_domain::messages::{AcceptAnswer, MessageRow};
+use umavez_domain::messages::{Asked, NewMessage, Unfit};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::Accepted;
+use umavez_platform::messages::Accepted;
 
 use crate::Deps;
 

@@ -1,17 +1,17 @@
 //! `GET /explain?message=…|to=…|client_id=…`: the decisions, in order.
 
 use serde_json::json;
+use umavez_domain::channels::{Channel, normalize_to};
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::intents::IntentRow;
 use umavez_domain::keys;
-use umavez_domain::outbound::explain::explain;
-use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::suppression::SuppressionRow;
-use umavez_domain::outbound::{Channel, normalize_to};
+use umavez_domain::messages::MessageRow;
+use umavez_domain::messages::explain::explain;
+use umavez_domain::suppression::SuppressionRow;
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::{BY_CLIENT, BY_RECIPIENT};
+use umavez_platform::messages::{BY_CLIENT, BY_RECIPIENT};
 use umavez_platform::store::Found;
 
 use super::message::{is_id, is_place, malformed, no_such_message};

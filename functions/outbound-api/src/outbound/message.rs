@@ -4,7 +4,7 @@ use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys;
-use umavez_domain::outbound::message::MessageView;
+use umavez_domain::messages::MessageView;
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::delivery::{Cancel, State};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
-use umavez_domain::outbound::{Cancel, State};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::outbound::{Order, Resent};
+use umavez_platform::messages::{Order, Resent};
 
 use super::message::{id, no_such_message};
 use crate::Deps;

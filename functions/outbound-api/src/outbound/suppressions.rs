@@ -2,12 +2,12 @@
 //! mailings; of them only hashes are stored, so an address is told to whoever asked by it.
 
 use serde_json::json;
+use umavez_domain::channels::Channel;
 use umavez_domain::codes::Event;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys::SUPPRESSION_SHARDS;
 use umavez_domain::mailings::{UnsubscribeRow, email_hash};
-use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::suppression::{Reach, SuppressionRequest, SuppressionRow, SuppressionView};
+use umavez_domain::suppression::{Reach, SuppressionRequest, SuppressionRow, SuppressionView};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::SpreadPlace;

@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::batch::Portion;
-use super::settings::Timing;
 use crate::codes::codes;
+use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
 codes! {

@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use super::identity::{BatchId, ConversationId};
 use super::inbound::{Inbound, Kind, Media};
 use super::reply::{LONGEST_REPLY, read_reply};
-use super::settings::is_name;
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
+use crate::senders::instances::is_name;
 use crate::time::{SECOND_MS, Timestamp};
 
 /// The instance of messages that name none.

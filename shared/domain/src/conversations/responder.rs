@@ -5,11 +5,13 @@ use serde_json::{Value, json};
 use super::identity::{BatchId, Via};
 use super::job::{QUEUE, WakeUp};
 use super::rows::{ConversationRow, StoredMessage};
-use super::settings::InstanceRow;
+use crate::channels::content::{Telegram, Whatsapp};
+use crate::channels::{Content, HttpCall};
 use crate::idempotency::body_hash;
-use crate::outbound::content::{Telegram, Whatsapp};
-use crate::outbound::message::Then;
-use crate::outbound::{Content, HttpCall, NewMessage, Priority};
+use crate::messages::NewMessage;
+use crate::messages::Then;
+use crate::queue::Priority;
+use crate::senders::instances::InstanceRow;
 use crate::time::Timestamp;
 use crate::webhooks::standard;
 

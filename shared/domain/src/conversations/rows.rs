@@ -6,10 +6,10 @@ use super::course::{Course, Phase};
 use super::identity::{BatchId, ConversationId, Via};
 use super::inbound::{Inbound, Kind, Media};
 use super::job::WakeUp;
-use super::settings::Timing;
 use crate::codes::codes;
 use crate::keys::{self, Wake};
 use crate::outbox::Emit;
+use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
 /// Later than any hold ends.

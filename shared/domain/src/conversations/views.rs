@@ -6,8 +6,8 @@ use super::course::{Hold, Phase};
 use super::identity::BatchId;
 use super::inbound::{Kind, Media};
 use super::rows::{Author, BatchRow, ConversationRow, StoredMessage};
-use super::settings::Timing;
 use crate::codes::codes;
+use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
 codes! {

@@ -7,14 +7,14 @@
 //! has another unpaid charge: it is passed on to the newest one. So an unpaid charge that found an offer pending is not left
 //! without one.
 
-use super::bots::BotRow;
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
 use super::offer::{Delivery, OfferRow, Status, Trigger, Why};
 use super::passing::Outdated;
+use crate::delivery::{Again, Outcome, Progress, State, UnknownPolicy, Verdict, code, settle};
 use crate::keys::{self, Wake};
-use crate::outbound::message::check_after_ms;
-use crate::outbound::{Again, Outcome, Progress, State, UnknownPolicy, Verdict, code, settle};
+use crate::messages::check_after_ms;
+use crate::senders::bots::BotRow;
 use crate::time::Timestamp;
 
 /// How an offer ends that is not sent.

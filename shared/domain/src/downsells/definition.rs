@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::channels::content::Telegram;
+use crate::channels::content::read as read_content;
+use crate::channels::{Channel, Content};
 use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
-use crate::outbound::content::Telegram;
-use crate::outbound::{Channel, Content, read_content};
 use crate::time::Timestamp;
 
 /// Downsells of one bot: one trigger decides on all of them in one transaction.
@@ -115,8 +116,8 @@ impl NewDownsell {
         }
         let number = |row: Option<u32>, or: u32| row.unwrap_or(or);
         let (delay, expiry) = (standing.map(|row| row.delay_minutes), standing.map(|row| row.expires_after_minutes));
-        let delay_minutes = read_number(&mut fields, "delay_minutes", 0..=LONGEST_DELAY_MINUTES);
-        let expires = read_number(&mut fields, "expires_after_minutes", 1..=LONGEST_DELAY_MINUTES);
+        let delay_minutes = fields.whole_number("delay_minutes", 0..=LONGEST_DELAY_MINUTES);
+        let expires = fields.whole_number("expires_after_minutes", 1..=LONGEST_DELAY_MINUTES);
         let mut flag = |name, row: Option<bool>, or| fields.optional_bool(name).or(row).unwrap_or(or);
         let active = flag("active", standing.map(|row| row.active), true);
         let after_start = flag("after_start", standing.map(|row| row.after_start), true);
@@ -176,24 +177,6 @@ fn read_offer(fields: &mut Fields<'_>) -> Option<Telegram> {
     }
 }
 
-pub(super) fn read_number(
-    fields: &mut Fields<'_>,
-    name: &'static str,
-    range: std::ops::RangeInclusive<u32>,
-) -> Option<u32> {
-    let given = fields.get(name)?;
-    let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
-    if !given.is_number() {
-        fields.refuse(name, FieldProblem::WrongType, detail);
-        return None;
-    }
-    let number = given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given));
-    if number.is_none() {
-        fields.refuse(name, FieldProblem::OutOfRange, detail);
-    }
-    number
-}
-
 fn read_rearm(fields: &mut Fields<'_>, standing: Option<&DownsellRow>) -> (Rearm, Option<u32>) {
     let given = fields.optional_text("rearm").map(|text| (text, Rearm::parse(text)));
     if let Some((_, None)) = given {
@@ -201,7 +184,7 @@ fn read_rearm(fields: &mut Fields<'_>, standing: Option<&DownsellRow>) -> (Rearm
         fields.refuse("rearm", FieldProblem::NotAllowed, detail);
     }
     let rearm = given.and_then(|(_, rearm)| rearm).or(standing.map(|row| row.rearm)).unwrap_or(Rearm::OncePerTrigger);
-    let days = read_number(fields, "cooldown_days", 1..=LONGEST_COOLDOWN_DAYS);
+    let days = fields.whole_number("cooldown_days", 1..=LONGEST_COOLDOWN_DAYS);
     let kept = standing.filter(|row| row.rearm == rearm).and_then(|row| row.cooldown_days);
     match (rearm, days.or(kept)) {
         (Rearm::CooldownDays, None) if !fields.refused("cooldown_days") => {

@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::codes::codes;
 use crate::keys::{self, Wake, short_hash};
-use crate::outbound::message::CHECK_AFTER_MS;
-use crate::outbound::{Due, Priority, due, job as send_job};
+use crate::messages::CHECK_AFTER_MS;
 use crate::outbox::Emit;
+use crate::queue;
+use crate::queue::Priority;
 use crate::time::Timestamp;
+use crate::work::{Due, due};
 
 codes! {
     /// What makes an offer.
@@ -253,7 +255,7 @@ impl OfferRow {
 pub fn job(contact: &ContactId, id: &OfferId, not_before: Option<i64>, now: Timestamp) -> Emit {
     let seq = u64::try_from(now.millis()).unwrap_or(0);
     let body = serde_json::json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
-    Emit { seq, queue: send_job::queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
+    Emit { seq, queue: queue::queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }
 
 /// An event that made no offer, in the place where its offer would be: told again, it gets the same answer.

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value};
 
-use super::bots::is_slug;
 use super::charges::{Charge, OPEN_DAYS, OpenCharge};
 use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
+use crate::senders::bots::is_slug;
 use crate::time::Timestamp;
 
 const LONGEST_ID: usize = 128;

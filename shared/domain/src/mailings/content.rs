@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::format::Format;
 use super::template::{Target, Template, TemplateError};
+use crate::channels::content::{Email, address_of_mailbox, read_email};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
-use crate::outbound::content::{Email, address_of_mailbox, read_email};
 use crate::unicode::composed;
 
 const LONGEST_LIST: usize = 100;

@@ -2,7 +2,7 @@
 //! recorded. `SENDING` is never claimed again; without an answer its only exit is `UNKNOWN`.
 
 use crate::codes::codes;
-use crate::outbound::{self, Again, Outcome, UnknownPolicy, Verdict};
+use crate::delivery::{self, Again, Outcome, UnknownPolicy, Verdict};
 use crate::time::Timestamp;
 
 use super::mailing::MailingState;
@@ -119,21 +119,21 @@ pub fn settle_entry(entry: &EntryProgress, outcome: Outcome, now: Timestamp, jit
     if let Outcome::Held { why } = outcome {
         return Verdict::Again { why: Again::Throttled, code: why.as_str(), not_before: now };
     }
-    let progress = outbound::Progress {
-        state: outbound::State::Sending,
+    let progress = delivery::Progress {
+        state: delivery::State::Sending,
         attempt: entry.attempt,
         tries_from: entry.tries_from,
         send_at: None,
         not_after: None,
     };
-    outbound::settle(&progress, outcome, UnknownPolicy::Hold, now, jitter)
+    delivery::settle(&progress, outcome, UnknownPolicy::Hold, now, jitter)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codes::SendingHold;
-    use crate::outbound::MAX_ATTEMPTS;
+    use crate::delivery::MAX_ATTEMPTS;
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 

@@ -3,8 +3,8 @@
 
 use url::Host;
 
+use crate::channels::{Channel, normalize_to};
 use crate::codes::RowProblem;
-use crate::outbound::{Channel, normalize_to};
 
 const LONGEST: usize = 254;
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::identity::{MailingEntryId, MailingId, email_hash};
+use crate::channels::Channel;
 use crate::codes::codes;
-use crate::outbound::Channel;
-use crate::outbound::suppression::{SuppressionView, reason};
+use crate::suppression::{SuppressionView, reason};
 use crate::time::Timestamp;
 
 /// Said before what is signed, so that no other use of the secret makes a token.

@@ -3,11 +3,12 @@
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::responder::reply_message;
 use umavez_domain::conversations::{
-    Answer, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Timing, Via, reply,
+    Answer, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
 };
+use umavez_domain::delivery::State;
 use umavez_domain::keys;
-use umavez_domain::outbound::State;
-use umavez_domain::outbound::message::MessageRow;
+use umavez_domain::messages::MessageRow;
+use umavez_domain::senders::instances::Timing;
 
 use super::{BY_PLACE, Conversations, Moved};
 use crate::invocation::Invocation;

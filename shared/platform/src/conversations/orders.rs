@@ -1,7 +1,7 @@
 //! What a person may order: silence, and the end of it.
 
 use umavez_domain::conversations::{ConversationId, ConversationRow, Course, HeldBy, Hold, Phase};
-use umavez_domain::outbound::Cancel;
+use umavez_domain::delivery::Cancel;
 use umavez_domain::time::Timestamp;
 
 use super::{Conversations, Moved, ROUNDS};

@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
+use umavez_domain::channels::{Channel, brazilian_twin};
 use umavez_domain::conversations::inbound::Inbound;
 use umavez_domain::conversations::{
-    Author, BatchId, ConversationId, ConversationRow, HeldBy, Hold, InstanceRow, Received, StoredMessage, Told, Via,
+    Author, BatchId, ConversationId, ConversationRow, HeldBy, Hold, Received, StoredMessage, Told, Via,
 };
+use umavez_domain::delivery::State;
 use umavez_domain::keys;
-use umavez_domain::outbound::message::MessageRow;
-use umavez_domain::outbound::{Channel, State, brazilian_twin};
+use umavez_domain::messages::MessageRow;
+use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::time::{SECOND_MS, Timestamp};
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::outbound::BY_RECIPIENT;
+use crate::messages::BY_RECIPIENT;
 use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
 /// With less time than this a message that met others is given back to its provider.

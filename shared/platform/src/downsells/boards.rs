@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 use umavez_domain::downsells::DownsellRow;
-use umavez_domain::downsells::bots::BotRow;
-use umavez_domain::outbound::rates::Rates;
+use umavez_domain::senders::bots::BotRow;
+use umavez_domain::senders::rates::Rates;
 
 use super::Downsells;
 use crate::invocation::Invocation;

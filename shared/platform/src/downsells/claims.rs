@@ -1,16 +1,17 @@
 //! One attempt to send an offer: begun by one transaction with the gate in it, ended by one write.
 
+use umavez_domain::channels::Channel;
+use umavez_domain::delivery::Verdict;
 use umavez_domain::downsells::{ChargesRow, End, Learned, OfferRow};
 use umavez_domain::keys;
-use umavez_domain::outbound::suppression::{SuppressionRow, source};
-use umavez_domain::outbound::{Channel, Verdict};
+use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
 
 use super::contact::{Committed, pause};
 use super::{Downsells, ROUNDS};
 use crate::invocation::Invocation;
-use crate::outbound::{not_suppressed, suppressing};
 use crate::store::{StoreError, Transacted, Write};
+use crate::suppressions::{adding as suppressing, not_suppressed};
 
 /// What came of the claim of an attempt.
 #[derive(Debug)]

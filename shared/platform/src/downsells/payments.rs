@@ -3,7 +3,6 @@
 //! The stored transaction decides whose offers a payment or an expiry is about. What the request says of its owner counts
 //! only where the transaction has none.
 
-use umavez_domain::downsells::bots::BotRow;
 use umavez_domain::downsells::charges::{self, Charge, Told};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded};
@@ -12,6 +11,7 @@ use umavez_domain::downsells::{
     offer_of_charge, plan,
 };
 use umavez_domain::keys;
+use umavez_domain::senders::bots::BotRow;
 
 use super::contact::{Committed, pause};
 use super::triggers::Triggered;

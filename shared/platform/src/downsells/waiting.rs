@@ -1,9 +1,9 @@
 //! Offers whose time is near, and what was lost sight of.
 
+use umavez_domain::delivery::UnknownPolicy;
 use umavez_domain::downsells::{OfferRow, Recalled, job};
 use umavez_domain::keys::{self, OfContact, Wake};
-use umavez_domain::outbound::UnknownPolicy;
-use umavez_domain::outbound::message::CHECK_AFTER_MS;
+use umavez_domain::messages::CHECK_AFTER_MS;
 use umavez_domain::time::Timestamp;
 
 use super::contact::Committed;

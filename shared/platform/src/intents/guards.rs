@@ -5,7 +5,7 @@
 
 use umavez_domain::intents::{GuardRow, Hold, IntentRow, Standing, Taken};
 use umavez_domain::keys::{self, Key};
-use umavez_domain::outbound::message::IntentRef;
+use umavez_domain::messages::IntentRef;
 use umavez_domain::time::Timestamp;
 
 use super::Intents;

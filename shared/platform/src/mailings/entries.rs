@@ -1,9 +1,9 @@
 //! One recipient: claimed, called, settled. The entry's own row is the arbiter: `SENDING(n)` is written once, and what came of
 //! attempt n is accepted from `SENDING(n)` or `UNKNOWN(n)`, whoever says it first.
 
+use umavez_domain::delivery::{Again, Verdict, code};
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryRow, EntryState, MailingEntryId, MailingId, ShardRow};
-use umavez_domain::outbound::{Again, Verdict, code};
 use umavez_domain::time::Timestamp;
 
 use super::Mailings;

@@ -1,9 +1,9 @@
 //! What SES tells of a mail of a mailing: proof that an attempt was sent or not, and marks.
 
+use umavez_domain::channels::email::ses;
+use umavez_domain::channels::email::ses_events::{Kind, SesEvent};
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryRow, EntryState, MailingEntryId};
-use umavez_domain::outbound::ses;
-use umavez_domain::outbound::ses_events::{Kind, SesEvent};
 
 use super::entries::{Entry, of_attempt};
 use super::{Mailings, ROUNDS};

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
+use umavez_domain::channels::Channel;
 use umavez_domain::keys::{self, Key, SUPPRESSION_SHARDS};
 use umavez_domain::mailings::{MailingEntryId, UnsubscribeRow};
-use umavez_domain::outbound::Channel;
-use umavez_domain::outbound::suppression::{Status, SuppressionRow, reason};
+use umavez_domain::suppression::{Status, SuppressionRow, reason};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;

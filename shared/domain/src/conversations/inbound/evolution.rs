@@ -9,7 +9,7 @@ mod tests;
 use serde_json::Value;
 
 use super::{Ignored, Inbound, Reading, Refusal, Unreadable, at_seconds, object, text};
-use crate::outbound::{Channel, normalize_to};
+use crate::channels::{Channel, normalize_to};
 
 pub fn read(body: &[u8]) -> Result<Reading, Unreadable> {
     let body = object(body)?;

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{Ignored, Inbound, Kind, Media, Reading, Refusal, Unreadable, at_seconds, object, text};
-use crate::outbound::{Channel, normalize_to};
+use crate::channels::{Channel, normalize_to};
 
 /// The field that says what a message is. An animation comes as a document too, and a venue as a location.
 const CONTENT: &[(&str, Kind)] = &[

@@ -2,8 +2,8 @@ use serde_json::json;
 
 use super::*;
 use crate::downsells::schedule::tests::{KEEP_DAYS, after_payment, downsell, minutes, now, offer, open, pix, start};
-use crate::outbound::LOOK_AHEAD_MS;
-use crate::outbound::message::CHECK_AFTER_MS;
+use crate::messages::CHECK_AFTER_MS;
+use crate::work::LOOK_AHEAD_MS;
 
 const HOLD: UnknownPolicy = UnknownPolicy::Hold;
 const RESEND: UnknownPolicy = UnknownPolicy::Resend;

@@ -4,7 +4,7 @@ use super::*;
 use crate::downsells::charges::{Charge, OpenCharge, Told, created, paid};
 use crate::downsells::{MOST_DOWNSELLS, NewDownsell, Why};
 use crate::keys::Wake;
-use crate::outbound::LOOK_AHEAD_MS;
+use crate::work::LOOK_AHEAD_MS;
 
 pub(in crate::downsells) const KEEP_DAYS: i64 = 90;
 const MINUTE_MS: i64 = 60_000;

@@ -1,0 +1,124 @@
+//! The content of a message as it is stored in its row.
+
+use serde::{Deserialize, Serialize};
+
+use crate::channels::Channel;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "channel", rename_all = "lowercase")]
+pub enum Content {
+    Email(Email),
+    Telegram(Telegram),
+    Whatsapp(Whatsapp),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Email {
+    /// An address, or `Name <address>`.
+    pub from: String,
+    pub subject: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub html: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<String>,
+    /// Those of the product itself: a caller cannot name any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+}
+
+/// `text` is the caption where there is `media`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Telegram {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parse_mode: Option<ParseMode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media: Option<TelegramMedia>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buttons: Option<Vec<Vec<Button>>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ParseMode {
+    MarkdownV2,
+    #[serde(rename = "HTML")]
+    Html,
+}
+
+impl ParseMode {
+    /// The word of the Bot API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MarkdownV2 => "MarkdownV2",
+            Self::Html => "HTML",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TelegramMedia {
+    pub kind: TelegramMediaKind,
+    pub url: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TelegramMediaKind {
+    Photo,
+    Video,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Button {
+    pub text: String,
+    pub url: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whatsapp {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media: Option<WhatsappMedia>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhatsappMedia {
+    pub kind: WhatsappMediaKind,
+    pub url: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mimetype: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_name: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhatsappMediaKind {
+    Image,
+    Video,
+    Document,
+    Audio,
+}
+
+impl Content {
+    /// What it says, or what its media are captioned with.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Email(email) => email.text.as_deref(),
+            Self::Telegram(telegram) => telegram.text.as_deref(),
+            Self::Whatsapp(whatsapp) => whatsapp.text.as_deref(),
+        }
+    }
+
+    pub const fn channel(&self) -> Channel {
+        match self {
+            Self::Email(_) => Channel::Email,
+            Self::Telegram(_) => Channel::Telegram,
+            Self::Whatsapp(_) => Channel::Whatsapp,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! SES v2 `SendEmail`: what a message is tagged with, how a mailbox is written, and what a refusal means.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::codes::SendingHold;
+use crate::delivery;
+use crate::delivery::{Outcome, ThrottleScope};
+
+/// The tags by which events find their message and attempt. SES takes letters, digits, dashes and underscores.
+pub const MESSAGE_TAG: &str = "message_id";
+pub const ATTEMPT_TAG: &str = "attempt";
+
+pub mod code {
+    pub const MESSAGE_REJECTED: &str = "message_rejected";
+
+    pub const ALL: &[&str] = &[MESSAGE_REJECTED];
+}
+
+/// A day's quota comes back by and by; asking more often helps nobody.
+const QUOTA_WAIT_MS: i64 = 5 * 60 * 1_000;
+
+/// What SES refused a mail with.
+#[derive(Debug, Clone, Copy)]
+pub struct Refusal<'a> {
+    pub status: u16,
+    pub code: Option<&'a str>,
+    pub text: &'a str,
+    /// The recipient of the mail.
+    pub to: &'a str,
+}
+
+/// What a refusal by SES means. SES sends nothing that it answers with one of its 4xx.
+pub fn classify(refusal: &Refusal<'_>) -> Outcome {
+    let Refusal { status, code, text, .. } = *refusal;
+    let permanent = |code| Outcome::Permanent { code, suppress: false };
+    let later = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
+    match code {
+        Some("TooManyRequestsException" | "ThrottlingException" | "Throttling") => {
+            // The daily quota comes back by itself, so nothing has to be resumed.
+            let of_the_day = text.to_ascii_lowercase().contains("daily");
+            later(if of_the_day { QUOTA_WAIT_MS } else { delivery::DEFAULT_RETRY_AFTER_MS })
+        }
+        Some("LimitExceededException") => later(QUOTA_WAIT_MS),
+        Some("SendingPausedException") => Outcome::Held { why: SendingHold::SendingPaused },
+        Some("AccountSuspendedException") => Outcome::Held { why: SendingHold::AccountSuspended },
+        Some("MailFromDomainNotVerifiedException") => Outcome::Held { why: SendingHold::MailFromNotVerified },
+        Some("MessageRejected" | "MessageRejectedException") if text.contains("not verified") => {
+            Outcome::Held { why: unverified(refusal) }
+        }
+        Some("MessageRejected" | "MessageRejectedException") => permanent(code::MESSAGE_REJECTED),
+        Some("NotFoundException") => Outcome::Held { why: SendingHold::ConfigurationMissing },
+        Some("AccessDeniedException" | "AccessDenied") => Outcome::Held { why: SendingHold::NotAuthorized },
+        Some("BadRequestException" | "ValidationException") => permanent(delivery::code::REJECTED),
+        // Credentials that have run out, for example: the next attempt has others.
+        _ if status == 403 => Outcome::Transient { code: delivery::code::REJECTED },
+        _ if status == 429 => later(delivery::DEFAULT_RETRY_AFTER_MS),
+        _ => delivery::of_unexpected(status),
+    }
+}
+
+/// Whose address is not verified. SES names those that failed at the end of its text. If they are the recipient's alone, the
+/// account is in the sandbox.
+fn unverified(refusal: &Refusal<'_>) -> SendingHold {
+    let failed = refusal.text.rsplit_once(": ").map_or("", |(_, identities)| identities);
+    let mut failed = failed.split(',').map(str::trim).filter(|identity| !identity.is_empty()).peekable();
+    let only_recipient = failed.peek().is_some() && failed.all(|identity| identity.eq_ignore_ascii_case(refusal.to));
+    if only_recipient { SendingHold::AccountInSandbox } else { SendingHold::IdentityNotVerified }
+}
+
+/// Bytes of a name that fit one encoded word of at most 75 characters.
+const WORD_BYTES: usize = 45;
+
+/// A mailbox as it may stand in a header: a name that is not ASCII becomes encoded words (RFC 2047).
+pub fn mailbox(text: &str) -> String {
+    let text = text.trim();
+    if text.is_ascii() {
+        return text.to_owned();
+    }
+    let Some((name, address)) = text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) else {
+        return text.to_owned();
+    };
+    let name = name.trim();
+    let name = name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name);
+    let mut words = vec![String::new()];
+    for c in name.chars() {
+        if words.last().is_some_and(|word| word.len() + c.len_utf8() > WORD_BYTES) {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut() {
+            word.push(c);
+        }
+    }
+    let words: Vec<_> = words.iter().map(|word| format!("=?UTF-8?B?{}?=", BASE64_STANDARD.encode(word))).collect();
+    format!("{} <{}>", words.join(" "), address.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_in_ascii_stays_and_any_other_is_encoded() {
+        assert_eq!(mailbox("Loja <loja@example.com>"), "Loja <loja@example.com>");
+        assert_eq!(mailbox("loja@example.com"), "loja@example.com");
+        assert_eq!(mailbox("João <joao@example.com>"), "=?UTF-8?B?Sm/Do28=?= <joao@example.com>");
+        assert_eq!(mailbox("\"João, Ana\" <joao@example.com>"), "=?UTF-8?B?Sm/Do28sIEFuYQ==?= <joao@example.com>");
+    }
+
+    #[test]
+    fn a_long_name_is_several_words_none_of_which_cuts_a_character() {
+        let encoded = mailbox(&format!("{} <a@example.com>", "ação".repeat(20)));
+        let words: Vec<_> = encoded.split(' ').filter(|word| word.starts_with("=?")).collect();
+        assert!(words.len() > 1 && words.iter().all(|word| word.len() <= 75));
+        let decoded: String = words
+            .iter()
+            .map(|word| word.trim_start_matches("=?UTF-8?B?").trim_end_matches("?="))
+            .map(|word| String::from_utf8(BASE64_STANDARD.decode(word).expect("base64")).expect("whole characters"))
+            .collect();
+        assert_eq!(decoded, "ação".repeat(20));
+    }
+
+    fn refused(status: u16, code: &str, text: &str) -> Outcome {
+        classify(&Refusal { status, code: Some(code), text, to: "ana@example.com" })
+    }
+
+    #[test]
+    fn what_ses_refuses_is_known_not_sent() {
+        let permanent = |code| Outcome::Permanent { code, suppress: false };
+        let later = |ms| Outcome::Throttled { retry_after_ms: ms, scope: ThrottleScope::Bot };
+        assert_eq!(refused(429, "TooManyRequestsException", "Maximum sending rate exceeded."), later(1_000));
+        assert_eq!(refused(429, "TooManyRequestsException", "Daily message quota exceeded."), later(300_000));
+        assert_eq!(refused(400, "LimitExceededException", ""), later(300_000));
+        assert_eq!(refused(400, "MessageRejected", "Virus."), permanent("message_rejected"));
+        assert_eq!(refused(400, "BadRequestException", ""), permanent("provider_rejected"));
+        let expired = Outcome::Transient { code: "provider_rejected" };
+        assert_eq!(refused(403, "ExpiredTokenException", ""), expired);
+    }
+
+    #[test]
+    fn what_is_refused_to_the_account_or_its_identity_is_nothing_against_the_mail() {
+        let failed = "Email address is not verified. The following identities failed the check in region SA-EAST-1: ";
+        let both = format!("{failed}loja@example.com, ana@example.com");
+        let denied = "User `arn:aws:sts::1:assumed-role/x/y' is not authorized to perform `ses:SendEmail' on resource \
+                      `arn:aws:ses:sa-east-1:1:identity/example.com'";
+        let cases = [
+            ("SendingPausedException", "", "sending_paused"),
+            ("AccountSuspendedException", "", "account_suspended"),
+            ("MailFromDomainNotVerifiedException", "", "mail_from_not_verified"),
+            ("NotFoundException", "Configuration set <x> does not exist.", "configuration_missing"),
+            ("AccessDeniedException", denied, "not_authorized"),
+            ("MessageRejected", "Email address is not verified.", "identity_not_verified"),
+            ("MessageRejected", &format!("{failed}loja@example.com"), "identity_not_verified"),
+            ("MessageRejected", &both, "identity_not_verified"),
+            ("MessageRejected", &format!("{failed}Ana@example.com"), "account_in_sandbox"),
+        ];
+        for (code, text, why) in cases {
+            let why = SendingHold::parse(why).expect("a code");
+            assert_eq!(refused(400, code, text), Outcome::Held { why }, "{code}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_ses_does_not_explain_is_unknown() {
+        assert_eq!(refused(500, "InternalFailure", ""), Outcome::Unknown { code: "provider_server_error" });
+        let silent = Refusal { status: 400, code: None, text: "", to: "ana@example.com" };
+        assert_eq!(classify(&silent), Outcome::Unknown { code: "provider_answer_unexpected" });
+    }
+}

@@ -1,0 +1,3 @@
+//! WhatsApp, by way of the Evolution API.
+
+pub mod evolution;

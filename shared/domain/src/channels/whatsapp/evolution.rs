@@ -1,0 +1,306 @@
+//! The Evolution API for WhatsApp (<https://doc.evolution-api.com>, version 2): how a message is asked for, and what the
+//! answer means.
+//!
+//! A 400 is not by itself a refusal here. The server turns whatever goes wrong while or *after* it sends (its database
+//! included) into 400 with the exception's text, so that a delivered message can be answered with 400: issues 978 and 1247
+//! of evolution-api. Only the 400s that it raises before it sends are known not sent.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::channels::HttpCall;
+use crate::channels::call::segment;
+use crate::delivery;
+use crate::delivery::{Outcome, ThrottleScope};
+
+pub mod code {
+    pub const NOT_ON_WHATSAPP: &str = "not_on_whatsapp";
+    pub const INSTANCE_UNAUTHORIZED: &str = "instance_unauthorized";
+    pub const INSTANCE_UNKNOWN: &str = "instance_unknown";
+    /// The server failed while or after sending.
+    pub const FAILED_SENDING: &str = "provider_failed_sending";
+
+    pub const ALL: &[&str] = &[NOT_ON_WHATSAPP, INSTANCE_UNAUTHORIZED, INSTANCE_UNKNOWN, FAILED_SENDING];
+}
+
+/// A message's content. Beside media, `text` is its caption.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EvolutionContent<'a> {
+    pub text: Option<&'a str>,
+    pub media: Option<EvolutionMedia<'a>>,
+}
+
+/// Without a `file_name` the server guesses one from the URL, and fails on a document whose URL has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvolutionMedia<'a> {
+    pub kind: MediaKind,
+    pub url: &'a str,
+    pub mimetype: Option<&'a str>,
+    pub file_name: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MediaKind {
+    Image,
+    Video,
+    Audio,
+    Document,
+}
+
+impl MediaKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Video => "video",
+            Self::Audio => "audio",
+            Self::Document => "document",
+        }
+    }
+}
+
+/// The call that sends `content` from `instance` to `to` (a number with country code, or a JID).
+pub fn request(instance: &str, api_key: &str, to: &str, content: &EvolutionContent<'_>) -> HttpCall {
+    let number = to.strip_prefix('+').unwrap_or(to);
+    let (method, body) = match &content.media {
+        None => ("sendText", json!({ "number": number, "text": content.text.unwrap_or_default() })),
+        Some(media) => ("sendMedia", media_body(number, content.text, media)),
+    };
+    let mut call = HttpCall::post_json(format!("/message/{method}/{}", segment(instance)), &body);
+    call.headers.push(("apikey", api_key.to_owned()));
+    call
+}
+
+fn media_body(number: &str, caption: Option<&str>, media: &EvolutionMedia<'_>) -> Value {
+    let mut body = Map::new();
+    body.insert("number".to_owned(), number.into());
+    body.insert("mediatype".to_owned(), media.kind.as_str().into());
+    body.insert("media".to_owned(), media.url.into());
+    let optional = [("mimetype", media.mimetype), ("caption", caption), ("fileName", media.file_name)];
+    for (field, value) in optional {
+        if let Some(value) = value {
+            body.insert(field.to_owned(), value.into());
+        }
+    }
+    Value::Object(body)
+}
+
+#[derive(Deserialize)]
+struct Accepted {
+    key: Key,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Refused {
+    response: Reasons,
+}
+
+#[derive(Deserialize)]
+struct Reasons {
+    message: Value,
+}
+
+/// What an answer means. `retry_after` is the header of that name: Evolution has no limit of its own, the 429 is of
+/// whatever stands in front of it.
+pub fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome {
+    match status {
+        200 | 201 => accepted(body),
+        400 => bad_request(body),
+        // Nothing is wrong with the message: a key that is put right in time saves it.
+        401 | 403 => Outcome::Transient { code: code::INSTANCE_UNAUTHORIZED },
+        404 => Outcome::Permanent { code: code::INSTANCE_UNKNOWN, suppress: false },
+        429 => {
+            // The header's other form, a date, would take a clock to read.
+            let seconds = retry_after.and_then(|value| value.trim().parse().ok());
+            Outcome::Throttled { retry_after_ms: delivery::retry_after_ms(seconds), scope: ThrottleScope::Bot }
+        }
+        _ => delivery::of_unexpected(status),
+    }
+}
+
+fn accepted(body: &[u8]) -> Outcome {
+    match serde_json::from_slice::<Accepted>(body) {
+        Ok(accepted) if !accepted.key.id.is_empty() => Outcome::Sent { provider_id: accepted.key.id },
+        _ => Outcome::Unknown { code: delivery::code::UNREADABLE },
+    }
+}
+
+fn bad_request(body: &[u8]) -> Outcome {
+    let Ok(refused) = serde_json::from_slice::<Refused>(body) else {
+        return Outcome::Unknown { code: delivery::code::UNREADABLE };
+    };
+    let reason = match &refused.response.message {
+        Value::Array(reasons) => reasons.first().unwrap_or(&Value::Null),
+        reason => reason,
+    };
+    match reason {
+        Value::Object(number) if number.get("exists") == Some(&Value::Bool(false)) => {
+            Outcome::Permanent { code: code::NOT_ON_WHATSAPP, suppress: true }
+        }
+        // A list inside the list is what the request's schema check found.
+        Value::Array(_) => Outcome::Permanent { code: delivery::code::REJECTED, suppress: false },
+        Value::String(text) => of_text(text),
+        _ => Outcome::Unknown { code: code::FAILED_SENDING },
+    }
+}
+
+/// The texts that the server raises by itself before it sends; any other is an exception's.
+fn of_text(text: &str) -> Outcome {
+    match text {
+        "Text is required" => Outcome::Permanent { code: delivery::code::REJECTED, suppress: false },
+        "Owned media must be a url or base64" | "For base64 the file name must be informed." => {
+            Outcome::Permanent { code: delivery::code::MEDIA_REJECTED, suppress: false }
+        }
+        _ => Outcome::Unknown { code: code::FAILED_SENDING },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! fixture {
+        ($name:literal) => {
+            include_bytes!(concat!("../../../tests/data/providers/evolution_", $name, ".json"))
+        };
+    }
+
+    fn body(call: &HttpCall) -> Value {
+        serde_json::from_str(&call.body).expect("a request body is JSON")
+    }
+
+    fn permanent(code: &'static str) -> Outcome {
+        Outcome::Permanent { code, suppress: false }
+    }
+
+    #[test]
+    fn a_text_goes_out_by_send_text() {
+        let content = EvolutionContent { text: Some("Oi"), media: None };
+        let call = request("minha loja", "s3cret", "+5511999999999", &content);
+        assert_eq!(call.method, "POST");
+        assert_eq!(call.path, "/message/sendText/minha%20loja");
+        let headers = [("content-type", "application/json".to_owned()), ("apikey", "s3cret".to_owned())];
+        assert_eq!(call.headers, headers);
+        assert_eq!(body(&call), json!({ "number": "5511999999999", "text": "Oi" }));
+        assert!(!format!("{call:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn media_goes_out_by_send_media_with_the_text_as_its_caption() {
+        let media = EvolutionMedia {
+            kind: MediaKind::Image,
+            url: "https://cdn.example/p.png",
+            mimetype: Some("image/png"),
+            file_name: Some("p.png"),
+        };
+        let content = EvolutionContent { text: Some("Hoje só"), media: Some(media) };
+        let call = request("loja", "s3cret", "5511999999999", &content);
+        assert_eq!(call.path, "/message/sendMedia/loja");
+        let expected: Value = serde_json::from_slice(fixture!("request_media")).expect("the fixture is JSON");
+        assert_eq!(body(&call), expected);
+    }
+
+    #[test]
+    fn what_media_does_not_have_is_left_out() {
+        let media = EvolutionMedia {
+            kind: MediaKind::Video,
+            url: "https://cdn.example/v.mp4",
+            mimetype: None,
+            file_name: None,
+        };
+        let content = EvolutionContent { text: None, media: Some(media) };
+        let call = request("loja", "s3cret", "120363040000000000@g.us", &content);
+        let expected =
+            json!({ "number": "120363040000000000@g.us", "mediatype": "video", "media": "https://cdn.example/v.mp4" });
+        assert_eq!(body(&call), expected);
+    }
+
+    #[test]
+    fn an_accepted_message_is_sent_under_its_key() {
+        let sent = |id: &str| Outcome::Sent { provider_id: id.to_owned() };
+        assert_eq!(classify(201, None, fixture!("sent_text")), sent("BAE594145F4C59B4"));
+        assert_eq!(classify(200, None, fixture!("sent_text")), sent("BAE594145F4C59B4"));
+        assert_eq!(classify(201, None, fixture!("sent_media")), sent("BAE5F5A632EAE722"));
+    }
+
+    #[test]
+    fn an_acceptance_without_a_key_is_unknown() {
+        for body in [&b""[..], b"{}", br#"{"key":{}}"#, br#"{"key":{"id":""}}"#, br#"{"error":{"code":131026}}"#] {
+            let outcome = classify(201, None, body);
+            assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unreadable" });
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_not_on_whatsapp_is_suppressed() {
+        let suppressing = Outcome::Permanent { code: "not_on_whatsapp", suppress: true };
+        assert_eq!(classify(400, None, fixture!("not_on_whatsapp")), suppressing);
+        assert_eq!(classify(400, None, fixture!("not_on_whatsapp_lid")), suppressing);
+    }
+
+    #[test]
+    fn a_request_that_fails_the_schema_is_permanent() {
+        assert_eq!(classify(400, None, fixture!("schema_rejected")), permanent("provider_rejected"));
+    }
+
+    #[test]
+    fn media_that_is_no_url_is_permanent() {
+        assert_eq!(classify(400, None, fixture!("media_rejected")), permanent("media_rejected"));
+    }
+
+    #[test]
+    fn a_400_raised_after_the_message_left_is_unknown() {
+        let unknown = Outcome::Unknown { code: "provider_failed_sending" };
+        assert_eq!(classify(400, None, fixture!("database_failed")), unknown);
+    }
+
+    #[test]
+    fn a_400_for_a_connection_that_closed_is_unknown() {
+        let unknown = Outcome::Unknown { code: "provider_failed_sending" };
+        assert_eq!(classify(400, None, fixture!("connection_closed")), unknown);
+    }
+
+    #[test]
+    fn a_400_that_cannot_be_read_is_unknown() {
+        let outcome = classify(400, None, b"<html>400 Bad Request</html>");
+        assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unreadable" });
+    }
+
+    #[test]
+    fn a_bad_key_is_permanent_and_suppresses_nobody() {
+        assert_eq!(classify(401, None, fixture!("unauthorized")), Outcome::Transient { code: "instance_unauthorized" });
+        assert_eq!(classify(403, None, b""), Outcome::Transient { code: "instance_unauthorized" });
+    }
+
+    #[test]
+    fn an_instance_that_does_not_exist_is_permanent() {
+        assert_eq!(classify(404, None, fixture!("instance_unknown")), permanent("instance_unknown"));
+    }
+
+    #[test]
+    fn a_429_waits_as_long_as_its_header_says_and_else_a_second() {
+        let throttled = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
+        assert_eq!(classify(429, Some("33"), b""), throttled(33_000));
+        assert_eq!(classify(429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), b""), throttled(1_000));
+        assert_eq!(classify(429, None, b""), throttled(1_000));
+    }
+
+    #[test]
+    fn a_server_error_is_unknown() {
+        let unknown = Outcome::Unknown { code: "provider_server_error" };
+        assert_eq!(classify(500, None, fixture!("internal_server_error")), unknown);
+        assert_eq!(classify(502, None, b""), unknown);
+    }
+
+    #[test]
+    fn a_status_that_is_not_documented_is_unknown() {
+        for status in [202, 302, 408, 413] {
+            let outcome = classify(status, None, b"");
+            assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unexpected" }, "{status}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What one attempt came to. The whole policy is one question: is it known that nothing was sent? It is when the call was
+//! refused before a byte left, on 429, and on a 4xx that the provider documents. Everything else that is not a success is
+//! `Unknown`, and nobody repeats it blindly.
+
+use crate::channels::email::ses;
+use crate::channels::telegram;
+use crate::channels::whatsapp::evolution;
+use crate::codes::{Reason, SendingHold};
+use crate::suppression;
+
+/// Attempts of one message, the first included; a `Transient` after the last of them ends it as failed.
+pub const MAX_ATTEMPTS: u32 = 8;
+
+/// How long to stay away after a 429 that does not say.
+pub const DEFAULT_RETRY_AFTER_MS: i64 = 1_000;
+
+/// How long a message waits whose sender is held, before the provider is asked again.
+pub const HELD_WAIT_MS: i64 = 5 * 60 * 1_000;
+
+const LONGEST_RETRY_AFTER_MS: i64 = 7 * 86_400 * 1_000;
+
+const FIRST_BACKOFF_MS: i64 = 2_000;
+const MAX_BACKOFF_MS: i64 = 300_000;
+
+/// What is known of one attempt after the provider was called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The provider took it, and calls it `provider_id`.
+    Sent { provider_id: String },
+    /// Not sent, and the same call would be refused again. `suppress`: so would any other message to this address.
+    Permanent { code: &'static str, suppress: bool },
+    /// Not sent; a later attempt may succeed.
+    Transient { code: &'static str },
+    /// Not sent; nothing leaves in this scope before the time is over.
+    Throttled { retry_after_ms: i64, scope: ThrottleScope },
+    /// Not sent. The provider refuses all mail of this sender until an operator fixes the account or the identity.
+    Held { why: SendingHold },
+    /// It may or may not have been sent.
+    Unknown { code: &'static str },
+}
+
+/// What a 429 holds back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThrottleScope {
+    /// Everything sent with the same credentials.
+    Bot,
+    /// What goes to the same address.
+    Chat,
+}
+
+/// Why a call has no readable answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallFailure {
+    /// Refused before a byte left: name, connection or TLS.
+    NotConnected,
+    /// No answer in time.
+    TimedOut,
+    /// The connection broke after bytes had left.
+    Broken,
+    /// An answer came, but its body could not be read to the end.
+    Unreadable,
+}
+
+/// The codes of outcomes that every provider shares; those of one provider stand in its module.
+pub mod code {
+    pub const NOT_CONNECTED: &str = "provider_not_connected";
+    pub const TIMED_OUT: &str = "provider_timed_out";
+    pub const BROKEN: &str = "provider_connection_broken";
+    pub const UNREADABLE: &str = "provider_answer_unreadable";
+    /// A 5xx.
+    pub const SERVER_ERROR: &str = "provider_server_error";
+    /// A status that the provider does not document for this call.
+    pub const UNEXPECTED: &str = "provider_answer_unexpected";
+    /// The provider refused the request for a reason that has no code of its own.
+    pub const REJECTED: &str = "provider_rejected";
+    pub const MEDIA_REJECTED: &str = "media_rejected";
+    /// The provider said to wait.
+    pub const THROTTLED: &str = "throttled";
+    /// There are no credentials for the sender that the message names.
+    pub const SENDER_UNKNOWN: &str = "sender_unknown";
+    /// The attempt was begun and given up before the provider was called.
+    pub const NOT_CALLED: &str = "provider_not_called";
+    /// Nobody has said where the channel's provider is.
+    pub const NOT_CONFIGURED: &str = "channel_not_configured";
+    /// What the message says is gone: it was queued for longer than that is kept.
+    pub const CONTENT_GONE: &str = "content_gone";
+    /// With its recipient's own words in it, it is larger than a mail may be.
+    pub const TOO_LARGE: &str = "content_too_large";
+    /// The sender was not heard of again.
+    pub const SENDER_LOST: &str = "sender_lost";
+
+    pub const ALL: &[&str] = &[
+        NOT_CONNECTED,
+        TIMED_OUT,
+        BROKEN,
+        UNREADABLE,
+        SERVER_ERROR,
+        UNEXPECTED,
+        REJECTED,
+        MEDIA_REJECTED,
+        THROTTLED,
+        SENDER_UNKNOWN,
+        NOT_CALLED,
+        NOT_CONFIGURED,
+        CONTENT_GONE,
+        SENDER_LOST,
+        TOO_LARGE,
+    ];
+}
+
+/// Every reason that a message can have for how it stands: the closed list.
+pub fn reason_codes() -> Vec<&'static str> {
+    let providers = [telegram::code::ALL, evolution::code::ALL, ses::code::ALL].concat();
+    let holds: Vec<_> = SendingHold::ALL.iter().map(|why| why.as_str()).collect();
+    [&[Reason::IntentDuplicate.as_str()], code::ALL, &providers, &holds, suppression::reason::ALL].concat()
+}
+
+/// The outcome of a call without a readable answer.
+pub fn of_failure(failure: CallFailure) -> Outcome {
+    match failure {
+        CallFailure::NotConnected => Outcome::Transient { code: code::NOT_CONNECTED },
+        CallFailure::TimedOut => Outcome::Unknown { code: code::TIMED_OUT },
+        CallFailure::Broken => Outcome::Unknown { code: code::BROKEN },
+        CallFailure::Unreadable => Outcome::Unknown { code: code::UNREADABLE },
+    }
+}
+
+/// How long to wait after attempt `attempt` (from 1) ended `Transient`: 2 s, doubled each time, at most 5 min, of which
+/// the second half is scaled by `jitter` (permille; more than 1000 counts as 1000).
+pub fn backoff_ms(attempt: u32, jitter: u32) -> i64 {
+    // Eight doublings pass the cap, so the shift cannot overflow.
+    let full = (FIRST_BACKOFF_MS << attempt.saturating_sub(1).min(8)).min(MAX_BACKOFF_MS);
+    let half = full / 2;
+    half + half * i64::from(jitter.min(1000)) / 1000
+}
+
+/// The wait that a 429 asks for. Kept to the letter, even when it is an hour; more than a week is nonsense.
+pub(crate) fn retry_after_ms(seconds: Option<i64>) -> i64 {
+    let seconds = seconds.filter(|seconds| *seconds > 0);
+    seconds.map_or(DEFAULT_RETRY_AFTER_MS, |seconds| seconds.saturating_mul(1_000).min(LONGEST_RETRY_AFTER_MS))
+}
+
+/// The outcome of a status that says nothing more by its body.
+pub(crate) fn of_unexpected(status: u16) -> Outcome {
+    Outcome::Unknown { code: if status >= 500 { code::SERVER_ERROR } else { code::UNEXPECTED } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_call_that_never_connected_is_known_not_sent() {
+        assert_eq!(of_failure(CallFailure::NotConnected), Outcome::Transient { code: "provider_not_connected" });
+        for failure in [CallFailure::TimedOut, CallFailure::Broken, CallFailure::Unreadable] {
+            assert!(matches!(of_failure(failure), Outcome::Unknown { .. }), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn backoff_doubles_from_two_seconds_to_five_minutes() {
+        let waits: Vec<_> = (1..=10).map(|attempt| backoff_ms(attempt, 1000)).collect();
+        assert_eq!(
+            waits,
+            [2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 300_000, 300_000],
+            "full jitter is the full wait"
+        );
+    }
+
+    #[test]
+    fn jitter_moves_the_wait_between_half_and_all_of_it() {
+        assert_eq!(backoff_ms(3, 0), 4_000);
+        assert_eq!(backoff_ms(3, 500), 6_000);
+        assert_eq!(backoff_ms(3, 1000), 8_000);
+        assert_eq!(backoff_ms(3, u32::MAX), 8_000);
+    }
+
+    #[test]
+    fn backoff_holds_for_any_attempt_number() {
+        assert_eq!(backoff_ms(0, 1000), 2_000);
+        assert_eq!(backoff_ms(u32::MAX, 1000), 300_000);
+    }
+
+    #[test]
+    fn a_wait_of_an_hour_is_an_hour_and_nonsense_is_the_default() {
+        assert_eq!(retry_after_ms(Some(3_600)), 3_600_000);
+        assert_eq!(retry_after_ms(Some(i64::MAX)), 7 * 86_400_000);
+        for nonsense in [None, Some(0), Some(-5)] {
+            assert_eq!(retry_after_ms(nonsense), DEFAULT_RETRY_AFTER_MS);
+        }
+    }
+
+    #[test]
+    fn every_code_has_a_text_of_its_own() {
+        let all = reason_codes();
+        let mut distinct = all.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), all.len());
+    }
+}

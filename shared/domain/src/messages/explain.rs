@@ -1,0 +1,114 @@
+//! "Why did X (not) get this?": the decisions about one message, one address or one client, in the order of their times.
+
+use serde::Serialize;
+
+use crate::channels::Channel;
+use crate::codes::Decision;
+use crate::delivery::State;
+use crate::intents::{IntentRow, Status};
+use crate::messages::MessageRow;
+use crate::messages::ledger::Entry;
+use crate::suppression::SuppressionRow;
+use crate::time::Timestamp;
+
+/// A decision and what it was about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explained {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<Channel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    #[serde(flatten)]
+    pub decision: Entry,
+}
+
+/// How one message stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    pub message_id: String,
+    pub channel: Channel,
+    pub status: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason_code: Option<String>,
+    pub created_at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    pub messages: Vec<Standing>,
+    pub decisions: Vec<Explained>,
+}
+
+pub fn explain(messages: Vec<MessageRow>, intents: Vec<IntentRow>, suppressions: Vec<SuppressionRow>) -> Explanation {
+    let mut decisions: Vec<_> = intents.iter().flat_map(of_intent).collect();
+    decisions.extend(suppressions.into_iter().map(of_suppression));
+    let mut standings = Vec::new();
+    for row in messages {
+        let fingerprint = row.intent.as_ref().map(|intent| intent.fingerprint.clone());
+        standings.push(Standing {
+            message_id: row.id.clone(),
+            channel: row.channel,
+            status: row.state,
+            reason_code: row.reason,
+            created_at: row.created_at,
+        });
+        decisions.extend(row.ledger.into_iter().map(|decision| Explained {
+            message_id: Some(row.id.clone()),
+            channel: Some(row.channel),
+            fingerprint: fingerprint.clone(),
+            decision,
+        }));
+    }
+    decisions.sort_by_key(|explained| explained.decision.at);
+    Explanation { messages: standings, decisions }
+}
+
+/// What a message holds is told by the message; what a bare check holds is told by the intent.
+fn of_intent(row: &IntentRow) -> Vec<Explained> {
+    let told = |decision: Entry| Explained {
+        message_id: None,
+        channel: None,
+        fingerprint: Some(row.fingerprint.clone()),
+        decision: decision.rule(format!("intent:{}:{}d", row.intent_type, row.window_days)),
+    };
+    let mut told_of = Vec::new();
+    if !row.holder.starts_with("message:") {
+        let until = Timestamp::from_seconds(row.window_until);
+        told_of.push(told(Entry::new(row.created_at, Decision::IntentHeld).matched(row.holder.clone()).until(until)));
+        if let (Status::Released, Some(at)) = (row.status, row.released_at) {
+            told_of.push(told(Entry::new(at, Decision::IntentReleased).matched(row.holder.clone())));
+        }
+    }
+    told_of
+}
+
+fn of_suppression(row: SuppressionRow) -> Explained {
+    let decision = Entry::new(row.created_at, Decision::Suppressed).reason(&row.reason).rule("suppression");
+    Explained {
+        message_id: row.message_id,
+        channel: Some(row.channel),
+        fingerprint: None,
+        decision: decision.matched(row.source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suppression::{reason, source};
+
+    #[test]
+    fn a_suppression_is_told_with_its_reason_and_source() {
+        let at = Timestamp::from_seconds(7);
+        let row = SuppressionRow::new(Channel::Email, "a@b.co", reason::HARD_BOUNCE, source::SES, Some("msg_1"), at);
+        let told = explain(Vec::new(), Vec::new(), vec![row]);
+        let text = serde_json::to_value(&told.decisions).expect("JSON");
+        let expected = serde_json::json!([{
+            "message_id": "msg_1", "channel": "email", "at": "1970-01-01T00:00:07Z", "code": "suppressed",
+            "reason": "hard_bounce", "rule": "suppression", "matched": "ses",
+        }]);
+        assert_eq!(text, expected);
+    }
+}

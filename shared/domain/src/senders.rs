@@ -1,0 +1,6 @@
+//! Senders: the bots and instances that messages leave through, and how fast each may send.
+
+pub mod bots;
+pub mod instances;
+pub mod limiter;
+pub mod rates;

@@ -1,0 +1,270 @@
+//! Addresses that are not written to, per channel: why, since when, and who said so. Whoever left a list of mailings has a row of
+//! another kind, and is asked for in the same words.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::channels::telegram::code;
+use crate::channels::{Channel, normalize_to};
+use crate::codes::FieldProblem;
+use crate::fields::{FieldError, Fields};
+use crate::mailings::{list_name, normalize_email};
+use crate::messages::MessageRow;
+use crate::time::Timestamp;
+
+const LONGEST_NOTE: usize = 200;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    Active,
+    /// Kept, so that an old event that is delivered again does not bring the suppression back.
+    Removed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuppressionRow {
+    pub channel: Channel,
+    pub to: String,
+    pub status: Status,
+    /// A code: `bot_blocked`, `hard_bounce`, `complaint`, `operator`, …
+    pub reason: String,
+    /// What an operator wrote to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// `provider`, `ses` or `operator`.
+    pub source: String,
+    /// The message that brought it about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// Whose messages it is about: who blocks one bot still hears of others. Nobody: it is about all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub senders: Vec<String>,
+    pub created_at: Timestamp,
+    /// Milliseconds of what was seen last: an older event changes nothing.
+    pub as_of: i64,
+}
+
+impl SuppressionRow {
+    pub fn new(
+        channel: Channel,
+        to: &str,
+        reason: &str,
+        source: &str,
+        message_id: Option<&str>,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            channel,
+            to: to.to_owned(),
+            status: Status::Active,
+            reason: reason.to_owned(),
+            note: None,
+            source: source.to_owned(),
+            message_id: message_id.map(str::to_owned),
+            senders: Vec::new(),
+            created_at: at,
+            as_of: at.millis(),
+        }
+    }
+
+    /// What a message's fate tells of its address.
+    pub fn by_message(row: &MessageRow, reason: &str, source: &str, at: Timestamp) -> Self {
+        Self::new(row.channel, &row.to, reason, source, Some(&row.id), at).seen_by(&row.sender)
+    }
+
+    /// Some reasons are about the sender that met them, and no other.
+    pub fn is_of_one_bot(&self) -> bool {
+        self.channel == Channel::Telegram && OF_ONE_BOT.contains(&self.reason.as_str())
+    }
+
+    pub fn is_against(&self, sender: &str) -> bool {
+        self.senders.iter().any(|one| one == sender)
+    }
+
+    /// As this sender met it.
+    pub fn seen_by(self, sender: &str) -> Self {
+        Self { senders: self.is_of_one_bot().then(|| sender.to_owned()).into_iter().collect(), ..self }
+    }
+
+    pub fn by_operator(channel: Channel, to: &str, note: Option<String>, now: Timestamp) -> Self {
+        Self { note, ..Self::new(channel, to, reason::OPERATOR, source::OPERATOR, None, now) }
+    }
+}
+
+/// What a person or a group has against one bot.
+const OF_ONE_BOT: &[&str] = &[code::BOT_BLOCKED, code::BOT_KICKED];
+
+pub mod reason {
+    pub const HARD_BOUNCE: &str = "hard_bounce";
+    pub const COMPLAINT: &str = "complaint";
+    pub const OPERATOR: &str = "operator";
+    /// Of a list, not of a channel.
+    pub const UNSUBSCRIBED: &str = "unsubscribed";
+
+    pub const ALL: &[&str] = &[HARD_BOUNCE, COMPLAINT, OPERATOR, UNSUBSCRIBED];
+}
+
+pub mod source {
+    pub const PROVIDER: &str = "provider";
+    pub const SES: &str = "ses";
+    pub const OPERATOR: &str = "operator";
+}
+
+/// A suppression as it is listed: an address that a channel does not write to, or one that left a list of mailings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SuppressionView {
+    pub channel: Channel,
+    /// None: the whole channel.
+    pub list: Option<String>,
+    /// None where only its hash is known.
+    pub to: Option<String>,
+    /// Of those who left a list.
+    pub email_hash: Option<String>,
+    pub reason: String,
+    pub note: Option<String>,
+    pub source: String,
+    pub message_id: Option<String>,
+    /// Whose messages it is about; empty: everybody's.
+    pub senders: Vec<String>,
+    /// The mailing whose link it was.
+    pub mailing_id: Option<String>,
+    pub created_at: Timestamp,
+}
+
+impl From<SuppressionRow> for SuppressionView {
+    fn from(row: SuppressionRow) -> Self {
+        let SuppressionRow { channel, to, reason, note, source, message_id, senders, created_at, .. } = row;
+        let (list, to, email_hash, mailing_id) = (None, Some(to), None, None);
+        Self { channel, list, to, email_hash, reason, note, source, message_id, senders, mailing_id, created_at }
+    }
+}
+
+/// How far a suppression reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reach {
+    Channel(Channel),
+    /// One list of mailings, which are emails.
+    List(String),
+}
+
+impl Reach {
+    pub fn read(channel: &str, list: Option<&str>, errors: &mut Vec<FieldError>) -> Option<Self> {
+        let Some(known) = Channel::parse(channel) else {
+            let detail = "must be one of email, telegram, whatsapp";
+            errors.push(FieldError::new("channel", FieldProblem::Unknown, detail));
+            return None;
+        };
+        let Some(list) = list else { return Some(Self::Channel(known)) };
+        if known != Channel::Email {
+            errors.push(FieldError::new("list", FieldProblem::NotAllowed, "only email has lists"));
+            return None;
+        }
+        list_name(list).map(Self::List).map_err(|error| errors.push(error)).ok()
+    }
+
+    /// An address in its one form. A list knows the addresses of files, however they were typed there.
+    pub fn read_to(&self, to: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+        let form = match self {
+            Self::Channel(channel) => normalize_to(*channel, to),
+            Self::List(_) => normalize_email(to).map_err(|_| "must be an email address"),
+        };
+        form.map_err(|detail| errors.push(FieldError::new("to", FieldProblem::Malformed, detail))).ok()
+    }
+
+    pub fn channel(&self) -> Channel {
+        match self {
+            Self::Channel(channel) => *channel,
+            Self::List(_) => Channel::Email,
+        }
+    }
+
+    pub fn list(&self) -> Option<&str> {
+        match self {
+            Self::Channel(_) => None,
+            Self::List(list) => Some(list),
+        }
+    }
+}
+
+/// `POST /suppressions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuppressionRequest {
+    pub reach: Reach,
+    pub to: String,
+    pub note: Option<String>,
+}
+
+impl SuppressionRequest {
+    /// Reads `{channel, to, list?, note?}`.
+    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let channel = fields.text("channel");
+        let to = fields.text("to");
+        let list = fields.optional_text("list");
+        let note = fields.optional_text("note").map(str::to_owned);
+        if let Some(note) = &note
+            && (note.len() > LONGEST_NOTE || note.chars().any(char::is_control))
+        {
+            fields.refuse("note", FieldProblem::OutOfRange, "must be a line of at most 200 bytes");
+        }
+        let mut errors = Vec::new();
+        let reach = channel.and_then(|channel| Reach::read(channel, list, &mut errors));
+        let request = reach.zip(to).and_then(|(reach, to)| {
+            let to = reach.read_to(to, &mut errors)?;
+            Some(Self { reach, to, note })
+        });
+        errors.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
+        fields.finish(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: Value) -> Result<SuppressionRequest, Vec<FieldError>> {
+        SuppressionRequest::read(body.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn an_address_is_suppressed_in_its_one_form() {
+        let asked = read(json!({"channel": "whatsapp", "to": "+55 (11) 91234-5678"})).expect("fits");
+        assert_eq!((asked.reach, asked.to.as_str()), (Reach::Channel(Channel::Whatsapp), "5511912345678"));
+        let row = SuppressionRow::by_operator(Channel::Whatsapp, &asked.to, None, Timestamp::from_seconds(0));
+        assert_eq!((row.reason.as_str(), row.source.as_str()), ("operator", "operator"));
+    }
+
+    #[test]
+    fn who_blocks_one_bot_has_blocked_that_bot() {
+        let at = Timestamp::from_seconds(0);
+        let met =
+            |channel, reason| SuppressionRow::new(channel, "7", reason, source::PROVIDER, None, at).seen_by("loja");
+        assert_eq!(met(Channel::Telegram, code::BOT_BLOCKED).senders, ["loja"]);
+        assert!(met(Channel::Telegram, code::USER_DEACTIVATED).senders.is_empty(), "there is nobody any more");
+        assert!(met(Channel::Email, reason::HARD_BOUNCE).senders.is_empty());
+    }
+
+    #[test]
+    fn an_address_leaves_a_list_in_the_form_that_files_have_it_in() {
+        let asked = read(json!({"channel": "email", "to": "“A@Bücher.example”", "list": " Clientes "})).expect("fits");
+        assert_eq!((asked.reach.list(), asked.to.as_str()), (Some("Clientes"), "a@xn--bcher-kva.example"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (body, wrong) in [
+            (json!({"channel": "sms", "to": "1", "note": "a\nb", "x": 1}), &["note", "channel", "x"][..]),
+            (json!({"channel": "telegram", "to": "1", "list": "Clientes"}), &["list"]),
+            (json!({"channel": "email", "to": "a@b.co", "list": " "}), &["list"]),
+            (json!({"channel": "email", "to": "a@b.co", "list": "x".repeat(101)}), &["list"]),
+            (json!({"channel": "email", "to": "a", "list": "Clientes"}), &["to"]),
+        ] {
+            let errors = read(body).expect_err("unfit");
+            let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, wrong);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The Outbound table: one message, its content, and the messages of a recipient or a client.
+
+use umavez_domain::channels::Content;
+use umavez_domain::keys;
+use umavez_domain::messages::{ContentRow, MessageRow};
+
+use crate::config::{self, ConfigError};
+use crate::intents::Intents;
+use crate::invocation::Invocation;
+use crate::store::{Found, IndexOf, Store, StoreError};
+
+/// The indexes of the table, as the template has them.
+pub const BY_RECIPIENT: &str = "by-recipient";
+pub const BY_CLIENT: &str = "by-client";
+
+#[derive(Debug, Clone)]
+pub struct Messages {
+    pub store: Store,
+    pub table: String,
+    pub intents: Intents,
+    /// How long a settled message is kept.
+    pub retention_days: i64,
+}
+
+impl Messages {
+    pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
+        let retention = config::text("MESSAGE_RETENTION_DAYS").unwrap_or_else(|| "90".to_owned());
+        let retention_days = retention
+            .parse()
+            .ok()
+            .filter(|days| (1..=3_650).contains(days))
+            .ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))?;
+        Ok(Self {
+            store: store.clone(),
+            table: config::required("OUTBOUND_TABLE")?,
+            intents: Intents { store: store.clone(), table: config::required("INTENTS_TABLE")? },
+            retention_days,
+        })
+    }
+
+    pub async fn get(&self, invocation: &Invocation, id: &str) -> Result<Option<MessageRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::message(id)).await
+    }
+
+    /// What the message says: from its row, or from the row beside it. Of a deduped message only what is small is kept.
+    pub async fn content(&self, invocation: &Invocation, row: &MessageRow) -> Result<Option<Content>, StoreError> {
+        if row.content.is_some() {
+            return Ok(row.content.clone());
+        }
+        let apart = self.store.get::<ContentRow>(invocation, &self.table, &keys::message_content(&row.id)).await?;
+        Ok(apart.map(|row| row.content))
+    }
+
+    /// Messages of one partition of an index, the newest first, from the place after `after` on.
+    pub async fn latest(
+        &self,
+        invocation: &Invocation,
+        index: &str,
+        partition: (&str, String),
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<(MessageRow, Found)>, StoreError> {
+        let of = IndexOf {
+            table: &self.table,
+            index,
+            partition,
+            place: "asked_at",
+            after,
+            before: None,
+            newest_first: true,
+            limit,
+        };
+        let found = self.store.indexed(invocation, of).await?;
+        self.rows_of(invocation, found).await
+    }
+
+    /// The rows that an index nominated, those that are gone left out.
+    pub(super) async fn rows_of(
+        &self,
+        invocation: &Invocation,
+        found: Vec<Found>,
+    ) -> Result<Vec<(MessageRow, Found)>, StoreError> {
+        let reads = found.into_iter().map(|found| async move {
+            let row: Option<MessageRow> = self.store.get(invocation, &self.table, &found.key).await?;
+            Ok::<_, StoreError>(row.map(|row| (row, found)))
+        });
+        let rows = futures::future::try_join_all(reads).await?;
+        Ok(rows.into_iter().flatten().collect())
+    }
+}

@@ -1,0 +1,7 @@
+//! Senders: bots, instances and their credentials.
+
+mod bots;
+mod credentials;
+mod instances;
+
+pub use credentials::Senders;

@@ -1,0 +1,142 @@
+//! The suppression list: one row per channel and address, for all senders or for those that it names. A removed one stays as
+//! a mark, so that an old event that is delivered again does not bring it back.
+
+use umavez_domain::channels::Channel;
+use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
+use umavez_domain::suppression::{Status, SuppressionRow, source};
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, SpreadOf, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
+
+/// How often whoever met others tries again.
+const ROUNDS: usize = 8;
+
+#[derive(Debug, Clone)]
+pub struct Suppressions {
+    pub store: Store,
+    pub table: String,
+}
+
+fn is(status: Status) -> Result<Condition, StoreError> {
+    Ok(Condition::Is("status".to_owned(), attribute(&status)?))
+}
+
+/// Nothing is sent to an address that is on the list: nobody has put it there, or not against this sender, or it was taken
+/// off.
+pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str, sender: &str) -> Result<Write, StoreError> {
+    let against_others = Condition::all([Condition::has("senders"), Condition::lacks("senders", sender)]);
+    let free = Condition::any([Condition::Absent, is(Status::Removed)?, against_others]);
+    Ok(Write::check(table, keys::suppression(channel.as_str(), to), free))
+}
+
+/// Puts an address on the list, unless it is there, or was taken off after what this tells of. For all senders also where
+/// it was for some; for one more of those also where it was for others.
+pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
+    let key = keys::suppression(row.channel.as_str(), &row.to);
+    let removed = is(Status::Removed)?;
+    // An operator means now, whatever the clocks say.
+    let since = if row.source == source::OPERATOR {
+        removed
+    } else {
+        Condition::all([removed, Condition::at_most("as_of", row.as_of)])
+    };
+    let for_some = Condition::all([is(Status::Active)?, Condition::has("senders")]);
+    let Some(sender) = row.senders.first() else {
+        return Ok(Write::put(table, key, row)?.when(Condition::any([Condition::Absent, since, for_some])));
+    };
+    let for_others = Condition::all([for_some, Condition::lacks("senders", sender)]);
+    Ok(Write::update(table, key)
+        .set_row(row, &["senders"])?
+        .append("senders", sender)
+        .remove("note")
+        .remove("expires_at")
+        .when(Condition::any([Condition::Absent, since, for_others])))
+}
+
+impl Suppressions {
+    /// Whether it was put on the list now; otherwise the row that stands.
+    pub async fn add(
+        &self,
+        invocation: &Invocation,
+        row: &SuppressionRow,
+    ) -> Result<Option<SuppressionRow>, StoreError> {
+        match self.store.write(invocation, adding(&self.table, row)?).await? {
+            Written::New | Written::Mine => Ok(None),
+            Written::Refused(item) => item.map(read_row).transpose(),
+        }
+    }
+
+    /// Takes an address off the list. Whether it was on it.
+    pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
+        let write = self.removal(invocation, channel, to)?.when(is(Status::Active)?);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+
+    /// A person has shown that this sender can write to them again. What holds against others, or all, stays.
+    pub async fn lift(
+        &self,
+        invocation: &Invocation,
+        channel: Channel,
+        to: &str,
+        sender: &str,
+    ) -> Result<(), StoreError> {
+        let mut senders = vec![sender.to_owned()];
+        for _ in 0..ROUNDS {
+            let as_read =
+                Condition::all([is(Status::Active)?, Condition::Is("senders".to_owned(), attribute(&senders)?)]);
+            let rest: Vec<_> = senders.iter().filter(|other| *other != sender).cloned().collect();
+            let write = match rest.is_empty() {
+                true => self.removal(invocation, channel, to)?,
+                false => Write::update(&self.table, keys::suppression(channel.as_str(), to))
+                    .set_value("senders", attribute(&rest)?),
+            };
+            let Written::Refused(met) = self.store.write(invocation, write.when(as_read)).await? else { return Ok(()) };
+            let met: Option<SuppressionRow> = met.map(read_row).transpose()?;
+            match met.filter(|row| row.status == Status::Active) {
+                Some(row) if row.is_against(sender) => senders = row.senders,
+                // As it was written before rows named senders.
+                Some(row) if row.is_of_one_bot() && row.senders.is_empty() => {
+                    let reason = Condition::is("reason", row.reason);
+                    let as_read = Condition::all([is(Status::Active)?, Condition::has_not("senders"), reason]);
+                    let write = self.removal(invocation, channel, to)?.when(as_read);
+                    return self.store.write(invocation, write).await.map(drop);
+                }
+                _ => return Ok(()),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    fn removal(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<Write, StoreError> {
+        let now = invocation.now;
+        Ok(Write::update(&self.table, keys::suppression(channel.as_str(), to))
+            .set_value("status", attribute(&Status::Removed)?)
+            .set_number("as_of", now.millis())
+            .set_number("expires_at", now.plus_days(366).seconds())
+            .remove("senders"))
+    }
+
+    pub async fn get(
+        &self,
+        invocation: &Invocation,
+        channel: Channel,
+        to: &str,
+    ) -> Result<Option<SuppressionRow>, StoreError> {
+        let row: Option<SuppressionRow> =
+            self.store.get(invocation, &self.table, &keys::suppression(channel.as_str(), to)).await?;
+        Ok(row.filter(|row| row.status == Status::Active))
+    }
+
+    /// A page of a channel's list, in the order of the addresses' hashes.
+    pub async fn page(
+        &self,
+        invocation: &Invocation,
+        channel: Channel,
+        after: Option<SpreadPlace>,
+        limit: usize,
+    ) -> Result<(Vec<SuppressionRow>, Option<SpreadPlace>), StoreError> {
+        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::suppressions(channel.as_str(), shard)).collect();
+        let only = Some(is(Status::Active)?);
+        self.store.page_spread(invocation, SpreadOf { table: &self.table, pks, only, after, limit }).await
+    }
+}
