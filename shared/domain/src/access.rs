@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -51,6 +52,7 @@ pub fn bearer(header: &str) -> Option<&str> {
 }
 
 /// A key's row.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     pub key_id: KeyId,
@@ -58,7 +60,6 @@ pub struct KeyRecord {
     pub scopes: Vec<String>,
     pub label: String,
     pub created_at: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<String>,
 }
 

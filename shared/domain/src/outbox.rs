@@ -4,6 +4,7 @@
 //! what is published has a deterministic `id` that consumers know it by.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
@@ -14,6 +15,7 @@ pub const MAX_DELAY_SECONDS: i64 = 900;
 pub const ATTRIBUTE: &str = "emit";
 
 /// Work that follows from the state of the row that carries it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Emit {
     /// Grows with each emission of the row. The relay compares nothing else.
@@ -21,7 +23,6 @@ pub struct Emit {
     /// The queue's configured name in the relay (never a URL: rows outlive deployments).
     pub queue: String,
     /// Milliseconds; the message is delivered no earlier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<i64>,
     /// The message's identity for its consumers.
     pub id: String,

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use crate::channels::telegram::code;
 use crate::channels::{Channel, normalize_to};
@@ -22,6 +23,7 @@ pub enum Status {
     Removed,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuppressionRow {
     pub channel: Channel,
@@ -30,12 +32,10 @@ pub struct SuppressionRow {
     /// A code: `bot_blocked`, `hard_bounce`, `complaint`, `operator`, …
     pub reason: String,
     /// What an operator wrote to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// `provider`, `ses` or `operator`.
     pub source: String,
     /// The message that brought it about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// Whose messages it is about: who blocks one bot still hears of others. Nobody: it is about all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -6,6 +6,7 @@
 //! changed, so the store refuses whoever decided on an older row, and the model in the tests is this very code.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::batch::Portion;
 use crate::codes::codes;
@@ -39,16 +40,17 @@ codes! {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
     pub by: HeldBy,
     /// Milliseconds.
     pub since: i64,
     /// Milliseconds; none is until it is released.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<i64>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Course {
     pub received: u64,
@@ -59,26 +61,20 @@ pub struct Course {
     pub settled: u64,
     pub phase: Phase,
     /// Milliseconds: when the first pending message came, and the last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_at: Option<i64>,
     /// Milliseconds, by the provider's clock: when the contact's latest message was sent, of those that say so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sent_at: Option<i64>,
     /// Milliseconds: when the first message of the batch in process came.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_since: Option<i64>,
     /// Grows with each turn of a worker: what an earlier one says of its batch is not heard.
     pub epoch: u64,
     /// Milliseconds: how long the worker of this turn is waited for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<i64>,
     /// How often the responder was asked about this batch.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: u32,
     /// Milliseconds: the responder is not asked again before this, or its late answer is waited for until then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<i64>,
     /// The part of the reply that is on its way, or is next, of so many.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -91,7 +87,6 @@ pub struct Course {
     /// The message that whoever holds the conversation has called back: if it had not left, it is said after the hold.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recalled: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
 }
 

@@ -6,6 +6,7 @@ pub mod telegram;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::codes::codes;
 use crate::time::{SECOND_MS, Timestamp};
@@ -67,14 +68,12 @@ pub struct Inbound {
     pub sent_at: Option<Timestamp>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Media {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_name: Option<String>,
     /// Telegram's file id, or the URL that Evolution has it at.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
 }
 

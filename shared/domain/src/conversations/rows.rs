@@ -1,6 +1,7 @@
 //! The rows of a conversation: where it stands, its messages, and the reply of each batch.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::course::{Course, Phase};
 use super::identity::{BatchId, ConversationId, Via};
@@ -18,6 +19,7 @@ const NEVER: Timestamp = Timestamp::from_millis(999_999_999_999_999);
 const RECOVERED_AGAIN_MS: i64 = 60_000;
 
 /// Where a conversation stands. It outlives its messages: their numbers go on from it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRow {
     pub id: ConversationId,
@@ -25,20 +27,15 @@ pub struct ConversationRow {
     pub instance: String,
     pub contact: String,
     /// As the contact calls itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(flatten)]
     pub course: Course,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
     pub emits: u64,
     /// The index by time: who has to see to it, and since or until when.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<String>,
     /// Milliseconds: lost sight of, if it has not changed by then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_at: Option<i64>,
     /// How often it was.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -160,24 +157,20 @@ codes! {
 }
 
 /// A message of a conversation. Its key is what its provider calls it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredMessage {
     pub message_id: String,
     /// Its place in the index of messages.
     pub place: String,
     /// None: it is no part of any batch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
     pub author: Author,
     pub kind: Kind,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<Media>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
     pub received_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
     /// Seconds.
     pub expires_at: i64,
@@ -229,13 +222,13 @@ codes! {
 }
 
 /// The one reply of a batch. It is stored before it is sent, and there is no second.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchRow {
     pub batch: u64,
     /// The first of its messages.
     pub from: u64,
     /// None: there was nothing to say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<String>,
     pub answered_by: Answer,
     pub attempts: u32,
@@ -243,13 +236,10 @@ pub struct BatchRow {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
     /// How the last of them ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     pub replied_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// Seconds; only what is finished goes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::offer::ContactId;
 use crate::codes::codes;
@@ -36,6 +37,7 @@ pub struct OpenCharge {
     pub until: i64,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChargesRow {
     pub bot: String,
@@ -44,14 +46,10 @@ pub struct ChargesRow {
     pub open: BTreeMap<String, OpenCharge>,
     /// One more with each payment.
     pub pay_epoch: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paid_at: Option<Timestamp>,
     /// Milliseconds; offers that are outdated were ended, or are by then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_at: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -143,24 +141,20 @@ impl ChargesRow {
 }
 
 /// Whose a transaction is, and how far it has come. One that was over before its contact was named has none.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TransactionRow {
     pub transaction_id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telegram_id: Option<i64>,
     pub status: ChargeStatus,
     /// Milliseconds; how long it can be paid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_until: Option<i64>,
     /// The contact's payments with this one: what was scheduled before has a smaller number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pay_epoch: Option<u64>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use crate::channels::content::Telegram;
 use crate::channels::content::read as read_content;
@@ -41,6 +42,7 @@ codes! {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DownsellRow {
     pub id: u64,
@@ -53,7 +55,6 @@ pub struct DownsellRow {
     pub after_start: bool,
     pub after_pix: bool,
     pub rearm: Rearm,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cooldown_days: Option<u32>,
     /// An offer that could not leave for so long after its time is not sent any more.
     pub expires_after_minutes: u32,

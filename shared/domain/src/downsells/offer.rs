@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::codes::codes;
 use crate::keys::{self, Wake, short_hash};
@@ -116,6 +117,7 @@ impl fmt::Display for OfferId {
 }
 
 /// An offer. It is written whole when it is made; afterwards only what changed is.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OfferRow {
     pub id: OfferId,
@@ -124,7 +126,6 @@ pub struct OfferRow {
     pub telegram_id: i64,
     pub downsell_id: u64,
     pub trigger: Trigger,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transaction_id: Option<String>,
     /// The transactions that it was passed on from, because they expired; the last few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -133,15 +134,11 @@ pub struct OfferRow {
     pub not_after: Timestamp,
     pub status: Status,
     /// Only while it is pending.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Delivery>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<Why>,
     /// What the last attempt came to: a code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// What its trigger said, as JSON text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<String>,
     pub correlation_id: String,
     /// How many payments the contact had made when it was scheduled: one that was scheduled before the last is not sent.
@@ -152,25 +149,17 @@ pub struct OfferRow {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tries_from: u32,
     /// An earlier attempt that may have been sent. While there is one, the offer cannot end as one that was not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt_at: Option<Timestamp>,
     /// The next attempt is not made before this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
     /// Milliseconds; an attempt without an answer by then is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<i64>,
     /// Which sender began the attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
     /// How long after its time it was sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<i64>,
     /// It has been handed to its queue. In the index of a bot's offers, as the status is.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -178,11 +167,8 @@ pub struct OfferRow {
     /// Nobody knows what became of it. In the same index, where the delivery is not: it changes with every attempt.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unknown: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<String>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recoveries: u32,
@@ -192,7 +178,6 @@ pub struct OfferRow {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
@@ -259,13 +244,13 @@ pub fn job(contact: &ContactId, id: &OfferId, not_before: Option<i64>, now: Time
 }
 
 /// An event that made no offer, in the place where its offer would be: told again, it gets the same answer.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRow {
     pub id: OfferId,
     pub event_id: String,
     pub refused: super::Refused,
     /// The offer that was pending.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<OfferId>,
     pub correlation_id: String,
     pub created_at: Timestamp,
@@ -273,15 +258,14 @@ pub struct RefusedRow {
 }
 
 /// One pending offer per contact and downsell. It stays when the offer has ended, so that re-arming is decided on it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotRow {
     pub downsell_id: u64,
     pub offer: OfferId,
     pub pending: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// When an offer of it was last sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
     /// How many payments its offer knew of; and how many offers of it were sent between those and the next.
     #[serde(default)]

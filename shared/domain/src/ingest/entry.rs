@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::words::{ContentType, PolicyKey, System};
 use crate::time::Timestamp;
@@ -49,22 +50,17 @@ impl Source {
 }
 
 /// The columns of an entry besides its metadata.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub source: Source,
     pub content_type: ContentType,
     pub clean_text: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canonical_url: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_addr: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_base: Option<String>,
 }
 

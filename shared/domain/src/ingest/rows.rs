@@ -5,6 +5,7 @@
 //! one of them at the place where it would have to be.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::backfill::LineRef;
 use super::entry::{Entry, Keys, Metadata, Normalized};
@@ -32,6 +33,7 @@ impl Row {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     pub entry_id: EntryId,
@@ -46,11 +48,9 @@ pub struct EntryRow {
     #[serde(flatten)]
     pub times: SourceTimes,
     /// Who has the secondary key that this entry would have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secondary_conflict: Option<EntryId>,
     /// The line of a backfill, or the request with its key, that inserted it, and those that last updated it: what is done
     /// again, after a crash or a lost answer, knows its own work from another's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inserted_by: Option<LineRef>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updated_by: Vec<LineRef>,

@@ -6,26 +6,25 @@
 //! newer than they say, and a remembered time is never newer.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
 /// How many times that lay ahead an entry remembers.
 const REMEMBERED: usize = 32;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceTimes {
     /// The latest time that went into the entry, whatever an update was allowed to change; never ahead of our clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_time: Option<Timestamp>,
     /// The same time as the source said it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     source_time_said: Option<Timestamp>,
     /// Times that lay ahead of our clock when they came and are still later than `source_time`, in the order of their
     /// arrival.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     times_ahead: Vec<Timestamp>,
     /// The latest of those that there was no room for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     times_forgotten: Option<Timestamp>,
 }
 

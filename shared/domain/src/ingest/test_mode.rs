@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::words::Schema;
 use crate::codes::FieldProblem;
@@ -13,13 +14,13 @@ const REMEMBERED: usize = 64;
 
 /// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else toggles at the same
 /// time.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestModeRow {
     pub flips: u64,
     /// Who flipped last, oldest first: a flip whose reply was lost is known again, and is not made twice.
     #[serde(default)]
     pub recent: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Timestamp>,
 }
 

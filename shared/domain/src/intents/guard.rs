@@ -9,6 +9,7 @@
 //! of its hold and writes nothing. A late first attempt of any of them meets a newer version.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::check::{Check, MAX_SKEW_MS};
 use super::rows::IntentRow;
@@ -20,11 +21,11 @@ use crate::time::Timestamp;
 pub const MOST_SCHEDULED: usize = 32;
 
 /// One hold under a guard. Times are in seconds; the window is `at..until`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GuardHold {
     pub holder: String,
     pub fingerprint: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_id: Option<String>,
     pub bucket: i64,
     pub body_hash: String,

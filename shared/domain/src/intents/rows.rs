@@ -1,6 +1,7 @@
 //! The rows of the Intents table.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::check::Check;
 use super::guard::GuardAsked;
@@ -19,12 +20,12 @@ pub enum Status {
 }
 
 /// One intent: who holds it, since when, until when.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentRow {
     pub client_id: String,
     pub fingerprint: String,
     pub intent_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_id: Option<String>,
     pub window_days: u32,
     pub bucket: i64,
@@ -35,13 +36,11 @@ pub struct IntentRow {
     pub holder: String,
     pub body_hash: String,
     /// The sort key of the guard row that was taken with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// Seconds; the TTL attribute, and compared with `now` in every condition because TTL deletes late.
     pub expires_at: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
     /// Kept over a new hold, so that a repeated release does not hit the next holder.
     #[serde(flatten)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::format::Format;
 use super::template::{Target, Template, TemplateError};
@@ -19,16 +20,14 @@ const LONGEST_LIST: usize = 100;
 /// thousand times would end its sender.
 const LARGEST_RENDERED: usize = 1024 * 1024;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailingContent {
     pub subject: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub html: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// An address, or `Name <address>`.
     pub from: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
 }
 

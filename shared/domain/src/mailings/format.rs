@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::csv::{self, End};
 use super::encoding::Encoding;
@@ -36,12 +37,11 @@ impl Separator {
 }
 
 /// What the caller says of a file.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportOptions {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
     /// The name of the column of addresses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email_column: Option<String>,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::content::list_of;
 use super::entry::{EntryProgress, EntryState};
@@ -29,11 +30,11 @@ pub const UPLOAD_MS: i64 = 8 * 3_600_000;
 pub const MOST_DUPLICATES_TOLD: u64 = 10_000;
 
 /// Who has a file's name.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameRow {
     pub file_name: String,
     /// Nobody, after its file proved bad.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mailing_id: Option<MailingId>,
     pub turn: u32,
 }
@@ -56,11 +57,11 @@ codes! {
 }
 
 /// How far a file was read: a record boundary, and what was found before it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportProgress {
     pub place: Place,
     /// Found with the first piece.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
     pub rows: u64,
     pub recipients: u64,
@@ -70,7 +71,6 @@ pub struct ImportProgress {
     #[serde(default)]
     pub by_shard: Vec<(u64, u64)>,
     /// Of the bytes before the place, of a file whose hash nobody told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<RunningHash>,
     /// The file was not read to its end, and will not be: what is there of it is what counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -132,9 +132,9 @@ impl ImportProgress {
 }
 
 /// Why a file was not imported.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportProblem {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     #[serde(flatten)]
     pub cause: ImportCause,
@@ -183,6 +183,7 @@ pub struct SendingRun {
 }
 
 /// The row of a mailing. `version` grows with every change of its state; the import's checkpoints leave it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailingRow {
     pub mailing_id: MailingId,
@@ -191,22 +192,16 @@ pub struct MailingRow {
     /// The API key that uploaded it.
     pub caller: String,
     /// SHA-256 of the file; of one that is uploaded without saying it, once it was read to its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
     /// An earlier mailing of the same bytes, under another name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_content_as: Option<MailingId>,
     pub object: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     #[serde(default)]
     pub options: ImportOptions,
     /// The list as it was named, and the one that it is: without a name, its sender's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named_list: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
     pub unsubscribe: bool,
     /// Which writing of its content counts; 0 is none.
@@ -215,7 +210,6 @@ pub struct MailingRow {
     pub import: ImportState,
     #[serde(default)]
     pub progress: ImportProgress,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<ImportProblem>,
     /// Over how many its entries are spread; 0 while its size is not known.
     pub shards: u32,
@@ -226,28 +220,20 @@ pub struct MailingRow {
     pub retry_unknown: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<Order>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
     pub emits: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<String>,
     #[serde(default)]
     pub recoveries: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<Timestamp>,
     /// Since it was begun, resumed or asked to send again: what its rate is measured from. None while it is paused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SendingRun>,
     /// Why it paused by itself; none if a person paused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_for: Option<SendingHold>,
     pub version: u64,
 }
@@ -341,6 +327,7 @@ impl MailingRow {
 }
 
 /// The row of a shard.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRow {
     pub mailing_id: MailingId,
@@ -351,7 +338,6 @@ pub struct ShardRow {
     #[serde(flatten)]
     pub lease: Option<Lease>,
     /// Entries up to this place have been gone through in this pass.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// The order that the pass followed which made the cursor.
     #[serde(default)]
@@ -359,7 +345,6 @@ pub struct ShardRow {
     /// It was handed over at least once.
     pub begun: bool,
     /// It was gone through, and the next of its entries waits for this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
     /// The last order to send failed entries again that it follows, and the last that spoke of the unknown ones too.
     #[serde(default)]
@@ -369,14 +354,10 @@ pub struct ShardRow {
     /// Grows when an entry of it changes by an event: a recount that began before is not the last word.
     #[serde(default)]
     pub touched: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
     pub emits: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<String>,
     #[serde(default)]
     pub recoveries: u32,
@@ -432,6 +413,7 @@ impl ShardRow {
 }
 
 /// The row of a recipient.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     pub email: String,
@@ -448,27 +430,16 @@ pub struct EntryRow {
     #[serde(default)]
     pub retried: u32,
     /// An attempt that may have been sent, though there was another after it: it cannot end as one that was not sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle_by: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounced_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complained_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_at: Option<Timestamp>,
 }
 
@@ -485,13 +456,12 @@ impl EntryRow {
 }
 
 /// The row of a line that is no recipient: an invalid one is an entry, one that came twice is only told.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineRow {
     pub line: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<EntryState>,
     pub reason: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_line: Option<u64>,
 }
 

@@ -4,6 +4,7 @@
 use hmac::digest::Key;
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use sha2::{Digest, Sha256};
 
 use super::identity::{MailingEntryId, MailingId, email_hash};
@@ -69,17 +70,16 @@ impl UnsubscribeSource {
 
 /// Somebody left a list. The first one stands. It is keyed by the list and the hash of the address: the link tells no more,
 /// and an entry's key has the same hash, so that a sender need not know more either.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsubscribeRow {
     /// As it was named where it was left; its key knows no case and no spaces.
     pub list: String,
     pub email_hash: String,
     /// The mailing whose link it was; an operator has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mailing_id: Option<MailingId>,
     pub source: UnsubscribeSource,
     /// What an operator wrote to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub created_at: Timestamp,
 }

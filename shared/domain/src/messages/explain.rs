@@ -1,6 +1,7 @@
 //! "Why did X (not) get this?": the decisions about one message, one address or one client, in the order of their times.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 use crate::channels::Channel;
 use crate::codes::Decision;
@@ -12,25 +13,23 @@ use crate::suppression::SuppressionRow;
 use crate::time::Timestamp;
 
 /// A decision and what it was about.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<Channel>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     #[serde(flatten)]
     pub decision: Entry,
 }
 
 /// How one message stands.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Standing {
     pub message_id: String,
     pub channel: Channel,
     pub status: State,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason_code: Option<String>,
     pub created_at: Timestamp,
 }

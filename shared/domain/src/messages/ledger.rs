@@ -1,6 +1,7 @@
 //! The ledger of a message: what was decided about it, kept in its row and appended by the write that it tells of.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::codes::Decision;
 use crate::time::Timestamp;
@@ -10,23 +11,19 @@ use crate::time::Timestamp;
 pub const LONGEST: usize = 60;
 
 /// One decision.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub at: Timestamp,
     pub code: Decision,
     /// Why, as a code of a closed list: a provider's refusal, a suppression's reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The rule that decided.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// What the rule met: another message, an attempt, an event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// When the same may happen after all: the end of a window, the next attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_eligible_at: Option<Timestamp>,
 }
 

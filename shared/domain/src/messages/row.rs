@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::channels::Channel;
 use crate::channels::content::Content;
@@ -24,6 +25,7 @@ pub const INLINE_CONTENT: usize = 2 * 1024;
 /// A message that was handed to its queue is looked for when nobody has taken it on for this long.
 pub const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
     pub id: String,
@@ -35,10 +37,8 @@ pub struct MessageRow {
     pub to: String,
     pub priority: Priority,
     /// `None`: in a row of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     /// The caller's own, as JSON text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
     pub state: State,
     /// The last attempt that was begun.
@@ -48,73 +48,49 @@ pub struct MessageRow {
     pub tries_from: u32,
     /// An earlier attempt that may have been sent, though there was another after it. While there is one, the message cannot
     /// end as one that was not sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<u32>,
     /// An earlier attempt that was sent, as its provider told while a later one was under way.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_attempt: Option<u32>,
     /// The attempt that was under way when the message was canceled. There is no other attempt after it, unless an operator
     /// orders to send it again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recalled: Option<u32>,
     /// The attempt that its provider took and then did not send: nothing proves it sent any more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_attempt: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
     /// The next attempt is not made before this, whoever asks for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<IntentRef>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deduped: Option<Deduped>,
     /// Why it stands as it does: a code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What the provider calls it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounced_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complained_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_at: Option<Timestamp>,
     /// Milliseconds; an attempt without an answer by then is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<i64>,
     /// Which sender began the attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
     /// Only while nobody has taken it on: rows without one do not wake the relay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
     /// What a sweep will emit when its time has come.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub later: Option<Emit>,
     /// Who is told when it is settled, or when nobody knows what became of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The sequence number of its last emission, made or prepared.
     pub emits: u64,
     /// The index by time: what it waits for, and since or until when.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<String>,
     /// How often it had to be handed to its queue again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recoveries: u32,
     /// The indexes by recipient and by client, both in the order of acceptance.
     pub recipient: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     pub asked_at: String,
     /// The orders to send it again: which requests they were.
@@ -125,7 +101,6 @@ pub struct MessageRow {
     pub updated_at: Timestamp,
     pub version: u64,
     /// Seconds; when TTL may remove it. Only what is settled for good has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
@@ -149,15 +124,14 @@ impl Then {
 }
 
 /// The intent that a message holds, and what it takes to take it again.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentRef {
     pub client_id: String,
     pub intent_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_id: Option<String>,
     pub fingerprint: String,
     /// The sort key of the guard row that was taken with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<String>,
 }
 
@@ -179,11 +153,11 @@ pub struct ContentRow {
 }
 
 /// Why a message was not taken in.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deduped {
     pub holder: String,
     pub fingerprint: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_id: Option<String>,
     pub since: Timestamp,
     pub next_eligible_at: Timestamp,
@@ -361,19 +335,15 @@ pub fn check_after_ms(recoveries: u32) -> i64 {
 }
 
 /// The answer to `POST /outbound/messages`, the same whenever it is asked again.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AcceptAnswer {
     pub message_id: String,
     pub status: State,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub send_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason_code: Option<Reason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<BlockedBy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_eligible_at: Option<Timestamp>,
 }
 

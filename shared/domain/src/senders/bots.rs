@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -24,10 +25,10 @@ codes! {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BotRow {
     pub slug: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The name of its token in the senders' secret.
     pub token_ref: String,
@@ -35,9 +36,7 @@ pub struct BotRow {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub webhook_secret_hashes: Vec<String>,
     pub active: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages_per_second: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages_per_chat_per_minute: Option<u32>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use crate::codes::FieldProblem;
 use crate::conversations::Via;
@@ -37,6 +38,7 @@ impl Timing {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceRow {
     pub channel: Via,
@@ -44,7 +46,6 @@ pub struct InstanceRow {
     pub debounce_seconds: u32,
     pub max_wait_seconds: u32,
     /// None is the deployment's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub responder_url: Option<String>,
     pub responder_timeout_seconds: u32,
     pub responder_attempts: u32,

@@ -1,6 +1,7 @@
 //! The content of a message as it is stored in its row.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::channels::Channel;
 
@@ -12,16 +13,14 @@ pub enum Content {
     Whatsapp(Whatsapp),
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Email {
     /// An address, or `Name <address>`.
     pub from: String,
     pub subject: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub html: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
     /// Those of the product itself: a caller cannot name any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -29,15 +28,12 @@ pub struct Email {
 }
 
 /// `text` is the caption where there is `media`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telegram {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parse_mode: Option<ParseMode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<TelegramMedia>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buttons: Option<Vec<Vec<Button>>>,
 }
 
@@ -77,21 +73,19 @@ pub struct Button {
     pub url: String,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whatsapp {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<WhatsappMedia>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhatsappMedia {
     pub kind: WhatsappMediaKind,
     pub url: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mimetype: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_name: Option<String>,
 }
 

@@ -1,6 +1,7 @@
 //! A job's row, and how it is shown.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::identity::BackfillId;
 use super::progress::{Counts, LineError, Progress};
@@ -28,6 +29,7 @@ impl BackfillState {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillRow {
     pub backfill_id: BackfillId,
@@ -47,10 +49,8 @@ pub struct BackfillRow {
     pub version: u64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
     /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::lines::LONGEST_LINE;
 use crate::codes::FieldProblem;
@@ -32,9 +33,9 @@ pub enum BackfillInput {
 }
 
 /// What holds for every line that does not say otherwise.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillOptions {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<ContentType>,
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
