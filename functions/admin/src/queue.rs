@@ -4,7 +4,7 @@ use serde_json::json;
 use umavez_domain::codes::{FieldProblem, Problem as Code};
 use umavez_domain::downsells::views::OfferView;
 use umavez_domain::downsells::webhook::read_telegram_id;
-use umavez_domain::downsells::{Delivery, OfferId, Status, Trigger};
+use umavez_domain::downsells::{DeliveryView, OfferId, Status, Trigger};
 use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::keys;
 use umavez_platform::downsells::{QueuePageOf, tell};
@@ -56,7 +56,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let (telegram_id, sent) = fields.finish(telegram_id.zip(sent)).map_err(Problem::invalid)?;
     let offer = deps.downsells.find_offer(invocation, &bot.slug, telegram_id, &id).await?;
     let offer = offer.ok_or_else(no_such_offer)?;
-    let declared = deps.downsells.declare(invocation, offer, sent).await?;
+    let declared = deps.downsells.declare(invocation, &offer, sent).await?;
     let (offer, now) = declared.ok_or_else(no_such_offer)?;
     let says_so = offer.status == if sent { Status::Sent } else { Status::Failed };
     if !now && !says_so {
@@ -69,8 +69,8 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     Answer::json(200, &json!({"ok": true, "offer": OfferView::of(&offer)}))
 }
 
-fn unknown(text: &str) -> Option<Delivery> {
-    Delivery::parse(text).filter(|delivery| *delivery == Delivery::Unknown)
+fn unknown(text: &str) -> Option<DeliveryView> {
+    DeliveryView::parse(text).filter(|delivery| *delivery == DeliveryView::Unknown)
 }
 
 fn word<T>(

@@ -9,9 +9,9 @@ use umavez_domain::codes::Event;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::downsells::Downsells;
+use umavez_platform::due::{self, Swept};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
-use umavez_platform::sweep::{Swept, sweep};
 
 #[derive(Debug)]
 pub struct Deps {
@@ -25,10 +25,11 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let (downsells, at) = (&deps.downsells, &*invocation);
-    let swept =
-        sweep(&downsells.store, at, &downsells.table, |found| async move { downsells.emit_due(at, &found).await });
-    let Swept { found, emitted, failed, unread, finished } = swept.await;
+    let (downsells, invocation) = (&deps.downsells, &*invocation);
+    let swept = due::sweep(&downsells.store, invocation, &downsells.table, |found| async move {
+        downsells.emit_due(invocation, &found).await
+    });
+    let Swept { found, done: emitted, failed, unread, finished } = swept.await;
     let request_id = &invocation.request_id;
     if found > 0 {
         tracing::info!(event = Event::DownsellDue.as_str(), found, emitted, failed, finished, request_id);

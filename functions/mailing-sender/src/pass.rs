@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use umavez_domain::codes::{Event, SendingHold};
+use umavez_domain::delivery::State;
 use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
     Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, Prepared,
@@ -131,21 +132,21 @@ impl Pass<'_> {
         for entry in entries {
             let why = not_to.get(&entry.id.email_hash);
             let now = self.invocation.current();
-            match next_of_entry(&entry.row.progress(), mailing.state, why.is_some(), now) {
+            match next_of_entry(&entry.row.delivery, mailing.state, why.is_some(), now) {
                 EntryNext::Claim { attempt } => to_send.push((entry, attempt)),
                 EntryNext::Suppress => {
                     let why = why.map_or("suppressed", Why::code);
-                    self.end_unsent(&entry, EntryState::Suppressed, why).await?;
+                    self.end_unsent(&entry, State::Suppressed, why).await?;
                 }
                 EntryNext::Cancel => {
                     let failed = mailing.state == MailingState::Failed;
                     let why = if failed { "mailing_failed" } else { "mailing_canceled" };
-                    self.end_unsent(&entry, EntryState::Canceled, why).await?;
+                    self.end_unsent(&entry, State::Canceled, why).await?;
                 }
-                EntryNext::Lost { .. } => {
-                    if self.deps.mailings.lost(self.invocation, &entry, mailing.retry).await? {
-                        self.moved(entry.row.state, EntryState::Unknown);
-                        send::tell(self.invocation, &entry, EntryState::Unknown, "sender_lost");
+                EntryNext::Lost => {
+                    if let Some(state) = self.deps.mailings.lost(self.invocation, &entry, mailing.retry).await? {
+                        self.moved(entry.row.state(), state);
+                        send::log_entry(self.invocation, &entry, state, "sender_lost");
                     }
                 }
                 EntryNext::Wait { .. } | EntryNext::InFlight { .. } | EntryNext::Leave => {}
@@ -184,7 +185,7 @@ impl Pass<'_> {
         let (failed, unknown) = (self.turn.row.retried, self.turn.row.retried_unknown);
         let mut back = Vec::with_capacity(entries.len());
         for entry in entries {
-            let order = match entry.row.state {
+            let order = match entry.row.state() {
                 EntryState::Failed => failed,
                 EntryState::Unknown => unknown,
                 _ => 0,
@@ -192,7 +193,7 @@ impl Pass<'_> {
             if entry.row.retried >= order {
                 back.push(entry.clone());
             } else if let Some(again) = self.deps.mailings.send_again(self.invocation, entry, order).await? {
-                self.moved(entry.row.state, again.row.state);
+                self.moved(entry.row.state(), again.row.state());
                 back.push(again);
             }
         }
@@ -206,15 +207,15 @@ impl Pass<'_> {
     ) -> Result<HashMap<String, Why>, StoreError> {
         let pending: Vec<_> = entries
             .iter()
-            .filter(|entry| entry.row.state == EntryState::Pending && mailing.state == MailingState::Processing)
+            .filter(|entry| entry.row.state() == EntryState::Pending && mailing.state == MailingState::Processing)
             .map(|entry| (&entry.id, entry.row.email.as_str()))
             .collect();
         self.deps.unsubscribes.of(self.invocation, mailing.list.as_deref(), &pending).await
     }
 
-    async fn end_unsent(&mut self, entry: &Entry, state: EntryState, reason: &str) -> Result<(), StoreError> {
-        if self.deps.mailings.end_unsent(self.invocation, entry, state, reason).await? {
-            self.moved(entry.row.state, state);
+    async fn end_unsent(&mut self, entry: &Entry, state: State, reason: &str) -> Result<(), StoreError> {
+        if let Some(state) = self.deps.mailings.end_unsent(self.invocation, entry, state, reason).await? {
+            self.moved(entry.row.state(), state);
         }
         Ok(())
     }
@@ -229,7 +230,6 @@ impl Pass<'_> {
         let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
         while !entries.is_empty() {
             let lease_until = Cell::new(self.turn.held.until);
-            let held = self.turn.held.clone();
             let batch = Batch {
                 deps: self.deps,
                 invocation: self.invocation,
@@ -237,7 +237,6 @@ impl Pass<'_> {
                 prepared: &content.0,
                 content: &content.1,
                 signing: signing.as_ref(),
-                held: &held,
                 lease_until: &lease_until,
                 held_for: Cell::new(None),
             };

@@ -6,23 +6,23 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt;
-use umavez_domain::channels::Channel;
 use umavez_domain::channels::content::Email;
+use umavez_domain::channels::{Channel, Content};
 use umavez_domain::codes::{Event, SendingHold};
-use umavez_domain::delivery::{Outcome, Verdict, code};
+use umavez_domain::delivery::{Claim, Outcome, Verdict, Window, code};
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    EntryProgress, EntryState, MailingContent, MailingRow, Prepared, settle_entry, unsubscribe_headers,
-    unsubscribe_token, unsubscribe_url, values,
+    EntryRow, EntryState, MailingContent, MailingRow, Prepared, unsubscribe_headers, unsubscribe_token,
+    unsubscribe_url, values,
 };
 use umavez_domain::queue::Priority;
 use umavez_domain::senders::limiter::reach_ms;
 use umavez_domain::time::Timestamp;
+use umavez_platform::delivery::{Attempt, Claimed, Parcel, deadline, deliver_once};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::Held;
 use umavez_platform::limiter::Grant;
-use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Signing};
-use umavez_platform::providers::Mail;
+use umavez_platform::mailings::{Entry, Signing};
+use umavez_platform::providers::Envelope;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -31,14 +31,12 @@ use crate::Deps;
 const AT_ONCE: usize = 10;
 /// Slots are taken for so long ahead, at most: whoever has a single mail to send is not kept waiting longer.
 const SLOTS_MS: i64 = 1_000;
-/// Between the end of a call and the moment when its attempt counts as lost.
-const MARGIN_MS: i64 = 10_000;
 /// What the claim may take of the lease.
 const LEASE_MARGIN_MS: i64 = 2_000;
 /// A slot is waited for this long; for a later one the shard is given back.
 const LONGEST_WAIT_MS: i64 = 3_000;
-/// An outcome that was not written is an attempt that nobody knows: it is tried this often.
-const OUTCOME_TRIES: usize = 4;
+/// What the writes around a call may take.
+const AROUND_CALL: Duration = Duration::from_secs(5);
 
 pub struct Batch<'a> {
     pub deps: &'a Deps,
@@ -47,7 +45,6 @@ pub struct Batch<'a> {
     pub prepared: &'a Prepared,
     pub content: &'a MailingContent,
     pub signing: Option<&'a Signing>,
-    pub held: &'a Held,
     /// As it was last renewed; it is, as long as calls are under way.
     pub lease_until: &'a Cell<Timestamp>,
     /// Set by the first call that SES refuses to the account or the identity: no other is begun.
@@ -113,58 +110,40 @@ impl Batch<'_> {
         Ok(Sent::Some { moves: told, held_for: self.held_for.get() })
     }
 
-    /// What became of an entry; `None` if nothing was done with it.
+    /// Sends one entry. Returns the states that it went from and to; `None` if nothing was done with it.
     async fn one(&self, entry: &Entry, attempt: u32, slot: Timestamp) -> Result<Option<One>, StoreError> {
         sleep(slot.millis() - self.invocation.current().millis()).await;
-        let timeout = self.deps.providers.config.timeout;
-        let now = self.invocation.current();
         if self.held_for.get().is_some() {
             return Ok(None);
         }
         // Not begun without the lease, nor without the time to see it through.
-        let lease_left_ms = self.lease_until.get().millis() - now.millis();
-        if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < timeout + Duration::from_secs(5) {
+        let lease_left_ms = self.lease_until.get().millis() - self.invocation.current().millis();
+        let needed = self.deps.providers.config.timeout + AROUND_CALL;
+        if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < needed {
             return Ok(None);
         }
-        let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-        let settle_by = now.plus_ms(timeout_ms + MARGIN_MS);
-        let begun = Attempt { number: attempt, settle_by, order: self.mailing.retry };
-        let outcome = match self.deps.mailings.claim(self.invocation, self.held, entry, begun).await? {
-            Claim::Yes => self.call(entry, attempt, settle_by).await,
-            Claim::Late => Outcome::Transient { code: code::NOT_CALLED },
-            Claim::Lost => return Ok(None),
+        let token = self.invocation.write_token();
+        let claim = Claim { attempt, token, deadline: deadline(self.invocation, &self.deps.providers) };
+        let claimed = match self.deps.mailings.claim(self.invocation, entry, &claim, self.mailing.retry).await? {
+            Claimed::Yes(claimed) => claimed,
+            Claimed::Lost(_) | Claimed::GateChanged | Claimed::Suppressed(_) => return Ok(None),
         };
-        let now = self.invocation.current();
-        if let Outcome::Held { why } = outcome {
-            self.held_for.set(Some(why));
-        }
-        if let Outcome::Throttled { retry_after_ms, .. } = outcome {
-            let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
-            // Not parked, the next mail is told to wait by SES itself.
-            if self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await.is_err() {
-                tracing::warn!(event = "NOT_PARKED", request_id = self.invocation.request_id);
-            }
-        }
-        let progress = EntryProgress { state: EntryState::Sending, attempt, ..entry.row.progress() };
-        let verdict = settle_entry(&progress, outcome, now, fastrand::u32(0..=1000));
-        let settled = self.write_outcome(entry, attempt, &verdict).await?;
-        let state = match settled {
-            EntrySettled::Now(state) | EntrySettled::Known(state) => state,
-            EntrySettled::Gone => return Ok(None),
+        let id = entry.id.to_string();
+        let content = self.content_of(entry);
+        let parcel = match &content {
+            Some(content) => Ok(Parcel { content, credential: "" }),
+            None => Err(Outcome::Permanent { code: code::TOO_LARGE, suppress: false }),
         };
-        if let Verdict::Failed { code, .. } | Verdict::Unknown { code } | Verdict::Again { code, .. } = verdict {
-            tell(self.invocation, entry, state, code);
-        }
-        Ok(Some(One { from: entry.row.state, to: state }))
+        let envelope = Envelope { id: &id, sender: &self.content.from, to: &entry.row.email };
+        let window = Window::default();
+        let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window };
+        let settle = |outcome| self.settle(entry, &claimed, outcome);
+        let settled = deliver_once(&self.deps.providers, None, self.invocation, call, settle).await?;
+        Ok(settled.map(|to| One { from: entry.row.state(), to }))
     }
 
-    /// The one call of the attempt, unless the claim took so long that it could not end in time.
-    async fn call(&self, entry: &Entry, attempt: u32, settle_by: Timestamp) -> Outcome {
-        let left_ms = settle_by.millis() - MARGIN_MS / 2 - self.invocation.current().millis();
-        let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(self.invocation.time_left());
-        if left < Duration::from_secs(1) {
-            return Outcome::Transient { code: code::NOT_CALLED };
-        }
+    /// The mail that a recipient gets; `None` if it is too large with the recipient's values in it.
+    fn content_of(&self, entry: &Entry) -> Option<Content> {
         let email = &entry.row.email;
         let token = self.signing.map(|signing| {
             unsubscribe_token(signing.current.as_bytes(), &self.mailing.mailing_id, email, self.mailing.shards)
@@ -172,32 +151,44 @@ impl Batch<'_> {
         let link = token.as_ref().map(|token| unsubscribe_url(&self.deps.public_url, token));
         let headers = token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
         let variables = values(&entry.row.variables, email, self.mailing.progress.format.as_ref(), link);
-        let Ok(rendered) = self.prepared.render(email, &variables) else {
-            return Outcome::Permanent { code: code::TOO_LARGE, suppress: false };
-        };
-        let mail = Email {
+        let rendered = self.prepared.render(email, &variables).ok()?;
+        Some(Content::Email(Email {
             from: self.content.from.clone(),
             subject: rendered.subject,
             text: rendered.text,
             html: rendered.html,
             reply_to: self.content.reply_to.clone(),
             headers,
-        };
-        let id = entry.id.to_string();
-        let mail = Mail { id: &id, attempt, to: email, email: &mail };
-        self.deps.providers.send_mail(&mail, left).await
+        }))
     }
 
-    async fn write_outcome(&self, entry: &Entry, attempt: u32, verdict: &Verdict) -> Result<EntrySettled, StoreError> {
-        let mut tries = 0;
-        loop {
-            match self.deps.mailings.settle(self.invocation, entry, attempt, verdict).await {
-                Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !self.invocation.time_left().is_zero() => {
-                    tries += 1;
-                }
-                settled => return settled,
+    /// Parks the bucket of a limit that was met, and writes the outcome. Returns the entry's state then.
+    async fn settle(
+        &self,
+        entry: &Entry,
+        claimed: &EntryRow,
+        outcome: Outcome,
+    ) -> Result<Option<EntryState>, StoreError> {
+        let now = self.invocation.current();
+        if let Outcome::Held { why } = outcome {
+            self.held_for.set(Some(why));
+        }
+        if let Outcome::Throttled { retry_after_ms, .. } = outcome {
+            let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
+            // Not parked, the next mail is told to wait by SES itself.
+            if let Err(error) = self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await {
+                tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = self.invocation.request_id);
             }
         }
+        let verdict = claimed.verdict(outcome, now, fastrand::u32(0..=1000));
+        let attempt = claimed.delivery.attempt;
+        let state = self.deps.mailings.settle(self.invocation, &entry.id, claimed, attempt, &verdict).await?;
+        if let (Some(state), Verdict::Failed { code, .. } | Verdict::Unknown { code } | Verdict::Again { code, .. }) =
+            (state, &verdict)
+        {
+            log_entry(self.invocation, entry, state, code);
+        }
+        Ok(state)
     }
 }
 
@@ -210,7 +201,7 @@ pub async fn sleep(ms: i64) {
 }
 
 /// One line for each entry that was not simply sent.
-pub fn tell(invocation: &Invocation, entry: &Entry, state: EntryState, code: &str) {
+pub fn log_entry(invocation: &Invocation, entry: &Entry, state: EntryState, code: &str) {
     let entry_id = entry.id.to_string();
     let event = Event::MailingEntry.as_str();
     tracing::warn!(event, entry_id, state = state.as_str(), code, request_id = invocation.request_id);

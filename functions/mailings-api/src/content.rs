@@ -107,7 +107,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     if judge(&message.body_hash, &body_hash) == Replay::OtherBody {
         return Err(key_reused());
     }
-    let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.state}))?;
+    let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.delivery.state}))?;
     Ok(if replayed { answer.replayed() } else { answer })
 }
 

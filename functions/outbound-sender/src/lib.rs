@@ -1,7 +1,8 @@
 //! The one that sends: rate token, then the claim with its gate, then the one call of the attempt, then its outcome.
 
+mod deliver;
+mod message;
 mod offer;
-mod send;
 mod tokens;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use umavez_platform::senders::Senders;
 use umavez_platform::store::Store;
 use umavez_platform::visibility::{Visibility, receptions};
 
-use crate::send::Step;
+use crate::deliver::Step;
 
 /// All messages of a delivery at once: most of their time they wait for their slot or for the provider.
 const AT_ONCE: usize = 10;
@@ -75,7 +76,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
     let step = match SendJob::read(message.body.as_deref().unwrap_or_default()) {
-        Ok(SendJob::Message { id, .. }) => send::run(deps, invocation, &id).await,
+        Ok(SendJob::Message { id, .. }) => message::run(deps, invocation, &id).await,
         Ok(SendJob::Offer { contact, id, .. }) => offer::run(deps, invocation, &contact, &id).await,
         Err(_) => return deps.visibility.unreadable(invocation, &message).await,
     };

@@ -7,10 +7,10 @@ use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
+use umavez_platform::due::{self, Swept};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::Messages;
 use umavez_platform::store::Store;
-use umavez_platform::sweep::{Swept, sweep};
 
 #[derive(Debug)]
 pub struct Deps {
@@ -24,9 +24,11 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let (messages, at) = (&deps.messages, &*invocation);
-    let swept = sweep(&messages.store, at, &messages.table, |found| async move { messages.emit_due(at, &found).await });
-    let Swept { emitted, failed, unread, finished, .. } = swept.await;
+    let (messages, invocation) = (&deps.messages, &*invocation);
+    let swept = due::sweep(&messages.store, invocation, &messages.table, |found| async move {
+        messages.emit_due(invocation, &found).await
+    });
+    let Swept { done: emitted, failed, unread, finished, .. } = swept.await;
     tracing::info!(event = "SWEPT", emitted, failed, unread, finished, request_id = invocation.request_id);
     metrics::counter!("OutboundDue").increment(emitted);
     metrics::counter!("OutboundNotHandedOver").increment(failed);

@@ -1,32 +1,29 @@
-//! Finds what was lost sight of: messages that were handed to their queue and not taken on, attempts whose sender was not
-//! heard of again, backfills, imports and shards of mailings that nobody works on, conversations that nobody answers, offers
-//! that nobody sent, and charges that are over.
-//! Each is conditional on the row as it was read, so that it runs as often as it likes.
+//! Recovers what was not heard of in time: messages and offers that no sender took on, attempts whose sender died, backfills,
+//! imports and shards that nobody works on, conversations that nobody answers, and charges that are over. Every step is
+//! conditional on the row as it was read, so that it may run as often as it likes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures::StreamExt;
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_domain::channels::Channel;
 use umavez_domain::codes::Event;
-use umavez_domain::delivery::{UnknownPolicy, read_policies};
-use umavez_domain::keys::{WAKE_SHARDS, Wake, message_id_of};
+use umavez_domain::conversations::ConversationRow;
+use umavez_domain::delivery::{Recovery, UnknownPolicy, read_policies};
+use umavez_domain::keys::Wake;
+use umavez_domain::messages::MessageRow;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::Conversations;
 use umavez_platform::downsells::{self, Downsells, tell};
+use umavez_platform::due::{self, Swept};
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Mailings, Recovered};
-use umavez_platform::messages::{Messages, Woken};
+use umavez_platform::messages::Messages;
 use umavez_platform::store::{Found, Store, StoreError};
-
-const PAGE: usize = 100;
-const AT_ONCE: usize = 8;
-const LOW_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Deps {
@@ -56,184 +53,143 @@ impl Deps {
     }
 }
 
-#[derive(Default)]
-struct Counts {
-    emitted: u64,
-    unknown: u64,
-    failed: u64,
-}
-
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let mut counts = Counts::default();
+    let run = Run { deps: &deps, invocation: &invocation, emitted: AtomicU64::new(0), lost: AtomicU64::new(0) };
+    let store = &deps.messages.store;
+    let (invocation, wake) = (&*invocation, Wake::Check);
     // The few first: a flood of the many does not keep them from being found.
-    let backfills = recover_backfills(&deps, &invocation, &mut counts).await;
-    let mailings = recover_mailings(&deps, &invocation, &mut counts).await;
-    let mut unread = backfills.is_err() || mailings.is_err();
-    for shard in 0..WAKE_SHARDS {
-        match recover(&deps, &invocation, shard).await {
-            Ok(found) => {
-                counts.emitted += found.emitted;
-                counts.unknown += found.unknown;
-                counts.failed += found.failed;
-            }
-            Err(_) => unread = true,
-        }
-    }
-    let conversations = recover_conversations(&deps, &invocation, &mut counts).await;
-    let offers = recover_downsells(&deps, &invocation, &mut counts).await;
-    unread |= conversations.is_err() || offers.is_err();
-    let (backfills, mailings) = (backfills.unwrap_or(0), mailings.unwrap_or(0));
-    let (conversations, offers) = (conversations.unwrap_or(0), offers.unwrap_or(0));
-    let Counts { emitted, unknown, failed } = counts;
+    let backfills = due::recover(store, invocation, &deps.backfills.table, wake, |found| run.backfill(found)).await;
+    let mailings = due::recover(store, invocation, &deps.mailings.table, wake, |found| run.mailing(found)).await;
+    let messages = due::recover(store, invocation, &deps.messages.table, wake, |found| run.message(found)).await;
+    // Read first: a flood of those that wait does not keep it from being known.
+    let unanswered = run.oldest_unanswered().await;
+    let table = &deps.conversations.table;
+    let conversations = due::recover(store, invocation, table, wake, |found| run.conversation(found)).await;
+    let held = due::recover(store, invocation, table, Wake::Held, |found| run.conversation(found)).await;
+    let offers = due::recover(store, invocation, &deps.downsells.table, wake, |found| run.offer(found)).await;
+    let all = [&backfills, &mailings, &messages, &conversations, &held, &offers];
+    let failed: u64 = all.iter().map(|swept| swept.failed).sum();
+    let (emitted, unknown) = (run.emitted.load(Ordering::Relaxed), run.lost.load(Ordering::Relaxed));
+    let conversations = conversations.done + held.done;
     tracing::info!(
         event = "RECOVERED",
         emitted,
         unknown,
-        backfills,
-        mailings,
+        backfills = backfills.done,
+        mailings = mailings.done,
         conversations,
-        offers,
+        offers = offers.done,
         failed,
         request_id = invocation.request_id
     );
     metrics::counter!("OutboundRecovered").increment(emitted);
     metrics::counter!("OutboundLost").increment(unknown);
+    metrics::counter!("ConversationsRecovered").increment(conversations);
+    metrics::counter!("downsells_recovered").increment(offers.done);
     // The others were done; the alarm sees that not all were.
-    if unread {
+    if all.iter().any(|swept: &&Swept| swept.unread > 0) || unanswered.is_err() {
         return Err("a shard could not be read".into());
     }
     Ok(json!({
         "emitted": emitted,
         "unknown": unknown,
-        "backfills": backfills,
-        "mailings": mailings,
+        "backfills": backfills.done,
+        "mailings": mailings.done,
         "conversations": conversations,
-        "offers": offers,
+        "offers": offers.done,
         "failed": failed,
     }))
 }
 
-/// There are few of them.
-async fn recover_backfills(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
-    let mut woken = 0;
-    for shard in 0..WAKE_SHARDS {
-        for found in deps.backfills.overdue(invocation, shard, PAGE).await? {
-            match deps.backfills.wake(invocation, &found).await {
-                Ok(mine) => woken += u64::from(mine),
-                Err(_) => counts.failed += 1,
-            }
-        }
-    }
-    Ok(woken)
+/// One run of recovery. Each method recovers one row and returns whether there was anything to recover.
+struct Run<'a> {
+    deps: &'a Deps,
+    invocation: &'a Invocation,
+    /// Messages that were handed over again, and those whose attempt was given up.
+    emitted: AtomicU64,
+    lost: AtomicU64,
 }
 
-/// Mailings and their shards.
-async fn recover_mailings(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
-    let mut recovered = 0;
-    for partition in 0..WAKE_SHARDS {
-        let mut after = None;
-        while invocation.time_left() > LOW_TIME {
-            let overdue = deps.mailings.overdue(invocation, partition, after, PAGE).await?;
-            let last_page = overdue.len() < PAGE;
-            after = overdue.last().map(|found| found.place.clone());
-            for found in &overdue {
-                match deps.mailings.recover(invocation, found).await {
-                    Ok(Recovered::Left) => {}
-                    Ok(what) => {
-                        recovered += 1;
-                        tell_mailing(invocation, found, what);
-                    }
-                    Err(_) => counts.failed += 1,
-                }
+impl Run<'_> {
+    async fn backfill(&self, found: Found) -> Result<bool, StoreError> {
+        self.deps.backfills.wake(self.invocation, &found).await
+    }
+
+    async fn mailing(&self, found: Found) -> Result<bool, StoreError> {
+        let recovered = self.deps.mailings.recover(self.invocation, &found).await?;
+        log_mailing(self.invocation, &found, recovered);
+        Ok(recovered != Recovered::Left)
+    }
+
+    async fn message(&self, found: Found) -> Result<bool, StoreError> {
+        let jitter = fastrand::u32(0..=1000);
+        let recovery = self.deps.messages.recover(self.invocation, &found, &self.deps.policies, jitter).await?;
+        match &recovery {
+            Recovery::Emitted(row) => {
+                self.emitted.fetch_add(1, Ordering::Relaxed);
+                log_message(self.invocation, row, Event::OutboundRecovered);
             }
-            if last_page {
-                break;
+            Recovery::Lost(row) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                log_message(self.invocation, row, Event::OutboundUnknown);
             }
+            Recovery::Nothing => {}
+        }
+        Ok(recovery != Recovery::Nothing)
+    }
+
+    /// A conversation that waits for an answer, or whose hold is over.
+    async fn conversation(&self, found: Found) -> Result<bool, StoreError> {
+        let recovered = self.deps.conversations.recover(self.invocation, &found).await?;
+        recovered.iter().for_each(|row| log_conversation(self.invocation, row));
+        Ok(recovered.is_some())
+    }
+
+    /// How long the longest waiting message of a conversation has waited, as a metric.
+    async fn oldest_unanswered(&self) -> Result<(), StoreError> {
+        let oldest = self.deps.conversations.oldest_unanswered(self.invocation).await.inspect_err(|error| {
+            let request_id = &self.invocation.request_id;
+            tracing::error!(event = "INDEX_NOT_READ", cause = %error, request_id);
+        })?;
+        let waited_ms = oldest.map_or(0, |since| (self.invocation.now.millis() - since.millis()).max(0));
+        metrics::gauge!("oldest_unanswered_seconds").set(waited_ms as f64 / 1_000.0);
+        Ok(())
+    }
+
+    /// An offer that no sender took on or whose sender died, or charges that are over.
+    async fn offer(&self, found: Found) -> Result<bool, StoreError> {
+        let policy = self.deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
+        let jitter = fastrand::u32(0..=1000);
+        match self.deps.downsells.recover(self.invocation, &found, policy, jitter).await? {
+            downsells::Recovered::Offer(Recovery::Emitted(offer)) => {
+                tell::line(self.invocation, &offer, Event::DownsellRecovered);
+                Ok(true)
+            }
+            downsells::Recovered::Offer(Recovery::Lost(offer)) => {
+                tell::changed(self.invocation, &offer);
+                Ok(true)
+            }
+            // What follows from the charges is logged offer by offer.
+            downsells::Recovered::Offer(Recovery::Nothing)
+            | downsells::Recovered::Charges(_)
+            | downsells::Recovered::Nothing => Ok(false),
         }
     }
-    Ok(recovered)
 }
 
-/// Conversations that wait for an answer, and those whose hold is over.
-async fn recover_conversations(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
-    // Told first: a flood of those that wait does not keep it from being known.
-    let oldest = deps.conversations.oldest_unanswered(invocation).await?;
-    let waited_ms = oldest.map_or(0, |since| (invocation.now.millis() - since.millis()).max(0));
-    metrics::gauge!("oldest_unanswered_seconds").set(waited_ms as f64 / 1_000.0);
-    let mut recovered = 0;
-    for (wake, shard) in [Wake::Check, Wake::Held].into_iter().flat_map(|wake| (0..WAKE_SHARDS).map(move |s| (wake, s)))
-    {
-        let mut after = None;
-        while invocation.time_left() > LOW_TIME {
-            let found = deps.conversations.unanswered(invocation, wake, shard, after, PAGE).await?;
-            let last_page = found.len() < PAGE;
-            after = found.last().map(|found| found.place.clone());
-            let mut seen = futures::stream::iter(&found)
-                .map(|found| deps.conversations.recover(invocation, found))
-                .buffer_unordered(AT_ONCE);
-            while let Some(seen) = seen.next().await {
-                match seen {
-                    Ok(None) => {}
-                    Ok(Some(row)) => {
-                        recovered += 1;
-                        let (event, conversation_id) = (Event::ConversationRecovered.as_str(), row.id.as_str());
-                        let phase = row.course.phase.as_str();
-                        tracing::warn!(event, conversation_id, phase, request_id = invocation.request_id);
-                    }
-                    Err(_) => counts.failed += 1,
-                }
-            }
-            if last_page {
-                break;
-            }
-        }
-    }
-    metrics::counter!("ConversationsRecovered").increment(recovered);
-    Ok(recovered)
+fn log_message(invocation: &Invocation, row: &MessageRow, event: Event) {
+    let (message_id, channel, attempt) = (&row.id, row.channel.as_str(), row.delivery.attempt);
+    tracing::warn!(event = event.as_str(), message_id, channel, attempt, request_id = invocation.request_id);
 }
 
-/// Offers that nobody took on or that nobody heard of again, and charges whose end has come.
-async fn recover_downsells(deps: &Deps, invocation: &Invocation, counts: &mut Counts) -> Result<u64, StoreError> {
-    let policy = deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
-    let mut recovered = 0;
-    for shard in 0..WAKE_SHARDS {
-        let mut after = None;
-        while invocation.time_left() > LOW_TIME {
-            let now = invocation.now;
-            let found = deps.downsells.waiting(invocation, Wake::Check, shard, now, after, PAGE).await?;
-            let last_page = found.len() < PAGE;
-            after = found.last().map(|found| found.place.clone());
-            let mut seen = futures::stream::iter(&found)
-                .map(|found| deps.downsells.recover(invocation, found, policy, fastrand::u32(0..=1000)))
-                .buffer_unordered(AT_ONCE);
-            while let Some(seen) = seen.next().await {
-                match seen {
-                    Ok(downsells::Woken::Left | downsells::Woken::SeenTo) => {}
-                    Ok(downsells::Woken::Emitted(offer)) => {
-                        recovered += 1;
-                        tell::line(invocation, &offer, Event::DownsellRecovered);
-                    }
-                    Ok(downsells::Woken::Unknown(offer)) => {
-                        recovered += 1;
-                        tell::changed(invocation, &offer);
-                    }
-                    Err(error) => {
-                        tracing::error!(event = "NOT_RECOVERED", cause = %error, request_id = invocation.request_id);
-                        counts.failed += 1;
-                    }
-                }
-            }
-            if last_page {
-                break;
-            }
-        }
-    }
-    metrics::counter!("downsells_recovered").increment(recovered);
-    Ok(recovered)
+fn log_conversation(invocation: &Invocation, row: &ConversationRow) {
+    let (event, conversation_id) = (Event::ConversationRecovered.as_str(), row.id.as_str());
+    let phase = row.course.phase.as_str();
+    tracing::warn!(event, conversation_id, phase, request_id = invocation.request_id);
 }
 
-fn tell_mailing(invocation: &Invocation, found: &Found, what: Recovered) {
-    let (event, what) = match what {
+fn log_mailing(invocation: &Invocation, found: &Found, recovered: Recovered) {
+    let (event, what) = match recovered {
         Recovered::Shard => (Event::MailingRecovered, "shard"),
         Recovered::Import => (Event::MailingRecovered, "import"),
         Recovered::HandedOut => (Event::MailingRecovered, "handed_out"),
@@ -247,48 +203,4 @@ fn tell_mailing(invocation: &Invocation, found: &Found, what: Recovered) {
     }
     let row = format!("{} {}", found.key.pk, found.key.sk);
     tracing::warn!(event = event.as_str(), what, row, request_id = invocation.request_id);
-}
-
-async fn recover(deps: &Deps, invocation: &Invocation, shard: u32) -> Result<Counts, StoreError> {
-    let mut counts = Counts::default();
-    let mut after = None;
-    while invocation.time_left() > LOW_TIME {
-        let overdue = deps.messages.waiting(invocation, Wake::Check, shard, Some(invocation.now), after, PAGE).await?;
-        let last_page = overdue.len() < PAGE;
-        after = overdue.last().map(|found| found.place.clone());
-        let mut woken =
-            futures::stream::iter(&overdue).map(|found| wake(deps, invocation, found)).buffer_unordered(AT_ONCE);
-        // One row that cannot be read or written does not keep the others from being found.
-        while let Some(woken) = woken.next().await {
-            match woken {
-                Ok(Woken::Emitted) => counts.emitted += 1,
-                Ok(Woken::Unknown) => counts.unknown += 1,
-                Ok(Woken::Left) => {}
-                Err(_) => counts.failed += 1,
-            }
-        }
-        if last_page {
-            break;
-        }
-    }
-    Ok(counts)
-}
-
-async fn wake(deps: &Deps, invocation: &Invocation, found: &Found) -> Result<Woken, StoreError> {
-    let Some(id) = message_id_of(&found.key) else { return Ok(Woken::Left) };
-    let Some(row) = deps.messages.get(invocation, id).await? else { return Ok(Woken::Left) };
-    // The index may lag behind: only what still waits for this very moment was lost sight of.
-    if row.wake_at.as_deref() != Some(&found.place) {
-        return Ok(Woken::Left);
-    }
-    let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
-    let woken = deps.messages.wake(invocation, &row, policy, fastrand::u32(0..=1000)).await?;
-    let event = match woken {
-        Woken::Emitted => Event::OutboundRecovered,
-        Woken::Unknown => Event::OutboundUnknown,
-        Woken::Left => return Ok(woken),
-    };
-    let (message_id, channel, attempt) = (&row.id, row.channel.as_str(), row.attempt);
-    tracing::warn!(event = event.as_str(), message_id, channel, attempt, request_id = invocation.request_id);
-    Ok(woken)
 }

@@ -2,6 +2,7 @@
 //! knows of a store. What a rule decides comes back as a value; the shell performs it.
 
 pub mod access;
+pub mod change;
 pub mod channels;
 pub mod codes;
 pub mod conversations;

@@ -32,7 +32,7 @@ pub use content::{
     ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_name, list_of, values,
 };
 pub use encoding::Encoding;
-pub use entry::{EntryNext, EntryProgress, EntryState, next_of_entry, settle_entry};
+pub use entry::{EntryNext, EntryState, next_of_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
 pub use identity::{
     Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, email_hash, file_name,

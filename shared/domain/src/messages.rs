@@ -3,9 +3,12 @@
 pub mod explain;
 mod identity;
 pub mod ledger;
+mod life;
 mod request;
 mod row;
+mod views;
 
 pub use identity::message_id;
 pub use request::{Asked, DEFAULT_SENDER, NewMessage, Unfit};
-pub use row::*;
+pub use row::{ContentRow, Deduped, INLINE_CONTENT, IntentRef, MessageRow, Resend, Then};
+pub use views::{AcceptAnswer, MessageView};

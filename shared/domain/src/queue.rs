@@ -13,6 +13,16 @@ pub enum Priority {
     Downsell,
 }
 
+impl Priority {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Shot => "shot",
+            Self::Downsell => "downsell",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SendJob {
@@ -71,7 +81,7 @@ mod tests {
             (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
         let job = SendJob::Offer { v: 1, contact: contact.clone(), id: id.clone() };
         assert_eq!(SendJob::read(v1), Ok(job.clone()));
-        let emitted = crate::downsells::job(&contact, &id, None, crate::time::Timestamp::from_millis(5));
+        let emitted = crate::downsells::job(&contact, &id, 5, None);
         assert_eq!(SendJob::read(&emitted.body), Ok(job));
         assert_eq!((emitted.queue.as_str(), emitted.seq), ("outbound-downsell", 5));
     }

@@ -1,11 +1,28 @@
-//! When a message leaves: at once through the outbox if a queue can hold it that long, else by the due index.
+//! What a row waits for, and the work that it hands over.
+//!
+//! The row is the outbox: the write that changes its state also sets `emit`, which the relay publishes.
+//! Whatever waits, for its time, for a worker or for a person, is in the index by time, put there by the
+//! write that made it wait. So nothing is lost between two writes, and recovery finds what nobody took on.
 
-use crate::outbox::MAX_DELAY_SECONDS;
+use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
+
+use crate::keys::{self, Wake};
+use crate::outbox::{Emit, MAX_DELAY_SECONDS};
 use crate::time::{SECOND_MS, Timestamp};
 
 /// A sweep takes out of the index what is due within this: what a queue can hold, less a tick of the schedule.
 pub const LOOK_AHEAD_MS: i64 = (MAX_DELAY_SECONDS - 60) * SECOND_MS;
 
+/// Work that was handed over and not taken on for this long is handed over again, each time later than before.
+const CHECK_AFTER_MS: i64 = 10 * 60 * SECOND_MS;
+
+/// How long after its `recoveries`-th recovery work is looked for again.
+pub const fn check_after_ms(recoveries: u32) -> i64 {
+    CHECK_AFTER_MS << if recoveries < 6 { recoveries } else { 6 }
+}
+
+/// When work leaves: at once through the outbox if a queue can hold it that long, else by the due index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     /// Emitted with this message; delivered no earlier than the time, if there is one.
@@ -14,11 +31,109 @@ pub enum Due {
     Indexed { due_at: i64 },
 }
 
-pub fn due(send_at: Option<Timestamp>, now: Timestamp) -> Due {
-    match send_at {
+pub fn due(at: Option<Timestamp>, now: Timestamp) -> Due {
+    match at {
         Some(at) if at.millis() > now.millis() + LOOK_AHEAD_MS => Due::Indexed { due_at: at.millis() },
         Some(at) if at > now => Due::Emitted { not_before: Some(at.millis()) },
         _ => Due::Emitted { not_before: None },
+    }
+}
+
+/// The part of a row that moves it: embedded in everything that a queue, a sweep or recovery hands on.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Work {
+    /// Published by the relay when its number changes. Absent while a worker has the row: rows without one do not wake the
+    /// relay.
+    pub emit: Option<Emit>,
+    /// What a sweep emits when its time has come.
+    pub later: Option<Emit>,
+    /// The number of the last emission, made or prepared.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub emits: u64,
+    /// The index by time: what the row waits for, and since or until when.
+    pub wake: Option<String>,
+    pub wake_at: Option<String>,
+    /// How often recovery had to hand it over again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recoveries: u32,
+}
+
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
+}
+
+impl Work {
+    /// Hands the work to its queue, to be delivered no earlier than `at`. Until a worker takes it on, recovery looks for it.
+    pub fn hand_over(&mut self, id: &str, at: Option<Timestamp>, now: Timestamp, emit: impl FnOnce(u64) -> Emit) {
+        self.emits += 1;
+        self.emit = Some(emit(self.emits));
+        let from = at.map_or(now, |at| at.max(now));
+        self.wait_until(Wake::Check, id, from.plus_ms(check_after_ms(self.recoveries)));
+    }
+
+    /// Hands the work over now if a queue can hold it until `at`, else leaves it to the sweep.
+    pub fn schedule(
+        &mut self,
+        id: &str,
+        at: Option<Timestamp>,
+        now: Timestamp,
+        emit: impl FnOnce(u64, Option<i64>) -> Emit,
+    ) {
+        match due(at, now) {
+            Due::Emitted { not_before } => {
+                self.later = None;
+                self.hand_over(id, not_before.map(Timestamp::from_millis), now, |seq| emit(seq, not_before));
+            }
+            Due::Indexed { due_at } => {
+                self.emits += 1;
+                (self.emit, self.later) = (None, Some(emit(self.emits, Some(due_at))));
+                self.wait_until(Wake::Due, id, Timestamp::from_millis(due_at));
+            }
+        }
+    }
+
+    /// Waits for something that is looked for at `at`. What was emitted stays as it is.
+    pub fn wait_until(&mut self, wake: Wake, id: &str, at: Timestamp) {
+        self.wake = Some(keys::wake(wake, keys::wake_shard(id)));
+        self.wake_at = Some(keys::at_time(at, id));
+    }
+
+    /// A worker has it until `deadline`: nothing is emitted, and recovery looks for it then.
+    pub fn taken_on(&mut self, id: &str, deadline: Timestamp) {
+        self.emit = None;
+        self.wait_until(Wake::Check, id, deadline);
+    }
+
+    /// Nobody has to look at it.
+    pub fn rest(&mut self) {
+        (self.emit, self.later, self.wake, self.wake_at) = (None, None, None, None);
+    }
+
+    /// Recovery found it: the next hand-over is looked for later than the last.
+    pub fn recovered(&mut self) {
+        self.recoveries += 1;
+    }
+
+    /// Whether the row still waits at the place where an index found it. An index may lag behind its table.
+    pub fn waits_at(&self, place: &str) -> bool {
+        self.wake_at.as_deref() == Some(place)
+    }
+
+    /// When it is looked for, if it waits for `wake`.
+    pub fn looked_for_at(&self, wake: Wake, id: &str) -> Option<Timestamp> {
+        let waits_for_it = self.wake.as_deref() == Some(keys::wake(wake, keys::wake_shard(id)).as_str());
+        self.wake_at.as_deref().filter(|_| waits_for_it).and_then(keys::time_of)
+    }
+
+    /// The queue keeps it hidden until `until`, so recovery need not look for it before. `None` if it does not look for it
+    /// sooner than that, or if it waits for something else.
+    pub fn postponed(&self, id: &str, until: Timestamp, now: Timestamp) -> Option<Self> {
+        let looked_for = self.looked_for_at(Wake::Check, id)?;
+        let is_soon = looked_for.millis() <= until.millis() + CHECK_AFTER_MS / 2;
+        let mut next = self.clone();
+        next.wait_until(Wake::Check, id, until.max(now).plus_ms(CHECK_AFTER_MS));
+        is_soon.then_some(next)
     }
 }
 
@@ -26,6 +141,50 @@ pub fn due(send_at: Option<Timestamp>, now: Timestamp) -> Due {
 mod tests {
     use super::*;
     use crate::outbox::delay_seconds;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn emit(seq: u64) -> Emit {
+        Emit { seq, queue: "work".into(), not_before: None, id: format!("a/{seq}"), body: "{}".into() }
+    }
+
+    fn handed_over() -> Work {
+        let mut work = Work::default();
+        work.hand_over("a", None, NOW, emit);
+        work
+    }
+
+    #[test]
+    fn work_that_is_handed_over_is_looked_for_later_after_each_recovery() {
+        let mut work = handed_over();
+        assert_eq!((work.emits, work.emit.as_ref().map(|emit| emit.seq)), (1, Some(1)));
+        assert_eq!(work.looked_for_at(Wake::Check, "a"), Some(NOW.plus_ms(600_000)));
+        work.recovered();
+        work.hand_over("a", None, NOW, emit);
+        assert_eq!((work.emits, work.looked_for_at(Wake::Check, "a")), (2, Some(NOW.plus_ms(1_200_000))));
+        assert_eq!(check_after_ms(99), check_after_ms(6));
+    }
+
+    #[test]
+    fn work_that_is_taken_on_wakes_nobody_and_is_looked_for_at_its_deadline() {
+        let mut work = handed_over();
+        work.taken_on("a", NOW.plus_ms(30_000));
+        assert_eq!((&work.emit, work.looked_for_at(Wake::Check, "a")), (&None, Some(NOW.plus_ms(30_000))));
+        work.rest();
+        assert_eq!((work.wake, work.wake_at, work.emits), (None, None, 1));
+    }
+
+    #[test]
+    fn only_what_recovery_would_look_for_too_soon_is_postponed() {
+        let work = handed_over();
+        let until = NOW.plus_ms(500_000);
+        let postponed = work.postponed("a", until, NOW).expect("looked for too soon");
+        assert_eq!(postponed.looked_for_at(Wake::Check, "a"), Some(until.plus_ms(600_000)));
+        assert_eq!(postponed.postponed("a", until, NOW), None);
+        let mut due = work;
+        due.wait_until(Wake::Due, "a", NOW);
+        assert_eq!(due.postponed("a", until, NOW), None, "a sweep finds it");
+    }
 
     #[test]
     fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {

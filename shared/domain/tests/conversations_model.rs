@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use stateright::{Checker, Model, Property};
 use umavez_domain::conversations::batch::Portion;
 use umavez_domain::conversations::{Course, HeldBy, Hold, PartEnd, Phase, Step};
-use umavez_domain::delivery::{Again, State};
+use umavez_domain::delivery::{Again, Delivery, Settled, State, Verdict};
 use umavez_domain::senders::instances::Timing;
 use umavez_domain::time::Timestamp;
 
@@ -70,6 +70,17 @@ struct World {
     by_person: u64,
     /// A promise that was broken on the way here.
     broken: Option<&'static str>,
+}
+
+/// The state of a message whose attempt was not sent.
+fn not_sent(recalled: bool) -> State {
+    let sending =
+        Delivery { state: State::Sending, attempt: 1, recalled: recalled.then_some(1), ..Delivery::default() };
+    let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: Timestamp::from_millis(0) };
+    match sending.settled(1, &again, Timestamp::from_millis(0)) {
+        Settled::Now(delivery) => delivery.state,
+        other => panic!("an attempt under way is settled: {other:?}"),
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -405,8 +416,7 @@ impl Model for Small {
             Act::NotSent => {
                 let message = world.on_its_way()?;
                 world.unsent -= 1;
-                let recalled = world.handed[message].recalled;
-                world.handed[message].state = if recalled { Again::Throttled.when_recalled() } else { State::Queued };
+                world.handed[message].state = not_sent(world.handed[message].recalled);
             }
             Act::CallsBack => {
                 let message = world.on_its_way()?;

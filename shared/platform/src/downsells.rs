@@ -12,29 +12,24 @@
 //! offer whose charge expired and that is passed on to another: `domain::downsells::passing` lists what it can meet.
 
 mod boards;
-mod claims;
 mod contact;
 mod definitions;
 mod listing;
+mod offers;
 mod passing;
 mod payments;
 pub mod tell;
 mod triggers;
-mod waiting;
 
 pub use boards::{Board, Boards};
-pub use claims::{Claimed, Settled};
 pub use definitions::Created;
 pub use listing::{QueuePage, QueuePageOf};
+pub use offers::Recovered;
 pub use payments::Charged;
 pub use triggers::Triggered;
-pub use waiting::Woken;
 
 use crate::config::{self, ConfigError};
 use crate::store::Store;
-
-/// Races with other writers are looked at again this often.
-const ROUNDS: u32 = 10;
 
 #[derive(Debug, Clone)]
 pub struct Downsells {

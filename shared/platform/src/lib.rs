@@ -6,7 +6,9 @@ pub mod batch;
 pub mod clock;
 pub mod config;
 pub mod conversations;
+pub mod delivery;
 pub mod downsells;
+pub mod due;
 pub mod entry;
 pub mod http;
 pub mod ingest;
@@ -23,7 +25,7 @@ pub mod secrets;
 pub mod senders;
 pub mod store;
 pub mod suppressions;
-pub mod sweep;
+
 pub mod telemetry;
 pub mod uploads;
 pub mod visibility;

@@ -6,7 +6,6 @@
 mod counts;
 mod course;
 mod entries;
-mod events;
 mod files;
 mod handing_out;
 mod imports;
@@ -23,8 +22,7 @@ use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, Nam
 use umavez_domain::time::Timestamp;
 
 pub use counts::Tally;
-pub use entries::{Attempt, Claim, Entry, EntryPage, EntrySettled};
-pub use events::EntryApplied;
+pub use entries::{Entry, EntryApplied, EntryPage};
 pub use files::SameFile;
 pub use imports::{Checkpoint, Importing};
 pub use lines::{Line, LinesInserted};

@@ -59,23 +59,13 @@ pub struct Providers {
     ses: aws_sdk_sesv2::Client,
 }
 
-/// What is sent, by whom and to whom.
+/// By whom a message is sent, and to whom.
 #[derive(Debug, Clone, Copy)]
-pub struct Way<'a> {
-    /// What its events are told to be about.
+pub struct Envelope<'a> {
+    /// The id that the provider's events carry.
     pub id: &'a str,
     pub sender: &'a str,
     pub to: &'a str,
-}
-
-/// One mail of one attempt.
-#[derive(Debug)]
-pub struct Mail<'a> {
-    /// What its events are told to be about.
-    pub id: &'a str,
-    pub attempt: u32,
-    pub to: &'a str,
-    pub email: &'a Email,
 }
 
 impl Providers {
@@ -89,7 +79,7 @@ impl Providers {
     /// Makes the one call of attempt n, within `limit`.
     pub async fn send(
         &self,
-        way: &Way<'_>,
+        envelope: &Envelope<'_>,
         content: &Content,
         credential: &str,
         attempt: u32,
@@ -97,17 +87,14 @@ impl Providers {
     ) -> Outcome {
         let limit = limit.min(self.config.timeout);
         match content {
-            Content::Email(email) => {
-                let mail = Mail { id: way.id, attempt, to: way.to, email };
-                self.send_mail(&mail, limit).await
-            }
+            Content::Email(email) => self.send_mail(envelope, email, attempt, limit).await,
             Content::Telegram(content) => {
                 if let Some(outcome) = Self::unconfigured(&self.config.telegram_url) {
                     return outcome;
                 }
-                let call = wire::to_telegram(credential, way.to, content);
+                let call = wire::to_telegram(credential, envelope.to, content);
                 match self.outgoing.call(&self.config.telegram_url, &call, limit).await {
-                    Ok(answer) => wire::of_telegram(way.to, answer.status, &answer.body),
+                    Ok(answer) => wire::of_telegram(envelope.to, answer.status, &answer.body),
                     Err(failure) => of_failure(failure),
                 }
             }
@@ -115,7 +102,7 @@ impl Providers {
                 if let Some(outcome) = Self::unconfigured(&self.config.evolution_url) {
                     return outcome;
                 }
-                let call = wire::to_evolution(way.sender, credential, way.to, content);
+                let call = wire::to_evolution(envelope.sender, credential, envelope.to, content);
                 match self.outgoing.call(&self.config.evolution_url, &call, limit).await {
                     Ok(answer) => evolution::classify(answer.status, answer.retry_after.as_deref(), &answer.body),
                     Err(failure) => of_failure(failure),
@@ -130,9 +117,7 @@ impl Providers {
         (!is_absolute).then_some(Outcome::Transient { code: code::NOT_CONFIGURED })
     }
 
-    /// Makes the one call that an attempt to send a mail is, within `limit`.
-    pub async fn send_mail(&self, mail: &Mail<'_>, limit: Duration) -> Outcome {
-        let (limit, email) = (limit.min(self.config.timeout), mail.email);
+    async fn send_mail(&self, envelope: &Envelope<'_>, email: &Email, attempt: u32, limit: Duration) -> Outcome {
         let Some(content) = email_content(email) else {
             return Outcome::Permanent { code: code::REJECTED, suppress: false };
         };
@@ -140,18 +125,18 @@ impl Providers {
             .ses
             .send_email()
             .from_email_address(ses::mailbox(&email.from))
-            .destination(Destination::builder().to_addresses(mail.to).build())
+            .destination(Destination::builder().to_addresses(envelope.to).build())
             .set_reply_to_addresses(email.reply_to.as_ref().map(|reply_to| vec![ses::mailbox(reply_to)]))
             .content(content)
             .set_configuration_set_name(self.config.configuration_set.clone())
-            .set_email_tags(tags(mail.id, mail.attempt));
+            .set_email_tags(tags(envelope.id, attempt));
         match tokio::time::timeout(limit, call.send()).await {
             Err(_) => of_failure(CallFailure::TimedOut),
             Ok(Ok(sent)) => match sent.message_id {
                 Some(provider_id) if !provider_id.is_empty() => Outcome::Sent { provider_id },
                 _ => of_failure(CallFailure::Unreadable),
             },
-            Ok(Err(error)) => of_ses_error(&error, mail.to),
+            Ok(Err(error)) => of_ses_error(&error, envelope.to),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood; [`StoreError`] means that the
 //! store did not answer, or not with anything we can read.
 
+mod change;
 mod condition;
 mod conflicts;
 mod error;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use umavez_domain::keys::Key;
 
+pub use change::{Committed, Next, Start};
 pub use condition::Condition;
 pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;

@@ -67,7 +67,7 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     match deps.messages.resend(invocation, id, &order, &deps.types).await? {
         Resent::Now(row) => {
             tell(invocation, id, Event::OutboundResent);
-            Answer::json(202, &answer(Some(row.attempt)))
+            Answer::json(202, &answer(Some(row.delivery.attempt)))
         }
         Resent::Replayed(attempts) => Ok(Answer::json(202, &answer(Some(attempts)))?.replayed()),
         Resent::KeyReused => {
@@ -75,7 +75,7 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
             Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
         }
         Resent::NotNow(row) => {
-            let (state, attempt) = (json!(row.state), row.attempt);
+            let (state, attempt) = (json!(row.delivery.state), row.delivery.attempt);
             let detail = format!(
                 "only a FAILED or UNKNOWN message is sent again; this one is {} after attempt {attempt}",
                 state.as_str().unwrap_or_default()

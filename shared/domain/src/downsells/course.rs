@@ -9,13 +9,15 @@
 
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
-use super::offer::{Delivery, OfferRow, Status, Trigger, Why};
+use super::offer::{OfferRow, Status, Trigger, Why, job};
 use super::passing::Outdated;
-use crate::delivery::{Again, Outcome, Progress, State, UnknownPolicy, Verdict, code, settle};
+use crate::change::Fence;
+use crate::channels::Channel;
+use crate::delivery::{Cancel, Claim, Delivery, Gate, Recovery, Settled, State, UnknownPolicy, Verdict};
 use crate::keys::{self, Wake};
-use crate::messages::check_after_ms;
 use crate::senders::bots::BotRow;
 use crate::time::Timestamp;
+use crate::work::{Work, check_after_ms};
 
 /// How an offer ends that is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,45 +36,11 @@ impl End {
 
 /// Whether an offer may leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Gate {
+pub enum GateState {
     Open,
     Closed(End),
     /// Not as it is: its charge expired. Write this, and decide again.
     PassedOn(Box<OfferRow>),
-}
-
-/// What a cancel can still do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cancel {
-    /// Write this.
-    Now(Box<OfferRow>),
-    /// An attempt is under way, or nobody knows how it ended.
-    InFlight,
-    AlreadySent,
-    /// It ended without being sent.
-    Ended,
-}
-
-/// What a sender's outcome does to the row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Learned {
-    /// Write this.
-    New(Box<OfferRow>),
-    /// The row says so already.
-    Already,
-    /// It came too late to count.
-    TooLate,
-}
-
-/// What becomes of an offer that was not heard of for too long.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recalled {
-    /// Handed to its queue again.
-    Emitted(Box<OfferRow>),
-    /// Its attempt is known no more.
-    Unknown(Box<OfferRow>),
-    /// It waits for nothing that is overdue.
-    Left,
 }
 
 impl OfferRow {
@@ -93,184 +61,114 @@ impl OfferRow {
         downsell: Option<&DownsellRow>,
         charges: Option<&ChargesRow>,
         now: Timestamp,
-    ) -> Gate {
+    ) -> GateState {
         match self.follow_charges(charges, downsell, now) {
-            Some(Outdated::Ends(end)) => return Gate::Closed(end),
-            Some(Outdated::PassedOn(row)) => return Gate::PassedOn(row),
+            Some(Outdated::Ends(end)) => return GateState::Closed(end),
+            Some(Outdated::PassedOn(row)) => return GateState::PassedOn(row),
             None => {}
         }
         if !bot.is_some_and(|bot| bot.active) {
-            return Gate::Closed(End::Skipped(Why::BotInactive));
+            return GateState::Closed(End::Skipped(Why::BotInactive));
         }
         match downsell {
-            None => return Gate::Closed(End::Canceled(Why::Deleted)),
-            Some(downsell) if !downsell.active => return Gate::Closed(End::Skipped(Why::Inactive)),
+            None => return GateState::Closed(End::Canceled(Why::Deleted)),
+            Some(downsell) if !downsell.active => return GateState::Closed(End::Skipped(Why::Inactive)),
             Some(_) => {}
         }
         match charges.is_some_and(|charges| charges.any_open(now)) {
-            true => Gate::Open,
-            false => Gate::Closed(End::Skipped(Why::NoUnpaidPix)),
+            true => GateState::Open,
+            false => GateState::Closed(End::Skipped(Why::NoUnpaidPix)),
         }
     }
 
-    /// As the rules of attempts see it.
-    pub fn progress(&self) -> Progress {
-        let state = match (self.status, self.delivery) {
-            (Status::Pending, Some(Delivery::Sending)) => State::Sending,
-            (Status::Pending, Some(Delivery::Unknown)) => State::Unknown,
-            (Status::Pending, _) => State::Queued,
-            (Status::Sent, _) => State::Sent,
-            (Status::Failed, _) => State::Failed,
-            (Status::Expired, _) => State::Expired,
-            (Status::Canceled | Status::Skipped, _) => State::Canceled,
-        };
-        Progress {
-            state,
-            attempt: self.attempts,
-            tries_from: self.tries_from,
-            send_at: Some(self.not_before.map_or(self.scheduled_at, |at| at.max(self.scheduled_at))),
-            not_after: Some(self.not_after),
-        }
+    /// What must hold when an attempt is begun: the charges are as they were read, and nobody suppressed the address.
+    pub fn gates(&self, charges: Option<&ChargesRow>, sender: &str) -> Vec<Gate> {
+        let key = keys::charges(&self.contact());
+        let fence = Fence::version(charges.map_or(0, |charges| charges.version));
+        let to = self.telegram_id.to_string();
+        vec![
+            Gate::Unchanged { key, fence },
+            Gate::NotSuppressed { channel: Channel::Telegram, to, sender: sender.to_owned() },
+        ]
     }
 
-    /// Attempt n is begun. Only from `QUEUED`, after attempt n - 1.
-    pub fn claimed(&self, attempt: u32, claim: &str, deadline: Timestamp, now: Timestamp) -> Option<Self> {
-        if !self.is_queued() || self.attempts + 1 != attempt {
-            return None;
-        }
-        let next = self.next_version(now).not_waiting();
+    /// Begins an attempt. `None` if it is not the next one, or the offer is not queued.
+    pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
+        let delivery = self.delivery.claimed(claim)?;
+        let row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
         // It is looked for soon after the deadline: where that is so already, its place in the index stays, and costs nothing.
-        let check = keys::wake(Wake::Check, keys::wake_shard(self.id.as_str()));
-        let stays = self.wake.as_ref() == Some(&check)
-            && self.wake_at.as_deref().and_then(keys::time_of).is_some_and(|at| soon_after(deadline, at));
-        let wake_at = match &self.wake_at {
-            Some(wake_at) if stays => wake_at.clone(),
-            _ => keys::at_time(deadline, self.id.as_str()),
+        let looked_for = self.work.looked_for_at(Wake::Check, self.id.as_str());
+        let stays = looked_for.is_some_and(|at| is_soon_after(claim.deadline, at));
+        let (wake, wake_at) = match stays {
+            true => (self.work.wake.clone(), self.work.wake_at.clone()),
+            false => (row.work.wake.clone(), row.work.wake_at.clone()),
         };
-        Some(Self {
-            delivery: Some(Delivery::Sending),
-            attempts: attempt,
-            last_attempt_at: Some(now),
-            deadline: Some(deadline.millis()),
-            claim: Some(claim.to_owned()),
-            wake: Some(check),
-            wake_at: Some(wake_at),
-            ..next
-        })
+        Some(Self { work: Work { wake, wake_at, ..row.work.clone() }, ..row })
     }
 
-    /// What came of attempt n. "Sent" is true whoever says it and whenever; anything else counts only while n is under way.
-    pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp, keep_days: i64) -> Learned {
-        let under_way = self.delivery == Some(Delivery::Sending) && self.attempts == attempt;
-        let new = |row: Self| Learned::New(Box::new(row));
-        match verdict {
-            Verdict::Sent { .. } if self.status == Status::Sent => Learned::Already,
-            Verdict::Sent { provider_id } if self.is_pending() && self.attempts >= attempt => {
-                let late_ms = (now.millis() - self.scheduled_at.millis()).max(0);
-                new(Self {
-                    sent_at: Some(now),
-                    late_ms: Some(late_ms),
-                    provider_id: Some(provider_id.clone()),
-                    code: None,
-                    cancel_reason: None,
-                    doubt: None,
-                    ..self.over(Status::Sent, now, keep_days)
-                })
-            }
-            _ if !under_way => Learned::TooLate,
-            Verdict::Sent { .. } => Learned::TooLate,
-            Verdict::Failed { code, .. } => new(self.unsent(Status::Failed, None, Some(code), now, keep_days)),
-            Verdict::Expired { code } => new(self.unsent(Status::Expired, None, Some(code), now, keep_days)),
-            Verdict::Unknown { code } => new(self.in_the_dark(Some(code), now)),
-            Verdict::Again { why, code, not_before } => new(self.again(attempt, *why, code, *not_before, now)),
-        }
+    /// Settles attempt n.
+    pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp, keep_days: i64) -> Settled<Self> {
+        self.delivery.settled(attempt, verdict, now).map(|delivery| self.with(delivery, now, keep_days))
     }
 
-    /// There will be another attempt, with the gate before it.
-    fn again(&self, attempt: u32, why: Again, code: &str, not_before: Timestamp, now: Timestamp) -> Self {
-        let next = self.next_version(now).not_waiting();
-        let next = Self {
-            delivery: Some(Delivery::Queued),
-            code: Some(code.to_owned()),
-            not_before: Some(not_before),
-            tries_from: self.tries_from + u32::from(why == Again::Throttled),
-            doubt: if why == Again::Policy { Some(attempt) } else { self.doubt },
-            ..next
-        };
-        next.handed_over(not_before, now)
-    }
-
-    /// Ends it unsent, if it is still to be sent.
+    /// Ends it unsent. `None` if it is not queued.
     pub fn ended(&self, end: End, now: Timestamp, keep_days: i64) -> Option<Self> {
-        let (status, why) = match end {
-            End::Canceled(why) => (Status::Canceled, Some(why)),
-            End::Skipped(why) => (Status::Skipped, Some(why)),
-            End::Expired => (Status::Expired, None),
+        let (state, status, why) = match end {
+            End::Canceled(why) => (State::Canceled, Status::Canceled, Some(why)),
+            End::Skipped(why) => (State::Canceled, Status::Skipped, Some(why)),
+            End::Expired => (State::Expired, Status::Expired, None),
         };
-        self.is_queued().then(|| self.unsent(status, why, None, now, keep_days))
+        // What the last attempt came to is still of interest.
+        let delivery = self.delivery.ended(state, self.delivery.reason.as_deref())?;
+        let row = Self { cancel_reason: why, ..self.with(delivery, now, keep_days) };
+        Some(Self { status: if row.is_pending() { row.status } else { status }, ..row })
     }
 
-    /// What a cancel can still do.
-    pub fn cancel(&self, why: Why, now: Timestamp, keep_days: i64) -> Cancel {
-        match (self.status, self.ended(End::Canceled(why), now, keep_days)) {
-            (Status::Pending, Some(row)) => Cancel::Now(Box::new(row)),
-            (Status::Pending, None) => Cancel::InFlight,
-            (Status::Sent, _) => Cancel::AlreadySent,
-            _ => Cancel::Ended,
+    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second part is what to write, if
+    /// anything.
+    pub fn cancel(&self, why: Why, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
+        if let Some(row) = self.ended(End::Canceled(why), now, keep_days) {
+            return (if row.is_pending() { Cancel::InFlight } else { Cancel::Now }, Some(row));
         }
+        let (cancel, delivery) = self.delivery.cancel();
+        (cancel, delivery.map(|delivery| Self { cancel_reason: Some(why), ..self.with(delivery, now, keep_days) }))
     }
 
-    /// A person knows what nobody else does: whether an unknown offer was sent.
+    /// Settles an unknown offer on an operator's word. `None` if it is not unknown.
     pub fn declared(&self, was_sent: bool, now: Timestamp, keep_days: i64) -> Option<Self> {
-        let unknown = self.delivery == Some(Delivery::Unknown);
-        let certain = Self { doubt: None, ..self.clone() };
-        unknown.then(|| match was_sent {
-            true => Self { sent_at: Some(now), cancel_reason: None, ..certain.over(Status::Sent, now, keep_days) },
-            false => certain.unsent(Status::Failed, None, None, now, keep_days),
-        })
+        let delivery = self.delivery.declared(was_sent, now)?;
+        let reason = self.delivery.reason.clone();
+        Some(Self { cancel_reason: None, ..self.with(Delivery { reason, ..delivery }, now, keep_days) })
     }
 
-    /// It waited too long for whoever was told of it.
-    pub fn recalled(&self, policy: UnknownPolicy, now: Timestamp, jitter: u32, keep_days: i64) -> Recalled {
-        match self.delivery {
-            Some(Delivery::Queued) if self.emit.is_some() => {
-                let again = Self { recoveries: self.recoveries + 1, ..self.next_version(now) };
-                let again = again.handed_over(self.not_before.unwrap_or(now).max(now), now);
-                let next = now.plus_ms(check_after_ms(again.recoveries));
-                Recalled::Emitted(Box::new(Self {
-                    wake_at: Some(keys::at_time(next, self.id.as_str())),
-                    wake: Some(keys::wake(Wake::Check, keys::wake_shard(self.id.as_str()))),
-                    ..again
-                }))
-            }
-            Some(Delivery::Sending) if self.deadline.is_some_and(|deadline| deadline <= now.millis()) => {
-                let lost = Outcome::Unknown { code: code::SENDER_LOST };
-                let verdict = settle(&self.progress(), lost, policy, now, jitter);
-                match (self.settled(self.attempts, &verdict, now, keep_days), verdict) {
-                    (Learned::New(row), Verdict::Again { .. }) => Recalled::Emitted(row),
-                    (Learned::New(row), _) => Recalled::Unknown(row),
-                    _ => Recalled::Left,
-                }
-            }
-            _ => Recalled::Left,
+    /// Hands it over again, or gives its attempt up, if it is overdue.
+    pub fn recovered(&self, policy: UnknownPolicy, now: Timestamp, jitter: u32, keep_days: i64) -> Recovery<Self> {
+        if let Some(verdict) = self.delivery.lost(self.window(), policy, now, jitter) {
+            return match self.settled(self.delivery.attempt, &verdict, now, keep_days) {
+                Settled::Now(row) if row.is_queued() => Recovery::Emitted(row),
+                Settled::Now(row) => Recovery::Lost(row),
+                Settled::Already | Settled::TooLate => Recovery::Nothing,
+            };
         }
+        if !self.is_queued() || self.work.looked_for_at(Wake::Check, self.id.as_str()).is_none() {
+            return Recovery::Nothing;
+        }
+        let mut row = self.next_version(now);
+        row.work.recovered();
+        let (contact, id, at) = (self.contact(), &self.id, self.delivery.not_before.filter(|at| *at > now));
+        row.work.hand_over(id.as_str(), at, now, |seq| job(&contact, id, seq, at.map(Timestamp::millis)));
+        Recovery::Emitted(row)
     }
 
-    /// It goes back to its queue to wait until then, and is not to be looked for before. One that waits for a sweep is left to
-    /// that.
-    pub fn waits_until(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
-        let check = keys::wake(Wake::Check, keys::wake_shard(self.id.as_str()));
-        let in_check = self.wake.as_ref() == Some(&check);
-        let looked_for = self.wake_at.as_deref().filter(|_| in_check).and_then(keys::time_of)?;
-        let next = until.max(now).plus_ms(check_after_ms(0));
-        let soon = looked_for.millis() <= until.millis() + check_after_ms(0) / 2;
-        (self.is_queued() && soon)
-            .then(|| Self { wake_at: Some(keys::at_time(next, self.id.as_str())), ..self.next_version(now) })
+    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if there is nothing to change.
+    pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
+        let work = self.work.postponed(self.id.as_str(), until, now).filter(|_| self.is_queued())?;
+        Some(Self { work, ..self.next_version(now) })
     }
 
     /// A pending /start offer gains the charge that was made meanwhile; the earlier time stands.
     pub fn joined(&self, transaction: &str, scheduled_at: Timestamp, now: Timestamp) -> Option<Self> {
-        if !self.is_queued() || self.trigger != Trigger::Start || self.attempts > 0 {
+        if !self.is_queued() || self.trigger != Trigger::Start || self.delivery.attempt > 0 {
             return None;
         }
         let joined = Self {
@@ -280,40 +178,41 @@ impl OfferRow {
             ..self.next_version(now)
         };
         Some(match joined.scheduled_at < self.scheduled_at {
-            true => joined.handed_over(scheduled_at, now),
+            true => joined.scheduled(scheduled_at, now),
             false => joined,
         })
     }
 
-    /// Ended without being sent, unless an earlier attempt may have been.
-    fn unsent(&self, status: Status, why: Option<Why>, code: Option<&str>, now: Timestamp, keep_days: i64) -> Self {
-        if self.doubt.is_some() {
-            return Self { cancel_reason: why, ..self.in_the_dark(code, now) };
+    /// The row after a change of its delivery.
+    fn with(&self, delivery: Delivery, now: Timestamp, keep_days: i64) -> Self {
+        let state = delivery.state;
+        let mut row = Self { delivery, ..self.next_version(now) };
+        if state != self.delivery.state {
+            let (contact, id) = (self.contact(), &self.id);
+            row.work.follow(&row.delivery, id.as_str(), now, |seq, at| job(&contact, id, seq, at));
+            row.work.later = None;
         }
-        let code = code.map(str::to_owned).or_else(|| self.code.clone());
-        Self { cancel_reason: why, code, ..self.over(status, now, keep_days) }
-    }
-
-    fn over(&self, status: Status, now: Timestamp, keep_days: i64) -> Self {
-        let next = self.next_version(now).not_waiting();
-        Self { status, delivery: None, unknown: false, expires_at: Some(now.plus_days(keep_days).seconds()), ..next }
-    }
-
-    /// It waits for a person who knows.
-    fn in_the_dark(&self, code: Option<&str>, now: Timestamp) -> Self {
-        let next = self.next_version(now).not_waiting();
-        Self {
-            delivery: Some(Delivery::Unknown),
-            unknown: true,
-            code: code.map(str::to_owned).or_else(|| self.code.clone()),
-            wake: Some(keys::wake(Wake::Unknown, keys::wake_shard(self.id.as_str()))),
-            wake_at: Some(keys::at_time(now, self.id.as_str())),
-            ..next
+        row.enqueued |= row.work.emit.is_some();
+        row.status = match state {
+            State::Queued | State::Sending | State::Unknown => Status::Pending,
+            State::Sent => Status::Sent,
+            State::Failed => Status::Failed,
+            State::Expired => Status::Expired,
+            State::Canceled | State::Suppressed | State::Deduped => Status::Canceled,
+        };
+        row.unknown = state == State::Unknown;
+        // A cancel during an attempt is the reason only of an offer that was not sent for it.
+        if !matches!(row.status, Status::Pending | Status::Canceled) {
+            row.cancel_reason = None;
         }
+        let sent = row.delivery.sent_at.filter(|_| row.delivery.sent_attempt.is_some());
+        row.late_ms = sent.map(|at| (at.millis() - self.scheduled_at.millis()).max(0));
+        row.expires_at = (!row.is_pending()).then(|| now.plus_days(keep_days).seconds());
+        row
     }
 }
 
-fn soon_after(deadline: Timestamp, at: Timestamp) -> bool {
+fn is_soon_after(deadline: Timestamp, at: Timestamp) -> bool {
     at >= deadline && at <= deadline.plus_ms(check_after_ms(0))
 }
 

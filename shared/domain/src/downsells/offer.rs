@@ -5,14 +5,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::change::{Fence, Row};
 use crate::codes::codes;
-use crate::keys::{self, Wake, short_hash};
-use crate::messages::CHECK_AFTER_MS;
+use crate::delivery::{Delivered, Delivery, State, Window};
+use crate::keys::{self, Key, short_hash};
 use crate::outbox::Emit;
-use crate::queue;
-use crate::queue::Priority;
+use crate::queue::{self, Priority};
 use crate::time::Timestamp;
-use crate::work::{Due, due};
+use crate::work::Work;
 
 codes! {
     /// What makes an offer.
@@ -36,8 +36,8 @@ codes! {
 }
 
 codes! {
-    /// How far a pending offer has come.
-    Delivery {
+    /// How far a pending offer has come, as callers see it.
+    DeliveryView {
         Queued = "QUEUED",
         Sending = "SENDING",
         /// It may have been sent or not.
@@ -133,32 +133,17 @@ pub struct OfferRow {
     pub scheduled_at: Timestamp,
     pub not_after: Timestamp,
     pub status: Status,
-    /// Only while it is pending.
-    pub delivery: Option<Delivery>,
     pub cancel_reason: Option<Why>,
-    /// What the last attempt came to: a code.
-    pub code: Option<String>,
     /// What its trigger said, as JSON text.
     pub meta: Option<String>,
     pub correlation_id: String,
     /// How many payments the contact had made when it was scheduled: one that was scheduled before the last is not sent.
     pub pay_epoch: u64,
-    /// The last attempt that was begun.
-    pub attempts: u32,
-    /// Attempts that do not count as tries.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub tries_from: u32,
-    /// An earlier attempt that may have been sent. While there is one, the offer cannot end as one that was not.
-    pub doubt: Option<u32>,
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    #[serde(flatten)]
+    pub work: Work,
     pub last_attempt_at: Option<Timestamp>,
-    /// The next attempt is not made before this.
-    pub not_before: Option<Timestamp>,
-    /// Milliseconds; an attempt without an answer by then is unknown.
-    pub deadline: Option<i64>,
-    /// Which sender began the attempt.
-    pub claim: Option<String>,
-    pub provider_id: Option<String>,
-    pub sent_at: Option<Timestamp>,
     /// How long after its time it was sent.
     pub late_ms: Option<i64>,
     /// It has been handed to its queue. In the index of a bot's offers, as the status is.
@@ -167,11 +152,6 @@ pub struct OfferRow {
     /// Nobody knows what became of it. In the same index, where the delivery is not: it changes with every attempt.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unknown: bool,
-    pub emit: Option<Emit>,
-    pub wake: Option<String>,
-    pub wake_at: Option<String>,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub recoveries: u32,
     /// The index of a bot's offers, in the order of their making.
     pub listed: String,
     pub listed_at: String,
@@ -182,13 +162,24 @@ pub struct OfferRow {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_false(value: &bool) -> bool {
     !*value
+}
+
+impl Row for OfferRow {
+    fn key(&self) -> Key {
+        keys::offer(&self.contact(), &self.id)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
+}
+
+impl Delivered for OfferRow {
+    fn delivery(&self) -> &Delivery {
+        &self.delivery
+    }
 }
 
 impl OfferRow {
@@ -201,33 +192,21 @@ impl OfferRow {
     }
 
     pub fn is_queued(&self) -> bool {
-        self.delivery == Some(Delivery::Queued)
+        self.delivery.state == State::Queued
     }
 
-    /// Hands it to its queue, or leaves it to the sweep until its time is near. Emissions are numbered by the time at which
-    /// they are made, so that a sweep need not know of the one before.
-    pub(super) fn handed_over(mut self, at: Timestamp, now: Timestamp) -> Self {
-        let shard = keys::wake_shard(self.id.as_str());
-        match due(Some(at), now) {
-            Due::Emitted { not_before } => {
-                let from = not_before.map_or(now, |at| now.max(Timestamp::from_millis(at)));
-                self.emit = Some(job(&self.contact(), &self.id, not_before, now));
-                self.wake = Some(keys::wake(Wake::Check, shard));
-                self.wake_at = Some(keys::at_time(from.plus_ms(CHECK_AFTER_MS), self.id.as_str()));
-                self.enqueued = true;
-            }
-            Due::Indexed { due_at } => {
-                self.emit = None;
-                self.wake = Some(keys::wake(Wake::Due, shard));
-                self.wake_at = Some(keys::at_time(Timestamp::from_millis(due_at), self.id.as_str()));
-            }
-        }
-        self
+    /// The times between which it may be sent.
+    pub fn window(&self) -> Window {
+        Window { not_before: Some(self.scheduled_at), not_after: Some(self.not_after) }
     }
 
-    pub(super) fn not_waiting(mut self) -> Self {
-        (self.emit, self.wake, self.wake_at) = (None, None, None);
-        (self.deadline, self.not_before, self.claim) = (None, None, None);
+    /// Hands it to its queue, or leaves it to the sweep until `at` is near. A sweep makes the job from the offer's key, so it
+    /// is not stored before.
+    pub(super) fn scheduled(mut self, at: Timestamp, now: Timestamp) -> Self {
+        let (contact, id) = (self.contact(), &self.id);
+        self.work.schedule(id.as_str(), Some(at), now, |seq, not_before| job(&contact, id, seq, not_before));
+        self.work.later = None;
+        self.enqueued |= self.work.emit.is_some();
         self
     }
 
@@ -237,8 +216,7 @@ impl OfferRow {
 }
 
 /// What the sender is handed: which row, and nothing of whom it is for.
-pub fn job(contact: &ContactId, id: &OfferId, not_before: Option<i64>, now: Timestamp) -> Emit {
-    let seq = u64::try_from(now.millis()).unwrap_or(0);
+pub fn job(contact: &ContactId, id: &OfferId, seq: u64, not_before: Option<i64>) -> Emit {
     let body = serde_json::json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
     Emit { seq, queue: queue::queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }

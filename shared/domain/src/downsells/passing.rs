@@ -58,7 +58,7 @@ impl OfferRow {
     /// delay after that charge. `None`: there is no such charge, the downsell does not follow charges any more, or an earlier
     /// attempt may have been sent.
     fn passed_on(&self, charges: &ChargesRow, downsell: Option<&DownsellRow>, now: Timestamp) -> Option<Self> {
-        let downsell = downsell.filter(|row| row.active && row.after_pix && self.doubt.is_none())?;
+        let downsell = downsell.filter(|row| row.active && row.after_pix && self.delivery.doubts.is_empty())?;
         let (transaction, made_at) = charges.newest_open(now)?;
         let scheduled_at = self.scheduled_at.max(downsell.scheduled_at(made_at));
         let mut passed_from = self.passed_from.clone();
@@ -73,7 +73,7 @@ impl OfferRow {
         };
         // What waits for its time already waits for the right one, unless that has moved.
         Some(match scheduled_at > self.scheduled_at {
-            true => passed.handed_over(self.not_before.map_or(scheduled_at, |at| at.max(scheduled_at)), now),
+            true => passed.scheduled(self.delivery.not_before.map_or(scheduled_at, |at| at.max(scheduled_at)), now),
             false => passed,
         })
     }
@@ -84,7 +84,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::downsells::Delivery;
+    use crate::delivery::{Delivery, State};
     use crate::downsells::charges::OpenCharge;
     use crate::downsells::offer::Status;
     use crate::downsells::schedule::tests::{after_payment, downsell, minutes, offer, open, pix, start};
@@ -131,7 +131,7 @@ mod tests {
     fn it_leaves_when_the_later_of_both_times_has_come() {
         let after = passed(&of_first(), &charges(&[("t2", 3, 60)]), minutes(4));
         assert_eq!((after.scheduled_at, after.not_after), (minutes(8), plain().not_after(minutes(8))));
-        assert_eq!(after.emit.as_ref().and_then(|emit| emit.not_before), Some(minutes(8).millis()));
+        assert_eq!(after.work.emit.as_ref().and_then(|emit| emit.not_before), Some(minutes(8).millis()));
         let earlier = charges(&[("t2", -3, 60)]);
         let after = passed(&of_first(), &earlier, minutes(4));
         let before = of_first();
@@ -140,16 +140,25 @@ mod tests {
             (before.scheduled_at, before.not_after),
             "not before its time"
         );
-        assert_eq!((&after.wake_at, &after.emit), (&before.wake_at, &before.emit), "it waits as it waited");
+        assert_eq!(
+            (&after.work.wake_at, &after.work.emit),
+            (&before.work.wake_at, &before.work.emit),
+            "it waits as it waited"
+        );
         let far = passed(&of_first(), &charges(&[("t2", 30, 90)]), minutes(30));
         let due = keys::wake(Wake::Due, keys::wake_shard(far.id.as_str()));
         let slow = downsell(12, &json!({"delay_minutes": 60}));
         let far = far.follow_charges(Some(&charges(&[("t3", 30, 99)])), Some(&slow), minutes(30));
         let Some(Outdated::PassedOn(far)) = far else { panic!("{far:?}") };
-        assert_eq!((far.wake.as_deref(), &far.emit), (Some(due.as_str()), &None), "a time that is far is swept");
-        let limited = OfferRow { not_before: Some(minutes(20)), attempts: 1, ..of_first() };
+        assert_eq!(
+            (far.work.wake.as_deref(), &far.work.emit),
+            (Some(due.as_str()), &None),
+            "a time that is far is swept"
+        );
+        let delivery = Delivery { not_before: Some(minutes(20)), attempt: 1, ..Delivery::default() };
+        let limited = OfferRow { delivery, ..of_first() };
         let after = passed(&limited, &charges(&[("t2", 3, 60)]), minutes(6));
-        assert_eq!(after.emit.and_then(|emit| emit.not_before), Some(minutes(20).millis()), "a limit is kept");
+        assert_eq!(after.work.emit.and_then(|emit| emit.not_before), Some(minutes(20).millis()), "a limit is kept");
     }
 
     #[test]
@@ -164,7 +173,8 @@ mod tests {
         assert_eq!(follow(&of_first(), Some(&other), json!({"after_pix": false})), expired);
         assert_eq!(follow(&of_first(), Some(&other), json!({"active": false})), expired);
         assert_eq!(of_first().follow_charges(Some(&other), None, minutes(4)), expired, "its downsell is gone");
-        let in_doubt = OfferRow { doubt: Some(1), attempts: 1, ..of_first() };
+        let delivery = Delivery { doubts: vec![1], attempt: 1, ..Delivery::default() };
+        let in_doubt = OfferRow { delivery, ..of_first() };
         assert_eq!(follow(&in_doubt, Some(&other), json!({})), expired, "it may have been sent");
     }
 
@@ -175,9 +185,9 @@ mod tests {
             |row: &OfferRow, charges: &ChargesRow| row.follow_charges(Some(charges), Some(&plain()), minutes(4));
         assert_eq!(follow(&of_first(), &paid), Some(Outdated::Ends(End::Canceled(Why::Paid))));
         let other = charges(&[("t2", 3, 60)]);
-        for delivery in [Delivery::Sending, Delivery::Unknown] {
-            let row = OfferRow { delivery: Some(delivery), ..of_first() };
-            assert_eq!(follow(&row, &other), None, "{delivery}");
+        for state in [State::Sending, State::Unknown] {
+            let row = OfferRow { delivery: Delivery { state, ..Delivery::default() }, ..of_first() };
+            assert_eq!(follow(&row, &other), None, "{state:?}");
         }
         let of_start = offer(&start("5001"), open(&["t1"]));
         assert_eq!(follow(&of_start, &other), None, "any charge will do for it");

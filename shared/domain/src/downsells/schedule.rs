@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use super::charges::ChargesRow;
 use super::course::End;
 use super::definition::{DownsellRow, Rearm};
-use super::offer::{Delivery, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger};
+use super::offer::{OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger};
 use crate::codes::codes;
+use crate::delivery::Delivery;
 use crate::keys;
 use crate::time::Timestamp;
+use crate::work::Work;
 
 codes! {
     /// Why an event made no offer.
@@ -42,7 +44,7 @@ impl Contact {
     }
 
     /// Offers that were sent in this epoch and whose slots others have by now: a downsell may be sent again.
-    pub fn sent_before_those_in_slots(&self, pay_epoch: u64) -> u32 {
+    pub fn sent_count_beyond_current_slots(&self, pay_epoch: u64) -> u32 {
         let in_epoch = self.slots.values().filter(|slot| slot.pay_epoch == pay_epoch);
         let before = in_epoch.map(|slot| {
             // One that has ended is counted by its slot; one that was pending when the slot was read is not.
@@ -237,34 +239,22 @@ fn new_offer(
         scheduled_at,
         not_after: downsell.not_after(scheduled_at),
         status: Status::Pending,
-        delivery: Some(Delivery::Queued),
         cancel_reason: None,
-        code: None,
         meta: asked.meta.map(str::to_owned),
         correlation_id: asked.correlation_id.to_owned(),
         pay_epoch,
-        attempts: 0,
-        tries_from: 0,
-        doubt: None,
+        delivery: Delivery::default(),
+        work: Work::default(),
         last_attempt_at: None,
-        not_before: None,
-        deadline: None,
-        claim: None,
-        provider_id: None,
-        sent_at: None,
         late_ms: None,
         enqueued: false,
         unknown: false,
-        emit: None,
-        wake: None,
-        wake_at: None,
-        recoveries: 0,
         created_at: now,
         updated_at: now,
         version: 1,
         expires_at: None,
     };
-    row.handed_over(scheduled_at, now)
+    row.scheduled(scheduled_at, now)
 }
 
 #[cfg(test)]

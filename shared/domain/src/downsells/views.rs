@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::charges::ChargeStatus;
-use super::offer::{Delivery, OfferId, OfferRow, Status, Trigger, Why};
+use super::offer::{DeliveryView, OfferId, OfferRow, Status, Trigger, Why};
 use super::schedule::{Plan, Refused};
 use super::webhook::OwnerField;
+use crate::delivery::State;
 use crate::time::Timestamp;
 
 /// An offer as the queue shows it.
@@ -23,7 +24,7 @@ pub struct OfferView<'a> {
     pub not_after: Timestamp,
     pub status: Status,
     /// Of a pending offer that is on its way, or that nobody knows the fate of.
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<DeliveryView>,
     pub cancel_reason: Option<Why>,
     /// What the last attempt came to.
     pub code: Option<&'a str>,
@@ -34,6 +35,18 @@ pub struct OfferView<'a> {
     pub sent_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+}
+
+impl DeliveryView {
+    /// `None` for an offer that is over.
+    pub fn of(state: State) -> Option<Self> {
+        match state {
+            State::Queued => Some(Self::Queued),
+            State::Sending => Some(Self::Sending),
+            State::Unknown => Some(Self::Unknown),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> OfferView<'a> {
@@ -50,14 +63,14 @@ impl<'a> OfferView<'a> {
             scheduled_at: row.scheduled_at,
             not_after: row.not_after,
             status: row.status,
-            delivery: row.delivery,
+            delivery: DeliveryView::of(row.delivery.state),
             cancel_reason: row.cancel_reason,
-            code: row.code.as_deref(),
+            code: row.delivery.reason.as_deref(),
             meta: meta.unwrap_or_else(|| json!({})),
             correlation_id: &row.correlation_id,
-            attempts: row.attempts,
+            attempts: row.delivery.attempt,
             last_attempt_at: row.last_attempt_at,
-            sent_at: row.sent_at,
+            sent_at: row.delivery.sent_at,
             created_at: row.created_at,
             updated_at: row.updated_at,
         }

@@ -1,11 +1,13 @@
-//! The states of a recipient and the attempts to send to it: as for any outbound message, sending is not leased, it is
-//! recorded. `SENDING` is never claimed again; without an answer its only exit is `UNKNOWN`.
-
-use crate::codes::codes;
-use crate::delivery::{self, Again, Outcome, UnknownPolicy, Verdict};
-use crate::time::Timestamp;
+//! A recipient of a mailing: its states as callers see them, and its delivery.
 
 use super::mailing::MailingState;
+use super::rows::EntryRow;
+use crate::channels::email::ses_events::SesEvent;
+use crate::codes::codes;
+use crate::delivery::{
+    Again, Claim, Delivery, NextStep, Outcome, Settled, State, UnknownPolicy, Verdict, Window, code,
+};
+use crate::time::Timestamp;
 
 codes! {
     EntryState {
@@ -28,105 +30,128 @@ impl EntryState {
         !matches!(self, Self::Pending | Self::Sending)
     }
 
-    /// Whether a write may take it from here to `next`. Who may say so, and of which attempt, is the write's condition.
-    pub fn may_become(self, next: Self) -> bool {
-        use EntryState::{Canceled, Failed, Pending, Sending, Sent, Suppressed, Unknown};
+    /// As it is stored in a recipient's row, or in that of an invalid line.
+    pub fn stored(self) -> &'static str {
         match self {
-            Pending => matches!(next, Sending | Suppressed | Canceled),
-            // Back to PENDING only when the attempt is known not to have been sent.
-            Sending => matches!(next, Sent | Failed | Unknown | Pending),
-            // An event tells what became of it, or an operator says to send it again.
-            Unknown => matches!(next, Sent | Failed | Pending),
-            // By `retry-failed`.
-            Failed => next == Pending,
-            Sent | Suppressed | Canceled | Self::Invalid => false,
+            Self::Pending => State::Queued.as_str(),
+            state => state.as_str(),
         }
     }
 
-    /// What an attempt leaves an entry in.
-    pub fn after(verdict: &Verdict) -> Self {
-        match verdict {
-            Verdict::Sent { .. } => Self::Sent,
-            Verdict::Failed { .. } | Verdict::Expired { .. } => Self::Failed,
-            Verdict::Again { .. } => Self::Pending,
-            Verdict::Unknown { .. } => Self::Unknown,
-        }
+    pub fn of_stored(text: &str) -> Option<Self> {
+        if text == State::Queued.as_str() { Some(Self::Pending) } else { Self::parse(text) }
     }
 }
 
-/// Where an entry stands, as its row says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EntryProgress {
-    pub state: EntryState,
-    /// The number of the last attempt that was begun.
-    pub attempt: u32,
-    /// Attempts that do not count as tries: those that met a limit, and those before `retry-failed` or a resend.
-    pub tries_from: u32,
-    /// Of its next attempt.
-    pub not_before: Option<Timestamp>,
-    /// When its sender must have been heard of: the call's own timeout and a margin, written by the claim.
-    pub settle_by: Option<Timestamp>,
+impl From<State> for EntryState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Queued => Self::Pending,
+            State::Sending => Self::Sending,
+            State::Sent => Self::Sent,
+            State::Unknown => Self::Unknown,
+            State::Suppressed => Self::Suppressed,
+            State::Canceled => Self::Canceled,
+            State::Failed | State::Expired | State::Deduped => Self::Failed,
+        }
+    }
 }
 
 /// What a sender does with an entry of its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryNext {
-    /// Write `SENDING(attempt)`, conditional on the attempt before it, and then call.
+    /// Begin this attempt, and then call.
     Claim {
         attempt: u32,
     },
     Wait {
         until: Timestamp,
     },
-    /// Write `SUPPRESSED`, conditional on `PENDING`.
     Suppress,
-    /// Write `CANCELED`, conditional on `PENDING`.
     Cancel,
     /// A call may be under way: look again then.
     InFlight {
         until: Timestamp,
     },
-    /// Its sender was not heard of again: write `UNKNOWN`, conditional on `SENDING` of this attempt.
-    Lost {
-        attempt: u32,
-    },
+    /// Its sender was not heard of in time: its attempt is unknown.
+    Lost,
     /// The mailing is held, or the entry has ended.
     Leave,
 }
 
-/// `mailing` and `suppressed` are read consistently once for each sub-batch.
-pub fn next_of_entry(entry: &EntryProgress, mailing: MailingState, suppressed: bool, now: Timestamp) -> EntryNext {
+/// What to do with an entry. Its gates, the state of the mailing and whether the address is suppressed, are read
+/// consistently once for each sub-batch.
+pub fn next_of_entry(entry: &Delivery, mailing: MailingState, suppressed: bool, now: Timestamp) -> EntryNext {
     match (entry.state, mailing) {
-        (EntryState::Sending, _) => match entry.settle_by {
-            Some(until) if until > now => EntryNext::InFlight { until },
-            _ => EntryNext::Lost { attempt: entry.attempt },
-        },
-        // Of a file that proved bad nobody gets anything.
-        (EntryState::Pending, MailingState::Canceled | MailingState::Failed) => EntryNext::Cancel,
-        (EntryState::Pending, MailingState::Processing) if suppressed => EntryNext::Suppress,
-        (EntryState::Pending, MailingState::Processing) => match entry.not_before {
-            Some(until) if until > now => EntryNext::Wait { until },
-            _ => EntryNext::Claim { attempt: entry.attempt + 1 },
+        (State::Sending, _) if entry.is_lost(now) => EntryNext::Lost,
+        (State::Sending, _) => EntryNext::InFlight { until: entry.deadline.map_or(now, Timestamp::from_millis) },
+        // Nobody is sent anything of a file that proved bad.
+        (State::Queued, MailingState::Canceled | MailingState::Failed) => EntryNext::Cancel,
+        (State::Queued, MailingState::Processing) if suppressed => EntryNext::Suppress,
+        (State::Queued, MailingState::Processing) => match entry.next(Window::default(), now) {
+            NextStep::Claim { attempt } => EntryNext::Claim { attempt },
+            NextStep::Wait { until } => EntryNext::Wait { until },
+            NextStep::Expire | NextStep::Leave => EntryNext::Leave,
         },
         _ => EntryNext::Leave,
     }
 }
 
-/// Judges the outcome of an entry's attempt by the rules of every other message. `jitter` is in thousandths.
-///
-/// An entry whose sender is held has no time of its own to wait for: its mailing pauses, and goes on when it is resumed.
-pub fn settle_entry(entry: &EntryProgress, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
-    if let Outcome::Held { why } = outcome {
-        return Verdict::Again { why: Again::Throttled, code: why.as_str(), not_before: now };
+impl EntryRow {
+    pub fn state(&self) -> EntryState {
+        self.delivery.state.into()
     }
-    let progress = delivery::Progress {
-        state: delivery::State::Sending,
-        attempt: entry.attempt,
-        tries_from: entry.tries_from,
-        send_at: None,
-        not_after: None,
-    };
-    delivery::settle(&progress, outcome, UnknownPolicy::Hold, now, jitter)
+
+    /// Begins an attempt. `order` is the latest order to send failed entries again: it does not apply to this attempt.
+    pub fn claimed(&self, claim: &Claim, order: u32, now: Timestamp) -> Option<Self> {
+        let delivery = self.delivery.claimed(claim)?;
+        Some(Self { delivery, retried: order, last_attempt: Some(now), ..self.clone() })
+    }
+
+    /// Judges the outcome of the attempt that is under way. `jitter` is in thousandths.
+    ///
+    /// An entry whose sender is held has no time of its own to wait for: its mailing pauses, and goes on when it is resumed.
+    pub fn verdict(&self, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
+        match outcome {
+            Outcome::Held { why } => Verdict::Again { why: Again::Throttled, code: why.as_str(), not_before: now },
+            outcome => self.delivery.verdict(Window::default(), outcome, UnknownPolicy::Hold, now, jitter),
+        }
+    }
+
+    /// Settles attempt n.
+    pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp) -> Settled<Self> {
+        self.delivery.settled(attempt, verdict, now).map(|delivery| Self { delivery, ..self.clone() })
+    }
+
+    /// Ends an entry that is not to be sent. `None` if it is not pending.
+    pub fn ended(&self, state: State, reason: &str) -> Option<Self> {
+        let delivery = self.delivery.ended(state, Some(reason))?;
+        Some(Self { delivery, ..self.clone() })
+    }
+
+    /// Gives up an attempt whose sender was not heard of in time. `order` does not apply to it, as in [`Self::claimed`].
+    pub fn lost(&self, order: u32, now: Timestamp) -> Option<Self> {
+        let unknown = Verdict::Unknown { code: code::SENDER_LOST };
+        let lost = self.delivery.is_lost(now).then(|| self.settled(self.delivery.attempt, &unknown, now));
+        match lost {
+            Some(Settled::Now(row)) => Some(Self { retried: order, ..row }),
+            _ => None,
+        }
+    }
+
+    /// Makes a failed or unknown entry pending again, by order. `None` if it is neither.
+    pub fn sent_again(&self, order: u32) -> Option<Self> {
+        let mut row = Self { delivery: self.delivery.resent()?, retried: order, ..self.clone() };
+        // What was rejected was an earlier attempt.
+        row.marks.rejected_at = None;
+        Some(row)
+    }
+
+    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything that it says is known.
+    pub fn of_event(&self, event: &SesEvent, attempt: u32) -> Option<(Self, bool)> {
+        let effect = self.delivery.of_event(self.marks, event, attempt)?;
+        Some((Self { delivery: effect.delivery, marks: effect.marks, ..self.clone() }, effect.reconciled))
+    }
 }
 
 #[cfg(test)]
@@ -137,50 +162,61 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
-    fn entry(state: EntryState) -> EntryProgress {
-        EntryProgress { state, attempt: 2, tries_from: 0, not_before: None, settle_by: None }
+    fn delivery(state: State) -> Delivery {
+        Delivery { state, attempt: 2, ..Delivery::default() }
     }
 
-    #[test]
-    fn what_was_or_may_have_been_sent_is_not_sent_again_by_itself() {
-        for from in EntryState::ALL.iter().copied() {
-            assert_eq!(from.may_become(EntryState::Sending), from == EntryState::Pending, "{from}");
-            assert!(!from.may_become(from) && !from.may_become(EntryState::Invalid), "{from}");
-            let next = next_of_entry(&entry(from), MailingState::Processing, false, NOW);
-            assert_eq!(next == EntryNext::Claim { attempt: 3 }, from == EntryState::Pending, "{from}");
-        }
-        for to in EntryState::ALL.iter().copied() {
-            assert!(!EntryState::Sent.may_become(to), "{to}");
+    fn entry(state: State, attempt: u32) -> EntryRow {
+        let (pk, sk, email) = ("p".into(), "s".into(), "a@example.com".into());
+        let delivery = Delivery { state, attempt, ..Delivery::default() };
+        EntryRow {
+            pk,
+            sk,
+            email,
+            line: 1,
+            variables: Default::default(),
+            delivery,
+            marks: Default::default(),
+            retried: 0,
+            last_attempt: None,
         }
     }
 
     #[test]
     fn a_sub_batch_honours_pause_cancel_and_suppression() {
-        let next = |mailing, suppressed| next_of_entry(&entry(EntryState::Pending), mailing, suppressed, NOW);
+        let next = |mailing, suppressed| next_of_entry(&delivery(State::Queued), mailing, suppressed, NOW);
         assert_eq!(next(MailingState::Paused, false), EntryNext::Leave);
         assert_eq!(next(MailingState::Canceled, true), EntryNext::Cancel);
         assert_eq!(next(MailingState::Failed, false), EntryNext::Cancel, "its file proved bad");
         assert_eq!(next(MailingState::Processing, true), EntryNext::Suppress);
+        assert_eq!(next(MailingState::Processing, false), EntryNext::Claim { attempt: 3 });
         assert_eq!(next(MailingState::Queued, false), EntryNext::Leave, "nothing is sent before the mailing is begun");
+        for state in [State::Sent, State::Unknown, State::Failed, State::Suppressed, State::Canceled] {
+            let next = next_of_entry(&delivery(state), MailingState::Processing, false, NOW);
+            assert_eq!(next, EntryNext::Leave, "{state:?}");
+        }
     }
 
     #[test]
     fn a_sender_that_is_not_heard_of_leaves_an_unknown_and_not_before_its_time() {
-        let next = |settle_by| {
-            let entry = EntryProgress { settle_by, ..entry(EntryState::Sending) };
+        let next = |deadline| {
+            let entry = Delivery { deadline, ..delivery(State::Sending) };
             next_of_entry(&entry, MailingState::Canceled, true, NOW)
         };
         let until = NOW.plus_ms(1);
-        assert_eq!(next(Some(until)), EntryNext::InFlight { until });
-        assert_eq!(next(Some(NOW)), EntryNext::Lost { attempt: 2 });
-        assert_eq!(next(None), EntryNext::Lost { attempt: 2 });
+        assert_eq!(next(Some(until.millis())), EntryNext::InFlight { until });
+        assert_eq!(next(Some(NOW.millis())), EntryNext::Lost);
+        assert_eq!(next(None), EntryNext::Lost);
+        let lost = entry(State::Sending, 2).lost(7, NOW).expect("lost");
+        assert_eq!((lost.state(), lost.retried), (EntryState::Unknown, 7));
+        assert_eq!(entry(State::Queued, 2).lost(7, NOW), None);
     }
 
     #[test]
     fn an_entry_waits_for_its_next_attempt() {
         let until = NOW.plus_ms(1);
         let next = |not_before| {
-            let entry = EntryProgress { not_before: Some(not_before), ..entry(EntryState::Pending) };
+            let entry = Delivery { not_before: Some(not_before), ..delivery(State::Queued) };
             next_of_entry(&entry, MailingState::Processing, false, NOW)
         };
         assert_eq!(next(until), EntryNext::Wait { until });
@@ -189,27 +225,34 @@ mod tests {
 
     #[test]
     fn an_entry_whose_sender_is_held_can_be_sent_as_soon_as_its_mailing_goes_on() {
-        let verdict =
-            settle_entry(&entry(EntryState::Sending), Outcome::Held { why: SendingHold::NotAuthorized }, NOW, 0);
+        let held = Outcome::Held { why: SendingHold::NotAuthorized };
+        let verdict = entry(State::Sending, 2).verdict(held, NOW, 0);
         assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code: "not_authorized", not_before: NOW });
     }
 
     #[test]
-    fn an_outcome_leads_where_the_states_allow() {
+    fn an_outcome_leads_to_the_state_that_callers_see() {
         let transient = || Outcome::Transient { code: "not_connected" };
-        let last = EntryProgress { attempt: MAX_ATTEMPTS, ..entry(EntryState::Sending) };
-        for (entry, outcome, state) in [
-            (entry(EntryState::Sending), Outcome::Sent { provider_id: "x".into() }, EntryState::Sent),
-            (entry(EntryState::Sending), transient(), EntryState::Pending),
-            (last, transient(), EntryState::Failed),
-            (EntryProgress { tries_from: MAX_ATTEMPTS, ..last }, transient(), EntryState::Pending),
-            (last, Outcome::Unknown { code: "timed_out" }, EntryState::Unknown),
-            (last, Outcome::Permanent { code: "rejected", suppress: true }, EntryState::Failed),
-            (last, Outcome::Held { why: SendingHold::SendingPaused }, EntryState::Pending),
+        for (attempt, outcome, state) in [
+            (2, Outcome::Sent { provider_id: "x".into() }, EntryState::Sent),
+            (2, transient(), EntryState::Pending),
+            (MAX_ATTEMPTS, transient(), EntryState::Failed),
+            (MAX_ATTEMPTS, Outcome::Unknown { code: "timed_out" }, EntryState::Unknown),
+            (MAX_ATTEMPTS, Outcome::Permanent { code: "rejected", suppress: true }, EntryState::Failed),
+            (MAX_ATTEMPTS, Outcome::Held { why: SendingHold::SendingPaused }, EntryState::Pending),
         ] {
-            let verdict = settle_entry(&entry, outcome, NOW, 500);
-            assert_eq!(EntryState::after(&verdict), state, "{verdict:?}");
-            assert!(EntryState::Sending.may_become(state));
+            let row = entry(State::Sending, attempt);
+            let verdict = row.verdict(outcome, NOW, 500);
+            let Settled::Now(settled) = row.settled(attempt, &verdict, NOW) else { panic!("{verdict:?}") };
+            assert_eq!(settled.state(), state, "{verdict:?}");
         }
+    }
+
+    #[test]
+    fn a_state_is_stored_as_that_of_any_delivery() {
+        for state in EntryState::ALL.iter().copied() {
+            assert_eq!(EntryState::of_stored(state.stored()), Some(state));
+        }
+        assert_eq!(EntryState::Pending.stored(), "QUEUED");
     }
 }

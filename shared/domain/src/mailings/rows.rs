@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::content::list_of;
-use super::entry::{EntryProgress, EntryState};
+use super::entry::EntryState;
 use super::format::{Format, ImportOptions};
 use super::identity::{MOST_SHARDS, MailingId, shards_of};
 use super::jobs::{emit_hand_out, emit_import, emit_shard, uploaded_object};
@@ -16,8 +16,10 @@ use super::running_hash::RunningHash;
 use super::shard::ShardState;
 use super::upload::UploadRequest;
 use crate::access::KeyId;
+use crate::change::{Fence, Row};
 use crate::codes::{FileProblem, Reason, SendingHold, codes};
-use crate::keys::{self, Wake};
+use crate::delivery::{Delivered, Delivery, Marks};
+use crate::keys::{self, Key, Wake};
 use crate::lease::Lease;
 use crate::outbox::Emit;
 use crate::time::Timestamp;
@@ -416,42 +418,36 @@ impl ShardRow {
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
+    pub pk: String,
+    pub sk: String,
     pub email: String,
     /// Where in the file it was found: a replay knows its own rows by it.
     pub line: u64,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
-    pub state: EntryState,
-    #[serde(default)]
-    pub attempt: u32,
-    #[serde(default)]
-    pub tries_from: u32,
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    #[serde(flatten)]
+    pub marks: Marks,
     /// The order to send it again that it last followed.
     #[serde(default)]
     pub retried: u32,
-    /// An attempt that may have been sent, though there was another after it: it cannot end as one that was not sent.
-    pub doubt: Option<u32>,
-    pub not_before: Option<Timestamp>,
-    pub settle_by: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
-    pub external_id: Option<String>,
-    pub sent_at: Option<Timestamp>,
-    pub reason: Option<String>,
-    pub delivered_at: Option<Timestamp>,
-    pub bounced_at: Option<Timestamp>,
-    pub complained_at: Option<Timestamp>,
-    pub rejected_at: Option<Timestamp>,
 }
 
-impl EntryRow {
-    pub fn progress(&self) -> EntryProgress {
-        EntryProgress {
-            state: self.state,
-            attempt: self.attempt,
-            tries_from: self.tries_from,
-            not_before: self.not_before,
-            settle_by: self.settle_by,
-        }
+impl Row for EntryRow {
+    fn key(&self) -> Key {
+        Key { pk: self.pk.clone(), sk: self.sk.clone() }
+    }
+
+    fn fence(&self) -> Fence {
+        self.delivery.fence()
+    }
+}
+
+impl Delivered for EntryRow {
+    fn delivery(&self) -> &Delivery {
+        &self.delivery
     }
 }
 

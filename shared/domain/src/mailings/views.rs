@@ -201,17 +201,17 @@ impl EntryView {
     pub fn of(id: &MailingEntryId, row: EntryRow) -> Self {
         Self {
             entry_id: Some(id.to_string()),
-            email: Some(row.email),
-            status: row.state,
+            email: Some(row.email.clone()),
+            status: row.state(),
             line: row.line,
-            attempts: row.attempt,
+            attempts: row.delivery.attempt,
             last_attempt: row.last_attempt,
-            external_id: row.external_id,
-            sent_at: row.sent_at,
-            reason: row.reason,
-            delivered_at: row.delivered_at,
-            bounced_at: row.bounced_at,
-            complained_at: row.complained_at,
+            external_id: row.delivery.provider_id,
+            sent_at: row.delivery.sent_at,
+            reason: row.delivery.reason,
+            delivered_at: row.marks.delivered_at,
+            bounced_at: row.marks.bounced_at,
+            complained_at: row.marks.complained_at,
         }
     }
 

@@ -49,8 +49,8 @@ pub fn explain(messages: Vec<MessageRow>, intents: Vec<IntentRow>, suppressions:
         standings.push(Standing {
             message_id: row.id.clone(),
             channel: row.channel,
-            status: row.state,
-            reason_code: row.reason,
+            status: row.delivery.state,
+            reason_code: row.delivery.reason,
             created_at: row.created_at,
         });
         decisions.extend(row.ledger.into_iter().map(|decision| Explained {

@@ -277,8 +277,8 @@ mod tests {
         let new = read(&plain()).expect("fits");
         assert_eq!((new.sender.as_str(), new.priority), ("default", Priority::Shot));
         let row = MessageRow::accepted(&new, now());
-        assert_eq!(row.state, State::Queued);
-        assert_eq!(row.emit.as_ref().map(|emit| emit.queue.as_str()), Some("outbound-shot"));
+        assert_eq!(row.delivery.state, State::Queued);
+        assert_eq!(row.work.emit.as_ref().map(|emit| emit.queue.as_str()), Some("outbound-shot"));
         assert_eq!(row.ledger.iter().map(|entry| entry.code).collect::<Vec<_>>(), [Decision::Accepted]);
         assert_eq!(AcceptAnswer::of(&row).http_status(), 202);
     }
@@ -338,9 +338,9 @@ mod tests {
         assert_eq!(hold.row.at, Timestamp::parse("2026-06-10T12:00:00Z").expect("a time"));
         assert_eq!(hold.row.holder, format!("message:{}", new.id));
         let row = MessageRow::accepted(&new, now());
-        assert_eq!(row.emit, None, "too far ahead for a queue");
-        assert_eq!(row.later.as_ref().map(|emit| emit.seq), Some(1));
-        assert!(row.wake.expect("an index").starts_with("DUE#"));
+        assert_eq!(row.work.emit, None, "too far ahead for a queue");
+        assert_eq!(row.work.later.as_ref().map(|emit| emit.seq), Some(1));
+        assert!(row.work.wake.expect("an index").starts_with("DUE#"));
     }
 
     #[test]

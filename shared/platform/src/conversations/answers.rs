@@ -239,7 +239,7 @@ fn moved(answered: Answered) -> Moved {
 /// settled long ago.
 fn end_of(message: Option<&MessageRow>) -> Option<(PartEnd, &'static str)> {
     let Some(message) = message else { return Some((PartEnd::Sent, "SENT")) };
-    match message.state {
+    match message.delivery.state {
         State::Queued | State::Sending => None,
         State::Sent => Some((PartEnd::Sent, "SENT")),
         State::Unknown => Some((PartEnd::Sent, "UNKNOWN")),

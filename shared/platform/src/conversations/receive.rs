@@ -71,8 +71,10 @@ impl Conversations {
         received: &Received<'_>,
     ) -> Result<Taken, StoreError> {
         if let Some(ours) = self.one_of_ours(invocation, row.as_ref(), received).await? {
-            if ours.state != State::Sent {
-                self.messages.confirm(invocation, ours, &received.message.message_id).await?;
+            if ours.delivery.provider_id.is_none() || ours.delivery.state != State::Sent {
+                // Without a provider's id on it, the echo is of an attempt that may have been sent, or of the last one.
+                let attempt = ours.delivery.doubts.first().copied().unwrap_or(ours.delivery.attempt);
+                self.messages.confirm(invocation, &ours, attempt, &received.message.message_id).await?;
             }
             return Ok(Taken { told: Told::Ours, row });
         }
@@ -189,7 +191,7 @@ impl Conversations {
         }
         candidates.retain(|row| row.sender == received.instance);
         let id = &received.message.message_id;
-        if let Some(known) = candidates.iter().position(|row| row.provider_id.as_ref() == Some(id)) {
+        if let Some(known) = candidates.iter().position(|row| row.delivery.provider_id.as_ref() == Some(id)) {
             return Ok(Some(candidates.swap_remove(known)));
         }
         let text = received.message.text.as_deref().map(str::trim);
@@ -211,10 +213,13 @@ impl Conversations {
 /// Whether a message of ours may come back that is not known by its provider's id: an attempt may have been sent, or an
 /// operator said a moment ago that it was.
 fn may_come_back(row: &MessageRow, now: Timestamp) -> bool {
-    match row.state {
+    let delivery = &row.delivery;
+    let is_recent = |at: Option<Timestamp>| at.is_some_and(|at| at.plus_ms(LATE_ECHO_MS) > now);
+    match delivery.state {
         State::Sending | State::Unknown => true,
-        State::Queued => row.doubt.is_some(),
-        State::Sent => row.provider_id.is_none() && row.sent_at.is_some_and(|at| at.plus_ms(LATE_ECHO_MS) > now),
+        State::Queued => !delivery.doubts.is_empty(),
+        State::Sent => delivery.provider_id.is_none() && is_recent(delivery.sent_at),
+        State::Failed => is_recent(row.declared_unsent_at()),
         _ => false,
     }
 }

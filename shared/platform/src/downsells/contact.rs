@@ -1,28 +1,15 @@
 //! One contact, and one change of an offer with the slot that it is in.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use umavez_domain::downsells::{ChargesRow, Contact, ContactId, OfferId, OfferRow, SlotRow, Status};
+use umavez_domain::downsells::{ChargesRow, Contact, ContactId, OfferId, OfferRow, SlotRow};
 use umavez_domain::keys::{self, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Beside, Condition, Item, PageOf, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, Item, PageOf, StoreError, Write, read_row};
 
 const PAGE: usize = 500;
-/// With less time than this whoever met others is told to come again.
-const LOW_TIME: Duration = Duration::from_secs(2);
-const LONGEST_WAIT_MS: u64 = 200;
-
-/// What came of a change of an offer.
-#[derive(Debug)]
-pub(super) enum Committed {
-    Done,
-    /// The offer has changed: as it stands now, or nothing if it is gone.
-    Lost(Option<Box<OfferRow>>),
-}
-
 impl Downsells {
     /// What is known of a contact, as of the last write: its charges, its slots with the offers in them, and these events.
     /// However often a person presses start, it is no more than there are downsells.
@@ -95,47 +82,9 @@ impl Downsells {
         Ok((offer, found.remove(&wanted[1]).map(read_row).transpose()?))
     }
 
-    /// Changes an offer, and its slot if it has ended. Writes beside it that are refused are left out: what they would change
-    /// is as it should be then.
-    pub(super) async fn commit(
-        &self,
-        invocation: &Invocation,
-        before: &OfferRow,
-        after: &OfferRow,
-        beside: Vec<Write>,
-    ) -> Result<Committed, StoreError> {
-        let offer = self.offer_write(before, after)?;
-        let mut beside = beside;
-        if !after.is_pending() {
-            beside.push(self.slot_ended(after)?);
-        }
-        let beside = beside.into_iter().map(Beside::from).collect();
-        match self.store.write_with(invocation, offer, beside).await? {
-            Written::New | Written::Mine => Ok(Committed::Done),
-            Written::Refused(item) => lost(item),
-        }
-    }
-
-    /// What differs, if nobody has changed the offer meanwhile.
+    /// The change of an offer, if nobody has changed it since it was read.
     pub(super) fn offer_write(&self, before: &OfferRow, after: &OfferRow) -> Result<Write, StoreError> {
-        let key = keys::offer(&before.contact(), &before.id);
-        let write = Write::changes(&self.table, key, before, after)?;
-        Ok(write.when(Condition::is_number("version", before.version)))
-    }
-
-    /// The slot is free again, if it is this offer's.
-    pub(super) fn slot_ended(&self, offer: &OfferRow) -> Result<Write, StoreError> {
-        let write = Write::update(&self.table, keys::offer_slot(&offer.contact(), offer.downsell_id))
-            .set_value("pending", attribute(&false)?)
-            .set("ended_at", offer.updated_at.to_string())
-            .increment("version");
-        let write = match (offer.status, offer.sent_at) {
-            (Status::Sent, Some(at)) => write.set("sent_at", at.to_string()).increment("sent"),
-            _ => write,
-        };
-        let still_its =
-            [Condition::is("offer", offer.id.as_str()), Condition::Is("pending".to_owned(), attribute(&true)?)];
-        Ok(write.when(Condition::all(still_its)))
+        Write::of_change(&self.table, before, after)
     }
 
     /// The charges are as they were read.
@@ -174,18 +123,4 @@ fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
 /// A refused event stands where its offer would be.
 fn is_offer(item: &Item) -> bool {
     item.contains_key("status") && item.contains_key("scheduled_at")
-}
-
-pub(super) fn lost(item: Option<Item>) -> Result<Committed, StoreError> {
-    Ok(Committed::Lost(item.map(read_row).transpose()?.map(Box::new)))
-}
-
-/// Each time a little longer, and never together with the others.
-pub(super) async fn pause(invocation: &Invocation, tries: u32) -> Result<(), StoreError> {
-    if invocation.time_left() < LOW_TIME {
-        return Err(StoreError::Conflict);
-    }
-    let longest = (10_u64 << tries.min(5)).min(LONGEST_WAIT_MS);
-    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
-    Ok(())
 }

@@ -1,12 +1,13 @@
 //! Downsells as they are set up: numbered per bot, as many as one trigger can decide on.
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
 use serde::{Deserialize, Serialize};
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::keys;
 
-use super::contact::pause;
-use super::{Downsells, ROUNDS};
+use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::{Condition, PageOf, StoreError, Transacted, Write, Written, read_row};
 
@@ -69,51 +70,53 @@ impl Downsells {
         new: &NewDownsell,
         request: Option<(&str, &str)>,
     ) -> Result<Created, StoreError> {
+        self.store.retry(invocation, || self.create_once(invocation, slug, new, request)).await
+    }
+
+    async fn create_once(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        new: &NewDownsell,
+        request: Option<(&str, &str)>,
+    ) -> Result<ControlFlow<Created>, StoreError> {
         let counter_key = keys::downsell_counter(slug);
-        let mut counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
-        for tries in 0..ROUNDS {
-            let (standing, as_read) = match &counter {
-                Some(counter) => (counter.clone(), Condition::is_number("version", counter.version)),
-                None => (Counter::default(), Condition::Absent),
-            };
-            // Told again, the same request is answered also when there is no room for another.
-            if standing.count >= MOST_DOWNSELLS && request.is_none() {
-                return Ok(Created::TooMany);
-            }
-            let row = new.clone().row(slug, standing.next + 1, None, invocation.now);
-            let next = Counter { next: row.id, count: standing.count + 1, version: standing.version + 1 };
-            let mut writes = vec![
-                Write::put(&self.table, counter_key.clone(), &next)?.when(as_read),
-                Write::put(&self.table, keys::downsell(slug, row.id), &row)?.when(Condition::Absent),
-            ];
-            if let Some((key, body_hash)) = request {
-                let expires_at = invocation.now.plus_days(REQUEST_DAYS).seconds();
-                let made = RequestRow { id: row.id, body_hash: body_hash.to_owned(), expires_at };
-                let free =
-                    Condition::any([Condition::Absent, Condition::at_most("expires_at", invocation.now.seconds())]);
-                writes.push(Write::put(&self.table, keys::downsell_request(slug, key), &made)?.when(free));
-                if standing.count >= MOST_DOWNSELLS {
-                    let before: Option<RequestRow> =
-                        self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
-                    return match before.filter(|row| row.expires_at > invocation.now.seconds()) {
-                        Some(before) => self.replayed(invocation, slug, &before, body_hash).await,
-                        None => Ok(Created::TooMany),
-                    };
-                }
-            }
-            let refusals = match self.store.transact(invocation, writes).await? {
-                Transacted::Done => return Ok(Created::New(row)),
-                Transacted::Refused(refusals) => refusals,
-            };
-            let mut items = refusals.into_iter().map(|refusal| refusal.and_then(|refusal| refusal.item));
-            let (met, _, made) = (items.next().flatten(), items.next(), items.next().flatten());
-            if let (Some(made), Some((_, body_hash))) = (made, request) {
-                return self.replayed(invocation, slug, &read_row(made)?, body_hash).await;
-            }
-            counter = met.map(read_row).transpose()?.or(counter);
-            pause(invocation, tries).await?;
+        let counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
+        let as_read = counter_as_read(counter.as_ref());
+        let counter = counter.unwrap_or_default();
+        if counter.count >= MOST_DOWNSELLS {
+            // The same request, delivered again, is answered also when there is no room for another.
+            let Some((key, body_hash)) = request else { return Ok(Break(Created::TooMany)) };
+            let before: Option<RequestRow> =
+                self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
+            return Ok(Break(match before.filter(|row| row.expires_at > invocation.now.seconds()) {
+                Some(before) => self.replayed(invocation, slug, &before, body_hash).await?,
+                None => Created::TooMany,
+            }));
         }
-        Err(StoreError::Conflict)
+        let row = new.clone().row(slug, counter.next + 1, None, invocation.now);
+        let next = Counter { next: row.id, count: counter.count + 1, version: counter.version + 1 };
+        let mut writes = vec![
+            Write::put(&self.table, counter_key, &next)?.when(as_read),
+            Write::put(&self.table, keys::downsell(slug, row.id), &row)?.when(Condition::Absent),
+        ];
+        if let Some((key, body_hash)) = request {
+            let expires_at = invocation.now.plus_days(REQUEST_DAYS).seconds();
+            let made = RequestRow { id: row.id, body_hash: body_hash.to_owned(), expires_at };
+            let free = Condition::any([Condition::Absent, Condition::at_most("expires_at", invocation.now.seconds())]);
+            writes.push(Write::put(&self.table, keys::downsell_request(slug, key), &made)?.when(free));
+        }
+        let refusals = match self.store.transact(invocation, writes).await? {
+            Transacted::Done => return Ok(Break(Created::New(row))),
+            Transacted::Refused(refusals) => refusals,
+        };
+        let made = refusals.into_iter().nth(2).flatten().and_then(|refusal| refusal.item);
+        match (made, request) {
+            (Some(made), Some((_, body_hash))) => {
+                self.replayed(invocation, slug, &read_row(made)?, body_hash).await.map(Break)
+            }
+            _ => Ok(Continue(())),
+        }
     }
 
     async fn replayed(
@@ -151,26 +154,30 @@ impl Downsells {
 
     /// Whether there was one. Its pending offers are canceled when their time comes.
     pub async fn delete_downsell(&self, invocation: &Invocation, slug: &str, id: u64) -> Result<bool, StoreError> {
-        let counter_key = keys::downsell_counter(slug);
-        for tries in 0..ROUNDS {
-            let counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
-            let Some(counter) = counter else { return Ok(false) };
-            let next =
-                Counter { count: counter.count.saturating_sub(1), version: counter.version + 1, ..counter.clone() };
-            let as_read = Condition::is_number("version", counter.version);
+        let counter_key = &keys::downsell_counter(slug);
+        let step = || async move {
+            let counter: Option<Counter> = self.store.get(invocation, &self.table, counter_key).await?;
+            let as_read = counter_as_read(counter.as_ref());
+            let Some(counter) = counter else { return Ok(Break(false)) };
+            let count = counter.count.saturating_sub(1);
+            let next = Counter { count, version: counter.version + 1, ..counter };
             let writes = vec![
                 Write::put(&self.table, counter_key.clone(), &next)?.when(as_read),
                 Write::delete(&self.table, keys::downsell(slug, id)).when(Condition::has("pk")),
             ];
-            let refusals = match self.store.transact(invocation, writes).await? {
-                Transacted::Done => return Ok(true),
-                Transacted::Refused(refusals) => refusals,
-            };
-            if refusals.get(1).is_some_and(Option::is_some) {
-                return Ok(false);
-            }
-            pause(invocation, tries).await?;
-        }
-        Err(StoreError::Conflict)
+            Ok(match self.store.transact(invocation, writes).await? {
+                Transacted::Done => Break(true),
+                Transacted::Refused(refusals) if refusals.get(1).is_some_and(Option::is_some) => Break(false),
+                Transacted::Refused(_) => Continue(()),
+            })
+        };
+        self.store.retry(invocation, step).await
+    }
+}
+
+fn counter_as_read(counter: Option<&Counter>) -> Condition {
+    match counter {
+        Some(counter) => Condition::is_number("version", counter.version),
+        None => Condition::Absent,
     }
 }

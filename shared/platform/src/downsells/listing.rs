@@ -129,28 +129,6 @@ impl Downsells {
         self.offer(invocation, &ContactId::of(slug, telegram_id), id).await
     }
 
-    /// A person says whether an unknown offer was sent. `None`: there is no such offer; otherwise as it stands, and whether it
-    /// was this that settled it.
-    pub async fn declare(
-        &self,
-        invocation: &Invocation,
-        offer: OfferRow,
-        was_sent: bool,
-    ) -> Result<Option<(OfferRow, bool)>, StoreError> {
-        let mut offer = offer;
-        for _ in 0..super::ROUNDS {
-            let Some(after) = offer.declared(was_sent, invocation.now, self.keep_days) else {
-                return Ok(Some((offer, false)));
-            };
-            match self.change(invocation, &offer, &after).await? {
-                None => return Ok(Some((after, true))),
-                Some(Some(met)) => offer = *met,
-                Some(None) => return Ok(None),
-            }
-        }
-        Err(StoreError::Conflict)
-    }
-
     /// A bot's numbers: of the offers that were made between two times, and whether there was time to count all of them, from
     /// the newest on.
     pub async fn numbers(

@@ -1,12 +1,12 @@
 //! What follows for offers from the charges of their contact: they end, or are passed on to another charge.
 
-use umavez_domain::downsells::{ChargesRow, DownsellRow, OfferRow, Outdated};
-use umavez_domain::keys;
+use std::ops::ControlFlow::{Break, Continue};
 
-use super::contact::pause;
-use super::{Downsells, ROUNDS, tell};
+use umavez_domain::downsells::{ChargesRow, DownsellRow, OfferRow, Outdated};
+
+use super::{Downsells, tell};
 use crate::invocation::Invocation;
-use crate::store::{StoreError, Transacted, Write};
+use crate::store::{Beside, StoreError};
 
 impl Downsells {
     /// Passes an offer on, on what was read. Returns `false` if the offer or the charges have changed since.
@@ -18,9 +18,8 @@ impl Downsells {
         after: &OfferRow,
     ) -> Result<bool, StoreError> {
         // The charge that it goes to is still unpaid, and the newest.
-        let as_read = Write::check(&self.table, keys::charges(&before.contact()), Self::charges_as_read(charges));
-        let writes = vec![self.offer_write(before, after)?, as_read];
-        let passed = self.store.transact(invocation, writes).await? == Transacted::Done;
+        let with = vec![Beside::required(self.charges_unchanged(before, charges))];
+        let passed = self.store.commit(invocation, &self.table, before, after, with).await?;
         if passed {
             tell::passed_on(invocation, after);
         }
@@ -54,22 +53,25 @@ impl Downsells {
         charges: Option<ChargesRow>,
         downsells: &[DownsellRow],
     ) -> Result<Option<OfferRow>, StoreError> {
-        let (contact, mut seen) = (offer.contact(), (offer, charges));
-        for tries in 0..ROUNDS {
-            let (offer, charges) = (&seen.0, seen.1.as_ref());
+        let read = std::sync::Mutex::new(Some((offer.clone(), charges)));
+        let (contact, read) = (offer.contact(), &read);
+        let step = || async {
+            // As it was read before, the first time.
+            let first = read.lock().ok().and_then(|mut read| read.take());
+            let (offer, charges) = match first {
+                Some(seen) => seen,
+                None => match self.offer_and_charges(invocation, &contact, &offer.id).await? {
+                    (Some(offer), charges) => (offer, charges),
+                    (None, _) => return Ok(Break(None)),
+                },
+            };
             let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
-            let Some(outdated) = offer.follow_charges(charges, downsell, invocation.current()) else {
-                return Ok(Some(seen.0));
+            let Some(outdated) = offer.follow_charges(charges.as_ref(), downsell, invocation.current()) else {
+                return Ok(Break(Some(offer)));
             };
-            if let Some(after) = self.follow(invocation, offer, charges, outdated).await? {
-                return Ok(Some(after));
-            }
-            let (Some(offer), charges) = self.offer_and_charges(invocation, &contact, &offer.id).await? else {
-                return Ok(None);
-            };
-            seen = (offer, charges);
-            pause(invocation, tries).await?;
-        }
-        Err(StoreError::Conflict)
+            let followed = self.follow(invocation, &offer, charges.as_ref(), outdated).await?;
+            Ok(followed.map_or(Continue(()), |after| Break(Some(after))))
+        };
+        self.store.retry(invocation, step).await
     }
 }

@@ -3,19 +3,20 @@
 //! The stored transaction decides whose offers a payment or an expiry is about. What the request says of its owner counts
 //! only where the transaction has none.
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
 use umavez_domain::downsells::charges::{self, Charge, Told};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded};
 use umavez_domain::downsells::{
-    Asked, Cancel, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger, Why,
+    Asked, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger, Why,
     offer_of_charge, plan,
 };
 use umavez_domain::keys;
 use umavez_domain::senders::bots::BotRow;
 
-use super::contact::{Committed, pause};
+use super::Downsells;
 use super::triggers::Triggered;
-use super::{Downsells, ROUNDS, tell};
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
@@ -39,8 +40,7 @@ impl Downsells {
         event: &ChargeCreated,
         correlation_id: &str,
     ) -> Result<Charged, StoreError> {
-        let id = ContactId::of(&event.bot, event.telegram_id);
-        // The charge counts also while the bot is put to rest; its offers would only be skipped.
+        // The charge counts also while the bot is inactive; its offers would only be skipped.
         let downsells = match bot.active {
             true => self.downsells(invocation, &event.bot).await?,
             false => Vec::new(),
@@ -55,27 +55,31 @@ impl Downsells {
             meta: None,
             keep_days: self.keep_days,
         };
-        for tries in 0..ROUNDS {
-            let known = self.transaction(invocation, &event.transaction_id).await?;
-            if known.as_ref().is_some_and(TransactionRow::is_unplaced_payment) {
-                // The payment came first, without a contact: it is this contact's.
-                match self.pay(invocation, &event.charge(), known.as_ref()).await? {
-                    Some(Withdrawn { charge, .. }) => {
-                        return Ok(Charged::Made { charge, triggered: Triggered::default() });
-                    }
-                    None => {
-                        pause(invocation, tries).await?;
-                        continue;
-                    }
-                }
-            }
-            let contact = self.contact(invocation, &id, &asked.events(&downsells)).await?;
-            let before = contact.charges.clone();
-            let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
-            let now_open = before.as_ref().unwrap_or(&none);
-            let told = charges::created(now_open, known.as_ref(), &event.charge(), event.open(), invocation.now);
-            let (base, after) = match told {
-                Told::Another => return Ok(Charged::Another),
+        self.store.retry(invocation, || self.charged_once(invocation, event, &downsells, &asked)).await
+    }
+
+    async fn charged_once(
+        &self,
+        invocation: &Invocation,
+        event: &ChargeCreated,
+        downsells: &[DownsellRow],
+        asked: &Asked<'_>,
+    ) -> Result<ControlFlow<Charged>, StoreError> {
+        let id = ContactId::of(&event.bot, event.telegram_id);
+        let made = |charge: ChargeStatus, triggered: Triggered| Break(Charged::Made { charge, triggered });
+        let known = self.transaction(invocation, &event.transaction_id).await?;
+        if known.as_ref().is_some_and(TransactionRow::is_unplaced_payment) {
+            // The payment came first, without a contact: it is this contact's.
+            let paid = self.pay(invocation, &event.charge(), known.as_ref()).await?;
+            return Ok(paid.map_or(Continue(()), |paid| made(paid.charge, Triggered::default())));
+        }
+        let contact = self.contact(invocation, &id, &asked.events(downsells)).await?;
+        let before = contact.charges.clone();
+        let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
+        let now_open = before.as_ref().unwrap_or(&none);
+        let (base, after) =
+            match charges::created(now_open, known.as_ref(), &event.charge(), event.open(), invocation.now) {
+                Told::Another => return Ok(Break(Charged::Another)),
                 Told::Known(ChargeStatus::Unpaid) => {
                     let as_read = Self::charges_as_read(before.as_ref());
                     let still_unpaid = Self::transaction_as_read(known.as_ref());
@@ -86,16 +90,14 @@ impl Downsells {
                     (checks, None)
                 }
                 Told::Over(transaction) => {
-                    match self.store.write(invocation, self.transaction_write(known.as_ref(), &transaction)?).await? {
-                        Written::New | Written::Mine => {
-                            let charge = transaction.status;
-                            return Ok(Charged::Made { charge, triggered: Triggered::default() });
-                        }
-                        Written::Refused(_) => continue,
-                    }
+                    let write = self.transaction_write(known.as_ref(), &transaction)?;
+                    return Ok(match self.store.write(invocation, write).await? {
+                        Written::New | Written::Mine => made(transaction.status, Triggered::default()),
+                        Written::Refused(_) => Continue(()),
+                    });
                 }
                 // Nothing follows from a charge that is over.
-                Told::Known(charge) => return Ok(Charged::Made { charge, triggered: Triggered::default() }),
+                Told::Known(charge) => return Ok(made(charge, Triggered::default())),
                 Told::New { charges, transaction } => {
                     let writes = vec![
                         self.charges_write(before.as_ref(), &charges)?,
@@ -104,22 +106,17 @@ impl Downsells {
                     (writes, Some(*charges))
                 }
             };
-            let is_new = after.is_some();
-            let plan = plan(&asked, &downsells, &Self::with_charges(&contact, after), invocation.now);
-            let charge = ChargeStatus::Unpaid;
-            let nothing_to_write = plan.steps.is_empty() && !is_new;
-            if nothing_to_write || self.make(invocation, &id, base, &plan).await? {
-                return Ok(Charged::Made { charge, triggered: Triggered::of(plan) });
-            }
-            pause(invocation, tries).await?;
-        }
-        Err(StoreError::Conflict)
+        let is_new = after.is_some();
+        let plan = plan(asked, downsells, &Self::with_charges(&contact, after), invocation.now);
+        let nothing_to_write = plan.steps.is_empty() && !is_new;
+        let committed = nothing_to_write || self.make(invocation, &id, base, &plan).await?;
+        Ok(if committed { made(ChargeStatus::Unpaid, Triggered::of(plan)) } else { Continue(()) })
     }
 
     /// A charge was paid. A payment of which neither the stored transaction nor the request names the contact is kept until
     /// one of them does.
     pub async fn paid(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
-        for tries in 0..ROUNDS {
+        let step = || async {
             let known = self.transaction(invocation, &event.transaction_id).await?;
             let of = match known.as_ref().and_then(TransactionRow::owner) {
                 Some(owner) => Some(event.charge_of(owner)),
@@ -129,15 +126,10 @@ impl Downsells {
                 Some(of) => self.pay(invocation, of, known.as_ref()).await?,
                 None => self.keep(invocation, event, known.as_ref(), ChargeStatus::Paid).await?,
             };
-            match (withdrawn, of) {
-                (Some(withdrawn), Some(of)) => {
-                    return Ok(Withdrawn { differs: event.differs(of.bot, of.telegram_id), ..withdrawn });
-                }
-                (Some(withdrawn), None) => return Ok(withdrawn),
-                (None, _) => pause(invocation, tries).await?,
-            }
-        }
-        Err(StoreError::Conflict)
+            let differs = of.map(|of| event.differs(of.bot, of.telegram_id)).unwrap_or_default();
+            Ok(withdrawn.map_or(Continue(()), |withdrawn| Break(Withdrawn { differs, ..withdrawn })))
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// The charge as the request has it, if it names a person and a bot that there is.
@@ -180,7 +172,7 @@ impl Downsells {
             Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
             Told::Known(_) | Told::Over(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
             Told::New { charges, transaction } => {
-                if !self.told(invocation, before.as_ref(), &charges, known, &transaction).await? {
+                if !self.commit_charge(invocation, before.as_ref(), &charges, known, &transaction).await? {
                     return Ok(None);
                 }
                 charges.pay_epoch
@@ -193,16 +185,17 @@ impl Downsells {
         let concerns =
             |offer: &&OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
         for offer in contact.offers.values().filter(concerns) {
-            let stands = self.cancel_offer(invocation, offer.clone(), Why::Paid).await?;
+            let stands = self.cancel_offer(invocation, offer, Why::Paid).await?;
             stands.iter().for_each(|offer| withdrawn.count(offer, Why::Paid));
         }
-        withdrawn.already_sent += epoch.checked_sub(1).map_or(0, |before| contact.sent_before_those_in_slots(before));
+        withdrawn.already_sent +=
+            epoch.checked_sub(1).map_or(0, |before| contact.sent_count_beyond_current_slots(before));
         Ok(Some(withdrawn))
     }
 
     /// A charge can no longer be paid: its offers end, or go to the newest charge that can.
     pub async fn expired(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
-        for tries in 0..ROUNDS {
+        let step = || async {
             let known = self.transaction(invocation, &event.transaction_id).await?;
             let owned = known.as_ref().and_then(|row| Some((row, row.owner()?)));
             let withdrawn = match owned {
@@ -212,12 +205,9 @@ impl Downsells {
                 }
                 None => self.keep(invocation, event, known.as_ref(), ChargeStatus::Expired).await?,
             };
-            match withdrawn {
-                Some(withdrawn) => return Ok(withdrawn),
-                None => pause(invocation, tries).await?,
-            }
-        }
-        Err(StoreError::Conflict)
+            Ok(withdrawn.map_or(Continue(()), Break))
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// `None`: the transaction or the charges have changed since they were read.
@@ -234,7 +224,7 @@ impl Downsells {
             Told::Known(charge) => charge,
             Told::Another | Told::Over(_) => return Err(StoreError::Corrupt("a transaction of two contacts")),
             Told::New { charges, transaction } => {
-                if !self.told(invocation, before.as_ref(), &charges, Some(known), &transaction).await? {
+                if !self.commit_charge(invocation, before.as_ref(), &charges, Some(known), &transaction).await? {
                     return Ok(None);
                 }
                 ChargeStatus::Expired
@@ -298,7 +288,7 @@ impl Downsells {
     }
 
     /// Writes charges and transaction atomically. Returns `false` if either changed since it was read.
-    async fn told(
+    async fn commit_charge(
         &self,
         invocation: &Invocation,
         before: Option<&ChargesRow>,
@@ -320,30 +310,6 @@ impl Downsells {
             Some(row) => Condition::is_number("version", row.version),
             None => Condition::Absent,
         }
-    }
-
-    /// Cancels an offer that was read as `offer`, if it has not left. As it stands then; nothing if it is gone.
-    async fn cancel_offer(
-        &self,
-        invocation: &Invocation,
-        offer: OfferRow,
-        why: Why,
-    ) -> Result<Option<OfferRow>, StoreError> {
-        let mut offer = offer;
-        for _ in 0..ROUNDS {
-            let Cancel::Now(after) = offer.cancel(why, invocation.current(), self.keep_days) else {
-                return Ok(Some(offer));
-            };
-            match self.commit(invocation, &offer, &after, Vec::new()).await? {
-                Committed::Done => {
-                    tell::ended(invocation, &after);
-                    return Ok(Some(*after));
-                }
-                Committed::Lost(Some(met)) => offer = *met,
-                Committed::Lost(None) => return Ok(None),
-            }
-        }
-        Err(StoreError::Conflict)
     }
 
     /// Sees to what follows from the charges of a contact: offers that are outdated end or are passed on. Returns whether

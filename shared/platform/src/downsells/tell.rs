@@ -1,7 +1,8 @@
 //! What is told of offers, in the log and as metrics: by the names that people look for. Ids and codes, never who it is for.
 
 use umavez_domain::codes::Event;
-use umavez_domain::downsells::{Delivery, OfferRow, Status, Trigger, Why};
+use umavez_domain::delivery::State;
+use umavez_domain::downsells::{OfferRow, Status, Trigger, Why};
 
 use super::Triggered;
 use crate::invocation::Invocation;
@@ -43,7 +44,7 @@ pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
 
 /// How an offer stands after a change that is worth telling.
 pub fn changed(invocation: &Invocation, offer: &OfferRow) {
-    let (event, metric) = match (offer.status, offer.cancel_reason, offer.delivery) {
+    let (event, metric) = match (offer.status, offer.cancel_reason, offer.delivery.state) {
         (Status::Sent, ..) => (Event::DownsellSendOk, "downsells_sent"),
         (Status::Failed, ..) => (Event::DownsellSendErr, "downsells_failed"),
         (Status::Skipped, Some(Why::NoUnpaidPix), _) => (Event::DownsellSkip, "downsells_skipped_gate"),
@@ -52,7 +53,7 @@ pub fn changed(invocation: &Invocation, offer: &OfferRow) {
         (Status::Canceled, Some(Why::Expired), _) => (Event::DownsellCancelExpired, "downsells_canceled_expired"),
         (Status::Canceled, ..) => (Event::DownsellCancelOther, "downsells_canceled_other"),
         (Status::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
-        (Status::Pending, _, Some(Delivery::Unknown)) => (Event::DownsellSendUnknown, "downsells_unknown"),
+        (Status::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
         // There will be another attempt.
         (Status::Pending, ..) => return line(invocation, offer, Event::DownsellSendErr),
     };
@@ -71,8 +72,8 @@ pub fn line(invocation: &Invocation, offer: &OfferRow, event: Event) {
         downsell_id = offer.downsell_id,
         trigger = offer.trigger.as_str(),
         reason = offer.cancel_reason.map(Why::as_str),
-        code = offer.code,
-        attempts = offer.attempts,
+        code = offer.delivery.reason,
+        attempts = offer.delivery.attempt,
         late_ms = offer.late_ms,
         correlation_id = offer.correlation_id,
         request_id = invocation.request_id,

@@ -1,11 +1,12 @@
 //! A /start or a charge: decided for all downsells of the bot, and written at once.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::{Asked, Contact, ContactId, OfferRow, Plan, Step, plan};
 use umavez_domain::keys;
 
-use super::contact::pause;
-use super::{Downsells, ROUNDS};
+use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write};
 
@@ -37,21 +38,19 @@ impl Downsells {
     pub async fn started(&self, invocation: &Invocation, asked: &Asked<'_>) -> Result<Triggered, StoreError> {
         let id = ContactId::of(asked.bot, asked.telegram_id);
         let downsells = self.downsells(invocation, asked.bot).await?;
-        for tries in 0..ROUNDS {
+        let step = || async {
             let contact = self.contact(invocation, &id, &asked.events(&downsells)).await?;
             let plan = plan(asked, &downsells, &contact, invocation.now);
             if plan.steps.is_empty() {
-                return Ok(Triggered::of(plan));
+                return Ok(Break(Triggered::of(plan)));
             }
             // Nobody has paid since: an offer knows how many payments there were when it was made.
             let unpaid_since = Self::charges_as_read(contact.charges.as_ref());
             let base = vec![Write::check(&self.table, keys::charges(&id), unpaid_since)];
-            if self.make(invocation, &id, base, &plan).await? {
-                return Ok(Triggered::of(plan));
-            }
-            pause(invocation, tries).await?;
-        }
-        Err(StoreError::Conflict)
+            let made = self.make(invocation, &id, base, &plan).await?;
+            Ok(if made { Break(Triggered::of(plan)) } else { Continue(()) })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// Makes a plan together with what it rests on. Whether nothing had changed.

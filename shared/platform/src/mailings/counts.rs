@@ -1,13 +1,12 @@
 //! How many entries of a shard are in which state: counted under its lease, and moved with an entry that changes afterwards.
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryCounts, EntryState, MailingId, ShardState};
+use umavez_domain::mailings::{EntryCounts, EntryState, MailingEntryId, MailingId, ShardState};
 use umavez_domain::time::Timestamp;
 
-use super::entries::{Entry, of_attempt};
-use super::{Mailings, ROUNDS};
+use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::{Condition, SliceOf, StoreError, Transacted, Write, read_row};
+use crate::store::{Condition, SliceOf, StoreError, Write, read_row};
 
 /// Rows that are counted by one request.
 const COUNTED_AT_ONCE: usize = 1_000;
@@ -21,41 +20,25 @@ pub struct Tally {
 }
 
 impl Mailings {
-    /// Changes a settled entry after the fact, with the counts of its shard: one transaction, because a shard that is finished
-    /// is not counted again, and one that is being counted must be counted anew. Whether the entry was as it was read.
-    pub(super) async fn correct(
+    /// The write that moves an entry's place in the counts of its shard, in one transaction with the entry. A finished shard
+    /// is not counted again, and one that is being counted must be counted anew. It is refused if the shard was finished or
+    /// reopened meanwhile.
+    pub(super) async fn recounted(
         &self,
         invocation: &Invocation,
-        entry: &Entry,
+        id: &MailingEntryId,
+        from: EntryState,
         to: EntryState,
-        write: Write,
-    ) -> Result<bool, StoreError> {
-        let from = entry.row.state;
-        for _ in 0..ROUNDS {
-            let id = &entry.id;
-            let Some(shard) = self.shard(invocation, &id.mailing, id.shard).await? else {
-                return Err(StoreError::Corrupt("an entry without its shard"));
-            };
-            let mut touch = Write::update(&self.table, keys::mailing_shard(&id.mailing, id.shard)).increment("touched");
-            if shard.state == ShardState::Finished {
-                touch = touch.add(column(from), -1).add(column(to), 1);
-            }
-            let finished = shard.state == ShardState::Finished;
-            let same = match finished {
-                true => Condition::is("state", ShardState::Finished.as_str()),
-                false => Condition::is_not("state", ShardState::Finished.as_str()),
-            };
-            let writes = vec![write.clone().when(of_attempt(from, entry.row.attempt)), touch.when(same)];
-            match self.store.transact(invocation, writes).await? {
-                Transacted::Done => return Ok(true),
-                Transacted::Refused(refusals) => {
-                    if refusals.first().is_some_and(Option::is_some) {
-                        return Ok(false);
-                    }
-                }
-            }
-        }
-        Err(StoreError::Conflict)
+    ) -> Result<Write, StoreError> {
+        let Some(shard) = self.shard(invocation, &id.mailing, id.shard).await? else {
+            return Err(StoreError::Corrupt("an entry without its shard"));
+        };
+        let touch = Write::update(&self.table, keys::mailing_shard(&id.mailing, id.shard)).increment("touched");
+        let finished = ShardState::Finished.as_str();
+        Ok(match shard.state == ShardState::Finished {
+            true => touch.add(column(from), -1).add(column(to), 1).when(Condition::is("state", finished)),
+            false => touch.when(Condition::is_not("state", finished)),
+        })
     }
 
     /// Counts the entries of a shard, invalid rows included.
@@ -73,13 +56,14 @@ impl Mailings {
             };
             let slice = self.store.slice(invocation, &of).await?;
             for item in slice.rows {
-                let Counted { state, not_before, settle_by } = read_row(item)?;
+                let Counted { state, not_before, deadline } = read_row(item)?;
                 // A line that came twice is no entry.
                 let Some(state) = state else { continue };
+                let state = EntryState::of_stored(&state).ok_or(StoreError::Corrupt("the state of an entry"))?;
                 tally.counts.add(state);
                 let waits_for = match state {
                     EntryState::Pending => not_before,
-                    EntryState::Sending => settle_by,
+                    EntryState::Sending => deadline.map(Timestamp::from_millis),
                     _ => continue,
                 };
                 let at = waits_for.unwrap_or(invocation.current());
@@ -95,9 +79,9 @@ impl Mailings {
 
 #[derive(serde::Deserialize)]
 struct Counted {
-    state: Option<EntryState>,
+    state: Option<String>,
     not_before: Option<Timestamp>,
-    settle_by: Option<Timestamp>,
+    deadline: Option<i64>,
 }
 
 /// The attribute of a shard that counts entries of a state.

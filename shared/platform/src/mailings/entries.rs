@@ -1,15 +1,16 @@
-//! One recipient: claimed, called, settled. The entry's own row is the arbiter: `SENDING(n)` is written once, and what came of
-//! attempt n is accepted from `SENDING(n)` or `UNKNOWN(n)`, whoever says it first.
+//! One recipient: every change of its delivery. The rules are in `umavez_domain::mailings`; here they are committed, with the
+//! counts of a shard that an entry changes after the fact.
 
-use umavez_domain::delivery::{Again, Verdict, code};
+use umavez_domain::change::Next;
+use umavez_domain::channels::email::ses_events::SesEvent;
+use umavez_domain::delivery::{Claim, Settled, State, Verdict};
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryRow, EntryState, MailingEntryId, MailingId, ShardRow};
-use umavez_domain::time::Timestamp;
 
 use super::Mailings;
+use crate::delivery::{Claimed, Tables};
 use crate::invocation::Invocation;
-use crate::lease::Held;
-use crate::store::{Condition, Item, SliceOf, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Beside, Committed, Condition, Item, Next as Commit, SliceOf, Start, StoreError, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -25,48 +26,17 @@ pub struct EntryPage {
     pub next: Option<String>,
 }
 
-/// What came of beginning an attempt.
+/// The effect of a provider's event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    Yes,
-    /// It was begun, and it took so long to know that, that it is not to be called.
-    Late,
-    /// The entry is not as it was read: somebody else did something with it.
-    Lost,
-}
-
-/// An attempt to be begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    pub number: u32,
-    pub settle_by: Timestamp,
-    /// The last order to send failed entries again that was given by now: it is not about what comes of this one.
-    pub order: u32,
-}
-
-#[derive(serde::Deserialize)]
-struct Claimed {
-    state: EntryState,
-    #[serde(default)]
-    attempt: u32,
-    epoch: Option<u64>,
-}
-
-/// What came of an outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntrySettled {
-    /// The entry is this, by this write.
-    Now(EntryState),
-    /// Somebody had said so already, or knows better.
-    Known(EntryState),
-    Gone,
+pub enum EntryApplied {
+    /// The entry is known to have been sent, or not, by this event.
+    Reconciled(EntryState),
+    Marked,
+    Known,
+    NoEntry,
 }
 
 impl Mailings {
-    pub async fn entry(&self, invocation: &Invocation, id: &MailingEntryId) -> Result<Option<EntryRow>, StoreError> {
-        self.store.get(invocation, &self.table, &keys::mailing_entry(id)).await
-    }
-
     /// The entries of a shard that may have something to be done, from a place on. `looked_at` rows are read at most.
     pub async fn entries(
         &self,
@@ -75,13 +45,12 @@ impl Mailings {
         after: Option<String>,
         looked_at: usize,
     ) -> Result<EntryPage, StoreError> {
-        let state = |state: EntryState| Condition::is("state", state.as_str());
-        let mut open = vec![state(EntryState::Pending), state(EntryState::Sending)];
+        let mut open = vec![is_state(EntryState::Pending), is_state(EntryState::Sending)];
         if shard.retried > 0 {
-            open.push(state(EntryState::Failed));
+            open.push(is_state(EntryState::Failed));
         }
         if shard.retried_unknown > 0 {
-            open.push(state(EntryState::Unknown));
+            open.push(is_state(EntryState::Unknown));
         }
         let of = SliceOf {
             table: &self.table,
@@ -96,195 +65,138 @@ impl Mailings {
         Ok(EntryPage { entries: entries.collect::<Result<_, _>>()?, next: slice.next })
     }
 
-    /// Begins attempt n: from here on it may be called once, and is never begun again.
+    pub async fn entry(&self, invocation: &Invocation, id: &MailingEntryId) -> Result<Option<EntryRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::mailing_entry(id)).await
+    }
+
+    /// Begins an attempt: from here on it may be called once, and is never begun again.
     pub async fn claim(
         &self,
         invocation: &Invocation,
-        held: &Held,
         entry: &Entry,
-        Attempt { number: attempt, settle_by, order }: Attempt,
-    ) -> Result<Claim, StoreError> {
-        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
-            .set("state", EntryState::Sending.as_str())
-            .set_number("attempt", attempt)
-            .set_value("last_attempt", attribute(&invocation.current())?)
-            .set_value("settle_by", attribute(&settle_by)?)
-            .set_number("epoch", held.epoch)
-            .set_number("retried", order)
-            .remove("not_before")
-            .when(as_read(&entry.row));
-        match self.store.write(invocation, write).await {
-            Ok(Written::New | Written::Mine) => Ok(Claim::Yes),
-            Ok(Written::Refused(_)) => Ok(Claim::Lost),
-            // It may have been made, and nothing was called: that is known to nobody else.
-            Err(error) if error.is_passing() => {
-                let met = self.store.get::<Claimed>(invocation, &self.table, &keys::mailing_entry(&entry.id)).await?;
-                let mine = met.is_some_and(|met| {
-                    met.state == EntryState::Sending && met.attempt == attempt && met.epoch == Some(held.epoch)
-                });
-                if mine { Ok(Claim::Late) } else { Err(error) }
-            }
-            Err(error) => Err(error),
-        }
+        claim: &Claim,
+        order: u32,
+    ) -> Result<Claimed<EntryRow>, StoreError> {
+        let Some(after) = entry.row.claimed(claim, order, invocation.current()) else { return Ok(Claimed::Lost(None)) };
+        let tables = Tables { own: &self.table, outbound: &self.table };
+        self.store.claim(invocation, tables, &entry.row, after, &[]).await
     }
 
-    /// Ends a pending entry that is not to be sent. Whether it was still pending.
+    /// Ends a pending entry that is not to be sent. Returns the state that it went to, if it was still pending.
     pub async fn end_unsent(
         &self,
         invocation: &Invocation,
         entry: &Entry,
-        state: EntryState,
+        state: State,
         reason: &str,
-    ) -> Result<bool, StoreError> {
-        // An earlier attempt may have been sent all the same.
-        let state = if entry.row.doubt.is_some() { EntryState::Unknown } else { state };
-        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
-            .set("state", state.as_str())
-            .set("reason", reason)
-            .remove("not_before")
-            .when(as_read(&entry.row));
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    ) -> Result<Option<EntryState>, StoreError> {
+        self.commit(invocation, entry, entry.row.ended(state, reason)).await
     }
 
-    /// The sender of an attempt was not heard of again. `order` is the last that was given: it is not about this. Whether it
-    /// was so.
-    pub async fn lost(&self, invocation: &Invocation, entry: &Entry, order: u32) -> Result<bool, StoreError> {
-        let write = Write::update(&self.table, keys::mailing_entry(&entry.id))
-            .set("state", EntryState::Unknown.as_str())
-            .set("reason", code::SENDER_LOST)
-            .set_number("retried", order)
-            .remove("settle_by")
-            .when(as_read(&entry.row));
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    /// Marks an attempt `UNKNOWN` whose sender was not heard of in time. `order` is the latest order to send failed entries
+    /// again: it does not apply to this attempt. Returns the new state, if the attempt was still under way.
+    pub async fn lost(
+        &self,
+        invocation: &Invocation,
+        entry: &Entry,
+        order: u32,
+    ) -> Result<Option<EntryState>, StoreError> {
+        self.commit(invocation, entry, entry.row.lost(order, invocation.current())).await
     }
 
-    /// Makes a failed or unknown entry pending again, by order. Whether it was still so.
+    /// Makes a failed or unknown entry pending again, by order. `None` if it has changed since it was read.
     pub async fn send_again(
         &self,
         invocation: &Invocation,
         entry: &Entry,
         order: u32,
     ) -> Result<Option<Entry>, StoreError> {
-        let mut row = EntryRow {
-            state: EntryState::Pending,
-            tries_from: entry.row.attempt,
-            retried: order,
-            not_before: None,
-            reason: None,
-            // What was rejected was an earlier attempt.
-            rejected_at: None,
-            ..entry.row.clone()
-        };
-        if entry.row.state == EntryState::Unknown {
-            row.doubt = row.doubt.or(Some(entry.row.attempt));
-        }
-        let write = Write::changes(&self.table, keys::mailing_entry(&entry.id), &entry.row, &row)?;
-        match self.store.write(invocation, write.when(as_read(&entry.row))).await? {
-            Written::New | Written::Mine => Ok(Some(Entry { id: entry.id.clone(), row })),
-            Written::Refused(_) => Ok(None),
-        }
+        let Some(after) = entry.row.sent_again(order) else { return Ok(None) };
+        let committed = self.store.commit(invocation, &self.table, &entry.row, &after, Vec::new()).await?;
+        Ok(committed.then(|| Entry { id: entry.id.clone(), row: after }))
     }
 
-    /// Writes what came of attempt n.
-    pub async fn settle(
+    async fn commit(
         &self,
         invocation: &Invocation,
         entry: &Entry,
-        attempt: u32,
-        verdict: &Verdict,
-    ) -> Result<EntrySettled, StoreError> {
-        let state = after(&entry.row, verdict);
-        let write = self.outcome(entry, attempt, verdict, state, invocation.current())?;
-        let under_way = of_attempt(EntryState::Sending, attempt);
-        match self.store.write(invocation, write.when(under_way)).await? {
-            Written::New | Written::Mine => Ok(EntrySettled::Now(state)),
-            Written::Refused(None) => Ok(EntrySettled::Gone),
-            Written::Refused(Some(item)) => {
-                let met: EntryRow = read_row(item)?;
-                // It was taken for lost, and is to be sent again by order: it need not be.
-                if matches!(verdict, Verdict::Sent { .. }) && met.state == EntryState::Pending && met.attempt == attempt
-                {
-                    let entry = Entry { id: entry.id.clone(), row: met };
-                    let write =
-                        self.outcome(&entry, attempt, verdict, state, invocation.current())?.remove("not_before");
-                    let waiting = of_attempt(EntryState::Pending, attempt);
-                    let made = self.store.write(invocation, write.when(waiting)).await?;
-                    let lost = matches!(made, Written::Refused(_));
-                    return Ok(if lost { EntrySettled::Known(entry.row.state) } else { EntrySettled::Now(state) });
-                }
-                // It was given up as lost, and is known after all. Its shard may be finished: it is not sent again by itself,
-                // and one that may have been sent before stays unknown.
-                let state = match state {
-                    EntryState::Pending if met.doubt.is_none() => EntryState::Failed,
-                    EntryState::Pending => EntryState::Unknown,
-                    state => state,
-                };
-                if met.state != EntryState::Unknown || met.attempt != attempt || state == EntryState::Unknown {
-                    return Ok(EntrySettled::Known(met.state));
-                }
-                let entry = Entry { id: entry.id.clone(), row: met };
-                let write = self.outcome(&entry, attempt, verdict, state, invocation.current())?;
-                let moved = self.correct(invocation, &entry, state, write).await?;
-                Ok(if moved { EntrySettled::Now(state) } else { EntrySettled::Known(entry.row.state) })
-            }
-        }
+        after: Option<EntryRow>,
+    ) -> Result<Option<EntryState>, StoreError> {
+        let Some(after) = after else { return Ok(None) };
+        let committed = self.store.commit(invocation, &self.table, &entry.row, &after, Vec::new()).await?;
+        Ok(committed.then(|| after.state()))
     }
 
-    fn outcome(
+    /// Writes the outcome of attempt n. Returns the entry's state then; `None` if it is gone.
+    pub async fn settle(
         &self,
-        entry: &Entry,
+        invocation: &Invocation,
+        id: &MailingEntryId,
+        row: &EntryRow,
         attempt: u32,
         verdict: &Verdict,
-        state: EntryState,
-        now: Timestamp,
-    ) -> Result<Write, StoreError> {
-        let write =
-            Write::update(&self.table, keys::mailing_entry(&entry.id)).set("state", state.as_str()).remove("settle_by");
-        Ok(match verdict {
-            Verdict::Sent { provider_id } => write
-                .set("external_id", provider_id)
-                .set_value("sent_at", attribute(&now)?)
-                .remove("reason")
-                .remove("doubt"),
-            Verdict::Again { why, code, not_before } => {
-                let write = write.set_value("not_before", attribute(not_before)?).set("reason", *code);
-                // A limit does not use up an attempt.
-                match why {
-                    Again::Throttled => write.set_number("tries_from", entry.row.tries_from + 1),
-                    Again::Retry | Again::Policy => write,
-                }
-            }
-            Verdict::Failed { code, .. } | Verdict::Expired { code } | Verdict::Unknown { code } => {
-                write.set("reason", *code).set_number("attempt", attempt)
-            }
-        })
+    ) -> Result<Option<EntryState>, StoreError> {
+        let rule = |row: &EntryRow| match row.settled(attempt, verdict, invocation.current()) {
+            Settled::Now(after) => Next::Commit(after, ()),
+            Settled::Already | Settled::TooLate => Next::Stop(()),
+        };
+        let committed = self.change_entry(invocation, id, row, rule).await?;
+        Ok(committed.row().map(|(row, ())| row.state()))
     }
-}
 
-/// What an attempt leaves an entry in. One that may have been sent before cannot be said not to have been.
-fn after(row: &EntryRow, verdict: &Verdict) -> EntryState {
-    match EntryState::after(verdict) {
-        EntryState::Failed if row.doubt.is_some() => EntryState::Unknown,
-        state => state,
+    /// Applies a provider's event to its entry.
+    pub async fn apply(
+        &self,
+        invocation: &Invocation,
+        id: &MailingEntryId,
+        attempt: u32,
+        event: &SesEvent,
+    ) -> Result<EntryApplied, StoreError> {
+        let rule = |row: &EntryRow| match row.of_event(event, attempt) {
+            Some((after, true)) => {
+                let state = after.state();
+                Next::Commit(after, EntryApplied::Reconciled(state))
+            }
+            Some((after, false)) => Next::Commit(after, EntryApplied::Marked),
+            None => Next::Stop(EntryApplied::Known),
+        };
+        let start = Start::Key(keys::mailing_entry(id));
+        Ok(self.change_entry(invocation, id, start, rule).await?.out().unwrap_or(EntryApplied::NoEntry))
+    }
+
+    /// Changes an entry by a rule. One that had ended changes its shard's counts in the same transaction.
+    async fn change_entry<T>(
+        &self,
+        invocation: &Invocation,
+        id: &MailingEntryId,
+        start: impl Into<Start<EntryRow>>,
+        rule: impl Fn(&EntryRow) -> Next<EntryRow, T>,
+    ) -> Result<Committed<EntryRow, T>, StoreError> {
+        let rule = &rule;
+        let asked = |before: EntryRow| async move {
+            let (row, out) = match rule(&before) {
+                Next::Stop(out) => return Ok(Commit::Stop(out)),
+                Next::Commit(row, out) => (row, out),
+            };
+            let (from, to) = (before.state(), row.state());
+            let with = match from.is_settled() && from != to {
+                true => vec![Beside::required(self.recounted(invocation, id, from, to).await?)],
+                false => Vec::new(),
+            };
+            Ok(Commit::Commit { row, with, out })
+        };
+        self.store.change_with(invocation, &self.table, start, asked).await
     }
 }
 
 pub(super) fn entry_of(mailing: &MailingId, shard: u32, item: Item) -> Result<Entry, StoreError> {
-    let hash = item.get("sk").and_then(|sk| sk.as_s().ok()).and_then(|sk| sk.strip_prefix(keys::MAILING_ENTRY_PREFIX));
+    let row: EntryRow = read_row(item)?;
+    let hash = row.sk.strip_prefix(keys::MAILING_ENTRY_PREFIX);
     let email_hash = hash.ok_or(StoreError::Corrupt("the key of an entry"))?.to_owned();
-    Ok(Entry { id: MailingEntryId { mailing: mailing.clone(), shard, email_hash }, row: read_row(item)? })
+    Ok(Entry { id: MailingEntryId { mailing: mailing.clone(), shard, email_hash }, row })
 }
 
-/// The entry is in this state, with this attempt as its last.
-pub(super) fn of_attempt(state: EntryState, attempt: u32) -> Condition {
-    let same = match attempt {
-        // No attempt was ever begun.
-        0 => Condition::any([Condition::has_not("attempt"), Condition::is_number("attempt", 0)]),
-        attempt => Condition::is_number("attempt", attempt),
-    };
-    Condition::all([Condition::is("state", state.as_str()), same])
-}
-
-fn as_read(row: &EntryRow) -> Condition {
-    of_attempt(row.state, row.attempt)
+/// A recipient, or an invalid line, is in this state.
+pub(super) fn is_state(state: EntryState) -> Condition {
+    Condition::is("state", state.stored())
 }

@@ -195,7 +195,7 @@ fn new_entry(
     let mut item = Item::from([
         ("email".to_owned(), S(email)),
         ("line".to_owned(), N(line.to_string())),
-        ("state".to_owned(), text(EntryState::Pending.as_str())),
+        ("state".to_owned(), text(EntryState::Pending.stored())),
     ]);
     // An empty value says what an absent one says.
     let variables: HashMap<_, _> =

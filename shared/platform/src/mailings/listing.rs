@@ -3,7 +3,7 @@
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryRow, EntryState, EntryView, LineRow, MailingId, MailingRow};
 
-use super::entries::entry_of;
+use super::entries::{entry_of, is_state};
 use super::{ListedRow, Mailings};
 use crate::invocation::Invocation;
 use crate::store::{Condition, PageOf, SliceOf, StoreError, read_row};
@@ -66,7 +66,7 @@ impl Mailings {
         let (mut shard, mut place) = after;
         while shard < mailing.shards {
             // Lines that came twice have no state: they are no entries.
-            let only = state.map_or(Condition::has("state"), |state| Condition::is("state", state.as_str()));
+            let only = state.map_or(Condition::has("state"), is_state);
             let left = limit - entries.len();
             // As many as are wanted, where all are; else as many as may have to be looked at for them.
             let step = if state.is_none() { left } else { left.max(500) };

@@ -14,33 +14,60 @@ use super::write::{Change, Write, Written, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
 
-/// A write beside another one. If its condition does not hold it is left out, or written anew by its rule.
+/// A write that is made in one transaction with another one, and what happens if its own condition does not hold.
 pub struct Beside {
     write: Write,
-    rule: Option<Rule>,
+    otherwise: Otherwise,
+}
+
+enum Otherwise {
+    /// It is left out: its row already has the intended state.
+    LeaveOut,
+    /// Nothing is written, and the decision is made again.
+    Lose,
+    /// The rule decides on the row that refused it.
+    Ask(Rule),
 }
 
 /// Decides on the row that refused a write. `None`: there is nothing left to write.
 type Rule = Box<dyn Fn(Option<Item>) -> Result<Option<Write>, StoreError> + Send + Sync>;
 
 impl Beside {
+    /// A write that must be made, or nothing is.
+    pub fn required(write: Write) -> Self {
+        Self { write, otherwise: Otherwise::Lose }
+    }
+
     pub fn by_rule(
         write: Write,
         rule: impl Fn(Option<Item>) -> Result<Option<Write>, StoreError> + Send + Sync + 'static,
     ) -> Self {
-        Self { write, rule: Some(Box::new(rule)) }
+        Self { write, otherwise: Otherwise::Ask(Box::new(rule)) }
+    }
+
+    fn is_required(&self) -> bool {
+        matches!(self.otherwise, Otherwise::Lose)
     }
 
     fn refused(self, item: Option<Item>) -> Result<Option<Self>, StoreError> {
-        let Some(rule) = self.rule else { return Ok(None) };
-        Ok(rule(item)?.map(|write| Self { write, rule: Some(rule) }))
+        let Otherwise::Ask(rule) = self.otherwise else { return Ok(None) };
+        Ok(rule(item)?.map(|write| Self { write, otherwise: Otherwise::Ask(rule) }))
     }
 }
 
 impl From<Write> for Beside {
     fn from(write: Write) -> Self {
-        Self { write, rule: None }
+        Self { write, otherwise: Otherwise::LeaveOut }
     }
+}
+
+/// The outcome of a write with others beside it.
+pub(super) enum Made {
+    Done,
+    /// The write's own condition did not hold. The row as it stood.
+    Refused(Option<Item>),
+    /// Only a required write beside it was refused.
+    OtherRefused,
 }
 
 impl std::fmt::Debug for Beside {
@@ -88,31 +115,31 @@ impl Store {
         }
     }
 
-    /// Makes a write, and with it those beside it whose conditions hold. A write beside it that is refused is made
-    /// again by its rule. Without a rule it is skipped: its row already has the intended state. The write's own condition
-    /// decides whether anything is written.
-    pub async fn write_with(
+    /// Makes a write, and with it those beside it, each as its [`Beside`] says. The write's own condition decides whether
+    /// anything is written.
+    pub(super) async fn write_all(
         &self,
         invocation: &Invocation,
         write: Write,
         mut beside: Vec<Beside>,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<Made, StoreError> {
         let mut conflicts = Conflicts::default();
         while !beside.is_empty() {
             let mut writes = vec![write.clone()];
             writes.extend(beside.iter().map(|beside| beside.write.clone()));
             let Transacted::Refused(refusals) = self.transact(invocation, writes).await? else {
-                return Ok(Written::New);
+                return Ok(Made::Done);
             };
             let mut refusals = refusals.into_iter();
             if let Some(Some(refusal)) = refusals.next() {
-                return Ok(Written::Refused(refusal.item));
+                return Ok(Made::Refused(refusal.item));
             }
             let mut lost_a_race = false;
             let mut next = Vec::new();
             for (beside, refusal) in beside.into_iter().zip(refusals) {
                 match refusal {
                     None => next.push(beside),
+                    Some(_) if beside.is_required() => return Ok(Made::OtherRefused),
                     Some(refusal) => {
                         let anew = beside.refused(refusal.item)?;
                         lost_a_race |= anew.is_some();
@@ -125,7 +152,24 @@ impl Store {
                 conflicts.wait(invocation, StoreError::Conflict).await?;
             }
         }
-        self.write(invocation, write).await
+        Ok(match self.write(invocation, write).await? {
+            Written::New | Written::Mine => Made::Done,
+            Written::Refused(item) => Made::Refused(item),
+        })
+    }
+
+    /// As [`Self::write_all`], for writes beside it that may be left out or made anew.
+    pub async fn write_with(
+        &self,
+        invocation: &Invocation,
+        write: Write,
+        beside: Vec<Beside>,
+    ) -> Result<Written, StoreError> {
+        Ok(match self.write_all(invocation, write, beside).await? {
+            Made::Done => Written::New,
+            Made::Refused(item) => Written::Refused(item),
+            Made::OtherRefused => Written::Refused(None),
+        })
     }
 
     async fn send_all(&self, writes: &[Write]) -> Result<(), Canceled> {

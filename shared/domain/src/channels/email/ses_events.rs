@@ -10,9 +10,6 @@ use serde_json::Value;
 
 use crate::channels::email::ses::{ATTEMPT_TAG, MESSAGE_TAG};
 use crate::channels::{Channel, normalize_to};
-use crate::codes::Decision;
-use crate::delivery::State;
-use crate::messages::MessageRow;
 use crate::suppression::reason;
 use crate::time::Timestamp;
 
@@ -160,76 +157,6 @@ impl Kind {
             _ => None,
         }
     }
-
-    /// The attribute of the message's row that is set once, and what its ledger says.
-    pub fn mark(self) -> Option<(&'static str, Decision)> {
-        match self {
-            Self::Send => None,
-            Self::Delivery => Some(("delivered_at", Decision::Delivered)),
-            Self::Bounce { .. } => Some(("bounced_at", Decision::Bounced)),
-            Self::Complaint => Some(("complained_at", Decision::Complained)),
-            Self::Reject => Some(("rejected_at", Decision::Rejected)),
-        }
-    }
-}
-
-/// What is learned about a message's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Learned {
-    /// The attempt was sent: the message is `SENT`, and whatever was queued after it is not made.
-    Sent,
-    /// It was sent, and a later attempt is under way: whatever comes of that one, the message was sent.
-    SentBefore,
-    /// The attempt was not sent: the message failed.
-    NotSent,
-    /// An earlier attempt is known not to have been sent: it is in doubt no more.
-    NoDoubt,
-}
-
-/// What proof that `attempt` was sent changes about the message. The sender's own word counts as much as an event.
-pub fn sent(row: &MessageRow, attempt: u32) -> Option<Learned> {
-    if row.rejected_attempt == Some(attempt) || attempt > row.attempt {
-        return None;
-    }
-    match row.state {
-        State::Queued | State::Unknown => Some(Learned::Sent),
-        State::Sending if row.attempt == attempt => Some(Learned::Sent),
-        State::Sending if row.sent_attempt.is_none() => Some(Learned::SentBefore),
-        _ => None,
-    }
-}
-
-fn rejected(row: &MessageRow, attempt: u32) -> Option<Learned> {
-    let open = matches!(row.state, State::Sending | State::Unknown | State::Sent);
-    match row.doubt {
-        _ if row.attempt == attempt && open => Some(Learned::NotSent),
-        // All later attempts are known not to have been sent either.
-        Some(doubt) if doubt == attempt && row.state == State::Unknown => Some(Learned::NotSent),
-        Some(doubt) if doubt == attempt => Some(Learned::NoDoubt),
-        _ => None,
-    }
-}
-
-/// What an event changes about its message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Effect {
-    pub learned: Option<Learned>,
-    /// The mark is new.
-    pub mark: bool,
-}
-
-/// `None`: everything that the event says is known.
-pub fn effect(row: &MessageRow, kind: Kind, attempt: u32) -> Option<Effect> {
-    let learned = if kind.proves_sent() { sent(row, attempt) } else { rejected(row, attempt) };
-    let marked = match kind {
-        Kind::Send => true,
-        Kind::Delivery => row.delivered_at.is_some(),
-        Kind::Bounce { .. } => row.bounced_at.is_some(),
-        Kind::Complaint => row.complained_at.is_some(),
-        Kind::Reject => row.rejected_at.is_some(),
-    };
-    let effect = Effect { learned, mark: !marked };
-    (effect.learned.is_some() || effect.mark).then_some(effect)
 }
 
 #[cfg(test)]
@@ -274,49 +201,6 @@ mod tests {
         for body in ["", "[]", "null", "{}", r#"{"detail": {}}"#, r#"{"Message": "x"}"#, r#"{"eventType":"Bounce"}"#] {
             assert_eq!(read(body), Err(Read::Unreadable), "{body}");
         }
-    }
-
-    fn row(state: State, attempt: u32) -> MessageRow {
-        use crate::access::PresentedKey;
-        use crate::idempotency::IdempotencyKey;
-        use crate::intents::IntentTypes;
-        use crate::messages::{Asked, NewMessage};
-        let body = json!({"channel": "telegram", "to": "42", "content": {"text": "Oi"}});
-        let (caller, key) = (PresentedKey::of("local").id, IdempotencyKey::parse("k").expect("a key"));
-        let asked = Asked { caller: &caller, key: Some(&key), body_hash: "h" };
-        let types = IntentTypes::with_options("{}").expect("built in");
-        let now = Timestamp::from_seconds(1_000_000);
-        let new = NewMessage::read(body.as_object().expect("an object"), asked, &types, now).expect("fits");
-        MessageRow { state, attempt, ..MessageRow::accepted(&new, now) }
-    }
-
-    #[test]
-    fn proof_of_any_attempt_ends_the_message_as_sent_and_makes_no_other() {
-        for state in [State::Queued, State::Unknown] {
-            assert_eq!(sent(&row(state, 2), 2), Some(Learned::Sent), "{state:?}");
-            assert_eq!(sent(&row(state, 2), 1), Some(Learned::Sent), "{state:?}, of an earlier one");
-        }
-        assert_eq!(sent(&row(State::Sending, 2), 2), Some(Learned::Sent));
-        assert_eq!(sent(&row(State::Sending, 2), 1), Some(Learned::SentBefore));
-        let told = MessageRow { sent_attempt: Some(1), ..row(State::Sending, 2) };
-        assert_eq!(sent(&told, 1), None, "told before");
-        assert_eq!(sent(&row(State::Sent, 1), 1), None);
-        assert_eq!(sent(&row(State::Queued, 1), 2), None, "no such attempt");
-    }
-
-    #[test]
-    fn an_attempt_that_was_rejected_is_not_proved_sent_by_an_older_event() {
-        let resent = MessageRow { rejected_attempt: Some(1), ..row(State::Queued, 1) };
-        assert_eq!(sent(&resent, 1), None);
-    }
-
-    #[test]
-    fn a_rejection_takes_the_doubt_away() {
-        let doubted = |state| MessageRow { doubt: Some(1), ..row(state, 2) };
-        assert_eq!(rejected(&doubted(State::Queued), 1), Some(Learned::NoDoubt));
-        assert_eq!(rejected(&doubted(State::Unknown), 1), Some(Learned::NotSent));
-        assert_eq!(rejected(&row(State::Sent, 1), 1), Some(Learned::NotSent));
-        assert_eq!(rejected(&row(State::Sent, 2), 1), None);
     }
 
     #[test]

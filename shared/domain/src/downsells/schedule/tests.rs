@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::delivery::State;
 use crate::downsells::charges::{Charge, OpenCharge, Told, created, paid};
 use crate::downsells::{MOST_DOWNSELLS, NewDownsell, Why};
 use crate::keys::Wake;
@@ -115,7 +116,9 @@ fn ended(mut contact: Contact, sent_at: Option<Timestamp>) -> Contact {
     }
     let status = if sent_at.is_some() { Status::Sent } else { Status::Skipped };
     for offer in contact.offers.values_mut() {
-        *offer = OfferRow { status, delivery: None, ..offer.clone() };
+        let state = if status == Status::Sent { State::Sent } else { State::Failed };
+        let delivery = Delivery { state, ..offer.delivery.clone() };
+        *offer = OfferRow { status, delivery, ..offer.clone() };
     }
     contact
 }
@@ -195,11 +198,11 @@ fn a_cooldown_counts_from_the_sending_to_the_millisecond() {
 #[test]
 fn what_was_sent_is_counted_also_when_its_slot_is_taken_again() {
     let mut contact = ended(with_start(), Some(minutes(30)));
-    assert_eq!(contact.sent_before_those_in_slots(0), 0, "it is still there to be counted");
+    assert_eq!(contact.sent_count_beyond_current_slots(0), 0, "it is still there to be counted");
     asked(&mut contact, &start("5002"), &[plain()], now());
-    assert_eq!(contact.sent_before_those_in_slots(0), 1);
+    assert_eq!(contact.sent_count_beyond_current_slots(0), 1);
     let mut contact = ended(contact, Some(minutes(60)));
-    assert_eq!(contact.sent_before_those_in_slots(0), 1);
+    assert_eq!(contact.sent_count_beyond_current_slots(0), 1);
     contact.charges = Some(after_payment(&open(&["t1", "t2"]), "t1"));
     let unsent = {
         let mut contact = ended(with_start(), Some(minutes(30)));
@@ -208,9 +211,9 @@ fn what_was_sent_is_counted_also_when_its_slot_is_taken_again() {
         contact.slots.values_mut().for_each(|slot| slot.sent = 1);
         contact
     };
-    assert_eq!(unsent.sent_before_those_in_slots(0), 1, "the last was not sent, and the one before it was");
+    assert_eq!(unsent.sent_count_beyond_current_slots(0), 1, "the last was not sent, and the one before it was");
     asked(&mut contact, &start("5003"), &[plain()], now());
-    assert_eq!([0, 1].map(|epoch| contact.sent_before_those_in_slots(epoch)), [0, 0], "a payment begins anew");
+    assert_eq!([0, 1].map(|epoch| contact.sent_count_beyond_current_slots(epoch)), [0, 0], "a payment begins anew");
 }
 
 #[test]
@@ -241,18 +244,19 @@ fn an_offer_of_a_charge_that_is_over_makes_way_too() {
 #[test]
 fn what_may_have_been_sent_keeps_its_slot_also_after_a_payment() {
     let paid = after_payment(&open(&["t1", "t2"]), "t1");
-    let change = |delivery: Delivery, doubt: Option<u32>| {
+    let change = |state: State, doubt: Option<u32>| {
         let mut contact = Contact { charges: Some(paid.clone()), ..with_start() };
         for offer in contact.offers.values_mut() {
-            *offer = OfferRow { delivery: Some(delivery), doubt, attempts: 1, ..offer.clone() };
+            let doubts = doubt.into_iter().collect();
+            let delivery = Delivery { state, doubts, attempt: 1, ..offer.delivery.clone() };
+            *offer = OfferRow { delivery, ..offer.clone() };
         }
         contact
     };
-    for contact in [change(Delivery::Unknown, None), change(Delivery::Sending, None), change(Delivery::Queued, Some(1))]
-    {
+    for contact in [change(State::Unknown, None), change(State::Sending, None), change(State::Queued, Some(1))] {
         for asked in [start("5002"), pix("t2")] {
             let plan = plan(&asked, &[plain()], &contact, now());
-            assert_eq!(plan.refused(Refused::AlreadyPending), 1, "{:?}", only(&contact).delivery);
+            assert_eq!(plan.refused(Refused::AlreadyPending), 1, "{:?}", only(&contact).delivery.state);
         }
     }
 }
@@ -307,7 +311,7 @@ fn delays_count_from_the_triggers_own_time() {
         let offer = told_late(late);
         assert_eq!((offer.scheduled_at, offer.not_after), (minutes(5), minutes(5 + 1_440)));
     }
-    let overdue = told_late(minutes(50)).emit.expect("it is emitted");
+    let overdue = told_late(minutes(50)).work.emit.expect("it is emitted");
     assert_eq!(overdue.not_before, None, "at once");
 }
 
@@ -320,22 +324,22 @@ fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
     };
     let reach = minutes(60).plus_ms(-LOOK_AHEAD_MS);
     let (emitted, indexed) = (at(reach), at(reach.plus_ms(-1)));
-    let emit = emitted.emit.as_ref().expect("it is emitted");
+    let emit = emitted.work.emit.as_ref().expect("it is emitted");
     assert_eq!(emit.not_before, Some(minutes(60).millis()));
     let body = json!({"kind": "offer", "v": 1, "contact": emitted.contact(), "id": emitted.id});
     assert_eq!(serde_json::from_str::<Value>(&emit.body).ok(), Some(body));
     let shard = keys::wake_shard(emitted.id.as_str());
-    assert_eq!((emitted.wake, emitted.enqueued), (Some(keys::wake(Wake::Check, shard)), true));
-    assert_eq!((indexed.emit, indexed.enqueued), (None, false));
-    assert_eq!(indexed.wake, Some(keys::wake(Wake::Due, shard)));
-    assert_eq!(indexed.wake_at, Some(keys::at_time(minutes(60), indexed.id.as_str())));
+    assert_eq!((emitted.work.wake, emitted.enqueued), (Some(keys::wake(Wake::Check, shard)), true));
+    assert_eq!((indexed.work.emit, indexed.enqueued), (None, false));
+    assert_eq!(indexed.work.wake, Some(keys::wake(Wake::Due, shard)));
+    assert_eq!(indexed.work.wake_at, Some(keys::at_time(minutes(60), indexed.id.as_str())));
 }
 
 #[test]
 fn a_new_offer_is_queued_and_knows_what_it_came_from() {
     let asked = Asked { meta: Some(r#"{"payload":"x"}"#), ..pix("t1") };
     let offer = offer(&asked, after_payment(&open(&["t0", "t1"]), "t0"));
-    assert_eq!((offer.status, offer.delivery, offer.attempts), (Status::Pending, Some(Delivery::Queued), 0));
+    assert_eq!((offer.status, offer.delivery.state, offer.delivery.attempt), (Status::Pending, State::Queued, 0));
     assert_eq!((offer.pay_epoch, offer.transaction_id.as_deref()), (1, Some("t1")));
     assert_eq!((offer.correlation_id.as_str(), offer.meta.as_deref()), ("c-1", Some(r#"{"payload":"x"}"#)));
     assert_eq!((offer.version, offer.expires_at), (1, None), "it is kept while it is pending");

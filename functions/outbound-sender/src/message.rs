@@ -1,0 +1,191 @@
+//! One message that a sender was handed. The rate slot comes first, because waiting for it may take longer than an attempt;
+//! then the claim, the call and its outcome (`umavez_platform::delivery`).
+
+use std::time::Duration;
+
+use umavez_domain::channels::Channel;
+use umavez_domain::codes::{Decision, Event};
+use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
+use umavez_domain::messages::MessageRow;
+use umavez_domain::messages::ledger::Entry;
+use umavez_domain::time::Timestamp;
+use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
+use umavez_platform::invocation::Invocation;
+use umavez_platform::limiter::Grant;
+use umavez_platform::providers::Envelope;
+use umavez_platform::store::{Committed, StoreError};
+
+use crate::Deps;
+use crate::deliver::{self, Round, Step, done, later};
+use crate::tokens::{self, Lane};
+
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step, StoreError> {
+    deps.messages.store.retry(invocation, || attempt_message(deps, invocation, id)).await
+}
+
+async fn attempt_message(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Round, StoreError> {
+    let Some(row) = deps.messages.get(invocation, id).await? else { return Ok(done("no_such_message")) };
+    let round = round(deps, invocation, &row).await?;
+    if let Round::Break(Step::Later { at, .. }) = round
+        && let Err(error) = deps.messages.postpone(invocation, &row, at.max(invocation.current())).await
+    {
+        deliver::log_not_postponed(invocation, &error);
+    }
+    Ok(round)
+}
+
+async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Round, StoreError> {
+    let attempt = match row.delivery.next(row.window(), invocation.current()) {
+        NextStep::Leave => return Ok(done("not_to_be_sent")),
+        NextStep::Wait { until } => return Ok(later("early", until)),
+        NextStep::Expire => return expire(deps, invocation, row).await,
+        NextStep::Claim { attempt } => attempt,
+    };
+    // What follows may take seconds: its last moment is looked at again before the claim and before the call.
+    if deliver::is_out_of_time(deps, invocation) {
+        return Ok(later("out_of_time", invocation.current()));
+    }
+    let Some(content) = deps.messages.content(invocation, row).await? else {
+        let entry = Entry::new(invocation.current(), Decision::Failed).reason(code::CONTENT_GONE);
+        return end(deps, invocation, row, State::Failed, &entry).await;
+    };
+    let credential = match row.channel {
+        Channel::Email => Some(String::new()),
+        channel => match deliver::credential(deps, invocation, channel, &row.sender).await {
+            Ok(credential) => credential,
+            Err(wait) => return Ok(wait),
+        },
+    };
+    let slot = match tokens::take(deps, invocation, &lane(deps, invocation, row).await).await? {
+        Grant::At(slot) => slot,
+        Grant::Later(at) => return Ok(later("rate_limited", at)),
+    };
+    if row.window().is_over(invocation.current()) {
+        return expire(deps, invocation, row).await;
+    }
+    let claim = deliver::claim(deps, invocation, attempt);
+    let claimed = match deps.messages.claim(invocation, row, &claim).await? {
+        Claimed::Yes(claimed) => claimed,
+        Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
+        Claimed::Suppressed(found) => {
+            let entry = Entry::new(invocation.current(), Decision::Suppressed).reason(&found.reason);
+            let entry = entry.rule("suppression").matched(format!("{}:{}", found.source, found.created_at));
+            return end(deps, invocation, row, State::Suppressed, &entry).await;
+        }
+    };
+    let parcel = match &credential {
+        Some(credential) => Ok(Parcel { content: &content, credential }),
+        None => Err(sender_unknown()),
+    };
+    let envelope = Envelope { id: &row.id, sender: &row.sender, to: &row.to };
+    let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window: row.window() };
+    let made = Made { attempt, slot };
+    let settle = |outcome| settle(deps, invocation, &claimed, made, outcome);
+    deliver_once(&deps.providers, Some(&deps.senders), invocation, call, settle).await.map(done)
+}
+
+/// An attempt that was made: its number, and the slot that it had.
+#[derive(Clone, Copy)]
+struct Made {
+    attempt: u32,
+    slot: Timestamp,
+}
+
+/// A sender that is a bot's name has the bot's own limits.
+async fn lane<'a>(deps: &Deps, invocation: &Invocation, row: &'a MessageRow) -> Lane<'a> {
+    let waited_ms = invocation.current().millis() - row.due_since().millis();
+    let of_channel = deps.rates.of(row.channel);
+    let rates = match row.channel {
+        Channel::Telegram => deps.boards.rates(invocation, &row.sender, of_channel).await,
+        _ => of_channel,
+    };
+    Lane { channel: row.channel, sender: &row.sender, to: &row.to, priority: row.priority, waited_ms, rates }
+}
+
+/// Parks the bucket of a limit that was met, and writes the outcome.
+async fn settle(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &MessageRow,
+    made: Made,
+    outcome: Outcome,
+) -> Result<&'static str, StoreError> {
+    if let Outcome::Throttled { retry_after_ms, scope } = outcome {
+        tokens::park(deps, invocation, &lane(deps, invocation, row).await, scope, retry_after_ms).await;
+    }
+    if let Outcome::Held { why } = outcome {
+        tracing::error!(event = Event::OutboundHeld.as_str(), code = why.as_str(), request_id = invocation.request_id);
+        metrics::counter!("OutboundHeld").increment(1);
+    }
+    let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
+    let (now, jitter) = (invocation.current(), fastrand::u32(0..=1000));
+    let verdict = row.delivery.verdict(row.window(), outcome, policy, now, jitter);
+    Ok(match deps.messages.settle(invocation, row, made.attempt, &verdict).await? {
+        Settled::Now(row) => log_settled(invocation, &row, made, &verdict),
+        Settled::Already => verdict.word(),
+        Settled::TooLate => "too_late",
+    })
+}
+
+async fn expire(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Round, StoreError> {
+    let entry = Entry::new(invocation.current(), Decision::Expired).rule("not_after");
+    let entry = match row.not_after {
+        Some(not_after) => entry.matched(not_after.to_string()),
+        None => entry,
+    };
+    end(deps, invocation, row, State::Expired, &entry).await
+}
+
+async fn end(
+    deps: &Deps,
+    invocation: &Invocation,
+    row: &MessageRow,
+    state: State,
+    entry: &Entry,
+) -> Result<Round, StoreError> {
+    let Committed::Done(..) = deps.messages.end_unsent(invocation, row, state, entry).await? else {
+        return Ok(Round::Continue(()));
+    };
+    let (event, outcome) = match state {
+        State::Suppressed => (Event::OutboundSuppressed, "suppressed"),
+        State::Failed => (Event::OutboundFailed, "failed"),
+        _ => (Event::OutboundExpired, "expired"),
+    };
+    log(invocation, row, event, None, entry.reason.as_deref().unwrap_or_default());
+    Ok(done(outcome))
+}
+
+/// Logs how an attempt was settled, and returns the word for it.
+fn log_settled(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict) -> &'static str {
+    let (event, word) = match (row.delivery.state, verdict) {
+        (State::Canceled, _) => (Event::OutboundCanceled, "recalled"),
+        (State::Unknown, Verdict::Again { .. }) => (Event::OutboundUnknown, "recalled"),
+        (State::Unknown, _) => (Event::OutboundUnknown, verdict.word()),
+        (_, Verdict::Sent { .. }) => (Event::OutboundSent, verdict.word()),
+        (_, Verdict::Failed { .. }) => (Event::OutboundFailed, verdict.word()),
+        (_, Verdict::Again { .. }) => (Event::OutboundRetry, verdict.word()),
+        (_, Verdict::Expired { .. }) => (Event::OutboundExpired, verdict.word()),
+        (_, Verdict::Unknown { .. }) => (Event::OutboundUnknown, verdict.word()),
+    };
+    log(invocation, row, event, Some(made), verdict.code());
+    if row.delivery.state == State::Sent {
+        let waited_ms = invocation.current().millis() - row.due_since().millis();
+        metrics::histogram!("OutboundWait", "Priority" => row.priority.as_str())
+            .record(Duration::from_millis(u64::try_from(waited_ms).unwrap_or(0)));
+    }
+    word
+}
+
+fn log(invocation: &Invocation, row: &MessageRow, event: Event, made: Option<Made>, code: &str) {
+    tracing::info!(
+        event = event.as_str(),
+        message_id = row.id,
+        channel = row.channel.as_str(),
+        priority = row.priority.as_str(),
+        attempt = made.map(|made| made.attempt),
+        slot_ms = made.map(|made| made.slot.millis()),
+        code,
+        request_id = invocation.request_id,
+    );
+    metrics::counter!("Outbound", "Event" => event.as_str(), "Channel" => row.channel.as_str()).increment(1);
+}

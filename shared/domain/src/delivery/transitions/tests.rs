@@ -1,0 +1,296 @@
+use super::*;
+use crate::codes::SendingHold;
+use crate::delivery::ThrottleScope;
+
+const HOLD: UnknownPolicy = UnknownPolicy::Hold;
+const RESEND: UnknownPolicy = UnknownPolicy::Resend;
+const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+const ANY_TIME: Window = Window { not_before: None, not_after: None };
+
+fn claim(attempt: u32) -> Claim {
+    Claim { attempt, token: format!("r/{attempt}"), deadline: NOW.plus_ms(30_000) }
+}
+
+fn queued() -> Delivery {
+    Delivery::default()
+}
+
+fn sending(attempt: u32) -> Delivery {
+    Delivery { attempt: attempt - 1, ..queued() }.claimed(&claim(attempt)).expect("claimed")
+}
+
+fn now(settled: Settled<Delivery>) -> Delivery {
+    match settled {
+        Settled::Now(delivery) => delivery,
+        other => panic!("not settled: {other:?}"),
+    }
+}
+
+fn unknown(attempt: u32) -> Delivery {
+    now(sending(attempt).settled(attempt, &Verdict::Unknown { code: "timed_out" }, NOW))
+}
+
+fn judge(delivery: &Delivery, outcome: Outcome, policy: UnknownPolicy, not_after: Option<Timestamp>) -> Verdict {
+    delivery.verdict(Window { not_before: None, not_after }, outcome, policy, NOW, 1_000)
+}
+
+fn again(why: Again) -> Verdict {
+    Verdict::Again { why, code: "c", not_before: NOW.plus_ms(2_000) }
+}
+
+const FAILED: Verdict = Verdict::Failed { code: "c", suppress: false };
+
+fn sent() -> Verdict {
+    Verdict::Sent { provider_id: "p".to_owned() }
+}
+
+const ALL: [State; 9] = [
+    State::Queued,
+    State::Sending,
+    State::Sent,
+    State::Failed,
+    State::Unknown,
+    State::Deduped,
+    State::Canceled,
+    State::Suppressed,
+    State::Expired,
+];
+
+#[test]
+fn only_a_queued_delivery_is_claimed_and_each_claim_is_the_next_attempt() {
+    assert_eq!(queued().next(ANY_TIME, NOW), NextStep::Claim { attempt: 1 });
+    assert_eq!(Delivery { attempt: 3, ..queued() }.next(ANY_TIME, NOW), NextStep::Claim { attempt: 4 });
+    assert_eq!(queued().claimed(&claim(2)), None, "an attempt was skipped");
+    for state in ALL.into_iter().filter(|state| *state != State::Queued) {
+        let delivery = Delivery { state, ..queued() };
+        assert_eq!(delivery.next(ANY_TIME, NOW), NextStep::Leave, "{state:?}");
+        assert_eq!(delivery.claimed(&claim(1)), None, "{state:?}");
+    }
+}
+
+#[test]
+fn a_delivery_waits_for_its_time_and_expires_after_it() {
+    let at = |not_before| Window { not_before, not_after: None };
+    let until = NOW.plus_ms(1);
+    assert_eq!(queued().next(at(Some(until)), NOW), NextStep::Wait { until });
+    assert_eq!(queued().next(at(Some(NOW)), NOW), NextStep::Claim { attempt: 1 });
+    let backed_off = Delivery { not_before: Some(until), ..queued() };
+    assert_eq!(backed_off.next(at(Some(NOW)), NOW), NextStep::Wait { until }, "the later of both times");
+    let over = Window { not_before: None, not_after: Some(NOW.plus_ms(-1)) };
+    assert_eq!(queued().next(over, NOW), NextStep::Expire);
+    let last_moment = Window { not_before: None, not_after: Some(NOW) };
+    assert_eq!(queued().next(last_moment, NOW), NextStep::Claim { attempt: 1 });
+}
+
+#[test]
+fn a_transient_failure_is_tried_again_a_bounded_number_of_times() {
+    let transient = || Outcome::Transient { code: "c" };
+    for attempt in 1..MAX_ATTEMPTS {
+        let verdict = judge(&sending(attempt), transient(), HOLD, None);
+        assert!(matches!(verdict, Verdict::Again { not_before, .. } if not_before > NOW), "{attempt}");
+    }
+    assert_eq!(judge(&sending(MAX_ATTEMPTS), transient(), HOLD, None), FAILED);
+    let resent = Delivery { tries_from: MAX_ATTEMPTS, ..sending(MAX_ATTEMPTS + 1) };
+    assert_eq!(judge(&resent, transient(), HOLD, None), again(Again::Retry), "tries count from the order to resend");
+}
+
+#[test]
+fn a_limit_or_a_hold_is_honoured_exactly_and_costs_no_try() {
+    let last = sending(MAX_ATTEMPTS);
+    let hour = 3_600_000;
+    for (outcome, code, wait_ms) in [
+        (Outcome::Throttled { retry_after_ms: hour, scope: ThrottleScope::Bot }, "throttled", hour),
+        (Outcome::Held { why: SendingHold::SendingPaused }, "sending_paused", HELD_WAIT_MS),
+    ] {
+        let verdict = judge(&last, outcome.clone(), HOLD, None);
+        assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code, not_before: NOW.plus_ms(wait_ms) });
+        assert_eq!(now(last.settled(MAX_ATTEMPTS, &verdict, NOW)).tries_from, 1);
+        let impatient = Some(NOW.plus_ms(wait_ms - 1));
+        assert_eq!(judge(&last, outcome, HOLD, impatient), Verdict::Expired { code });
+    }
+}
+
+#[test]
+fn an_unknown_is_sent_again_only_by_policy_and_not_for_ever() {
+    let lost = || Outcome::Unknown { code: "c" };
+    let held = Verdict::Unknown { code: "c" };
+    assert_eq!(judge(&sending(1), lost(), HOLD, None), held);
+    assert_eq!(judge(&sending(1), lost(), RESEND, None), again(Again::Policy));
+    assert_eq!(judge(&sending(MAX_ATTEMPTS), lost(), RESEND, None), held);
+    assert_eq!(judge(&sending(1), lost(), RESEND, Some(NOW)), held, "too late to resend, but it may have been sent");
+    let recalled = sending(1).cancel().1.expect("a recall");
+    assert_eq!(judge(&recalled, lost(), RESEND, None), held, "it was canceled");
+}
+
+#[test]
+fn an_outcome_settles_the_attempt_that_is_under_way_and_no_other() {
+    for (verdict, state) in [
+        (sent(), State::Sent),
+        (FAILED, State::Failed),
+        (Verdict::Expired { code: "c" }, State::Expired),
+        (Verdict::Unknown { code: "c" }, State::Unknown),
+        (again(Again::Retry), State::Queued),
+        (again(Again::Policy), State::Queued),
+    ] {
+        let settled = now(sending(2).settled(2, &verdict, NOW));
+        assert_eq!((settled.state, settled.deadline, settled.claim.as_ref()), (state, None, None), "{verdict:?}");
+        if verdict != sent() {
+            assert_eq!(sending(2).settled(1, &verdict, NOW), Settled::TooLate, "{verdict:?}");
+        }
+        if verdict != again(Again::Policy) {
+            assert_eq!(settled.settled(2, &verdict, NOW), Settled::Already, "{verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn sent_is_true_whoever_says_it_and_whenever() {
+    let resent = unknown(1).resent().expect("queued again");
+    let failed = now(sending(1).settled(1, &FAILED, NOW));
+    let not_sent = unknown(1).declared(false, NOW).expect("settled");
+    for delivery in [sending(1), unknown(1), resent.clone(), failed, not_sent] {
+        let settled = now(delivery.confirmed(1, "p", NOW));
+        assert_eq!((settled.state, settled.sent_attempt), (State::Sent, Some(1)), "{delivery:?}");
+        assert!(settled.reason.is_none() && settled.not_before.is_none());
+        assert_eq!(settled.confirmed(1, "p", NOW), Settled::Already);
+    }
+    for state in [State::Canceled, State::Suppressed, State::Expired, State::Deduped] {
+        let ended = Delivery { state, attempt: 1, ..queued() };
+        assert_eq!(ended.confirmed(1, "p", NOW), Settled::TooLate, "{state:?}");
+    }
+    assert_eq!(queued().confirmed(1, "p", NOW), Settled::TooLate, "no such attempt");
+    assert_eq!(queued().confirmed(0, "p", NOW), Settled::TooLate);
+}
+
+#[test]
+fn proof_of_what_an_operator_called_sent_adds_what_the_provider_calls_it() {
+    let declared = unknown(1).declared(true, NOW).expect("settled");
+    let settled = now(declared.confirmed(1, "p", NOW.plus_ms(5)));
+    assert_eq!((settled.state, settled.provider_id.as_deref()), (State::Sent, Some("p")));
+    assert_eq!(settled.sent_at, Some(NOW), "as the operator said");
+}
+
+#[test]
+fn an_earlier_attempt_that_was_sent_ends_the_delivery_as_sent_whatever_the_later_one_says() {
+    let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
+    let known = now(second.confirmed(1, "p", NOW));
+    assert_eq!((known.state, known.sent_attempt), (State::Sending, Some(1)), "the later one is under way");
+    assert_eq!(known.confirmed(1, "p", NOW), Settled::Already);
+    for verdict in [FAILED, again(Again::Retry), Verdict::Unknown { code: "c" }] {
+        let settled = now(known.settled(2, &verdict, NOW));
+        assert_eq!((settled.state, settled.provider_id.as_deref()), (State::Sent, Some("p")), "{verdict:?}");
+    }
+    assert_eq!(now(known.rejected(2, "r")).state, State::Sent);
+}
+
+#[test]
+fn what_may_have_been_sent_does_not_end_as_unsent() {
+    let doubtful = unknown(1).resent().expect("queued again");
+    assert_eq!(doubtful.doubts, [1]);
+    assert_eq!(doubtful.ended(State::Suppressed, None).map(|ended| ended.state), Some(State::Unknown));
+    assert_eq!(doubtful.cancel().0, Cancel::InFlight);
+    let second = doubtful.claimed(&claim(2)).expect("a second attempt");
+    for verdict in [FAILED, Verdict::Expired { code: "c" }] {
+        assert_eq!(now(second.settled(2, &verdict, NOW)).state, State::Unknown, "{verdict:?}");
+    }
+    let by_policy = now(sending(1).settled(1, &again(Again::Policy), NOW));
+    assert_eq!((by_policy.state, by_policy.doubts.as_slice()), (State::Queued, [1].as_slice()));
+}
+
+#[test]
+fn a_sender_that_comes_back_late_resolves_the_doubt_about_its_own_attempt_only() {
+    for verdict in [FAILED, again(Again::Retry), Verdict::Expired { code: "c" }] {
+        let settled = now(unknown(1).settled(1, &verdict, NOW));
+        assert_eq!((settled.state, settled.reason.as_deref()), (State::Failed, Some("c")), "{verdict:?}");
+    }
+    assert_eq!(unknown(1).settled(1, &again(Again::Policy), NOW), Settled::TooLate, "it knows nothing");
+    let second = now(unknown(1).resent().expect("queued").claimed(&claim(2)).expect("claimed").settled(
+        2,
+        &Verdict::Unknown { code: "c" },
+        NOW,
+    ));
+    assert_eq!(second.doubts, [1, 2]);
+    let first_resolved = now(second.settled(1, &FAILED, NOW));
+    assert_eq!((first_resolved.state, first_resolved.doubts.as_slice()), (State::Unknown, [2].as_slice()));
+    assert_eq!(now(first_resolved.settled(2, &FAILED, NOW)).state, State::Failed);
+    let resent = unknown(1).resent().expect("queued");
+    let resolved = now(resent.settled(1, &FAILED, NOW));
+    assert_eq!((resolved.state, resolved.doubts.len()), (State::Queued, 0), "it is sent again by order");
+}
+
+#[test]
+fn a_rejected_attempt_was_not_sent_and_nothing_proves_it_afterwards() {
+    for delivery in [sending(1), unknown(1), now(sending(1).settled(1, &sent(), NOW))] {
+        let rejected = now(delivery.rejected(1, "rejected"));
+        assert_eq!((rejected.state, rejected.reason.as_deref()), (State::Failed, Some("rejected")), "{delivery:?}");
+        assert_eq!(rejected.confirmed(1, "p", NOW), Settled::TooLate);
+        assert_eq!(rejected.rejected(1, "rejected"), Settled::Already);
+    }
+    assert_eq!(sending(1).rejected(2, "rejected"), Settled::TooLate, "no such attempt");
+}
+
+#[test]
+fn a_rejected_attempt_leaves_the_doubt_about_another() {
+    let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
+    let rejected = now(second.rejected(2, "rejected"));
+    assert_eq!((rejected.state, rejected.doubts.as_slice()), (State::Unknown, [1].as_slice()));
+    let sent_then_rejected = now(now(second.settled(2, &sent(), NOW)).rejected(2, "rejected"));
+    assert_eq!(sent_then_rejected.state, State::Unknown, "the first may have been sent");
+    let both_unknown = now(second.settled(2, &Verdict::Unknown { code: "c" }, NOW));
+    assert_eq!(now(both_unknown.rejected(1, "rejected")).state, State::Unknown, "the second may have been sent");
+    let first_rejected = now(second.rejected(1, "rejected"));
+    assert_eq!((first_rejected.state, first_rejected.doubts.len()), (State::Sending, 0));
+}
+
+#[test]
+fn a_cancel_is_truthful_and_stays_so() {
+    use Cancel::{Already, AlreadySent, Ended, InFlight, Now};
+    let answers: Vec<_> = ALL.into_iter().map(|state| Delivery { state, attempt: 1, ..queued() }.cancel().0).collect();
+    assert_eq!(answers, [Now, InFlight, AlreadySent, Ended, InFlight, Ended, Already, Ended, Ended]);
+    let recalled = sending(1).cancel().1.expect("a recall");
+    assert_eq!((recalled.state, recalled.recalled), (State::Sending, Some(1)));
+    assert_eq!(recalled.cancel(), (InFlight, None), "nothing more to write");
+    for why in [Again::Retry, Again::Throttled] {
+        assert_eq!(now(recalled.settled(1, &again(why), NOW)).state, State::Canceled, "{why:?}");
+    }
+    assert_eq!(now(recalled.settled(1, &again(Again::Policy), NOW)).state, State::Unknown, "it may have been sent");
+    assert_eq!(now(recalled.settled(1, &sent(), NOW)).state, State::Sent);
+}
+
+#[test]
+fn an_order_to_send_again_is_for_what_failed_or_is_unknown_and_lifts_a_recall() {
+    for state in ALL {
+        let delivery = Delivery { state, attempt: 2, recalled: Some(2), ..queued() };
+        let resent = delivery.resent();
+        assert_eq!(resent.is_some(), matches!(state, State::Failed | State::Unknown), "{state:?}");
+        if let Some(resent) = resent {
+            assert_eq!((resent.state, resent.tries_from, resent.recalled), (State::Queued, 2, None));
+        }
+    }
+}
+
+#[test]
+fn an_operator_settles_only_what_is_unknown() {
+    for state in ALL.into_iter().filter(|state| *state != State::Unknown) {
+        assert_eq!(Delivery { state, ..queued() }.declared(true, NOW), None, "{state:?}");
+    }
+    let sent = unknown(1).declared(true, NOW).expect("settled");
+    assert_eq!((sent.state, sent.sent_at, sent.doubts.len()), (State::Sent, Some(NOW), 0));
+    assert_eq!(unknown(1).declared(false, NOW).map(|failed| failed.state), Some(State::Failed));
+}
+
+#[test]
+fn what_a_delivery_waits_for_follows_from_its_state() {
+    let emit = |seq, not_before| crate::queue::emit("a", crate::queue::Priority::Shot, seq, not_before);
+    let waits = |delivery: &Delivery| {
+        let mut work = Work::default();
+        work.follow(delivery, "a", NOW, emit);
+        (work.wake.map(|wake| wake.split('#').next().unwrap_or_default().to_owned()), work.emit.is_some(), work.later)
+    };
+    assert_eq!(waits(&queued()), (Some("CHECK".into()), true, None));
+    let (wake, emitted, later) = waits(&Delivery { not_before: Some(NOW.plus_days(1)), ..queued() });
+    assert_eq!((wake.as_deref(), emitted, later.is_some()), (Some("DUE"), false, true));
+    assert_eq!(waits(&sending(1)), (Some("CHECK".into()), false, None));
+    assert_eq!(waits(&unknown(1)), (Some("UNKNOWN".into()), false, None));
+    assert_eq!(waits(&Delivery { state: State::Sent, ..queued() }), (None, false, None));
+}

@@ -1,0 +1,210 @@
+//! The life of a message: each change of its delivery, with the work that follows and what its ledger says.
+
+use super::ledger::{Entry, has_room};
+use super::row::{IntentRef, MessageRow, Resend};
+use crate::change::{Fence, Row};
+use crate::channels::email::ses_events::SesEvent;
+use crate::codes::Decision;
+use crate::delivery::{
+    Again, Cancel, Claim, Delivered, Delivery, Gate, Recovery, Settled, State, UnknownPolicy, Verdict,
+};
+use crate::keys::{self, Key, Wake};
+use crate::queue;
+use crate::time::Timestamp;
+
+impl Row for MessageRow {
+    fn key(&self) -> Key {
+        keys::message(&self.id)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
+}
+
+impl Delivered for MessageRow {
+    fn delivery(&self) -> &Delivery {
+        &self.delivery
+    }
+}
+
+impl MessageRow {
+    /// What must hold when an attempt is begun.
+    pub fn gates(&self) -> Vec<Gate> {
+        vec![Gate::NotSuppressed { channel: self.channel, to: self.to.clone(), sender: self.sender.clone() }]
+    }
+
+    /// Begins an attempt. `None` if it is not the next one, or the message is not queued.
+    pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
+        let delivery = self.delivery.claimed(claim)?;
+        let entry = Entry::new(now, Decision::Claimed).attempt(claim.attempt);
+        Some(self.with(delivery, entry, now, 0))
+    }
+
+    /// Settles attempt n.
+    pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp, keep_days: i64) -> Settled<Self> {
+        self.delivery.settled(attempt, verdict, now).map(|delivery| {
+            let entry = self.entry_of(attempt, verdict, &delivery, now);
+            self.with(delivery, entry, now, keep_days)
+        })
+    }
+
+    fn entry_of(&self, attempt: u32, verdict: &Verdict, after: &Delivery, now: Timestamp) -> Entry {
+        let entry = |code: Decision| Entry::new(now, code).attempt(attempt);
+        if let Some(provider_id) = after.provider_id.as_deref().filter(|_| after.sent_attempt.is_some()) {
+            // The provider's word, also where a later attempt is still under way or has just ended.
+            let is_its_own = after.state == State::Sent && after.sent_attempt == Some(attempt);
+            let code = if is_its_own { Decision::Sent } else { Decision::Reconciled };
+            let attempt = after.sent_attempt.unwrap_or(attempt);
+            return Entry::new(now, code).attempt(attempt).matched(format!("provider:{provider_id}"));
+        }
+        match verdict {
+            Verdict::Sent { .. } => entry(Decision::Sent),
+            Verdict::Failed { code, .. } => entry(Decision::Failed).reason(code),
+            Verdict::Expired { code } => entry(Decision::Expired).reason(code).rule("not_after"),
+            Verdict::Unknown { code } => entry(Decision::Unknown).reason(code),
+            Verdict::Again { .. } if after.state == State::Canceled => entry(Decision::Canceled).rule("operator"),
+            Verdict::Again { code, .. } if after.state == State::Unknown => entry(Decision::Unknown).reason(code),
+            // It had been given up as lost, and is known not to have been sent.
+            Verdict::Again { code, .. } if after.state == State::Failed => entry(Decision::Failed).reason(code),
+            Verdict::Again { why, code, not_before } => {
+                let (decision, rule) = match why {
+                    Again::Retry => (Decision::Retry, None),
+                    Again::Throttled => (Decision::Throttled, None),
+                    Again::Policy => (Decision::Resent, Some("unknown_policy:resend")),
+                };
+                let entry = entry(decision).reason(code).until(*not_before);
+                rule.map_or(entry.clone(), |rule| entry.rule(rule))
+            }
+        }
+    }
+
+    /// Proof that an attempt was sent, from somebody other than its sender.
+    pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp, keep_days: i64) -> Settled<Self> {
+        self.settled(attempt, &Verdict::Sent { provider_id: provider_id.to_owned() }, now, keep_days)
+    }
+
+    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything that it says is known.
+    pub fn of_event(&self, event: &SesEvent, attempt: u32, now: Timestamp, keep_days: i64) -> Option<(Self, bool)> {
+        let effect = self.delivery.of_event(self.marks, event, attempt)?;
+        let entry = match (effect.reconciled, effect.delivery.state) {
+            (true, State::Sent) => {
+                let matched = format!("provider:{}", event.provider_id);
+                Entry::new(now, Decision::Reconciled).matched(matched)
+            }
+            (true, _) => {
+                let entry = Entry::new(now, Decision::Rejected).rule("ses");
+                effect.delivery.reason.as_deref().map_or(entry.clone(), |reason| entry.reason(reason))
+            }
+            (false, _) => Entry::new(now, event.kind.decision()).rule("ses"),
+        };
+        let row = Self { marks: effect.marks, ..self.with(effect.delivery, entry.attempt(attempt), now, keep_days) };
+        Some((row, effect.reconciled))
+    }
+
+    /// Ends a message that is not to be sent. `None` if it is not queued.
+    pub fn ended(&self, state: State, entry: &Entry, now: Timestamp, keep_days: i64) -> Option<Self> {
+        let delivery = self.delivery.ended(state, entry.reason.as_deref())?;
+        Some(self.with(delivery, entry.clone(), now, keep_days))
+    }
+
+    /// Cancels it, by an operator's order: at once if it is queued; during an attempt there will be no other. The second part
+    /// is what to write, if anything.
+    pub fn cancel(&self, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
+        let (cancel, delivery) = self.delivery.cancel();
+        let row = delivery.map(|delivery| {
+            let entry = match delivery.state {
+                State::Sending => Entry::new(now, Decision::Recalled).attempt(delivery.attempt),
+                _ => Entry::new(now, Decision::Canceled),
+            };
+            self.with(delivery, entry.rule("operator"), now, keep_days)
+        });
+        (cancel, row)
+    }
+
+    /// Queues a message again that failed or is unknown. `None` if it is neither. `intent`: the intent that it holds from now
+    /// on, if it had released its own.
+    pub fn resent(&self, order: Resend, intent: Option<IntentRef>, now: Timestamp) -> Option<Self> {
+        let delivery = self.delivery.resent()?;
+        let entry = Entry::new(now, Decision::Resent).rule("operator").attempt(self.delivery.attempt);
+        let mut row = self.with(delivery, entry, now, 0);
+        // What was rejected was an earlier attempt.
+        row.marks.rejected_at = None;
+        row.resends.push(order);
+        row.intent = intent.or(row.intent);
+        Some(row)
+    }
+
+    /// Settles an unknown message on an operator's word. `None` if it is not unknown.
+    pub fn declared(&self, was_sent: bool, now: Timestamp, keep_days: i64) -> Option<Self> {
+        let delivery = self.delivery.declared(was_sent, now)?;
+        let code = if was_sent { Decision::Sent } else { Decision::Failed };
+        let entry = Entry::new(now, code).rule("operator").attempt(self.delivery.attempt);
+        Some(self.with(delivery, entry, now, keep_days))
+    }
+
+    /// Hands it over again, or gives its attempt up, if it is overdue.
+    pub fn recovered(&self, policy: UnknownPolicy, now: Timestamp, jitter: u32, keep_days: i64) -> Recovery<Self> {
+        if let Some(verdict) = self.delivery.lost(self.window(), policy, now, jitter) {
+            return match self.settled(self.delivery.attempt, &verdict, now, keep_days) {
+                Settled::Now(row) if row.delivery.state == State::Queued => Recovery::Emitted(row),
+                Settled::Now(row) => Recovery::Lost(row),
+                Settled::Already | Settled::TooLate => Recovery::Nothing,
+            };
+        }
+        let is_checked = self.work.looked_for_at(Wake::Check, &self.id).is_some();
+        if self.delivery.state != State::Queued || !is_checked {
+            return Recovery::Nothing;
+        }
+        let entry = Entry::new(now, Decision::Recovered).rule("check_at");
+        let mut row = self.with(self.delivery.clone(), entry, now, keep_days);
+        row.work.recovered();
+        let (id, priority, at) = (&row.id, row.priority, self.send_at.max(self.delivery.not_before));
+        row.work.hand_over(id, at, now, |seq| queue::emit(id, priority, seq, at.map(Timestamp::millis)));
+        Recovery::Emitted(row)
+    }
+
+    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if there is nothing to change.
+    pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
+        let is_queued = self.delivery.state == State::Queued;
+        let work = self.work.postponed(&self.id, until, now).filter(|_| is_queued)?;
+        Some(Self { work, version: self.version + 1, ..self.clone() })
+    }
+
+    /// When an operator said that it was not sent, if that is how it ended.
+    pub fn declared_unsent_at(&self) -> Option<Timestamp> {
+        let last = self.ledger.last().filter(|_| self.delivery.state == State::Failed)?;
+        (last.code == Decision::Failed && last.rule.as_deref() == Some("operator")).then_some(last.at)
+    }
+
+    /// The intent that the change from `before` to this row releases: the message ended without being sent.
+    pub fn released_intent(&self, before: &Self) -> Option<&IntentRef> {
+        let ends = self.delivery.state.is_unsent() && !before.delivery.state.is_unsent();
+        self.intent.as_ref().filter(|_| ends)
+    }
+
+    /// The row after a change of its delivery.
+    fn with(&self, delivery: Delivery, entry: Entry, now: Timestamp, keep_days: i64) -> Self {
+        let changed = delivery.state != self.delivery.state;
+        let mut row = Self { delivery, updated_at: now, version: self.version + 1, ..self.clone() };
+        if has_room(row.ledger.len(), entry.code) {
+            row.ledger.push(entry);
+        }
+        if changed {
+            let (id, priority) = (&row.id, row.priority);
+            row.work.follow(&row.delivery, id, now, |seq, at| queue::emit(id, priority, seq, at));
+            row.emit_end();
+            let is_over = row.delivery.state.is_settled() && row.delivery.state != State::Unknown;
+            row.expires_at = is_over.then(|| now.plus_days(keep_days).seconds());
+        }
+        row
+    }
+
+    /// Wakes the conversation that waits for the end of the message, in the write that ends it.
+    fn emit_end(&mut self) {
+        if let Some(then) = self.then.as_ref().filter(|_| self.delivery.state.is_settled()) {
+            self.work.emits += 1;
+            self.work.emit = Some(then.emit(&self.id, self.work.emits));
+        }
+    }
+}

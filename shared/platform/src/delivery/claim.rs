@@ -1,0 +1,119 @@
+//! The beginning of an attempt.
+//!
+//! Interleavings. Two senders with one row: the second finds `SENDING(n)` and leaves it. A cancel before the claim: the claim
+//! finds `CANCELED`. A gate that closes before the claim (a suppression, a payment) refuses the claim's own transaction; one
+//! that closes after it finds the attempt under way. A claim whose reply was lost is recognized by its token: without asking,
+//! an attempt that was never made would end as unknown.
+
+use umavez_domain::delivery::{Delivered, Gate, State};
+use umavez_domain::suppression::SuppressionRow;
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, Item, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::suppressions;
+
+/// Where the rows of a claim are.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    /// That of the row itself.
+    pub own: &'a str,
+    /// That of the suppressions.
+    pub outbound: &'a str,
+}
+
+/// The outcome of a claim.
+#[derive(Debug)]
+pub enum Claimed<R> {
+    /// The attempt is this sender's to make.
+    Yes(R),
+    /// The row has changed: as it stands now, or nothing if it is gone.
+    Lost(Option<R>),
+    /// A row that the decision rests on has changed.
+    GateChanged,
+    Suppressed(Box<SuppressionRow>),
+}
+
+impl Store {
+    /// Begins an attempt: writes `after`, which has the claim, over `before`, if all gates are open.
+    pub async fn claim<R: Delivered>(
+        &self,
+        invocation: &Invocation,
+        tables: Tables<'_>,
+        before: &R,
+        after: R,
+        gates: &[Gate],
+    ) -> Result<Claimed<R>, StoreError> {
+        let mut writes = vec![Write::of_change(tables.own, before, &after)?];
+        for gate in gates {
+            writes.push(check(tables, gate)?);
+        }
+        let refusals = match self.all_or_none(invocation, writes).await {
+            Ok(None) => return Ok(Claimed::Yes(after)),
+            Ok(Some(refusals)) => refusals,
+            // The store did not say whether the claim was made.
+            Err(error) if error.is_passing() => {
+                return match self.get::<R>(invocation, tables.own, &before.key()).await {
+                    Ok(Some(stored)) if is_claimed_as(&stored, &after) => Ok(Claimed::Yes(after)),
+                    _ => Err(error),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        let mut refusals = refusals.into_iter();
+        if let Some(Some(item)) = refusals.next() {
+            let stored: Option<R> = item.map(read_row).transpose()?;
+            return Ok(match stored {
+                Some(stored) if is_claimed_as(&stored, &after) => Claimed::Yes(after),
+                stored => Claimed::Lost(stored),
+            });
+        }
+        for (gate, refusal) in gates.iter().zip(refusals) {
+            match (gate, refusal) {
+                (_, None) => {}
+                (Gate::Unchanged { .. }, Some(_)) => return Ok(Claimed::GateChanged),
+                (Gate::NotSuppressed { .. }, Some(Some(item))) => {
+                    return Ok(Claimed::Suppressed(Box::new(read_row(item)?)));
+                }
+                // The address was taken off the list in between.
+                (Gate::NotSuppressed { .. }, Some(None)) => return Ok(Claimed::GateChanged),
+            }
+        }
+        Err(StoreError::Corrupt("a refused claim without a failed condition"))
+    }
+
+    /// The refused conditions, in order, each with its row; `None` if all writes were made. One write costs no transaction.
+    async fn all_or_none(
+        &self,
+        invocation: &Invocation,
+        mut writes: Vec<Write>,
+    ) -> Result<Option<Vec<Option<Option<Item>>>>, StoreError> {
+        if writes.len() == 1
+            && let Some(write) = writes.pop()
+        {
+            return Ok(match self.write(invocation, write).await? {
+                Written::New | Written::Mine => None,
+                Written::Refused(item) => Some(vec![Some(item)]),
+            });
+        }
+        Ok(match self.transact(invocation, writes).await? {
+            Transacted::Done => None,
+            Transacted::Refused(refusals) => {
+                Some(refusals.into_iter().map(|refusal| refusal.map(|refusal| refusal.item)).collect())
+            }
+        })
+    }
+}
+
+fn is_claimed_as<R: Delivered>(stored: &R, claimed: &R) -> bool {
+    let (stored, claimed) = (stored.delivery(), claimed.delivery());
+    stored.state == State::Sending && stored.claim.is_some() && stored.claim == claimed.claim
+}
+
+fn check(tables: Tables<'_>, gate: &Gate) -> Result<Write, StoreError> {
+    match gate {
+        Gate::NotSuppressed { channel, to, sender } => {
+            suppressions::not_suppressed(tables.outbound, *channel, to, sender)
+        }
+        Gate::Unchanged { key, fence } => Ok(Write::check(tables.own, key.clone(), Condition::of(fence)?)),
+    }
+}

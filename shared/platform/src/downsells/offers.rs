@@ -1,0 +1,227 @@
+//! Every change of an offer. The rules are in `umavez_domain::downsells`; here they are committed, together with the slot
+//! that an offer leaves when it ends.
+
+use umavez_domain::change::Next;
+use umavez_domain::channels::Channel;
+use umavez_domain::delivery::{Claim, Recovery, Settled, UnknownPolicy, Verdict};
+use umavez_domain::downsells::{ChargesRow, End, OfferRow, Status, Why, job};
+use umavez_domain::keys::{self, OfContact};
+use umavez_domain::suppression::{SuppressionRow, source};
+use umavez_domain::time::Timestamp;
+
+use super::{Downsells, tell};
+use crate::delivery::{Claimed, Tables};
+use crate::due::{self, Emission};
+use crate::invocation::Invocation;
+use crate::store::{
+    Beside, Committed, Condition, Found, Next as Commit, Returned, StoreError, Write, attribute, read_row,
+};
+use crate::suppressions;
+
+/// What recovery did with a row of the Downsells table.
+#[derive(Debug)]
+pub enum Recovered {
+    Offer(Recovery<OfferRow>),
+    /// The charges of a contact, and the offers that depend on them. Whether there was anything to do.
+    Charges(bool),
+    Nothing,
+}
+
+impl Downsells {
+    /// Begins an attempt at an offer that may leave, on what was read: nobody has paid, and nobody has begun it.
+    pub async fn claim(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        charges: Option<&ChargesRow>,
+        claim: &Claim,
+        sender: &str,
+    ) -> Result<Claimed<OfferRow>, StoreError> {
+        let Some(after) = offer.claimed(claim, invocation.current()) else { return Ok(Claimed::Lost(None)) };
+        let tables = Tables { own: &self.table, outbound: &self.outbound_table };
+        self.store.claim(invocation, tables, offer, after, &offer.gates(charges, sender)).await
+    }
+
+    /// Writes the outcome of attempt n. `offer` is the offer as it was claimed.
+    pub async fn settle(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        attempt: u32,
+        verdict: &Verdict,
+        sender: &str,
+    ) -> Result<Settled<OfferRow>, StoreError> {
+        let rule = |offer: &OfferRow| match offer.settled(attempt, verdict, invocation.current(), self.keep_days) {
+            Settled::Now(after) => Next::Commit(after, Settled::Now(())),
+            Settled::Already => Next::Stop(Settled::Already),
+            Settled::TooLate => Next::Stop(Settled::TooLate),
+        };
+        let suppression = match verdict {
+            Verdict::Failed { code, suppress: true } => {
+                let (to, id) = (offer.telegram_id.to_string(), Some(offer.id.as_str()));
+                let now = invocation.current();
+                let found = SuppressionRow::new(Channel::Telegram, &to, code, source::PROVIDER, id, now);
+                Some(suppressions::adding(&self.outbound_table, &found.seen_by(sender))?)
+            }
+            _ => None,
+        };
+        Ok(match self.change_offer(invocation, offer, rule, suppression).await? {
+            Committed::Done(offer, _) => Settled::Now(offer),
+            Committed::Stopped(_, Settled::Already) => Settled::Already,
+            Committed::Stopped(..) | Committed::Gone => Settled::TooLate,
+        })
+    }
+
+    /// Ends an offer that may not leave, on what was read: where the end follows from the charges, they have not changed.
+    /// `None`: something has changed; decide again.
+    pub async fn end(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        charges: Option<&ChargesRow>,
+        end: End,
+    ) -> Result<Option<OfferRow>, StoreError> {
+        let Some(after) = offer.ended(end, invocation.current(), self.keep_days) else { return Ok(None) };
+        let mut with = self.slot_writes(offer, &after)?;
+        if end.rests_on_charges() {
+            with.push(Beside::required(self.charges_unchanged(offer, charges)));
+        }
+        let committed = self.store.commit(invocation, &self.table, offer, &after, with).await?;
+        Ok(committed.then_some(after))
+    }
+
+    /// Cancels an offer: one that has not left ends, one whose attempt is under way has no further attempt. Returns the offer
+    /// as it stands then; nothing if it is gone.
+    pub(super) async fn cancel_offer(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        why: Why,
+    ) -> Result<Option<OfferRow>, StoreError> {
+        let rule = |offer: &OfferRow| match offer.cancel(why, invocation.current(), self.keep_days).1 {
+            Some(after) => Next::Commit(after, ()),
+            None => Next::Stop(()),
+        };
+        Ok(match self.change_offer(invocation, offer, rule, None).await? {
+            Committed::Done(offer, ()) => {
+                tell::ended(invocation, &offer);
+                Some(offer)
+            }
+            Committed::Stopped(offer, ()) => Some(offer),
+            Committed::Gone => None,
+        })
+    }
+
+    /// Settles an unknown offer on an operator's word. Returns the offer as it stands, and whether this settled it; nothing if
+    /// it is gone.
+    pub async fn declare(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        was_sent: bool,
+    ) -> Result<Option<(OfferRow, bool)>, StoreError> {
+        let rule = |offer: &OfferRow| match offer.declared(was_sent, invocation.now, self.keep_days) {
+            Some(after) => Next::Commit(after, true),
+            None => Next::Stop(false),
+        };
+        Ok(self.change_offer(invocation, offer, rule, None).await?.row())
+    }
+
+    /// Lets recovery know that an offer waits in its queue until `until`.
+    pub async fn postpone(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        until: Timestamp,
+    ) -> Result<(), StoreError> {
+        let Some(after) = offer.postponed(until, invocation.current()) else { return Ok(()) };
+        self.store.commit(invocation, &self.table, offer, &after, Vec::new()).await.map(drop)
+    }
+
+    /// Hands an offer to its queue whose time is near. Returns whether this sweep did.
+    pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
+        let Some((contact, OfContact::Offer(id))) = keys::contact_of(&found.key) else { return Ok(false) };
+        let offer_id = id.clone();
+        let make = move |seq, not_before| job(&contact, &offer_id, seq, not_before);
+        let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Made(Box::new(make)) };
+        let enqueued = attribute(&true)?;
+        let handed = due::hand_over(&self.store, invocation, &due, None, |write| write.set_value("enqueued", enqueued));
+        let Returned::Row(row) = handed.await? else { return Ok(false) };
+        tell::enqueued(invocation, &read_row(row)?);
+        Ok(true)
+    }
+
+    /// Recovers a row that was not heard of in time: an offer, or the charges of a contact.
+    pub async fn recover(
+        &self,
+        invocation: &Invocation,
+        found: &Found,
+        policy: UnknownPolicy,
+        jitter: u32,
+    ) -> Result<Recovered, StoreError> {
+        match keys::contact_of(&found.key) {
+            Some((contact, OfContact::Charges)) => self.look_after(invocation, &contact).await.map(Recovered::Charges),
+            Some((contact, OfContact::Offer(id))) => {
+                let row = self.offer(invocation, &contact, &id).await?;
+                let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else {
+                    return Ok(Recovered::Nothing);
+                };
+                let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
+                let (Recovery::Emitted(after) | Recovery::Lost(after)) = &recovery else {
+                    return Ok(Recovered::Nothing);
+                };
+                let with = self.slot_writes(&row, after)?;
+                let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
+                Ok(if committed { Recovered::Offer(recovery) } else { Recovered::Nothing })
+            }
+            _ => Ok(Recovered::Nothing),
+        }
+    }
+
+    async fn change_offer<T>(
+        &self,
+        invocation: &Invocation,
+        offer: &OfferRow,
+        rule: impl Fn(&OfferRow) -> Next<OfferRow, T>,
+        also: Option<Write>,
+    ) -> Result<Committed<OfferRow, T>, StoreError> {
+        self.store
+            .change(invocation, &self.table, offer, |before| {
+                Ok(match rule(before) {
+                    Next::Stop(out) => Commit::Stop(out),
+                    Next::Commit(row, out) => {
+                        let mut with = self.slot_writes(before, &row)?;
+                        with.extend(also.clone().map(Beside::from));
+                        Commit::Commit { row, with, out }
+                    }
+                })
+            })
+            .await
+    }
+
+    /// The charges are as they were read.
+    pub(super) fn charges_unchanged(&self, offer: &OfferRow, charges: Option<&ChargesRow>) -> Write {
+        Write::check(&self.table, keys::charges(&offer.contact()), Self::charges_as_read(charges))
+    }
+
+    /// What follows for the slot of an offer that has ended: it is free again, and counts an offer that was sent. A slot that
+    /// another offer has by now is left as it is.
+    pub(super) fn slot_writes(&self, before: &OfferRow, after: &OfferRow) -> Result<Vec<Beside>, StoreError> {
+        let ends = before.is_pending() && !after.is_pending();
+        let was_sent = before.status != Status::Sent && after.status == Status::Sent;
+        if !ends && !was_sent {
+            return Ok(Vec::new());
+        }
+        let write = Write::update(&self.table, keys::offer_slot(&after.contact(), after.downsell_id))
+            .set_value("pending", attribute(&false)?)
+            .set("ended_at", after.updated_at.to_string())
+            .increment("version");
+        let write = match after.delivery.sent_at.filter(|_| was_sent) {
+            Some(at) => write.set("sent_at", at.to_string()).increment("sent"),
+            None => write,
+        };
+        let is_its = Condition::is("offer", after.id.as_str());
+        let was_pending = Condition::Is("pending".to_owned(), attribute(&before.is_pending())?);
+        Ok(vec![write.when(Condition::all([is_its, was_pending])).into()])
+    }
+}

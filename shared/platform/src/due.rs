@@ -1,0 +1,184 @@
+//! The index by time: one sweep, and one recovery loop, for every table that has rows which wait.
+//!
+//! The index only nominates, because it may lag behind its table; a conditional write on the row itself decides. So each of
+//! these may run twice, late or not at all, and changes nothing that another has changed since.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::StreamExt;
+use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
+use umavez_domain::outbox::Emit;
+use umavez_domain::time::Timestamp;
+use umavez_domain::work::{LOOK_AHEAD_MS, check_after_ms};
+
+use crate::invocation::Invocation;
+use crate::store::{Condition, Found, Returned, Store, StoreError, WaitingOf, Write, attribute};
+
+/// Rows of one query, and rows that are handled at a time.
+const PAGE: usize = 200;
+const AT_ONCE: usize = 8;
+/// With less time than this the rest is left to the next run.
+const LOW_TIME: Duration = Duration::from_secs(5);
+
+/// What a run over the index did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Swept {
+    pub found: u64,
+    /// Rows that this run changed.
+    pub done: u64,
+    pub failed: u64,
+    /// Shards that could not be read.
+    pub unread: u64,
+    /// Whether there was time for all of them.
+    pub finished: bool,
+}
+
+impl Swept {
+    fn add(self, other: &Self) -> Self {
+        Self {
+            found: self.found + other.found,
+            done: self.done + other.done,
+            failed: self.failed + other.failed,
+            unread: self.unread + other.unread,
+            finished: self.finished && other.finished,
+        }
+    }
+}
+
+/// Hands over everything whose time comes within the look-ahead.
+pub async fn sweep<F, Fut>(store: &Store, invocation: &Invocation, table: &str, hand_over: F) -> Swept
+where
+    F: Fn(Found) -> Fut,
+    Fut: Future<Output = Result<bool, StoreError>>,
+{
+    let until = invocation.now.plus_ms(LOOK_AHEAD_MS);
+    each(store, invocation, table, Wake::Due, until, hand_over).await
+}
+
+/// Recovers everything that should have been heard of by now.
+pub async fn recover<F, Fut>(store: &Store, invocation: &Invocation, table: &str, wake: Wake, recover: F) -> Swept
+where
+    F: Fn(Found) -> Fut,
+    Fut: Future<Output = Result<bool, StoreError>>,
+{
+    each(store, invocation, table, wake, invocation.now, recover).await
+}
+
+/// Handles every row that waits for `wake` until `until`, the earliest of each shard first, as long as there is time.
+async fn each<F, Fut>(
+    store: &Store,
+    invocation: &Invocation,
+    table: &str,
+    wake: Wake,
+    until: Timestamp,
+    handle: F,
+) -> Swept
+where
+    F: Fn(Found) -> Fut,
+    Fut: Future<Output = Result<bool, StoreError>>,
+{
+    let mut swept = Swept { finished: true, ..Swept::default() };
+    // One after the other: there are few shards, and the rows of one are handled many at a time.
+    for shard in 0..WAKE_SHARDS {
+        let of_shard = each_of_shard(store, invocation, (table, wake, until), shard, &handle).await;
+        swept = swept.add(&of_shard);
+    }
+    swept
+}
+
+/// One row that cannot be read or written does not keep those after it from being handled.
+async fn each_of_shard<F, Fut>(
+    store: &Store,
+    invocation: &Invocation,
+    (table, wake, until): (&str, Wake, Timestamp),
+    shard: u32,
+    handle: &F,
+) -> Swept
+where
+    F: Fn(Found) -> Fut,
+    Fut: Future<Output = Result<bool, StoreError>>,
+{
+    let mut swept = Swept::default();
+    let mut after = None;
+    while invocation.time_left() > LOW_TIME {
+        let of = WaitingOf { table, wake, shard, until: Some(until), after, limit: PAGE };
+        let found = match store.waiting(invocation, of).await {
+            Ok(found) => found,
+            Err(error) => {
+                log_failure(invocation, "INDEX_NOT_READ", &error);
+                return Swept { unread: 1, ..swept };
+            }
+        };
+        let is_last = found.len() < PAGE;
+        after = found.last().map(|found| found.place.clone());
+        swept.found += found.len() as u64;
+        let mut handled = futures::stream::iter(found).map(handle).buffer_unordered(AT_ONCE);
+        while let Some(handled) = handled.next().await {
+            match handled {
+                Ok(mine) => swept.done += u64::from(mine),
+                Err(error) => {
+                    log_failure(invocation, "ROW_NOT_HANDLED", &error);
+                    swept.failed += 1;
+                }
+            }
+        }
+        if is_last {
+            return Swept { finished: true, ..swept };
+        }
+    }
+    swept
+}
+
+fn log_failure(invocation: &Invocation, event: &str, error: &StoreError) {
+    tracing::error!(event, cause = %error, request_id = invocation.request_id);
+}
+
+/// A row that the due index found.
+pub struct Row<'a> {
+    pub table: &'a str,
+    pub found: &'a Found,
+    /// What the index by time knows the row by.
+    pub id: &'a str,
+    pub emission: Emission,
+}
+
+/// The job that a due row hands over.
+pub enum Emission {
+    /// The row has it prepared.
+    Prepared,
+    /// It is made of the row's key, for a row that does not.
+    Made(Box<dyn Fn(u64, Option<i64>) -> Emit + Send + Sync>),
+}
+
+/// Hands a due row to its queue, which holds it until its time: one write, without reading the row. It is refused if the row
+/// no longer waits for this very time, or if `when` does not hold.
+pub async fn hand_over(
+    store: &Store,
+    invocation: &Invocation,
+    row: &Row<'_>,
+    when: Option<Condition>,
+    also: impl FnOnce(Write) -> Write,
+) -> Result<Returned, StoreError> {
+    let now = invocation.current();
+    let due_at = keys::time_of(&row.found.place).unwrap_or(now).max(now);
+    let shard = keys::wake_shard(row.id);
+    let write = Write::update(row.table, row.found.key.clone())
+        .set("wake", keys::wake(Wake::Check, shard))
+        .set("wake_at", keys::at_time(due_at.plus_ms(check_after_ms(0)), row.id))
+        .set("updated_at", now.to_string())
+        .increment("version");
+    let write = match &row.emission {
+        Emission::Prepared => write.copy("emit", "later").remove("later"),
+        Emission::Made(make) => {
+            // Numbered by the clock, which is ahead of every number that was counted.
+            let seq = u64::try_from(now.millis()).unwrap_or(0);
+            let emit = make(seq, Some(due_at.millis()));
+            write.set_value("emit", attribute(&emit)?).set_number("emits", seq)
+        }
+    };
+    // It still waits for this very time.
+    let waits = [Condition::is("wake", keys::wake(Wake::Due, shard)), Condition::is("wake_at", &row.found.place)];
+    let waits = Condition::all(waits.into_iter().chain(when));
+    store.update_returning(invocation, also(write).when(waits)).await
+}

@@ -1,0 +1,302 @@
+//! Every change of a message after it was accepted. The rules are in `umavez_domain::messages`; here they are committed,
+//! together with the intent that a message releases when it ends unsent.
+
+use std::collections::BTreeMap;
+
+use umavez_domain::change::Next;
+use umavez_domain::channels::Channel;
+use umavez_domain::channels::email::ses_events::SesEvent;
+use umavez_domain::codes::Decision;
+use umavez_domain::delivery::{Cancel, Claim, Recovery, Settled, State, UnknownPolicy, Verdict};
+use umavez_domain::intents::Holder;
+use umavez_domain::keys::{self, Wake};
+use umavez_domain::messages::MessageRow;
+use umavez_domain::messages::ledger::{Entry, LONGEST};
+use umavez_domain::suppression::{SuppressionRow, source};
+use umavez_domain::time::Timestamp;
+
+use super::table::Messages;
+use crate::delivery::{Claimed, Tables};
+use crate::due::{self, Emission};
+use crate::intents::GuardRelease;
+use crate::invocation::Invocation;
+use crate::store::{
+    Beside, Committed, Condition, Found, Next as Commit, Returned, Start, StoreError, attribute, read_row,
+};
+use crate::suppressions::{self, Suppressions};
+
+/// The effect of a provider's event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Applied {
+    /// The message is known to have been sent, or not, by this event.
+    Reconciled(State),
+    Marked,
+    Known,
+    /// The message is gone, or was never ours; an address may have been suppressed all the same.
+    NoMessage,
+}
+
+/// The outcome of a cancel, and the state of the message.
+#[derive(Debug)]
+pub struct Canceled {
+    pub cancel: Cancel,
+    pub state: State,
+}
+
+/// The outcome of an operator's word about an unknown message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declared {
+    /// Whether this request settled it.
+    pub now: bool,
+    pub state: State,
+}
+
+impl Messages {
+    /// Begins an attempt at a message that was read as `row`, unless its address is suppressed.
+    pub async fn claim(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        claim: &Claim,
+    ) -> Result<Claimed<MessageRow>, StoreError> {
+        let Some(after) = row.claimed(claim, invocation.current()) else { return Ok(Claimed::Lost(Some(row.clone()))) };
+        let tables = Tables { own: &self.table, outbound: &self.table };
+        self.store.claim(invocation, tables, row, after, &row.gates()).await
+    }
+
+    /// Writes the outcome of attempt n. `row` is the message as it was claimed.
+    pub async fn settle(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        attempt: u32,
+        verdict: &Verdict,
+    ) -> Result<Settled<MessageRow>, StoreError> {
+        let rule =
+            |row: &MessageRow| commit_settled(row.settled(attempt, verdict, invocation.current(), self.retention_days));
+        let also = |row: &MessageRow| match verdict {
+            Verdict::Failed { code, suppress: true } => {
+                let found = SuppressionRow::by_message(row, code, source::PROVIDER, invocation.current());
+                Ok(vec![suppressions::adding(&self.table, &found)?.into()])
+            }
+            _ => Ok(Vec::new()),
+        };
+        self.change(invocation, row, rule, also).await.map(settled)
+    }
+
+    /// Records the provider's own word that an attempt of a message was sent.
+    pub async fn confirm(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        attempt: u32,
+        provider_id: &str,
+    ) -> Result<Settled<MessageRow>, StoreError> {
+        let rule = |row: &MessageRow| {
+            commit_settled(row.confirmed(attempt, provider_id, invocation.current(), self.retention_days))
+        };
+        self.change(invocation, row, rule, nothing).await.map(settled)
+    }
+
+    /// Ends a message that is not to be sent. Returns the row that this wrote, or the one that another writer did.
+    pub async fn end_unsent(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        state: State,
+        entry: &Entry,
+    ) -> Result<Committed<MessageRow, ()>, StoreError> {
+        let (now, read_version) = (invocation.current(), row.version);
+        // What the decision rests on is the row as it was read: with another one it is made again.
+        let rule = |row: &MessageRow| match row.ended(state, entry, now, self.retention_days) {
+            Some(after) if row.version == read_version => Next::Commit(after, ()),
+            _ => Next::Stop(()),
+        };
+        self.change(invocation, row, rule, nothing).await
+    }
+
+    /// Cancels a message that is queued; one whose attempt is under way has no further attempt. `None`: there is no such
+    /// message.
+    pub async fn cancel(&self, invocation: &Invocation, id: &str) -> Result<Option<Canceled>, StoreError> {
+        let rule = |row: &MessageRow| match row.cancel(invocation.current(), self.retention_days) {
+            (cancel, Some(after)) => Next::Commit(after, cancel),
+            (cancel, None) => Next::Stop(cancel),
+        };
+        let committed = self.change(invocation, Start::Key(keys::message(id)), rule, nothing).await?;
+        Ok(committed.row().map(|(row, cancel)| Canceled { cancel, state: row.delivery.state }))
+    }
+
+    /// Settles an unknown message on an operator's word. `None`: there is no such message.
+    pub async fn declare(
+        &self,
+        invocation: &Invocation,
+        id: &str,
+        was_sent: bool,
+    ) -> Result<Option<Declared>, StoreError> {
+        let rule = |row: &MessageRow| match row.declared(was_sent, invocation.now, self.retention_days) {
+            Some(after) => Next::Commit(after, true),
+            None => Next::Stop(false),
+        };
+        let committed = self.change(invocation, Start::Key(keys::message(id)), rule, nothing).await?;
+        Ok(committed.row().map(|(row, now)| Declared { now, state: row.delivery.state }))
+    }
+
+    /// Applies a provider's event to its message.
+    pub async fn apply(&self, invocation: &Invocation, event: &SesEvent) -> Result<Applied, StoreError> {
+        let Some((id, attempt)) = &event.message else { return Ok(Applied::NoMessage) };
+        let rule = |row: &MessageRow| match row.of_event(event, *attempt, invocation.current(), self.retention_days) {
+            Some((after, true)) => {
+                let state = after.delivery.state;
+                Next::Commit(after, Applied::Reconciled(state))
+            }
+            Some((after, false)) => Next::Commit(after, Applied::Marked),
+            None => Next::Stop(Applied::Known),
+        };
+        let also = |row: &MessageRow| match event.kind.suppresses() {
+            Some(reason) => {
+                let found = SuppressionRow::by_message(row, reason, source::SES, event.at);
+                Ok(vec![suppressions::adding(&self.table, &found)?.into()])
+            }
+            None => Ok(Vec::new()),
+        };
+        let applied = match self.change(invocation, Start::Key(keys::message(id)), rule, also).await? {
+            Committed::Done(_, applied) => return Ok(applied),
+            Committed::Stopped(_, applied) => applied,
+            Committed::Gone => Applied::NoMessage,
+        };
+        // Another event may have set the mark before, and a message that is gone suppresses its address all the same.
+        self.suppress(invocation, event, id).await?;
+        Ok(applied)
+    }
+
+    /// Puts the addresses of a bounce or a complaint on the list, whatever else is known of its message.
+    async fn suppress(&self, invocation: &Invocation, event: &SesEvent, message_id: &str) -> Result<(), StoreError> {
+        let Some(reason) = event.kind.suppresses() else { return Ok(()) };
+        let list = Suppressions { store: self.store.clone(), table: self.table.clone() };
+        for to in &event.recipients {
+            let row = SuppressionRow::new(Channel::Email, to, reason, source::SES, Some(message_id), event.at);
+            list.add(invocation, &row).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands a message over again that nobody took on, or gives up an attempt whose sender was not heard of in time.
+    pub async fn recover(
+        &self,
+        invocation: &Invocation,
+        found: &Found,
+        policies: &BTreeMap<Channel, UnknownPolicy>,
+        jitter: u32,
+    ) -> Result<Recovery<MessageRow>, StoreError> {
+        let row: Option<MessageRow> = self.store.get(invocation, &self.table, &found.key).await?;
+        let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else { return Ok(Recovery::Nothing) };
+        let policy = policies.get(&row.channel).copied().unwrap_or_default();
+        let recovery = row.recovered(policy, invocation.current(), jitter, self.retention_days);
+        let (Recovery::Emitted(after) | Recovery::Lost(after)) = &recovery else { return Ok(recovery) };
+        let with = self.releases(invocation, &row, after).await?;
+        // Refused: another writer was faster, and has put the row where it is found.
+        let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
+        Ok(if committed { recovery } else { Recovery::Nothing })
+    }
+
+    /// Lets recovery know that a message waits in its queue until `until`.
+    pub async fn postpone(
+        &self,
+        invocation: &Invocation,
+        row: &MessageRow,
+        until: Timestamp,
+    ) -> Result<(), StoreError> {
+        let Some(after) = row.postponed(until, invocation.current()) else { return Ok(()) };
+        self.store.commit(invocation, &self.table, row, &after, Vec::new()).await.map(drop)
+    }
+
+    /// Hands a message to its queue whose time is near, as its row has it prepared. Returns whether this sweep did.
+    pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
+        let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
+        let entry = attribute(&Entry::new(invocation.current(), Decision::Due).rule("send_at"))?;
+        let due = due::Row { table: &self.table, found, id, emission: Emission::Prepared };
+        // A message that meets its limit again and again is due again and again: a long ledger does without the line.
+        let is_short = Condition::shorter("ledger", LONGEST);
+        let told =
+            due::hand_over(&self.store, invocation, &due, Some(is_short), |write| write.append_value("ledger", entry));
+        Ok(match told.await? {
+            Returned::Row(_) => true,
+            Returned::Refused(Some(item)) if read_row::<MessageRow>(item.clone())?.ledger.len() >= LONGEST => {
+                let untold = due::hand_over(&self.store, invocation, &due, None, |write| write).await?;
+                matches!(untold, Returned::Row(_))
+            }
+            Returned::Refused(_) => false,
+        })
+    }
+
+    /// Messages whose outcome nobody knows, the oldest first, from the place after `after` on.
+    pub async fn unknown_page(
+        &self,
+        invocation: &Invocation,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<MessageRow>, Option<String>), StoreError> {
+        let (found, next) = self.store.waiting_page(invocation, &self.table, Wake::Unknown, after, limit).await?;
+        let rows = self.rows_of(invocation, found).await?;
+        let is_unknown = |row: &MessageRow| row.delivery.state == State::Unknown;
+        Ok((rows.into_iter().map(|(row, _)| row).filter(is_unknown).collect(), next))
+    }
+
+    /// Changes a message by a rule, with the writes that follow from the change and those that `also` adds.
+    pub(super) async fn change<T>(
+        &self,
+        invocation: &Invocation,
+        start: impl Into<Start<MessageRow>>,
+        rule: impl Fn(&MessageRow) -> Next<MessageRow, T>,
+        also: impl Fn(&MessageRow) -> Result<Vec<Beside>, StoreError>,
+    ) -> Result<Committed<MessageRow, T>, StoreError> {
+        let (rule, also) = (&rule, &also);
+        let asked = |before: MessageRow| async move {
+            let (after, out) = match rule(&before) {
+                Next::Stop(out) => return Ok(Commit::Stop(out)),
+                Next::Commit(after, out) => (after, out),
+            };
+            let mut with = also(&after)?;
+            with.extend(self.releases(invocation, &before, &after).await?);
+            Ok(Commit::Commit { row: after, with, out })
+        };
+        self.store.change_with(invocation, &self.table, start, asked).await
+    }
+
+    /// The writes that release the intent of a message, and its place in a guard, if it ends unsent.
+    pub(super) async fn releases(
+        &self,
+        invocation: &Invocation,
+        before: &MessageRow,
+        after: &MessageRow,
+    ) -> Result<Vec<Beside>, StoreError> {
+        let Some(intent) = after.released_intent(before) else { return Ok(Vec::new()) };
+        let holder = Holder::Message(after.id.clone()).to_string();
+        let released = self.intents.give_back_write(intent, &holder, invocation.current());
+        let mut with: Vec<Beside> = released.into_iter().map(Beside::from).collect();
+        if let Some(guard) = GuardRelease::of_message(intent, &holder) {
+            with.extend(self.intents.releasing_guard(invocation, guard).await?);
+        }
+        Ok(with)
+    }
+}
+
+fn nothing(_: &MessageRow) -> Result<Vec<Beside>, StoreError> {
+    Ok(Vec::new())
+}
+
+fn commit_settled(settled: Settled<MessageRow>) -> Next<MessageRow, Settled<()>> {
+    match settled {
+        Settled::Now(row) => Next::Commit(row, Settled::Now(())),
+        Settled::Already => Next::Stop(Settled::Already),
+        Settled::TooLate => Next::Stop(Settled::TooLate),
+    }
+}
+
+fn settled(committed: Committed<MessageRow, Settled<()>>) -> Settled<MessageRow> {
+    match committed {
+        Committed::Done(row, _) => Settled::Now(row),
+        Committed::Stopped(_, Settled::Already) => Settled::Already,
+        Committed::Stopped(..) | Committed::Gone => Settled::TooLate,
+    }
+}

@@ -1,0 +1,111 @@
+//! An operator's order to send a message again, each order once.
+
+use std::ops::ControlFlow::{self, Break, Continue};
+
+use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::intents::{Check, Hold, Holder, IntentTypes};
+use umavez_domain::keys;
+use umavez_domain::messages::{IntentRef, MessageRow, Resend};
+use umavez_domain::time::Timestamp;
+
+use super::table::Messages;
+use crate::intents::Holding;
+use crate::invocation::Invocation;
+use crate::store::{StoreError, Write};
+
+/// An order to send a message again.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// What this order is known by.
+    pub key: &'a str,
+    pub body_hash: &'a str,
+    /// Only if this was the last attempt.
+    pub attempt: Option<u32>,
+}
+
+/// The outcome of an order.
+#[derive(Debug)]
+pub enum Resent {
+    Now(Box<MessageRow>),
+    /// The same order was carried out before, after this attempt.
+    Replayed(u32),
+    /// The order's key was used with another body.
+    KeyReused,
+    /// The message is not one that may be sent again, or no longer after that attempt.
+    NotNow(Box<MessageRow>),
+    /// Its `not_after` has passed.
+    Late(Box<MessageRow>),
+    /// Its intention was sent by another meanwhile.
+    IntentTaken,
+    NotFound,
+}
+
+impl Messages {
+    /// Queues a message again that failed, or whose outcome is unknown.
+    pub async fn resend(
+        &self,
+        invocation: &Invocation,
+        id: &str,
+        order: &Order<'_>,
+        types: &IntentTypes,
+    ) -> Result<Resent, StoreError> {
+        self.store.retry(invocation, || self.resend_once(invocation, id, order, types)).await
+    }
+
+    async fn resend_once(
+        &self,
+        invocation: &Invocation,
+        id: &str,
+        order: &Order<'_>,
+        types: &IntentTypes,
+    ) -> Result<ControlFlow<Resent>, StoreError> {
+        let now = invocation.now;
+        let Some(row) = self.get(invocation, id).await? else { return Ok(Break(Resent::NotFound)) };
+        if let Some(before) = row.resends.iter().find(|before| before.key == order.key) {
+            return Ok(Break(match judge(&before.body, order.body_hash) {
+                Replay::Same => Resent::Replayed(before.after),
+                Replay::OtherBody => Resent::KeyReused,
+            }));
+        }
+        if order.attempt.is_some_and(|attempt| attempt != row.delivery.attempt) {
+            return Ok(Break(Resent::NotNow(Box::new(row))));
+        }
+        let hold = retaken(&row, order, types, now);
+        let intent = hold.as_ref().and_then(|hold| {
+            let (fingerprint, guard) = (hold.row.fingerprint.clone(), hold.row.guard.clone());
+            row.intent.clone().map(|intent| IntentRef { fingerprint, guard, ..intent })
+        });
+        let attempt = row.delivery.attempt;
+        let resend = Resend { key: order.key.to_owned(), body: order.body_hash.to_owned(), after: attempt };
+        let Some(after) = row.resent(resend, intent, now) else { return Ok(Break(Resent::NotNow(Box::new(row)))) };
+        if row.window().is_over(now) {
+            return Ok(Break(Resent::Late(Box::new(row))));
+        }
+        let Some(hold) = hold else {
+            let committed = self.store.commit(invocation, &self.table, &row, &after, Vec::new()).await?;
+            return Ok(if committed { Break(Resent::Now(Box::new(row))) } else { Continue(()) });
+        };
+        // An intent that was given back is taken again, for the time of this sending.
+        let write = Write::of_change(&self.table, &row, &after)?;
+        match self.intents.transact_holding(invocation, &[write], &hold).await? {
+            Holding::Done => Ok(Break(Resent::Now(Box::new(row)))),
+            Holding::Refused(_) => Ok(Continue(())),
+            // The hold in the way may be this message's own, by the same order that another request has carried out.
+            Holding::Standing(_) | Holding::Full => {
+                let stored: Option<MessageRow> =
+                    self.store.get(invocation, &self.table, &keys::message(&row.id)).await?;
+                let is_same = stored.is_some_and(|stored| stored.version == row.version);
+                Ok(if is_same { Break(Resent::IntentTaken) } else { Continue(()) })
+            }
+        }
+    }
+}
+
+/// The intent of a message that released it when it ended unsent. An unknown one still has it.
+fn retaken(row: &MessageRow, order: &Order<'_>, types: &IntentTypes, now: Timestamp) -> Option<Hold> {
+    let intent = row.intent.as_ref().filter(|_| row.delivery.state.is_unsent())?;
+    let client = umavez_domain::fields::parse_uuid(&intent.client_id)?;
+    let reference = intent.reference_id.as_deref().and_then(umavez_domain::fields::parse_uuid);
+    let check = Check::new(client, types.get(&intent.intent_type)?, reference, now);
+    Some(Hold::of(&check, &Holder::Message(row.id.clone()), order.body_hash, now))
+}

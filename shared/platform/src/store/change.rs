@@ -1,0 +1,224 @@
+//! The one loop that reads a row, asks a rule, commits, and asks again if another writer was faster.
+//!
+//! Every change of a row goes through [`Store::change`]; a decision that rests on several rows goes
+//! through [`Store::retry`]. Both own the number of tries, the jitter between them and the log line
+//! about conflicts. Three things are not rows in this sense and keep their own expressions: the
+//! limiter's arithmetic (`limiter`), the intent hold that takes one request (`intents`), and counters
+//! and lists that several writers add to without reading (`suppressions`, a shard's counts).
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use umavez_domain::change::{self, Fence, Row};
+use umavez_domain::keys::Key;
+
+use super::transact::{Beside, Made};
+use super::{Condition, Store, StoreError, Write, attribute, read_row};
+use crate::invocation::Invocation;
+
+/// More conflicts than this in a row are a fault, not a race.
+const MOST_TRIES: u32 = 60;
+const LONGEST_WAIT_MS: u64 = 200;
+/// With less time than this the caller is asked to try again later.
+const LOW_TIME: Duration = Duration::from_secs(2);
+/// This many conflicts of one change are worth a line in the log.
+const MANY_CONFLICTS: u32 = 5;
+
+/// Where a change begins: with the row as it was read before, or with reading it.
+#[derive(Debug)]
+pub enum Start<R> {
+    Row(R),
+    Key(Key),
+}
+
+impl<R> From<&R> for Start<R>
+where
+    R: Clone,
+{
+    fn from(row: &R) -> Self {
+        Self::Row(row.clone())
+    }
+}
+
+/// What a rule decides, with the writes that must commit together with the row.
+#[derive(Debug)]
+pub enum Next<R, T> {
+    Commit { row: R, with: Vec<Beside>, out: T },
+    Stop(T),
+}
+
+impl<R, T> Next<R, T> {
+    /// Writes `row`, and nothing else.
+    pub fn commit(row: R, out: T) -> Self {
+        Self::Commit { row, with: Vec::new(), out }
+    }
+}
+
+impl<R, T> From<change::Next<R, T>> for Next<R, T> {
+    fn from(next: change::Next<R, T>) -> Self {
+        match next {
+            change::Next::Commit(row, out) => Self::commit(row, out),
+            change::Next::Stop(out) => Self::Stop(out),
+        }
+    }
+}
+
+/// The outcome of a change.
+#[derive(Debug)]
+pub enum Committed<R, T> {
+    /// The row as this change wrote it.
+    Done(R, T),
+    /// The rule found nothing to write; the row as it stands.
+    Stopped(R, T),
+    /// There is no such row.
+    Gone,
+}
+
+impl<R, T> Committed<R, T> {
+    /// The row as it stands, and what the rule said; `None` if there is no row.
+    pub fn row(self) -> Option<(R, T)> {
+        match self {
+            Self::Done(row, out) | Self::Stopped(row, out) => Some((row, out)),
+            Self::Gone => None,
+        }
+    }
+
+    /// What the rule said; `None` if there is no row.
+    pub fn out(self) -> Option<T> {
+        self.row().map(|(_, out)| out)
+    }
+}
+
+impl Store {
+    /// Changes a row by a rule that needs nothing but the row.
+    pub async fn change<R: Row, T>(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        start: impl Into<Start<R>>,
+        rule: impl Fn(&R) -> Result<Next<R, T>, StoreError>,
+    ) -> Result<Committed<R, T>, StoreError> {
+        self.change_with(invocation, table, start, |row| std::future::ready(rule(&row))).await
+    }
+
+    /// Changes a row by a rule that reads other rows on the way. The rule is asked again, with the row that won, each time
+    /// that the commit loses a race.
+    pub async fn change_with<R, T, F, Fut>(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        start: impl Into<Start<R>>,
+        rule: F,
+    ) -> Result<Committed<R, T>, StoreError>
+    where
+        R: Row,
+        F: Fn(R) -> Fut,
+        Fut: Future<Output = Result<Next<R, T>, StoreError>>,
+    {
+        let mut row = match start.into() {
+            Start::Row(row) => Some(row),
+            Start::Key(key) => self.get(invocation, table, &key).await?,
+        };
+        let mut conflicts = Backoff::of::<R>();
+        while let Some(before) = row {
+            let (after, with, out) = match rule(before.clone()).await? {
+                Next::Stop(out) => return Ok(Committed::Stopped(before, out)),
+                Next::Commit { row, with, out } => (row, with, out),
+            };
+            match self.write_all(invocation, Write::of_change(table, &before, &after)?, with).await? {
+                Made::Done => return Ok(Committed::Done(after, out)),
+                Made::Refused(item) => row = item.map(read_row).transpose()?,
+                // The rule reads the other row again.
+                Made::OtherRefused => row = Some(before),
+            }
+            conflicts.wait(invocation).await?;
+        }
+        Ok(Committed::Gone)
+    }
+
+    /// Commits one change of a row that was read as `before`, once. Returns whether nobody had changed it, or a row that a
+    /// required write beside it rests on, since.
+    pub async fn commit<R: Row>(
+        &self,
+        invocation: &Invocation,
+        table: &str,
+        before: &R,
+        after: &R,
+        with: Vec<Beside>,
+    ) -> Result<bool, StoreError> {
+        let made = self.write_all(invocation, Write::of_change(table, before, after)?, with).await?;
+        Ok(matches!(made, Made::Done))
+    }
+
+    /// Repeats a step that rests on several rows until it commits: `Continue` means that one of them changed since it was
+    /// read.
+    pub async fn retry<T, F, Fut>(&self, invocation: &Invocation, step: F) -> Result<T, StoreError>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<ControlFlow<T>, StoreError>>,
+    {
+        let mut conflicts = Backoff::of::<T>();
+        loop {
+            match step().await? {
+                ControlFlow::Break(done) => return Ok(done),
+                ControlFlow::Continue(()) => conflicts.wait(invocation).await?,
+            }
+        }
+    }
+}
+
+impl Write {
+    /// The write of one change: what differs between the two rows, on the fence of the first.
+    pub fn of_change<R: Row>(table: &str, before: &R, after: &R) -> Result<Self, StoreError> {
+        let fence = before.fence();
+        let write = match fence {
+            Fence::Absent => Self::put(table, after.key(), after)?,
+            _ => Self::changes(table, before.key(), before, after)?,
+        };
+        Ok(write.when(Condition::of(&fence)?))
+    }
+}
+
+impl Condition {
+    /// The condition that a fence stands for.
+    pub fn of(fence: &Fence) -> Result<Self, StoreError> {
+        Ok(match fence {
+            Fence::Absent => Self::Absent,
+            Fence::Version(version) => Self::is_number("version", version),
+            Fence::Same(parts) => {
+                let same = |(name, value): &(String, serde_json::Value)| match value {
+                    serde_json::Value::Null => Ok(Self::has_not(name)),
+                    value => attribute(value).map(|value| Self::Is(name.clone(), value)),
+                };
+                Self::all(parts.iter().map(same).collect::<Result<Vec<_>, StoreError>>()?)
+            }
+        })
+    }
+}
+
+/// Waits between the tries of one change: each time a little longer, and never together with others.
+struct Backoff {
+    tries: u32,
+    what: &'static str,
+}
+
+impl Backoff {
+    fn of<T>() -> Self {
+        Self { tries: 0, what: std::any::type_name::<T>() }
+    }
+
+    async fn wait(&mut self, invocation: &Invocation) -> Result<(), StoreError> {
+        self.tries += 1;
+        if self.tries == MANY_CONFLICTS {
+            let (conflicts, what) = (self.tries, self.what);
+            tracing::warn!(event = "WRITE_CONFLICTS", what, conflicts, request_id = invocation.request_id);
+        }
+        if self.tries >= MOST_TRIES || invocation.time_left() < LOW_TIME {
+            return Err(StoreError::Conflict);
+        }
+        let longest = (10_u64 << self.tries.min(5)).min(LONGEST_WAIT_MS);
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
+        Ok(())
+    }
+}
