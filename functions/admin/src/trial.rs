@@ -7,7 +7,7 @@ use umavez_domain::codes::{FieldProblem, Problem as Code};
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::idempotency::{Replay, judge};
-use umavez_domain::messages::{NewMessage, message_id};
+use umavez_domain::messages::{MessageId, NewMessage};
 use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -34,7 +34,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     );
     let metadata = json!({"test": true, "bot_slug": row.slug, "downsell_id": row.id}).to_string();
     let message = NewMessage {
-        id: message_id(caller, &key),
+        id: MessageId::of(caller, &key),
         caller: caller.to_string(),
         body_hash: request.body_hash(),
         sender: bot.token_ref,

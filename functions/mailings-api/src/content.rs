@@ -11,7 +11,7 @@ use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
     unsubscribe_headers, unsubscribe_token, unsubscribe_url, values,
 };
-use umavez_domain::messages::{NewMessage, message_id};
+use umavez_domain::messages::{MessageId, NewMessage};
 use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -84,7 +84,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
     let body_hash = request.body_hash();
     let new = NewMessage {
-        id: message_id(caller, &format!("test:{}:{known_by}", row.mailing_id)),
+        id: MessageId::of(caller, &format!("test:{}:{known_by}", row.mailing_id)),
         caller: caller.to_string(),
         body_hash: body_hash.clone(),
         sender: "default".to_owned(),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use umavez_domain::channels::{Channel, Content};
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::delivery::{Again, Next, Outcome, Progress, State, Verdict, code, next, settle};
-use umavez_domain::messages::MessageRow;
 use umavez_domain::messages::ledger::Entry;
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
@@ -45,7 +45,7 @@ enum Round {
     Again(Option<Box<MessageRow>>),
 }
 
-pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step, StoreError> {
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Step, StoreError> {
     let mut met = deps.messages.get(invocation, id).await?.map(Box::new);
     for _ in 0..ROUNDS {
         let Some(row) = met else { return Ok(Step::Done("no_such_message")) };
@@ -159,7 +159,7 @@ async fn attempt_once(
     if left < Duration::from_secs(1) || row.is_late(invocation.current()) {
         return Outcome::Transient { code: code::NOT_CALLED };
     }
-    let way = Way { id: &row.id, sender: &row.sender, to: &row.to };
+    let way = Way { id: row.id.as_str(), sender: &row.sender, to: &row.to };
     deps.providers.send(&way, content, credential, attempt, left).await
 }
 
@@ -285,7 +285,7 @@ fn tell(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict
 fn log(invocation: &Invocation, row: &MessageRow, event: Event, made: Option<Made>, code: &str) {
     tracing::info!(
         event = event.as_str(),
-        message_id = row.id,
+        message_id = row.id.as_str(),
         channel = row.channel.as_str(),
         priority = word(row),
         attempt = made.map(|made| made.attempt),

@@ -276,7 +276,7 @@ async fn recover(deps: &Deps, invocation: &Invocation, shard: u32) -> Result<Cou
 
 async fn wake(deps: &Deps, invocation: &Invocation, found: &Found) -> Result<Woken, StoreError> {
     let Some(id) = message_id_of(&found.key) else { return Ok(Woken::Left) };
-    let Some(row) = deps.messages.get(invocation, id).await? else { return Ok(Woken::Left) };
+    let Some(row) = deps.messages.get(invocation, &id).await? else { return Ok(Woken::Left) };
     // The index may lag behind: only what still waits for this very moment was lost sight of.
     if row.wake_at.as_deref() != Some(&found.place) {
         return Ok(Woken::Left);
@@ -288,7 +288,7 @@ async fn wake(deps: &Deps, invocation: &Invocation, found: &Found) -> Result<Wok
         Woken::Unknown => Event::OutboundUnknown,
         Woken::Left => return Ok(woken),
     };
-    let (message_id, channel, attempt) = (&row.id, row.channel.as_str(), row.attempt);
+    let (message_id, channel, attempt) = (row.id.as_str(), row.channel.as_str(), row.attempt);
     tracing::warn!(event = event.as_str(), message_id, channel, attempt, request_id = invocation.request_id);
     Ok(woken)
 }

@@ -8,6 +8,7 @@ pub mod conversations;
 pub mod delivery;
 pub mod downsells;
 pub mod fields;
+pub mod id;
 pub mod idempotency;
 pub mod ingest;
 pub mod intents;

@@ -6,6 +6,6 @@ pub mod ledger;
 mod request;
 mod row;
 
-pub use identity::message_id;
+pub use identity::MessageId;
 pub use request::{Asked, DEFAULT_SENDER, NewMessage, Unfit};
 pub use row::*;

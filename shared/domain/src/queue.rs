@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::downsells::{ContactId, OfferId};
+use crate::messages::MessageId;
 use crate::outbox::Emit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,7 +18,7 @@ pub enum Priority {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SendJob {
     /// Send the message with this id, if it is still to be sent.
-    Message { v: u32, id: String },
+    Message { v: u32, id: MessageId },
     /// Send the offer of a downsell with this id, if it may still leave.
     Offer { v: u32, contact: ContactId, id: OfferId },
 }
@@ -44,7 +45,7 @@ pub const fn queue(priority: Priority) -> &'static str {
 }
 
 /// Hands a message to its queue. `seq` is greater than that of any emission of the row before.
-pub fn emit(id: &str, priority: Priority, seq: u64, not_before: Option<i64>) -> Emit {
+pub fn emit(id: &MessageId, priority: Priority, seq: u64, not_before: Option<i64>) -> Emit {
     let body = serde_json::json!({"kind": "message", "v": 1, "id": id}).to_string();
     Emit { seq, queue: queue(priority).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }
@@ -56,9 +57,10 @@ mod tests {
     #[test]
     fn every_released_form_is_read() {
         let v1 = r#"{"kind":"message","v":1,"id":"msg_0123456789abcdef0123456789abcdef"}"#;
-        let job = SendJob::Message { v: 1, id: "msg_0123456789abcdef0123456789abcdef".to_owned() };
+        let id = MessageId::parse("msg_0123456789abcdef0123456789abcdef").expect("an id");
+        let job = SendJob::Message { v: 1, id: id.clone() };
         assert_eq!(SendJob::read(v1), Ok(job.clone()));
-        let emitted = emit("msg_0123456789abcdef0123456789abcdef", Priority::Start, 3, None);
+        let emitted = emit(&id, Priority::Start, 3, None);
         assert_eq!(SendJob::read(&emitted.body), Ok(job));
         assert_eq!(emitted.queue, "outbound-start");
         assert_eq!(emitted.id, "msg_0123456789abcdef0123456789abcdef/3");

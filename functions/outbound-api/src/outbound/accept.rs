@@ -4,7 +4,7 @@ use umavez_domain::codes::{Event, FieldProblem, Problem as Code, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::MOST_SCHEDULED;
-use umavez_domain::messages::{AcceptAnswer, MessageRow};
+use umavez_domain::messages::{AcceptAnswer, MessageId, MessageRow};
 use umavez_domain::messages::{Asked, NewMessage, Unfit};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -49,7 +49,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 async fn unless_standing(
     deps: &Deps,
     invocation: &Invocation,
-    id: &str,
+    id: &MessageId,
     body_hash: &str,
     errors: Vec<FieldError>,
 ) -> Result<Answer, Problem> {
@@ -91,7 +91,7 @@ fn tell(invocation: &Invocation, row: &MessageRow, event: Event) {
     tracing::info!(
         event = event.as_str(),
         reason_code,
-        message_id = row.id,
+        message_id = row.id.as_str(),
         channel = row.channel.as_str(),
         intent_type = intent.map(|intent| intent.intent_type.as_str()),
         fingerprint = intent.map(|intent| intent.fingerprint.as_str()),

@@ -5,6 +5,7 @@ use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
 use umavez_domain::delivery::{Cancel, State};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
+use umavez_domain::messages::MessageId;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::{Order, Resent};
@@ -15,9 +16,9 @@ use crate::Deps;
 /// Tells the truth: what was cancelled will not be sent, and what is in flight or sent was not cancelled.
 pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
-    let Some(canceled) = deps.messages.cancel(invocation, id).await? else { return Err(no_such_message()) };
+    let Some(canceled) = deps.messages.cancel(invocation, &id).await? else { return Err(no_such_message()) };
     if canceled.cancel == Cancel::Now {
-        tell(invocation, id, Event::OutboundCanceled);
+        tell(invocation, &id, Event::OutboundCanceled);
     }
     Answer::json(
         200,
@@ -41,7 +42,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         errors.push(FieldError::new("sent", FieldProblem::WrongType, "must be true or false"));
     }
     let Some(sent) = sent.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
-    let Some(declared) = deps.messages.declare(invocation, id, sent).await? else { return Err(no_such_message()) };
+    let Some(declared) = deps.messages.declare(invocation, &id, sent).await? else { return Err(no_such_message()) };
     let wanted = if sent { State::Sent } else { State::Failed };
     if !declared.now && declared.state != wanted {
         let state = json!(declared.state);
@@ -49,7 +50,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         return Err(Problem::new(409, Code::NotUnknown, detail));
     }
     if declared.now {
-        tell(invocation, id, Event::OutboundSettled);
+        tell(invocation, &id, Event::OutboundSettled);
     }
     Answer::json(200, &json!({"message_id": id, "status": declared.state}))
 }
@@ -64,9 +65,9 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let (key, hash) = (body_hash(known_by.as_bytes()), request.body_hash());
     let order = Order { key: &key, body_hash: &hash, attempt };
     let answer = |attempts: Option<u32>| json!({"message_id": id, "status": State::Queued, "attempts": attempts});
-    match deps.messages.resend(invocation, id, &order, &deps.types).await? {
+    match deps.messages.resend(invocation, &id, &order, &deps.types).await? {
         Resent::Now(row) => {
-            tell(invocation, id, Event::OutboundResent);
+            tell(invocation, &id, Event::OutboundResent);
             Answer::json(202, &answer(Some(row.attempt)))
         }
         Resent::Replayed(attempts) => Ok(Answer::json(202, &answer(Some(attempts)))?.replayed()),
@@ -123,7 +124,7 @@ fn unknown_fields(body: &serde_json::Map<String, serde_json::Value>, known: &str
         .collect()
 }
 
-fn tell(invocation: &Invocation, message_id: &str, event: Event) {
-    tracing::info!(event = event.as_str(), message_id, request_id = invocation.request_id);
+fn tell(invocation: &Invocation, message_id: &MessageId, event: Event) {
+    tracing::info!(event = event.as_str(), message_id = message_id.as_str(), request_id = invocation.request_id);
     metrics::counter!("OutboundOrders", "Event" => event.as_str()).increment(1);
 }

@@ -9,6 +9,7 @@ use super::inbound::{Inbound, Kind, Media};
 use super::job::WakeUp;
 use crate::codes::codes;
 use crate::keys::{self, Wake};
+use crate::messages::MessageId;
 use crate::outbox::Emit;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
@@ -234,7 +235,7 @@ pub struct BatchRow {
     pub attempts: u32,
     /// The messages that the reply became, in outbound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub messages: Vec<String>,
+    pub messages: Vec<MessageId>,
     /// How the last of them ended.
     pub outcome: Option<String>,
     pub replied_at: Timestamp,

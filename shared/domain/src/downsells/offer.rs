@@ -1,11 +1,10 @@
 //! The rows of one contact: its offers, the events that were refused, and the slot of each downsell.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::codes::codes;
+use crate::id::{hash_id, is_hex};
 use crate::keys::{self, Wake, short_hash};
 use crate::messages::CHECK_AFTER_MS;
 use crate::outbox::Emit;
@@ -62,7 +61,8 @@ codes! {
     }
 }
 
-/// One person of one bot: the partition that holds everything about them. The person is hashed.
+/// One person of one bot: the partition that holds everything about them. The person is hashed. Rows and queue bodies are
+/// trusted to hold one: only we write them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContactId(String);
@@ -73,8 +73,9 @@ impl ContactId {
         Self(format!("{bot}#{}", short_hash(&telegram_id.to_string())))
     }
 
-    pub(crate) fn from_key(text: &str) -> Self {
-        Self(text.to_owned())
+    /// Reads the id that a key names; `None` for any other text.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        text.split_once('#').filter(|(_, hash)| is_hex(hash, 32)).map(|_| Self(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -86,33 +87,14 @@ impl ContactId {
     }
 }
 
-/// What an event is known by: told again, it is the same offer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct OfferId(String);
-
-const PREFIX: &str = "off_";
-const HASH: usize = 32;
+hash_id! {
+    /// What an event is known by: told again, it is the same offer.
+    OfferId = "off_", 32
+}
 
 impl OfferId {
     pub fn of(event_id: &str) -> Self {
-        Self(format!("{PREFIX}{}", short_hash(event_id)))
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        let hash = text.strip_prefix(PREFIX)?;
-        let fits = hash.len() == HASH && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for OfferId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Self::hash(event_id)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::codes::{Decision, Reason};
 use crate::delivery::{Progress, State};
 use crate::intents::{BlockedBy, CheckAnswer};
 use crate::keys::{self, Wake};
-use crate::messages::NewMessage;
 use crate::messages::ledger::Entry;
+use crate::messages::{MessageId, NewMessage};
 use crate::outbox::Emit;
 use crate::queue;
 use crate::queue::Priority;
@@ -28,7 +28,7 @@ pub const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
-    pub id: String,
+    pub id: MessageId,
     /// The API key that asked for it.
     pub caller: String,
     pub body_hash: String,
@@ -117,7 +117,7 @@ pub struct Then {
 }
 
 impl Then {
-    pub fn emit(&self, message_id: &str, seq: u64) -> Emit {
+    pub fn emit(&self, message_id: &MessageId, seq: u64) -> Emit {
         let id = format!("{message_id}/ended/{seq}");
         Emit { seq, queue: self.queue.clone(), not_before: None, id, body: self.body.clone() }
     }
@@ -258,7 +258,7 @@ impl MessageRow {
             recoveries: 0,
             recipient: keys::recipient(new.content.channel().as_str(), &new.to),
             client: hold.map(|row| row.client_id.clone()),
-            asked_at: keys::at_time(now, &new.id),
+            asked_at: keys::at_time(now, new.id.as_str()),
             resends: Vec::new(),
             ledger: Vec::new(),
             created_at: now,
@@ -307,8 +307,8 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    pub fn of(id: &str, priority: Priority, due: Due, now: Timestamp, seq: u64) -> Self {
-        let shard = keys::wake_shard(id);
+    pub fn of(id: &MessageId, priority: Priority, due: Due, now: Timestamp, seq: u64) -> Self {
+        let shard = keys::wake_shard(id.as_str());
         match due {
             Due::Emitted { not_before } => {
                 let from = not_before.map_or(now, |at| now.max(Timestamp::from_millis(at)));
@@ -316,14 +316,14 @@ impl HandOver {
                     emit: Some(queue::emit(id, priority, seq, not_before)),
                     later: None,
                     wake: keys::wake(Wake::Check, shard),
-                    wake_at: keys::at_time(from.plus_ms(CHECK_AFTER_MS), id),
+                    wake_at: keys::at_time(from.plus_ms(CHECK_AFTER_MS), id.as_str()),
                 }
             }
             Due::Indexed { due_at } => Self {
                 emit: None,
                 later: Some(queue::emit(id, priority, seq, Some(due_at))),
                 wake: keys::wake(Wake::Due, shard),
-                wake_at: keys::at_time(Timestamp::from_millis(due_at), id),
+                wake_at: keys::at_time(Timestamp::from_millis(due_at), id.as_str()),
             },
         }
     }
@@ -338,7 +338,7 @@ pub fn check_after_ms(recoveries: u32) -> i64 {
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AcceptAnswer {
-    pub message_id: String,
+    pub message_id: MessageId,
     pub status: State,
     pub send_at: Option<Timestamp>,
     pub fingerprint: Option<String>,
@@ -384,7 +384,7 @@ impl AcceptAnswer {
 /// A message as `GET /outbound/messages/{id}` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MessageView {
-    pub message_id: String,
+    pub message_id: MessageId,
     pub status: State,
     pub reason_code: Option<String>,
     pub channel: Channel,

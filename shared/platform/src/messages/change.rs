@@ -4,7 +4,7 @@ use umavez_domain::codes::Decision;
 use umavez_domain::delivery::State;
 use umavez_domain::keys::{self, Wake};
 use umavez_domain::messages::ledger::{Entry, has_room};
-use umavez_domain::messages::{HandOver, MessageRow};
+use umavez_domain::messages::{HandOver, MessageId, MessageRow};
 use umavez_domain::time::Timestamp;
 
 use crate::intents::GuardRelease;
@@ -89,8 +89,8 @@ impl Messages {
     /// It waits for an event or a person.
     pub(super) fn unknown_since(&self, write: Write, row: &MessageRow, now: Timestamp) -> Result<Write, StoreError> {
         let write = write
-            .set("wake", keys::wake(Wake::Unknown, keys::wake_shard(&row.id)))
-            .set("wake_at", keys::at_time(now, &row.id));
+            .set("wake", keys::wake(Wake::Unknown, keys::wake_shard(row.id.as_str())))
+            .set("wake_at", keys::at_time(now, row.id.as_str()));
         telling(write, row)
     }
 
@@ -133,8 +133,8 @@ fn lost(item: Option<crate::store::Item>) -> Result<Changed, StoreError> {
 }
 
 /// How a message is written as the holder of its intent.
-pub(super) fn holder_of(id: &str) -> String {
-    umavez_domain::intents::Holder::Message(id.to_owned()).to_string()
+pub(super) fn holder_of(id: &MessageId) -> String {
+    umavez_domain::intents::Holder::Message(id.clone()).to_string()
 }
 
 /// The message is in this state, after this attempt.

@@ -5,7 +5,7 @@ use umavez_domain::channels::email::ses;
 use umavez_domain::channels::email::ses_events::{Effect, Kind, Learned, SesEvent, effect};
 use umavez_domain::codes::Decision;
 use umavez_domain::delivery::State;
-use umavez_domain::messages::MessageRow;
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
 
@@ -31,15 +31,19 @@ const ROUNDS: usize = 5;
 
 impl Messages {
     pub async fn apply(&self, invocation: &Invocation, event: &SesEvent) -> Result<Applied, StoreError> {
-        let Some((id, attempt)) = &event.message else { return Ok(Applied::NoMessage) };
-        let Some(mut row) = self.get(invocation, id).await? else {
-            self.suppress(invocation, event, id).await?;
+        let Some((tag, attempt)) = &event.message else { return Ok(Applied::NoMessage) };
+        let found = match MessageId::parse(tag) {
+            Some(id) => self.get(invocation, &id).await?,
+            None => None,
+        };
+        let Some(mut row) = found else {
+            self.suppress(invocation, event, tag).await?;
             return Ok(Applied::NoMessage);
         };
         for _ in 0..ROUNDS {
             let Some(effect) = effect(&row, event.kind, *attempt) else {
                 // A soft bounce may have set the mark before this one.
-                self.suppress(invocation, event, id).await?;
+                self.suppress(invocation, event, tag).await?;
                 return Ok(Applied::Known);
             };
             let change = self.of_event(&row, event, *attempt, effect, invocation.current())?;

@@ -4,7 +4,7 @@ use umavez_domain::codes::Decision;
 use umavez_domain::delivery::{Cancel, State, cancel};
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::{Check, Hold, Holder, IntentTypes};
-use umavez_domain::messages::{HandOver, MessageRow, Resend};
+use umavez_domain::messages::{HandOver, MessageId, MessageRow, Resend};
 use umavez_domain::time::Timestamp;
 use umavez_domain::work::Due;
 
@@ -62,7 +62,7 @@ const ROUNDS: usize = 4;
 impl Messages {
     /// Cancels a message that is still queued. One whose attempt is under way is recalled: if that attempt was not sent, there
     /// is no other. Otherwise tells why nothing can be done.
-    pub async fn cancel(&self, invocation: &Invocation, id: &str) -> Result<Option<Canceled>, StoreError> {
+    pub async fn cancel(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<Canceled>, StoreError> {
         let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
         for _ in 0..ROUNDS {
             let told = cancel(row.state);
@@ -105,7 +105,7 @@ impl Messages {
     pub async fn declare(
         &self,
         invocation: &Invocation,
-        id: &str,
+        id: &MessageId,
         was_sent: bool,
     ) -> Result<Option<Declared>, StoreError> {
         let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
@@ -136,7 +136,7 @@ impl Messages {
     pub async fn resend(
         &self,
         invocation: &Invocation,
-        id: &str,
+        id: &MessageId,
         order: &Order<'_>,
         types: &IntentTypes,
     ) -> Result<Resent, StoreError> {

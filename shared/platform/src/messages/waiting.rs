@@ -68,8 +68,8 @@ impl Messages {
         let write = Write::update(&self.table, found.key.clone())
             .copy("emit", "later")
             .remove("later")
-            .set("wake", keys::wake(Wake::Check, keys::wake_shard(id)))
-            .set("wake_at", keys::at_time(due_at.plus_ms(CHECK_AFTER_MS), id))
+            .set("wake", keys::wake(Wake::Check, keys::wake_shard(id.as_str())))
+            .set("wake_at", keys::at_time(due_at.plus_ms(CHECK_AFTER_MS), id.as_str()))
             .set("updated_at", now.to_string())
             .increment("version");
         // Who is limited again and again is due again and again: a long ledger does without.
@@ -99,7 +99,7 @@ impl Messages {
         }
         let as_seen = Condition::all([is_state(State::Queued)?, Condition::is("wake_at", seen), as_read(row)]);
         let write = Write::update(&self.table, keys::message(&row.id))
-            .set("wake_at", keys::at_time(until.plus_ms(CHECK_AFTER_MS), &row.id))
+            .set("wake_at", keys::at_time(until.plus_ms(CHECK_AFTER_MS), row.id.as_str()))
             .increment("version")
             .when(as_seen);
         self.store.write(invocation, write).await.map(drop)
@@ -144,7 +144,7 @@ impl Messages {
             .set_value("emit", attribute(&emit)?)
             .set_number("emits", seq)
             .set_number("recoveries", row.recoveries + 1)
-            .set("wake_at", keys::at_time(next, &row.id))
+            .set("wake_at", keys::at_time(next, row.id.as_str()))
             .when(Condition::all([is_state(State::Queued)?, as_read(row)]));
         match self.make(invocation, Change::of(write)).await? {
             Changed::Done => Ok(Woken::Emitted),

@@ -1,40 +1,21 @@
 //! What a backfill and its lines are known by.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::access::KeyId;
-use sha2::{Digest, Sha256};
+use crate::id::hash_id;
+use crate::keys::short_hash;
 
-const PREFIX: &str = "bf_";
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct BackfillId(String);
+hash_id! {
+    /// A backfill.
+    BackfillId = "bf_", 32
+}
 
 impl BackfillId {
     /// By whoever asks and the request's `Idempotency-Key` (or its own id, without one): the same request is the same
     /// job.
     pub fn of(caller: &KeyId, key: &str) -> Self {
-        let hash = Sha256::digest(format!("{caller}:{key}").as_bytes());
-        Self(format!("{PREFIX}{}", hex::encode(&hash[..16])))
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        let hash = text.strip_prefix(PREFIX)?;
-        let shaped = hash.len() == 32 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        shaped.then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for BackfillId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Self::hash(&format!("{caller}:{key}"))
     }
 }
 
@@ -50,8 +31,7 @@ impl LineRef {
 
     /// A request that brings a key: with the same bytes on the same route it is the same one.
     pub fn of_request(caller: &KeyId, route: &str, key: &str, body_hash: &str) -> Self {
-        let hash = Sha256::digest(format!("{caller}\n{route}\n{body_hash}\n{key}").as_bytes());
-        Self(format!("req_{}", hex::encode(&hash[..16])))
+        Self(format!("req_{}", short_hash(&format!("{caller}\n{route}\n{body_hash}\n{key}"))))
     }
 }
 
