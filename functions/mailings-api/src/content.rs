@@ -80,13 +80,11 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let headers = row.unsubscribe.then(|| unsubscribe_headers(&public_url, &token));
     let headers = headers.into_iter().flatten().collect();
     let caller = &request.caller()?.key_id;
-    let key = request.idempotency_key()?;
-    let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
-    let body_hash = request.body_hash();
+    let identity = request.identity(invocation)?;
     let new = NewMessage {
-        id: MessageId::of(caller, &format!("test:{}:{known_by}", row.mailing_id)),
+        id: MessageId::of(caller, &identity.key),
         caller: caller.to_string(),
-        body_hash: body_hash.clone(),
+        body_hash: identity.body.clone(),
         sender: "default".to_owned(),
         to: asked.to,
         content: Content::Email(Email { from, subject, text, html, reply_to, headers }),
@@ -104,7 +102,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         // Only a message with an intent has these.
         Accepted::KeyReused | Accepted::TooManyScheduled => return Err(key_reused()),
     };
-    if judge(&message.body_hash, &body_hash) == Replay::OtherBody {
+    if judge(&message.body_hash, &identity.body) == Replay::OtherBody {
         return Err(key_reused());
     }
     let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.state}))?;
@@ -112,8 +110,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
 }
 
 fn key_reused() -> Problem {
-    let detail = "there is a test with this Idempotency-Key, from a request with another body";
-    Problem::new(422, Code::IdempotencyKeyReused, detail)
+    Problem::key_reused("a test with another body")
 }
 
 async fn content(deps: &Deps, invocation: &Invocation, row: &MailingRow) -> Result<MailingContent, Problem> {

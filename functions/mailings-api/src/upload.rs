@@ -100,13 +100,10 @@ async fn create(
     file: Option<(Vec<u8>, Format)>,
 ) -> Result<Answer, Problem> {
     let caller = &request.caller()?.key_id;
-    let key = request.idempotency_key()?;
+    let identity = request.identity(invocation)?;
     // By what it says, not by its bytes: a form is never written the same way twice.
-    let asked_as = key.map(|key| Order {
-        key: body_hash(format!("{}:{caller}:{}", request.route, key.as_str()).as_bytes()),
-        body: body_hash(asked.said().as_bytes()),
-        entries: 0,
-    });
+    let asked_as =
+        identity.given.then(|| Order { key: identity.key, body: body_hash(asked.said().as_bytes()), entries: 0 });
     for _ in 0..ROUNDS {
         if let Some(order) = &asked_as
             && let Some(first) = deps.mailings.asked(invocation, &order.key).await?
@@ -194,8 +191,7 @@ async fn again(
     first: &KeyRow,
 ) -> Result<Answer, Problem> {
     if first.body != order.body {
-        let detail = "there is a mailing with this Idempotency-Key, from a request with another body";
-        return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+        return Err(Problem::key_reused("a mailing with another body"));
     }
     match deps.mailings.get(invocation, &first.mailing_id).await? {
         Some(row) => {

@@ -470,9 +470,9 @@ mod tests {
             shown(entry_of(MatchedBy::Secondary, secondary)),
             "ENTRY#ent_95f2aa1c0fa9a7e377c3eee2410f0444 | ENTRY"
         );
-        let job = BackfillId::of(&PresentedKey::of("local").id, "import-7");
-        assert_eq!(shown(backfill(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | JOB");
-        assert_eq!(shown(backfill_input(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | INPUT");
+        let job = BackfillId::of("import-7");
+        assert_eq!(shown(backfill(&job)), "BACKFILL#bf_7fa9de4508328836b75dc342bc82c32a | JOB");
+        assert_eq!(shown(backfill_input(&job)), "BACKFILL#bf_7fa9de4508328836b75dc342bc82c32a | INPUT");
     }
 
     #[test]

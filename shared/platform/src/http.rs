@@ -4,6 +4,7 @@
 //! and 403 are problems like any other. A route that the function does not know answers 404.
 
 mod answer;
+mod identity;
 pub mod paging;
 mod problem;
 mod request;
@@ -18,6 +19,7 @@ use umavez_domain::codes::{FieldProblem, Problem as Code};
 use umavez_domain::fields::FieldError;
 
 pub use answer::Answer;
+pub use identity::Identity;
 pub use problem::Problem;
 pub use request::{CONTEXT_DENIED, CONTEXT_KEY_ID, CONTEXT_SCOPES, Caller, MAX_BODY, Request};
 

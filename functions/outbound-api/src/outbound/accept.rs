@@ -14,6 +14,8 @@ use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
+    // A message is known by its key or by its `id`, which are one and the same: this is the identity of the message, and not
+    // of the request.
     let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
     let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
     let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
@@ -68,8 +70,7 @@ fn again(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
 }
 
 fn key_reused() -> Problem {
-    let detail = "there is a message with this Idempotency-Key, or this id, from a request with another body";
-    Problem::new(422, Code::IdempotencyKeyReused, detail)
+    Problem::key_reused("a message with another body, as its key or as its id")
 }
 
 /// The answer where a guard keeps no more holds for a later time.

@@ -4,7 +4,6 @@ use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
 use umavez_domain::delivery::{Cancel, State};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::body_hash;
 use umavez_domain::messages::MessageId;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -58,12 +57,8 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
 pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
     let attempt = wanted_attempt(request)?;
-    let known_by = match request.idempotency_key()? {
-        Some(key) => format!("key:{}:{}", request.caller()?.key_id, key.as_str()),
-        None => format!("request:{}", invocation.request_id),
-    };
-    let (key, hash) = (body_hash(known_by.as_bytes()), request.body_hash());
-    let order = Order { key: &key, body_hash: &hash, attempt };
+    let identity = request.identity(invocation)?;
+    let order = Order { key: &identity.key, body_hash: &identity.body, attempt };
     let answer = |attempts: Option<u32>| json!({"message_id": id, "status": State::Queued, "attempts": attempts});
     match deps.messages.resend(invocation, &id, &order, &deps.types).await? {
         Resent::Now(row) => {
@@ -71,10 +66,7 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
             Answer::json(202, &answer(Some(row.attempt)))
         }
         Resent::Replayed(attempts) => Ok(Answer::json(202, &answer(Some(attempts)))?.replayed()),
-        Resent::KeyReused => {
-            let detail = "this Idempotency-Key sent the message again already, in a request with another body";
-            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-        }
+        Resent::KeyReused => Err(Problem::key_reused("an order with another body to send the message again")),
         Resent::NotNow(row) => {
             let (state, attempt) = (json!(row.state), row.attempt);
             let detail = format!(

@@ -32,6 +32,12 @@ impl Problem {
         Self { errors, ..Self::new(422, Code::InvalidRequest, detail) }
     }
 
+    /// The `Idempotency-Key` came with another body before. `used_for` says what that request was.
+    pub fn key_reused(used_for: &str) -> Self {
+        let detail = format!("this Idempotency-Key was used before, for {used_for}; another request needs another key");
+        Self::new(422, Code::IdempotencyKeyReused, detail)
+    }
+
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(404, Code::NotFound, detail)
     }

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::access::KeyId;
 use crate::id::hash_id;
 use crate::keys::short_hash;
 
@@ -12,10 +11,10 @@ hash_id! {
 }
 
 impl BackfillId {
-    /// By whoever asks and the request's `Idempotency-Key` (or its own id, without one): the same request is the same
-    /// job.
-    pub fn of(caller: &KeyId, key: &str) -> Self {
-        Self::hash(&format!("{caller}:{key}"))
+    /// By the key of the request that began it, see [`request_key`](crate::idempotency::request_key): the same request is
+    /// the same job.
+    pub fn of(request: &str) -> Self {
+        Self::hash(request)
     }
 }
 
@@ -29,23 +28,22 @@ impl LineRef {
         Self(format!("{backfill}:{line}"))
     }
 
-    /// A request that brings a key: with the same bytes on the same route it is the same one.
-    pub fn of_request(caller: &KeyId, route: &str, key: &str, body_hash: &str) -> Self {
-        Self(format!("req_{}", short_hash(&format!("{caller}\n{route}\n{body_hash}\n{key}"))))
+    /// A request that brings a key, by its own key and the hash of its body, both of which are hex digits: with the same
+    /// bytes it is the same one.
+    pub fn of_request(request: &str, body_hash: &str) -> Self {
+        Self(format!("req_{}", short_hash(&format!("{request}:{body_hash}"))))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::PresentedKey;
 
     #[test]
     fn the_same_request_is_the_same_job() {
-        let (a, b) = (PresentedKey::of("a").id, PresentedKey::of("b").id);
-        let id = BackfillId::of(&a, "import-7");
-        assert_eq!(BackfillId::of(&a, "import-7"), id);
-        assert_ne!(BackfillId::of(&b, "import-7"), id);
+        let id = BackfillId::of("import-7");
+        assert_eq!(BackfillId::of("import-7"), id);
+        assert_ne!(BackfillId::of("import-8"), id);
         assert_eq!(BackfillId::parse(id.as_str()), Some(id.clone()));
         assert_eq!(BackfillId::parse("bf_7"), None);
         assert_ne!(LineRef::of(&id, 1), LineRef::of(&id, 11));
