@@ -1,7 +1,7 @@
 //! `/api/admin/bots/{slug}/downsells`: what is offered, how long after what.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
 use umavez_domain::senders::bots::BotRow;
 use umavez_platform::downsells::Created;
@@ -37,7 +37,7 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         Created::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
         Created::TooMany => {
             let detail = format!("a bot has at most {MOST_DOWNSELLS} downsells; delete one first");
-            Err(Problem::new(409, Code::WrongState, detail))
+            Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
     }
 }

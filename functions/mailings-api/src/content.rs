@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use umavez_domain::channels::content::{Content, Email};
-use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::mailings::{
@@ -116,7 +116,7 @@ fn key_reused() -> Problem {
 async fn content(deps: &Deps, invocation: &Invocation, row: &MailingRow) -> Result<MailingContent, Problem> {
     match deps.mailings.content(invocation, &row.mailing_id).await? {
         Some(stored) => Ok(stored.content),
-        None => Err(Problem::new(409, Code::WrongState, "the mailing has no content yet")),
+        None => Err(Problem::new(409, ProblemCode::WrongState, "the mailing has no content yet")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pause, resume, cancel, and sending failed entries again.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::mailings::{MailingEvent, MailingRow, Order, RetryRequest};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -54,7 +54,7 @@ pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, 
         Ordered::Refused(row) => {
             let begun = if row.started_at.is_some() { ", and was begun to be sent," } else { "" };
             let detail = format!("a mailing that is {}{begun} cannot be asked for this", row.state);
-            Err(Problem::new(409, Code::WrongState, detail))
+            Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
         Ordered::KeyReused => Err(Problem::key_reused("an order with another body")),
         Ordered::Misfits(misfits) => Err(no_columns(misfits)),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::mailings::jobs::inline_object;
@@ -42,7 +42,7 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         }
         _ => {
             let detail = "send a form (multipart/form-data) with the field `file`, or the file itself as text/csv";
-            return Err(Problem::new(415, Code::UnsupportedMediaType, detail));
+            return Err(Problem::new(415, ProblemCode::UnsupportedMediaType, detail));
         }
     };
     if file.len() > LARGEST_INLINE {
@@ -123,7 +123,7 @@ async fn create(
         };
         if let (Some(earlier), NameMode::Strict) = (same_file.earlier(), asked.mode) {
             let detail = format!("{earlier} has the same content under another file name");
-            return Err(Problem::new(409, Code::SameContent, detail));
+            return Err(Problem::new(409, ProblemCode::SameContent, detail));
         }
         let turn = name.as_ref().map_or(0, |name| name.turn);
         let mut row = MailingRow::new(&asked, turn, caller, invocation.now);
@@ -172,7 +172,7 @@ async fn create(
 }
 
 fn unavailable() -> Problem {
-    Problem::new(503, Code::Unavailable, "the store did not answer; ask again")
+    Problem::new(503, ProblemCode::Unavailable, "the store did not answer; ask again")
 }
 
 /// The object of a mailing that was not made. If it cannot be taken away now, the bucket forgets it in days.
@@ -230,7 +230,7 @@ async fn known(
 }
 
 fn taken(row: &MailingRow, how: &str) -> Problem {
-    Problem::new(409, Code::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
+    Problem::new(409, ProblemCode::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
 }
 
 struct Told {

@@ -1,6 +1,6 @@
 //! `POST /intents/{fingerprint}/release`: gives an intent back, so that it may be sent after all.
 
-use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::intents::{IntentRow, ReleaseAnswer, Released, release_request};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::intents::{Freed, Release};
@@ -30,7 +30,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Freed::Judged(Released::Already(answer)) => Answer::json(200, &answer),
         Freed::Judged(Released::KeyReused) => Err(Problem::key_reused("a release with another body")),
         Freed::Judged(Released::HeldByAnother | Released::Held(_)) => {
-            Err(Problem::new(409, Code::HeldByAnother, "the intent is held by another than the named holder"))
+            Err(Problem::new(409, ProblemCode::HeldByAnother, "the intent is held by another than the named holder"))
         }
         Freed::Judged(Released::NotFound) => {
             Err(Problem::not_found("this client has no such intent, or it has expired"))

@@ -1,6 +1,6 @@
 //! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why not.
 
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code, Reason};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::MOST_SCHEDULED;
@@ -23,7 +23,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Err(Unfit::Fields(errors)) => return Err(Problem::invalid(errors)),
         Err(Unfit::NoIdentity) => {
             let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
-            return Err(Problem::new(400, Code::MissingIdentity, detail));
+            return Err(Problem::new(400, ProblemCode::MissingIdentity, detail));
         }
         Err(Unfit::Times { id, errors }) => return unless_standing(deps, invocation, &id, &body_hash, errors).await,
     };
@@ -78,7 +78,7 @@ pub fn too_many_scheduled() -> Problem {
     let detail = format!(
         "this contact has {MOST_SCHEDULED} scheduled messages of this intent type: cancel one, or wait until one is sent"
     );
-    Problem::new(409, Code::TooManyScheduled, detail)
+    Problem::new(409, ProblemCode::TooManyScheduled, detail)
 }
 
 fn answer(row: &MessageRow) -> Result<Answer, Problem> {

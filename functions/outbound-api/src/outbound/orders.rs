@@ -1,7 +1,7 @@
 //! `POST /outbound/messages/{id}/cancel` and `/resend`.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::delivery::{Cancel, State};
 use umavez_domain::fields::FieldError;
 use umavez_domain::messages::MessageId;
@@ -46,7 +46,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     if !declared.now && declared.state != wanted {
         let state = json!(declared.state);
         let detail = format!("only an UNKNOWN message is settled; this one is {}", state.as_str().unwrap_or_default());
-        return Err(Problem::new(409, Code::NotUnknown, detail));
+        return Err(Problem::new(409, ProblemCode::NotUnknown, detail));
     }
     if declared.now {
         tell(invocation, &id, Event::OutboundSettled);
@@ -73,14 +73,16 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
                 "only a FAILED or UNKNOWN message is sent again; this one is {} after attempt {attempt}",
                 state.as_str().unwrap_or_default()
             );
-            Err(Problem::new(409, Code::NotResendable, detail))
+            Err(Problem::new(409, ProblemCode::NotResendable, detail))
         }
-        Resent::Late(_) => {
-            Err(Problem::new(409, Code::NotResendable, "its not_after has passed: it would not be sent any more"))
-        }
+        Resent::Late(_) => Err(Problem::new(
+            409,
+            ProblemCode::NotResendable,
+            "its not_after has passed: it would not be sent any more",
+        )),
         Resent::IntentTaken => {
             let detail = "another message or check holds its intent by now; GET /explain?message= tells which";
-            Err(Problem::new(409, Code::IntentDuplicate, detail))
+            Err(Problem::new(409, ProblemCode::IntentDuplicate, detail))
         }
         Resent::NotFound => Err(no_such_message()),
     }
