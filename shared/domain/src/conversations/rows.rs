@@ -7,6 +7,7 @@ use super::course::{Course, Phase};
 use super::identity::{BatchId, ConversationId, Via};
 use super::inbound::{Inbound, Kind, Media};
 use super::job::WakeUp;
+use crate::absent::is_default;
 use crate::codes::codes;
 use crate::keys::{self, Wake};
 use crate::messages::MessageId;
@@ -39,16 +40,11 @@ pub struct ConversationRow {
     /// Milliseconds: lost sight of, if it has not changed by then.
     pub check_at: Option<i64>,
     /// How often it was.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recoveries: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl ConversationRow {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::absent::is_default;
 use crate::codes::codes;
 use crate::id::{hash_id, is_hex};
 use crate::keys::{self, Wake, short_hash};
@@ -128,7 +129,7 @@ pub struct OfferRow {
     /// The last attempt that was begun.
     pub attempts: u32,
     /// Attempts that do not count as tries.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tries_from: u32,
     /// An earlier attempt that may have been sent. While there is one, the offer cannot end as one that was not.
     pub doubt: Option<u32>,
@@ -144,15 +145,15 @@ pub struct OfferRow {
     /// How long after its time it was sent.
     pub late_ms: Option<i64>,
     /// It has been handed to its queue. In the index of a bot's offers, as the status is.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub enqueued: bool,
     /// Nobody knows what became of it. In the same index, where the delivery is not: it changes with every attempt.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unknown: bool,
     pub emit: Option<Emit>,
     pub wake: Option<String>,
     pub wake_at: Option<String>,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recoveries: u32,
     /// The index of a bot's offers, in the order of their making.
     pub listed: String,
@@ -161,16 +162,6 @@ pub struct OfferRow {
     pub updated_at: Timestamp,
     pub version: u64,
     pub expires_at: Option<i64>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 impl OfferRow {

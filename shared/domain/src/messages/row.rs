@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
+use crate::absent::is_default;
 use crate::channels::Channel;
 use crate::channels::content::Content;
 use crate::codes::{Decision, Reason};
@@ -44,7 +45,7 @@ pub struct MessageRow {
     /// The last attempt that was begun.
     pub attempt: u32,
     /// Attempts that do not count as tries: those that met a limit, and those before an order to send it again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tries_from: u32,
     /// An earlier attempt that may have been sent, though there was another after it. While there is one, the message cannot
     /// end as one that was not sent.
@@ -87,7 +88,7 @@ pub struct MessageRow {
     pub wake: Option<String>,
     pub wake_at: Option<String>,
     /// How often it had to be handed to its queue again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recoveries: u32,
     /// The indexes by recipient and by client, both in the order of acceptance.
     pub recipient: String,
@@ -102,11 +103,6 @@ pub struct MessageRow {
     pub version: u64,
     /// Seconds; when TTL may remove it. Only what is settled for good has one.
     pub expires_at: Option<i64>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 /// Work that follows from the end of a message, whatever that is: the write that ends it emits it.
