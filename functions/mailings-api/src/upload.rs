@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
-use umavez_domain::mailings::jobs::inline_object;
+use umavez_domain::mailings::files::inline_object;
 use umavez_domain::mailings::{
     Format, ImportState, KeyRow, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode,
     Order, UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,

@@ -6,12 +6,12 @@ use serde_with::skip_serializing_none;
 use super::course::{Course, Phase};
 use super::identity::{BatchId, ConversationId, Via};
 use super::inbound::{Inbound, Kind, Media};
-use super::job::WakeUp;
 use crate::absent::is_default;
 use crate::codes::codes;
 use crate::keys::{self, Wake};
 use crate::messages::MessageId;
 use crate::outbox::Emit;
+use crate::queue::WakeUp;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 

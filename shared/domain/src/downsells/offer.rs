@@ -9,8 +9,7 @@ use crate::id::{hash_id, is_hex};
 use crate::keys::{self, Wake, short_hash};
 use crate::messages::CHECK_AFTER_MS;
 use crate::outbox::Emit;
-use crate::queue;
-use crate::queue::Priority;
+use crate::queue::emit_offer;
 use crate::time::Timestamp;
 use crate::work::{Due, due};
 
@@ -184,7 +183,7 @@ impl OfferRow {
         match due(Some(at), now) {
             Due::Emitted { not_before } => {
                 let from = not_before.map_or(now, |at| now.max(Timestamp::from_millis(at)));
-                self.emit = Some(job(&self.contact(), &self.id, not_before, now));
+                self.emit = Some(emit_offer(&self.contact(), &self.id, not_before, now));
                 self.wake = Some(keys::wake(Wake::Check, shard));
                 self.wake_at = Some(keys::at_time(from.plus_ms(CHECK_AFTER_MS), self.id.as_str()));
                 self.enqueued = true;
@@ -207,13 +206,6 @@ impl OfferRow {
     pub(super) fn next_version(&self, now: Timestamp) -> Self {
         Self { updated_at: now, version: self.version + 1, ..self.clone() }
     }
-}
-
-/// What the sender is handed: which row, and nothing of whom it is for.
-pub fn job(contact: &ContactId, id: &OfferId, not_before: Option<i64>, now: Timestamp) -> Emit {
-    let seq = u64::try_from(now.millis()).unwrap_or(0);
-    let body = serde_json::json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
-    Emit { seq, queue: queue::queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }
 
 /// An event that made no offer, in the place where its offer would be: told again, it gets the same answer.

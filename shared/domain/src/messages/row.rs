@@ -309,7 +309,7 @@ impl HandOver {
             Due::Emitted { not_before } => {
                 let from = not_before.map_or(now, |at| now.max(Timestamp::from_millis(at)));
                 Self {
-                    emit: Some(queue::emit(id, priority, seq, not_before)),
+                    emit: Some(queue::emit_message(id, priority, seq, not_before)),
                     later: None,
                     wake: keys::wake(Wake::Check, shard),
                     wake_at: keys::at_time(from.plus_ms(CHECK_AFTER_MS), id.as_str()),
@@ -317,7 +317,7 @@ impl HandOver {
             }
             Due::Indexed { due_at } => Self {
                 emit: None,
-                later: Some(queue::emit(id, priority, seq, Some(due_at))),
+                later: Some(queue::emit_message(id, priority, seq, Some(due_at))),
                 wake: keys::wake(Wake::Due, shard),
                 wake_at: keys::at_time(Timestamp::from_millis(due_at), id.as_str()),
             },

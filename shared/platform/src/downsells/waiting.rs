@@ -1,9 +1,10 @@
 //! Offers whose time is near, and what was lost sight of.
 
 use umavez_domain::delivery::UnknownPolicy;
-use umavez_domain::downsells::{OfferRow, Recalled, job};
+use umavez_domain::downsells::{OfferRow, Recalled};
 use umavez_domain::keys::{self, OfContact, Wake};
 use umavez_domain::messages::CHECK_AFTER_MS;
+use umavez_domain::queue::emit_offer;
 use umavez_domain::time::Timestamp;
 
 use super::contact::Committed;
@@ -46,7 +47,7 @@ impl Downsells {
         // It still waits for this very time.
         let as_found = [Condition::is("delivery", "QUEUED"), Condition::is("wake_at", &found.place)];
         let write = Write::update(&self.table, found.key.clone())
-            .set_value("emit", attribute(&job(&contact, &id, Some(due_at.millis()), now))?)
+            .set_value("emit", attribute(&emit_offer(&contact, &id, Some(due_at.millis()), now))?)
             .set_value("enqueued", attribute(&true)?)
             .set("wake", keys::wake(Wake::Check, keys::wake_shard(id.as_str())))
             .set("wake_at", keys::at_time(due_at.plus_ms(CHECK_AFTER_MS), id.as_str()))

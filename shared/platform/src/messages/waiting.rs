@@ -136,7 +136,8 @@ impl Messages {
 
     async fn emit_again(&self, invocation: &Invocation, row: &MessageRow, now: Timestamp) -> Result<Woken, StoreError> {
         let seq = row.emits + 1;
-        let emit = queue::emit(&row.id, row.priority, seq, row.send_at.max(row.not_before).map(Timestamp::millis));
+        let emit =
+            queue::emit_message(&row.id, row.priority, seq, row.send_at.max(row.not_before).map(Timestamp::millis));
         let next = now.plus_ms(check_after_ms(row.recoveries + 1));
         let entry = entry(now, Decision::Recovered).rule("check_at");
         let write = self
