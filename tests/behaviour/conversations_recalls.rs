@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use umavez_domain::delivery::{Again, Verdict};
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::messages::Claimed;
 use umavez_tests::{World, play, play_with};
@@ -24,10 +25,11 @@ async fn limited(world: &World, service: &str, wait: u64) {
 }
 
 /// The only message that there is in outbound.
-async fn reply(world: &World) -> umavez_domain::messages::MessageRow {
+async fn reply(world: &World) -> MessageRow {
     let rows = world.rows("OutboundTable").await;
     let id = rows.iter().find(|row| row["sk"] == "MESSAGE").and_then(|row| row["id"].as_str()).expect("a message");
-    messages(world).get(&world.invocation(), id).await.expect("a store").expect("a row")
+    let id = MessageId::parse(id).expect("a message id");
+    messages(world).get(&world.invocation(), &id).await.expect("a store").expect("a row")
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use serde_json::json;
 use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::{Verdict, code};
 use umavez_domain::keys;
-use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow};
+use umavez_domain::queue::ShardJob;
 use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::invocation::Invocation;
@@ -48,7 +48,7 @@ async fn handed_over_late(world: &World, recipients: usize, deliveries: u64) -> 
 }
 
 async fn take(mailings: &Mailings, worker: &Invocation, row: &MailingRow) -> Taken {
-    let work = ShardWork { mailing: row.mailing_id.clone(), shard: 0, seq: 1 };
+    let work = ShardJob { mailing: row.mailing_id.clone(), shard: 0, seq: 1 };
     mailings.take_shard(worker, row, &work).await.expect("an answer")
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_domain::delivery::{Again, State, Verdict};
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
 use umavez_platform::intents::Intents;
 use umavez_platform::messages::{Claimed, Messages, Settled};
@@ -342,12 +343,18 @@ pub fn messages(world: &World) -> Messages {
     Messages { store: world.store.clone(), table: table("OutboundTable"), intents, retention_days: 90 }
 }
 
+/// The row of a message that the API named.
+async fn stored(world: &World, messages: &Messages, id: &str) -> MessageRow {
+    let id = MessageId::parse(id).expect("a message id");
+    messages.get(&world.invocation(), &id).await.expect("a store").expect("a row")
+}
+
 /// A message whose attempt was begun by a sender that was not heard of again.
-async fn abandoned(world: &World, messages: &Messages, key: &str) -> umavez_domain::messages::MessageRow {
+async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow {
     let stopped = json!({"send_at": world.now().plus_ms(600_000).to_string()});
     let id = accept(world, key, &with(with(telegram("Oi"), intent()), stopped)).await;
     world.drain().await;
-    let row = messages.get(&world.invocation(), &id).await.expect("a store").expect("a row");
+    let row = stored(world, messages, &id).await;
     let deadline = world.now().plus_ms(25_000);
     let claimed = messages.claim(&world.invocation(), &row, 1, deadline).await.expect("a store");
     assert!(matches!(claimed, Claimed::Yes));
@@ -376,12 +383,12 @@ async fn a_sender_that_answers_late_may_say_sent_and_nothing_else() {
             let settled = messages.settle(&world.invocation(), &row, 1, &verdict).await.expect("a store");
             assert_eq!(settled, Settled::TooLate, "{verdict:?}");
         }
-        assert_eq!(status(world, &row.id).await, "UNKNOWN");
+        assert_eq!(status(world, row.id.as_str()).await, "UNKNOWN");
         let said = Verdict::Sent { provider_id: "42".to_owned() };
         for settled in [Settled::Now, Settled::Already] {
             assert_eq!(messages.settle(&world.invocation(), &row, 1, &said).await.expect("a store"), settled);
         }
-        let told = message(world, &row.id).await;
+        let told = message(world, row.id.as_str()).await;
         assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("42")));
         assert!(
             world.get("/suppressions?channel=telegram").await.body["suppressions"]
@@ -402,12 +409,12 @@ async fn a_late_sent_takes_back_the_order_to_send_it_again() {
         let hold_back =
             CallFault { function: Some("outbox-relay".to_owned()), times: 3, ..CallFault::first(Action::ErrorBefore) };
         world.stack.add_fault(Fault::Call(hold_back)).await.expect("armed");
-        assert_eq!(order(world, &row.id, "resend").await.status, 202);
+        assert_eq!(order(world, row.id.as_str(), "resend").await.status, 202);
         let said = Verdict::Sent { provider_id: "42".to_owned() };
         assert_eq!(messages.settle(&world.invocation(), &row, 1, &said).await.expect("a store"), Settled::Now);
         world.drain().await;
         world.advance(Duration::from_secs(700)).await;
-        let told = message(world, &row.id).await;
+        let told = message(world, row.id.as_str()).await;
         assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(1)), "{told}");
     })
     .await;
@@ -481,8 +488,8 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
 }
 
 /// A message of which a sender has begun the next attempt.
-async fn claimed(world: &World, messages: &Messages, id: &str) -> umavez_domain::messages::MessageRow {
-    let row = messages.get(&world.invocation(), id).await.expect("a store").expect("a row");
+async fn claimed(world: &World, messages: &Messages, id: &str) -> MessageRow {
+    let row = stored(world, messages, id).await;
     let deadline = world.now().plus_ms(25_000);
     let claimed = messages.claim(&world.invocation(), &row, row.attempt + 1, deadline).await.expect("a store");
     assert!(matches!(claimed, Claimed::Yes));

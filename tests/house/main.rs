@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
-use umavez_domain::codes::{Decision, FileProblem, Problem, Reason, RowProblem, SendingHold};
+use umavez_domain::codes::{Decision, FileProblem, ProblemCode, Reason, RowProblem, SendingHold};
 use umavez_domain::delivery::reason_codes;
 use umavez_domain::ingest::normalize_email;
 use umavez_domain::mailings::{DUPLICATE, EntryState, MailingState};
@@ -173,7 +173,7 @@ fn the_closed_lists_of_codes_are_the_documented_ones() {
     assert_eq!(listed("reasons", "/components/schemas/ReasonCode/enum"), reasons);
     let decisions: BTreeSet<_> = Decision::ALL.iter().map(|code| code.as_str().to_owned()).collect();
     assert_eq!(listed("decisions", "/components/schemas/Decision/properties/code/enum"), decisions);
-    let problems: BTreeSet<_> = Problem::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    let problems: BTreeSet<_> = ProblemCode::ALL.iter().map(|code| code.as_str().to_owned()).collect();
     assert_eq!(listed("problems", "/components/schemas/Problem/properties/code/enum"), problems);
     let files: BTreeSet<_> = FileProblem::ALL
         .iter()

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use umavez_domain::channels::Channel;
-use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::senders::bots::{BotRow, BotWarning};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -29,7 +29,7 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         Some(standing) if is_same(&standing, &row) => Ok(answer(deps, invocation, 200, &standing).await?.replayed()),
         Some(_) => {
             let detail = "there is a bot with this slug; change it with PUT /api/admin/bots/{slug}";
-            Err(Problem::new(409, Code::NameTaken, detail))
+            Err(Problem::new(409, ProblemCode::NameTaken, detail))
         }
     }
 }

@@ -1,9 +1,8 @@
 //! `/api/admin/bots/{slug}/downsells`: what is offered, how long after what.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
-use umavez_domain::idempotency::body_hash;
 use umavez_domain::senders::bots::BotRow;
 use umavez_platform::downsells::Created;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -27,23 +26,18 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let bot = crate::bot(deps, invocation, request).await?;
     let new = NewDownsell::read(&request.object()?).map_err(Problem::invalid)?;
-    let caller = &request.caller()?.key_id;
-    let key = request.idempotency_key()?.map(|key| body_hash(format!("{caller}:{}", key.as_str()).as_bytes()));
-    let hash = request.body_hash();
-    let asked = key.as_deref().map(|key| (key, hash.as_str()));
+    let identity = request.identity(invocation)?;
+    let asked = identity.given.then_some((identity.key.as_str(), identity.body.as_str()));
     match deps.downsells.create_downsell(invocation, &bot.slug, &new, asked).await? {
         Created::New(row) => {
             tell(invocation, &row, "created");
             answer(201, &row)
         }
         Created::Replayed(row) => Ok(answer(201, &row)?.replayed()),
-        Created::KeyReused => {
-            let detail = "this Idempotency-Key was used for another downsell, or for one that was deleted since";
-            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-        }
+        Created::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
         Created::TooMany => {
             let detail = format!("a bot has at most {MOST_DOWNSELLS} downsells; delete one first");
-            Err(Problem::new(409, Code::WrongState, detail))
+            Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
     }
 }

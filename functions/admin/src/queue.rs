@@ -1,7 +1,7 @@
 //! `/api/admin/bots/{slug}/queue`: the offers of a bot, and what became of each.
 
 use serde_json::json;
-use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::downsells::views::OfferView;
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::downsells::{DeliveryView, OfferId, Status, Trigger};
@@ -61,7 +61,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let says_so = offer.status == if sent { Status::Sent } else { Status::Failed };
     if !now && !says_so {
         let detail = "only an offer whose delivery is UNKNOWN can be settled";
-        return Err(Problem::new(409, Code::NotUnknown, detail));
+        return Err(Problem::new(409, ProblemCode::NotUnknown, detail));
     }
     if now {
         tell::changed(invocation, &offer);

@@ -3,11 +3,11 @@
 
 use serde_json::json;
 use umavez_domain::channels::{Channel, Content};
-use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::codes::FieldProblem;
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::idempotency::{Replay, judge};
-use umavez_domain::messages::{NewMessage, message_id};
+use umavez_domain::messages::{MessageId, NewMessage};
 use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -28,15 +28,12 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
     let caller = &request.caller()?.key_id;
     // Without a key, each request is a test of its own.
-    let key = request.idempotency_key()?.map_or_else(
-        || format!("downsell-test/{}", invocation.request_id),
-        |key| format!("downsell-test/{}/{}/{}", row.slug, row.id, key.as_str()),
-    );
+    let identity = request.identity(invocation)?;
     let metadata = json!({"test": true, "bot_slug": row.slug, "downsell_id": row.id}).to_string();
     let message = NewMessage {
-        id: message_id(caller, &key),
+        id: MessageId::of(caller, &identity.key),
         caller: caller.to_string(),
-        body_hash: request.body_hash(),
+        body_hash: identity.body,
         sender: bot.token_ref,
         to: telegram_id.to_string(),
         content: Content::Telegram(row.content),
@@ -53,8 +50,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Accepted::Standing(row) if judge(&row.body_hash, &message.body_hash) == Replay::Same => (row, true),
         // Only a message with an intent has the last two.
         Accepted::Standing(_) | Accepted::KeyReused | Accepted::TooManyScheduled => {
-            let detail = "there was a test from a request with this Idempotency-Key and another body";
-            return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+            return Err(Problem::key_reused("a test with another body"));
         }
     };
     let answer = Answer::json(202, &json!({"ok": true, "test": true, "message_id": row.id}))?;

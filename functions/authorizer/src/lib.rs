@@ -11,7 +11,7 @@ use aws_lambda_events::apigw::{
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_domain::access::{KeyRecord, PresentedKey, bearer};
-use umavez_domain::codes::Problem;
+use umavez_domain::codes::ProblemCode;
 use umavez_platform::api_keys;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
@@ -36,12 +36,12 @@ impl Deps {
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Response<Value>, Error> {
     let header = request.headers.get("authorization").and_then(|value| value.to_str().ok());
     let context = match header.and_then(bearer).map(PresentedKey::of) {
-        None => denied(Problem::MissingKey),
+        None => denied(ProblemCode::MissingKey),
         Some(presented) => {
             let found = api_keys::find(&deps.store, &invocation, &deps.config_table, &presented).await?;
             match found.filter(|key| key.admits(&presented)) {
                 Some(key) => admitted(&key),
-                None => denied(Problem::InvalidKey),
+                None => denied(ProblemCode::InvalidKey),
             }
         }
     };
@@ -57,6 +57,6 @@ fn admitted(key: &KeyRecord) -> Value {
     json!({CONTEXT_KEY_ID: key.key_id, CONTEXT_SCOPES: key.scopes.join(" ")})
 }
 
-fn denied(problem: Problem) -> Value {
+fn denied(problem: ProblemCode) -> Value {
     json!({CONTEXT_DENIED: problem})
 }

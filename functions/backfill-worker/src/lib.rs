@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::ingest::{BackfillId, Upload, Work};
+use umavez_domain::ingest::Upload;
+use umavez_domain::queue::BackfillJob;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};
@@ -52,14 +53,9 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let handled = match Work::read(message.body.as_deref().unwrap_or_default()) {
-        Ok(Work::Uploaded(uploads)) => uploaded(deps, invocation, &uploads).await,
-        Ok(Work::Job(id)) => {
-            let Some(id) = BackfillId::parse(&id) else {
-                return deps.visibility.unreadable(invocation, &message).await;
-            };
-            work::run(deps, invocation, &id).await
-        }
+    let handled = match BackfillJob::read(message.body.as_deref().unwrap_or_default()) {
+        Ok(BackfillJob::Uploaded(uploads)) => uploaded(deps, invocation, &uploads).await,
+        Ok(BackfillJob::Work(id)) => work::run(deps, invocation, &id).await,
         Err(_) => return deps.visibility.unreadable(invocation, &message).await,
     };
     let (wait_ms, why) = match handled {

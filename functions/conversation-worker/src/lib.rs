@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::conversations::job::WakeUp;
+use umavez_domain::queue::WakeUp;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};

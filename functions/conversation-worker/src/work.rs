@@ -2,8 +2,8 @@
 
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::batch::{self, Portion};
-use umavez_domain::conversations::job::WakeUp;
 use umavez_domain::conversations::{ConversationRow, Course, Phase, Step};
+use umavez_domain::queue::WakeUp;
 use umavez_domain::senders::instances::{InstanceRow, Timing};
 use umavez_domain::time::Timestamp;
 use umavez_platform::conversations::{Looked, Moved};

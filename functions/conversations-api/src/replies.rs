@@ -1,7 +1,7 @@
 //! `POST /conversations/{id}/replies`: a responder that said "later" answers, by the id of its batch.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::conversations::requests::{Callback, read_callback};
 use umavez_domain::conversations::{Answer as By, BatchRow, ConversationRow};
 use umavez_domain::fields::FieldError;
@@ -54,7 +54,7 @@ async fn not_wanted(
     }
     match deps.conversations.batch(invocation, &callback.batch).await? {
         Some(standing) => before(callback, &standing),
-        None => Err(Problem::new(409, Code::WrongState, "the batch is over: a person has answered")),
+        None => Err(Problem::new(409, ProblemCode::WrongState, "the batch is over: a person has answered")),
     }
 }
 
@@ -62,7 +62,7 @@ async fn not_wanted(
 fn before(callback: &Callback, standing: &BatchRow) -> Result<Answer, Problem> {
     match standing.reply == callback.reply {
         true => Ok(accepted(callback)?.replayed()),
-        false => Err(Problem::new(409, Code::AlreadyAnswered, "there is another reply to this batch")),
+        false => Err(Problem::new(409, ProblemCode::AlreadyAnswered, "there is another reply to this batch")),
     }
 }
 

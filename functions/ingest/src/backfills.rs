@@ -1,7 +1,7 @@
 //! `POST /backfills` and `GET /backfills/{id}`.
 
 use serde_json::{Value, json};
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, BackfillView, upload_key};
@@ -17,23 +17,18 @@ const LARGEST_UPLOAD: u64 = 1 << 30;
 /// The job keeps the schema that is in use now, whatever is toggled later.
 pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = BackfillRequest::read(&request.object()?).map_err(Problem::invalid)?;
-    let key = request.idempotency_key()?;
-    let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
-    let id = BackfillId::of(&request.caller()?.key_id, known_by);
+    let identity = request.identity(invocation)?;
     let schema = deps.settings.read(invocation).await?.schema();
-    let hash = request.body_hash();
-    let row = BackfillRow::new(id, schema, &asked, &hash, invocation.now);
+    let id = BackfillId::of(&identity.key);
+    let row = BackfillRow::new(id, schema, &asked, &identity.body, invocation.now);
     match deps.backfills.begin(invocation, row, &asked).await? {
         Begun::New(job) => {
             tell(invocation, &job);
             answer(deps, invocation, *job)
         }
-        Begun::Standing(job) => match judge(&job.row.body_hash, &hash) {
+        Begun::Standing(job) => match judge(&job.row.body_hash, &identity.body) {
             Replay::Same => Ok(answer(deps, invocation, *job)?.replayed()),
-            Replay::OtherBody => {
-                let detail = "there is a backfill with this Idempotency-Key, from a request with another body";
-                Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-            }
+            Replay::OtherBody => Err(Problem::key_reused("a backfill with another body")),
         },
     }
 }

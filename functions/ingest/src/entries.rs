@@ -46,9 +46,8 @@ async fn store(
     let policy =
         resolve(&settings.policies, schema, normalized.keys.policy).map_err(|error| Problem::invalid(vec![error]))?;
     // The entry's row is the record of a request that brings a key.
-    let key = request.idempotency_key()?;
-    let caller = &request.caller()?.key_id;
-    let known_by = key.map(|key| LineRef::of_request(caller, &request.route, key.as_str(), &request.body_hash()));
+    let identity = request.identity(invocation)?;
+    let known_by = identity.given.then(|| LineRef::of_request(&identity.key, &identity.body));
     let asked = Insertion { schema, normalized, line: known_by };
     match deps.entries.insert(invocation, &asked, policy).await? {
         Inserted::Done(outcome) => {

@@ -3,7 +3,6 @@
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::body_hash;
 use umavez_domain::ingest::{
     LONGEST_LINE, MOST_ERRORS, POLICIES, PolicyKey, PolicyPatch, Schema, System, TRACKING, TestModeRow, TestModeView,
     read_test_mode,
@@ -20,14 +19,14 @@ pub async fn test_mode(deps: &Deps, invocation: &Invocation) -> Result<Answer, P
 
 pub async fn set_test_mode(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let wanted = read_test_mode(&request.object()?).map_err(Problem::invalid)?;
-    let row = deps.settings.set(invocation, wanted, &token(request, invocation)?).await?;
+    let row = deps.settings.set(invocation, wanted, &request.identity(invocation)?.key).await?;
     tell_mode(invocation, &row);
     Answer::json(200, &TestModeView::from(&row))
 }
 
 /// A toggle that is asked again with its key is the same toggle.
 pub async fn toggle(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let (row, is_test_mode, again) = deps.settings.toggle(invocation, &token(request, invocation)?).await?;
+    let (row, is_test_mode, again) = deps.settings.toggle(invocation, &request.identity(invocation)?.key).await?;
     let schema = if is_test_mode { Schema::PkmTest } else { Schema::Pkm };
     let view = TestModeView { is_test_mode, schema, updated_at: row.updated_at };
     let answer = Answer::json(200, &view)?;
@@ -36,15 +35,6 @@ pub async fn toggle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     }
     tell_mode(invocation, &row);
     Ok(answer)
-}
-
-/// What the change is known by: short, because the row keeps it.
-fn token(request: &Request, invocation: &Invocation) -> Result<String, Problem> {
-    let known_by = match request.idempotency_key()? {
-        Some(key) => format!("key:{}:{}:{}", request.caller()?.key_id, request.route, key.as_str()),
-        None => format!("request:{}", invocation.request_id),
-    };
-    Ok(body_hash(known_by.as_bytes()))
 }
 
 /// What does not change while this version runs. The test mode is none of it.

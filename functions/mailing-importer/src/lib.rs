@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::mailings::jobs::{Arrived, ImportWork};
+use umavez_domain::mailings::files::Arrived;
+use umavez_domain::queue::ImportJob;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::{self, ConfigError};
@@ -45,12 +46,10 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let handled = match ImportWork::read(message.body.as_deref().unwrap_or_default()) {
-        Ok(ImportWork::Uploaded(files)) => arrived(deps, invocation, &files).await,
-        Ok(ImportWork::HandOut(id)) => {
-            deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out"))
-        }
-        Ok(ImportWork::Import(id)) => import::run(deps, invocation, &id).await,
+    let handled = match ImportJob::read(message.body.as_deref().unwrap_or_default()) {
+        Ok(ImportJob::Uploaded(files)) => arrived(deps, invocation, &files).await,
+        Ok(ImportJob::HandOut(id)) => deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out")),
+        Ok(ImportJob::Import(id)) => import::run(deps, invocation, &id).await,
         Err(_) => return deps.visibility.unreadable(invocation, &message).await,
     };
     let (wait_ms, why) = match handled {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::mailings::jobs::ShardWork;
+use umavez_domain::queue::ShardJob;
 use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
@@ -63,7 +63,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) 
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let Ok(work) = ShardWork::read(message.body.as_deref().unwrap_or_default()) else {
+    let Ok(work) = ShardJob::read(message.body.as_deref().unwrap_or_default()) else {
         return deps.visibility.unreadable(invocation, &message).await;
     };
     let (wait_ms, why) = match pass::run(deps, invocation, &work).await {

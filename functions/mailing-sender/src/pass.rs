@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::delivery::State;
-use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
     Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, Prepared,
     SUB_BATCH, next_of_entry,
 };
+use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
@@ -44,7 +44,7 @@ pub enum Step {
     Busy(Timestamp),
 }
 
-pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardWork) -> Result<Step, StoreError> {
+pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardJob) -> Result<Step, StoreError> {
     let Some(mailing) = deps.mailings.get(invocation, &work.mailing).await? else {
         return Ok(Step::Done("no_such_mailing"));
     };

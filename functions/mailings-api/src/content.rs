@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use umavez_domain::channels::content::{Content, Email};
-use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
     unsubscribe_headers, unsubscribe_token, unsubscribe_url, values,
 };
-use umavez_domain::messages::{NewMessage, message_id};
+use umavez_domain::messages::{MessageId, NewMessage};
 use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -80,13 +80,11 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let headers = row.unsubscribe.then(|| unsubscribe_headers(&public_url, &token));
     let headers = headers.into_iter().flatten().collect();
     let caller = &request.caller()?.key_id;
-    let key = request.idempotency_key()?;
-    let known_by = key.as_ref().map_or(invocation.request_id.as_str(), |key| key.as_str());
-    let body_hash = request.body_hash();
+    let identity = request.identity(invocation)?;
     let new = NewMessage {
-        id: message_id(caller, &format!("test:{}:{known_by}", row.mailing_id)),
+        id: MessageId::of(caller, &identity.key),
         caller: caller.to_string(),
-        body_hash: body_hash.clone(),
+        body_hash: identity.body.clone(),
         sender: "default".to_owned(),
         to: asked.to,
         content: Content::Email(Email { from, subject, text, html, reply_to, headers }),
@@ -104,7 +102,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         // Only a message with an intent has these.
         Accepted::KeyReused | Accepted::TooManyScheduled => return Err(key_reused()),
     };
-    if judge(&message.body_hash, &body_hash) == Replay::OtherBody {
+    if judge(&message.body_hash, &identity.body) == Replay::OtherBody {
         return Err(key_reused());
     }
     let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.delivery.state}))?;
@@ -112,14 +110,13 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
 }
 
 fn key_reused() -> Problem {
-    let detail = "there is a test with this Idempotency-Key, from a request with another body";
-    Problem::new(422, Code::IdempotencyKeyReused, detail)
+    Problem::key_reused("a test with another body")
 }
 
 async fn content(deps: &Deps, invocation: &Invocation, row: &MailingRow) -> Result<MailingContent, Problem> {
     match deps.mailings.content(invocation, &row.mailing_id).await? {
         Some(stored) => Ok(stored.content),
-        None => Err(Problem::new(409, Code::WrongState, "the mailing has no content yet")),
+        None => Err(Problem::new(409, ProblemCode::WrongState, "the mailing has no content yet")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use multer::{Constraints, Multipart, SizeLimit};
-use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::mailings::LARGEST_INLINE;
 use umavez_platform::http::{Problem, Request};
@@ -20,7 +20,7 @@ pub struct Form {
 pub async fn read(request: &Request) -> Result<Form, Problem> {
     let kind = request.header("content-type").unwrap_or_default();
     let boundary = multer::parse_boundary(kind)
-        .map_err(|_| Problem::new(400, Code::InvalidForm, "the content-type of a form names its boundary"))?;
+        .map_err(|_| Problem::new(400, ProblemCode::InvalidForm, "the content-type of a form names its boundary"))?;
     let body = Bytes::copy_from_slice(request.body());
     let stream = futures::stream::iter([Ok::<_, std::convert::Infallible>(body)]);
     let limits = SizeLimit::new().per_field(LARGEST_FIELD).for_field("file", LARGEST_INLINE as u64 + 1);
@@ -37,7 +37,11 @@ pub async fn read(request: &Request) -> Result<Form, Problem> {
             continue;
         }
         if fields.len() == MOST_FIELDS {
-            return Err(Problem::new(400, Code::InvalidForm, format!("the form has more than {MOST_FIELDS} fields")));
+            return Err(Problem::new(
+                400,
+                ProblemCode::InvalidForm,
+                format!("the form has more than {MOST_FIELDS} fields"),
+            ));
         }
         let bytes = part.bytes().await.map_err(unreadable)?;
         let Ok(text) = String::from_utf8(bytes.to_vec()) else {
@@ -64,11 +68,11 @@ fn unreadable(error: multer::Error) -> Problem {
             let detail = if field == "file" { detail } else { "is larger than 300 KB" };
             Problem { errors: vec![FieldError::new(field, FieldProblem::OutOfRange, detail)], ..too_large() }
         }
-        _ => Problem::new(400, Code::InvalidForm, "the form is not written as multipart/form-data is"),
+        _ => Problem::new(400, ProblemCode::InvalidForm, "the form is not written as multipart/form-data is"),
     }
 }
 
 pub fn too_large() -> Problem {
     let detail = "the file has more than 4 MiB; larger ones go by POST /mailings/uploads";
-    Problem::new(413, Code::BodyTooLarge, detail)
+    Problem::new(413, ProblemCode::BodyTooLarge, detail)
 }

@@ -1,8 +1,7 @@
 //! Pause, resume, cancel, and sending failed entries again.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, Problem as Code};
-use umavez_domain::idempotency::body_hash;
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::mailings::{MailingEvent, MailingRow, Order, RetryRequest};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -24,13 +23,9 @@ pub async fn order(
 
 pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = RetryRequest::read(&request.object_or_nothing()?).map_err(Problem::invalid)?;
-    let caller = &request.caller()?.key_id;
     // Without a key of its own it is known by its request: an answer of the store that was lost makes no second order.
-    let known_by = match request.idempotency_key()? {
-        Some(key) => format!("{caller}:{}", key.as_str()),
-        None => format!("request:{}", invocation.request_id),
-    };
-    let order = Order { key: body_hash(known_by.as_bytes()), body: request.body_hash(), entries: 0 };
+    let identity = request.identity(invocation)?;
+    let order = Order { key: identity.key, body: identity.body, entries: 0 };
     let retry = Retry { include_unknown: asked.include_unknown, order };
     let (done, counts) = deps.mailings.retry_failed(invocation, &id(request)?, &retry).await?;
     let answer = |row: &MailingRow, retrying: u64| {
@@ -59,12 +54,9 @@ pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, 
         Ordered::Refused(row) => {
             let begun = if row.started_at.is_some() { ", and was begun to be sent," } else { "" };
             let detail = format!("a mailing that is {}{begun} cannot be asked for this", row.state);
-            Err(Problem::new(409, Code::WrongState, detail))
+            Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
-        Ordered::KeyReused => {
-            let detail = "there was another order with this Idempotency-Key";
-            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-        }
+        Ordered::KeyReused => Err(Problem::key_reused("an order with another body")),
         Ordered::Misfits(misfits) => Err(no_columns(misfits)),
         Ordered::NoMailing => Err(Problem::not_found("there is no such mailing")),
     }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
-use umavez_domain::mailings::jobs::inline_object;
+use umavez_domain::mailings::files::inline_object;
 use umavez_domain::mailings::{
     Format, ImportState, KeyRow, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode,
     Order, UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
@@ -42,7 +42,7 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         }
         _ => {
             let detail = "send a form (multipart/form-data) with the field `file`, or the file itself as text/csv";
-            return Err(Problem::new(415, Code::UnsupportedMediaType, detail));
+            return Err(Problem::new(415, ProblemCode::UnsupportedMediaType, detail));
         }
     };
     if file.len() > LARGEST_INLINE {
@@ -100,13 +100,10 @@ async fn create(
     file: Option<(Vec<u8>, Format)>,
 ) -> Result<Answer, Problem> {
     let caller = &request.caller()?.key_id;
-    let key = request.idempotency_key()?;
+    let identity = request.identity(invocation)?;
     // By what it says, not by its bytes: a form is never written the same way twice.
-    let asked_as = key.map(|key| Order {
-        key: body_hash(format!("{}:{caller}:{}", request.route, key.as_str()).as_bytes()),
-        body: body_hash(asked.said().as_bytes()),
-        entries: 0,
-    });
+    let asked_as =
+        identity.given.then(|| Order { key: identity.key, body: body_hash(asked.said().as_bytes()), entries: 0 });
     for _ in 0..ROUNDS {
         if let Some(order) = &asked_as
             && let Some(first) = deps.mailings.asked(invocation, &order.key).await?
@@ -126,7 +123,7 @@ async fn create(
         };
         if let (Some(earlier), NameMode::Strict) = (same_file.earlier(), asked.mode) {
             let detail = format!("{earlier} has the same content under another file name");
-            return Err(Problem::new(409, Code::SameContent, detail));
+            return Err(Problem::new(409, ProblemCode::SameContent, detail));
         }
         let turn = name.as_ref().map_or(0, |name| name.turn);
         let mut row = MailingRow::new(&asked, turn, caller, invocation.now);
@@ -175,7 +172,7 @@ async fn create(
 }
 
 fn unavailable() -> Problem {
-    Problem::new(503, Code::Unavailable, "the store did not answer; ask again")
+    Problem::new(503, ProblemCode::Unavailable, "the store did not answer; ask again")
 }
 
 /// The object of a mailing that was not made. If it cannot be taken away now, the bucket forgets it in days.
@@ -194,8 +191,7 @@ async fn again(
     first: &KeyRow,
 ) -> Result<Answer, Problem> {
     if first.body != order.body {
-        let detail = "there is a mailing with this Idempotency-Key, from a request with another body";
-        return Err(Problem::new(422, Code::IdempotencyKeyReused, detail));
+        return Err(Problem::key_reused("a mailing with another body"));
     }
     match deps.mailings.get(invocation, &first.mailing_id).await? {
         Some(row) => {
@@ -234,7 +230,7 @@ async fn known(
 }
 
 fn taken(row: &MailingRow, how: &str) -> Problem {
-    Problem::new(409, Code::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
+    Problem::new(409, ProblemCode::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
 }
 
 struct Told {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use umavez_domain::channels::Channel;
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
-use umavez_domain::messages::MessageRow;
 use umavez_domain::messages::ledger::Entry;
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::time::Timestamp;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
 use umavez_platform::invocation::Invocation;
@@ -19,11 +19,11 @@ use crate::Deps;
 use crate::deliver::{self, Round, Step, done, later};
 use crate::tokens::{self, Lane};
 
-pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step, StoreError> {
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Step, StoreError> {
     deps.messages.store.retry(invocation, || attempt_message(deps, invocation, id)).await
 }
 
-async fn attempt_message(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Round, StoreError> {
+async fn attempt_message(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Round, StoreError> {
     let Some(row) = deps.messages.get(invocation, id).await? else { return Ok(done("no_such_message")) };
     let round = round(deps, invocation, &row).await?;
     if let Round::Break(Step::Later { at, .. }) = round
@@ -77,7 +77,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Some(credential) => Ok(Parcel { content: &content, credential }),
         None => Err(sender_unknown()),
     };
-    let envelope = Envelope { id: &row.id, sender: &row.sender, to: &row.to };
+    let envelope = Envelope { id: row.id.as_str(), sender: &row.sender, to: &row.to };
     let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window: row.window() };
     let made = Made { attempt, slot };
     let settle = |outcome| settle(deps, invocation, &claimed, made, outcome);
@@ -179,7 +179,7 @@ fn log_settled(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &
 fn log(invocation: &Invocation, row: &MessageRow, event: Event, made: Option<Made>, code: &str) {
     tracing::info!(
         event = event.as_str(),
-        message_id = row.id,
+        message_id = row.id.as_str(),
         channel = row.channel.as_str(),
         priority = row.priority.as_str(),
         attempt = made.map(|made| made.attempt),

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
-use umavez_domain::conversations::job::QUEUE as CONVERSATIONS_QUEUE;
-use umavez_domain::ingest::BACKFILL_QUEUE;
-use umavez_domain::mailings::jobs::{IMPORT_QUEUE, SEND_QUEUE};
-use umavez_domain::queue::Priority;
-use umavez_domain::queue::queue;
+use umavez_domain::queue::{
+    BACKFILL_QUEUE, CONVERSATIONS_QUEUE, MAILING_IMPORT_QUEUE, MAILING_SEND_QUEUE, Priority, queue,
+};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
@@ -26,8 +24,8 @@ const QUEUES: &[(&str, &str)] = &[
     (queue(Priority::Shot), "OUTBOUND_SHOT_QUEUE"),
     (queue(Priority::Downsell), "OUTBOUND_DOWNSELL_QUEUE"),
     (BACKFILL_QUEUE, "BACKFILL_QUEUE"),
-    (IMPORT_QUEUE, "MAILING_IMPORT_QUEUE"),
-    (SEND_QUEUE, "MAILING_SEND_QUEUE"),
+    (MAILING_IMPORT_QUEUE, "MAILING_IMPORT_QUEUE"),
+    (MAILING_SEND_QUEUE, "MAILING_SEND_QUEUE"),
     (CONVERSATIONS_QUEUE, "CONVERSATIONS_QUEUE"),
 ];
 

@@ -178,7 +178,7 @@ impl Run<'_> {
 }
 
 fn log_message(invocation: &Invocation, row: &MessageRow, event: Event) {
-    let (message_id, channel, attempt) = (&row.id, row.channel.as_str(), row.delivery.attempt);
+    let (message_id, channel, attempt) = (row.id.as_str(), row.channel.as_str(), row.delivery.attempt);
     tracing::warn!(event = event.as_str(), message_id, channel, attempt, request_id = invocation.request_id);
 }
 

@@ -1,7 +1,7 @@
 //! What every source has in common: proof, then reading, then storing, then the answer.
 
 use serde_json::{Value, json};
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
 use umavez_domain::conversations::{ConversationId, ConversationRow, Told, Via};
 use umavez_domain::fields::FieldError;
@@ -36,7 +36,7 @@ pub async fn admit(
     by_bot: impl Fn(&BotRow) -> bool,
 ) -> Result<Admitted, Problem> {
     if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body without a content-encoding"));
+        return Err(Problem::new(415, ProblemCode::UnsupportedMediaType, "send the body without a content-encoding"));
     }
     if !is_name(source.name) {
         return Err(no_such_source());
@@ -44,7 +44,7 @@ pub async fn admit(
     // What does not fit may have been signed with a secret that was changed a moment ago.
     let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
     let secrets = secrets.map_err(|error| {
-        Problem::new(503, Code::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
+        Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
     })?;
     let verified = verify(&secrets);
     if verified == Verified::Yes {
@@ -65,7 +65,7 @@ pub async fn admit(
     tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
     metrics::counter!("WebhooksRefused", "Channel" => channel).increment(1);
     match known {
-        true => Err(Problem::new(401, Code::Unverified, "the request does not prove where it comes from")),
+        true => Err(Problem::new(401, ProblemCode::Unverified, "the request does not prove where it comes from")),
         false => Err(no_such_source()),
     }
 }
@@ -76,7 +76,7 @@ fn no_such_source() -> Problem {
 
 pub fn unreadable(unreadable: Unreadable) -> Problem {
     match unreadable {
-        Unreadable::NotJson => Problem::new(400, Code::InvalidJson, "the body is not a JSON object"),
+        Unreadable::NotJson => Problem::new(400, ProblemCode::InvalidJson, "the body is not a JSON object"),
         Unreadable::Missing(field) => {
             Problem::invalid(vec![FieldError::new(field, FieldProblem::Missing, "is required")])
         }

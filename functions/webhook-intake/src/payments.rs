@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
-use umavez_domain::codes::{Event, Problem as Code};
+use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
 use umavez_domain::idempotency::body_hash;
@@ -82,7 +82,7 @@ fn told(invocation: &Invocation, what: &str, correlation_id: &str, answer: &Valu
 /// By its signature, or by a key that may tell of payments.
 async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<(), Problem> {
     if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(Problem::new(415, Code::UnsupportedMediaType, "send the body without a content-encoding"));
+        return Err(Problem::new(415, ProblemCode::UnsupportedMediaType, "send the body without a content-encoding"));
     }
     if let Some(key) = request.header("authorization").and_then(bearer) {
         return admit_key(deps, invocation, key).await;
@@ -93,13 +93,13 @@ async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Resul
     // What does not fit may have been signed with a secret that was changed a moment ago.
     let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
     let secrets = secrets.map_err(|error| {
-        Problem::new(503, Code::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
+        Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
     })?;
     if verify(&secrets) == Verified::Yes {
         return Ok(());
     }
     refused(invocation);
-    Err(Problem::new(401, Code::Unverified, "the request does not prove where it comes from, or is too old"))
+    Err(Problem::new(401, ProblemCode::Unverified, "the request does not prove where it comes from, or is too old"))
 }
 
 async fn admit_key(deps: &Deps, invocation: &Invocation, key: &str) -> Result<(), Problem> {
@@ -108,10 +108,10 @@ async fn admit_key(deps: &Deps, invocation: &Invocation, key: &str) -> Result<()
     match found.filter(|record| record.admits(&presented)) {
         None => {
             refused(invocation);
-            Err(Problem::new(401, Code::InvalidKey, "the key is not known, or was revoked"))
+            Err(Problem::new(401, ProblemCode::InvalidKey, "the key is not known, or was revoked"))
         }
         Some(record) if allows(record.scopes.iter().map(String::as_str), SCOPE) => Ok(()),
-        Some(_) => Err(Problem::new(403, Code::MissingScope, "the key has no scope that covers `payments`")),
+        Some(_) => Err(Problem::new(403, ProblemCode::MissingScope, "the key has no scope that covers `payments`")),
     }
 }
 
@@ -128,5 +128,5 @@ async fn known_bot(deps: &Deps, invocation: &Invocation, event: &ChargeCreated) 
 }
 
 fn anothers() -> Problem {
-    Problem::new(409, Code::HeldByAnother, "the transaction is known as another person's")
+    Problem::new(409, ProblemCode::HeldByAnother, "the transaction is known as another person's")
 }

@@ -1,33 +1,15 @@
 //! API keys and what they may do. The store has a key's hash, never the key.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// How a key is known outside of its owner's hands: the first 16 hex digits of its hash.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct KeyId(String);
+use crate::id::hash_id;
 
-impl KeyId {
-    /// An id that came from a person or from the authorizer.
-    pub fn parse(text: &str) -> Option<Self> {
-        let fits = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+hash_id! {
+    /// How a key is known outside of its owner's hands: the first 16 hex digits of its hash.
+    KeyId = "", 16
 }
 
 /// A key as its caller sends it, reduced to what may be kept. Keys are long and random, so one hash is enough.
@@ -39,8 +21,7 @@ pub struct PresentedKey {
 
 impl PresentedKey {
     pub fn of(secret: &str) -> Self {
-        let hash = hex::encode(Sha256::digest(secret.as_bytes()));
-        Self { id: KeyId(hash[..16].to_owned()), hash }
+        Self { id: KeyId::hash(secret), hash: hex::encode(Sha256::digest(secret.as_bytes())) }
     }
 }
 

@@ -229,7 +229,7 @@ codes! {
 
 codes! {
     /// What is wrong with a request: the `code` of a problem+json answer.
-    Problem {
+    ProblemCode {
         InvalidRequest = "invalid_request",
         InvalidJson = "invalid_json",
         InvalidForm = "invalid_form",
@@ -330,9 +330,9 @@ mod tests {
 
     #[test]
     fn every_code_has_a_text_of_its_own() {
-        let mut texts: Vec<_> = Problem::ALL.iter().map(|code| code.as_str()).collect();
+        let mut texts: Vec<_> = ProblemCode::ALL.iter().map(|code| code.as_str()).collect();
         texts.sort_unstable();
         texts.dedup();
-        assert_eq!(texts.len(), Problem::ALL.len());
+        assert_eq!(texts.len(), ProblemCode::ALL.len());
     }
 }

@@ -4,7 +4,6 @@ pub mod batch;
 mod course;
 mod identity;
 pub mod inbound;
-pub mod job;
 pub mod reply;
 pub mod requests;
 pub mod responder;

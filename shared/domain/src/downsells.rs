@@ -16,6 +16,6 @@ pub mod webhook;
 pub use charges::{ChargeStatus, ChargesRow, TransactionRow};
 pub use course::{End, GateState};
 pub use definition::{DownsellRow, MOST_DOWNSELLS, NewDownsell, Rearm, Warning};
-pub use offer::{ContactId, DeliveryView, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger, Why, job};
+pub use offer::{ContactId, DeliveryView, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger, Why};
 pub use passing::Outdated;
 pub use schedule::{Asked, Contact, Plan, Refused, Step, offer_of_charge, plan};

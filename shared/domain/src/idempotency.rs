@@ -1,6 +1,11 @@
 //! What an `Idempotency-Key` means: the same key with the same body is the same request.
 
+use std::collections::BTreeMap;
+
+use serde_json::json;
 use sha2::{Digest, Sha256};
+
+use crate::access::KeyId;
 
 /// Longest key that is taken, in bytes.
 pub const MAX_KEY: usize = 255;
@@ -18,6 +23,27 @@ impl IdempotencyKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// What tells a request from others of the same caller on the same path.
+#[derive(Debug, Clone, Copy)]
+pub enum KnownBy<'a> {
+    /// The `Idempotency-Key` that the caller sent: the same key is the same request.
+    Key(&'a IdempotencyKey),
+    /// The id that the request was given on arrival: each request is a request of its own.
+    Request(&'a str),
+}
+
+/// Returns what a request is stored by. It is a hash of the API key's id, the route, the parameters of the path and the
+/// `Idempotency-Key`, so the same key sent by two callers, on two routes or for two resources is two requests. A key that
+/// reads like the id of a request is still a key.
+pub fn request_key(caller: &KeyId, route: &str, path: &BTreeMap<&str, &str>, known_by: KnownBy<'_>) -> String {
+    let (kind, text) = match known_by {
+        KnownBy::Key(key) => ("key", key.as_str()),
+        KnownBy::Request(id) => ("request", id),
+    };
+    // As JSON, because callers choose the text of paths and keys: no two of the parts can run into each other.
+    body_hash(json!([caller, route, path, kind, text]).to_string().as_bytes())
 }
 
 /// What a stored record says to a request that brings the same key.
@@ -41,6 +67,7 @@ pub fn body_hash(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::PresentedKey;
 
     #[test]
     fn a_key_is_visible_ascii_of_bounded_length() {
@@ -49,6 +76,24 @@ mod tests {
         assert!(IdempotencyKey::parse("a b").is_none());
         assert!(IdempotencyKey::parse(&"k".repeat(256)).is_none());
         assert_eq!(IdempotencyKey::parse(&"k".repeat(255)).map(|key| key.as_str().len()), Some(255));
+    }
+
+    #[test]
+    fn a_request_is_known_by_its_caller_its_path_and_its_key() {
+        let (a, b) = (PresentedKey::of("a").id, PresentedKey::of("b").id);
+        let key = IdempotencyKey::parse("order-77").expect("a key");
+        let of =
+            |caller, route, id: &str| request_key(caller, route, &BTreeMap::from([("id", id)]), KnownBy::Key(&key));
+        let stored = of(&a, "POST /mailings/{id}/test", "1");
+        assert_eq!(stored, "5188265691fc1978e04ba622778c483e");
+        for other in [
+            of(&b, "POST /mailings/{id}/test", "1"),
+            of(&a, "POST /mailings/{id}/retry_failed", "1"),
+            of(&a, "POST /mailings/{id}/test", "2"),
+            request_key(&a, "POST /mailings/{id}/test", &BTreeMap::from([("id", "1")]), KnownBy::Request("order-77")),
+        ] {
+            assert_ne!(other, stored);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::conversations::{BatchId, ConversationId, Via};
 use crate::downsells::{ContactId, OfferId};
 use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 use crate::mailings::{MailingEntryId, MailingId};
+use crate::messages::MessageId;
 use crate::time::Timestamp;
 use crate::unicode::composed;
 
@@ -53,18 +54,18 @@ pub fn api_key(id: &KeyId) -> Key {
 }
 
 /// The row of a message.
-pub fn message(id: &str) -> Key {
+pub fn message(id: &MessageId) -> Key {
     Key { pk: format!("MESSAGE#{id}"), sk: "MESSAGE".to_owned() }
 }
 
 /// The content of a message, where it is too large to be written again with every state.
-pub fn message_content(id: &str) -> Key {
+pub fn message_content(id: &MessageId) -> Key {
     Key { pk: format!("MESSAGE#{id}"), sk: "CONTENT".to_owned() }
 }
 
 /// The id of the message in a key of the Outbound table.
-pub fn message_id_of(key: &Key) -> Option<&str> {
-    key.pk.strip_prefix("MESSAGE#").filter(|_| key.sk == "MESSAGE")
+pub fn message_id_of(key: &Key) -> Option<MessageId> {
+    key.pk.strip_prefix("MESSAGE#").filter(|_| key.sk == "MESSAGE").and_then(MessageId::parse)
 }
 
 /// The index by time has a few partitions for each thing that is waited for.
@@ -410,7 +411,7 @@ pub enum OfContact {
 
 /// The contact of a key, and which of its rows it is.
 pub fn contact_of(key: &Key) -> Option<(ContactId, OfContact)> {
-    let contact = ContactId::from_key(key.pk.strip_prefix(CONTACT_PREFIX)?);
+    let contact = ContactId::parse(key.pk.strip_prefix(CONTACT_PREFIX)?)?;
     let row = match key.sk.strip_prefix(OFFER_PREFIX) {
         Some(id) => OfContact::Offer(OfferId::parse(id)?),
         None if key.sk == "CHARGES" => OfContact::Charges,
@@ -469,19 +470,20 @@ mod tests {
             shown(entry_of(MatchedBy::Secondary, secondary)),
             "ENTRY#ent_95f2aa1c0fa9a7e377c3eee2410f0444 | ENTRY"
         );
-        let job = BackfillId::of(&PresentedKey::of("local").id, "import-7");
-        assert_eq!(shown(backfill(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | JOB");
-        assert_eq!(shown(backfill_input(&job)), "BACKFILL#bf_0b4ec3b807650135984a7da9a632dc79 | INPUT");
+        let job = BackfillId::of("import-7");
+        assert_eq!(shown(backfill(&job)), "BACKFILL#bf_7fa9de4508328836b75dc342bc82c32a | JOB");
+        assert_eq!(shown(backfill_input(&job)), "BACKFILL#bf_7fa9de4508328836b75dc342bc82c32a | INPUT");
     }
 
     #[test]
     fn golden_keys_of_messages() {
         let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
         let id = "msg_0123456789abcdef0123456789abcdef";
-        assert_eq!(shown(message(id)), format!("MESSAGE#{id} | MESSAGE"));
-        assert_eq!(shown(message_content(id)), format!("MESSAGE#{id} | CONTENT"));
-        assert_eq!(message_id_of(&message(id)), Some(id));
-        assert_eq!(message_id_of(&message_content(id)), None);
+        let typed = MessageId::parse(id).expect("an id");
+        assert_eq!(shown(message(&typed)), format!("MESSAGE#{id} | MESSAGE"));
+        assert_eq!(shown(message_content(&typed)), format!("MESSAGE#{id} | CONTENT"));
+        assert_eq!(message_id_of(&message(&typed)), Some(typed.clone()));
+        assert_eq!(message_id_of(&message_content(&typed)), None);
         assert_eq!(wake(Wake::Due, wake_shard(id)), "DUE#2");
         assert_eq!(wake(Wake::Check, 0), "CHECK#0");
         assert_eq!(wake(Wake::Unknown, 3), "UNKNOWN#3");

@@ -1,6 +1,7 @@
 //! The rules: pure functions over values. Time comes in as an argument, nothing here waits, reads the environment, or
 //! knows of a store. What a rule decides comes back as a value; the shell performs it.
 
+mod absent;
 pub mod access;
 pub mod change;
 pub mod channels;
@@ -9,6 +10,7 @@ pub mod conversations;
 pub mod delivery;
 pub mod downsells;
 pub mod fields;
+pub mod id;
 pub mod idempotency;
 pub mod ingest;
 pub mod intents;

@@ -8,7 +8,7 @@ mod request;
 mod row;
 mod views;
 
-pub use identity::message_id;
+pub use identity::MessageId;
 pub use request::{Asked, DEFAULT_SENDER, NewMessage, Unfit};
 pub use row::{ContentRow, Deduped, INLINE_CONTENT, IntentRef, MessageRow, Resend, Then};
 pub use views::{AcceptAnswer, MessageView};

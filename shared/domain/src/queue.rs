@@ -1,9 +1,32 @@
-//! What the three send queues carry: tagged and versioned, because a message may be in a queue over a deployment.
+//! What our queues carry: the name of each queue, its bodies, and how rows emit them.
+//!
+//! Bodies are tagged and versioned, because a message may be in a queue over a deployment. They name rows, and nothing of whom
+//! those are about. The queues of backfills and imports also carry what S3 tells of uploaded files.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use crate::conversations::ConversationId;
 use crate::downsells::{ContactId, OfferId};
+use crate::ingest::{BackfillId, Upload};
+use crate::keys;
+use crate::mailings::MailingId;
+use crate::mailings::files::Arrived;
+use crate::messages::MessageId;
 use crate::outbox::Emit;
+use crate::time::Timestamp;
+use crate::uploaded;
+
+/// The queues' names, as rows say them. See [`queue`] for those of the senders.
+pub const BACKFILL_QUEUE: &str = "backfill";
+pub const CONVERSATIONS_QUEUE: &str = "conversations";
+pub const MAILING_IMPORT_QUEUE: &str = "mailing-import";
+pub const MAILING_SEND_QUEUE: &str = "mailing-send";
+
+/// The body has no form that this version knows. It has no cause, because that would quote the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a queue body of a known form and version")]
+pub struct Unreadable;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -23,28 +46,7 @@ impl Priority {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum SendJob {
-    /// Send the message with this id, if it is still to be sent.
-    Message { v: u32, id: String },
-    /// Send the offer of a downsell with this id, if it may still leave.
-    Offer { v: u32, contact: ContactId, id: OfferId },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnreadableJob;
-
-impl SendJob {
-    pub fn read(body: &str) -> Result<Self, UnreadableJob> {
-        match serde_json::from_str(body) {
-            Ok(job @ (Self::Message { v: 1, .. } | Self::Offer { v: 1, .. })) => Ok(job),
-            _ => Err(UnreadableJob),
-        }
-    }
-}
-
-/// The name of a class's queue, as rows say it.
+/// The name of a priority's queue, as rows say it.
 pub const fn queue(priority: Priority) -> &'static str {
     match priority {
         Priority::Start => "outbound-start",
@@ -53,43 +55,205 @@ pub const fn queue(priority: Priority) -> &'static str {
     }
 }
 
-/// Hands a message to its queue. `seq` is greater than that of any emission of the row before.
-pub fn emit(id: &str, priority: Priority, seq: u64, not_before: Option<i64>) -> Emit {
-    let body = serde_json::json!({"kind": "message", "v": 1, "id": id}).to_string();
-    Emit { seq, queue: queue(priority).to_owned(), not_before, id: format!("{id}/{seq}"), body }
+/// What the three send queues carry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum SendJob {
+    /// Send the message with this id, if it is still to be sent.
+    Message { v: u32, id: MessageId },
+    /// Send the offer of a downsell with this id, if it may still leave.
+    Offer { v: u32, contact: ContactId, id: OfferId },
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_released_form_is_read() {
-        let v1 = r#"{"kind":"message","v":1,"id":"msg_0123456789abcdef0123456789abcdef"}"#;
-        let job = SendJob::Message { v: 1, id: "msg_0123456789abcdef0123456789abcdef".to_owned() };
-        assert_eq!(SendJob::read(v1), Ok(job.clone()));
-        let emitted = emit("msg_0123456789abcdef0123456789abcdef", Priority::Start, 3, None);
-        assert_eq!(SendJob::read(&emitted.body), Ok(job));
-        assert_eq!(emitted.queue, "outbound-start");
-        assert_eq!(emitted.id, "msg_0123456789abcdef0123456789abcdef/3");
-    }
-
-    #[test]
-    fn an_offer_is_named_by_its_row() {
-        let v1 = r#"{"kind":"offer","v":1,"contact":"loja#7902699be42c8a8e46fbbb4501726517","id":"off_0123456789abcdef0123456789abcdef"}"#;
-        let (contact, id) =
-            (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
-        let job = SendJob::Offer { v: 1, contact: contact.clone(), id: id.clone() };
-        assert_eq!(SendJob::read(v1), Ok(job.clone()));
-        let emitted = crate::downsells::job(&contact, &id, 5, None);
-        assert_eq!(SendJob::read(&emitted.body), Ok(job));
-        assert_eq!((emitted.queue.as_str(), emitted.seq), ("outbound-downsell", 5));
-    }
-
-    #[test]
-    fn a_form_of_the_future_is_not_guessed_at() {
-        for body in ["", "{}", r#"{"kind":"message","v":2,"id":"a"}"#, r#"{"kind":"other","v":1,"id":"a"}"#] {
-            assert_eq!(SendJob::read(body), Err(UnreadableJob), "{body}");
+impl SendJob {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        match serde_json::from_str(body) {
+            Ok(job @ (Self::Message { v: 1, .. } | Self::Offer { v: 1, .. })) => Ok(job),
+            _ => Err(Unreadable),
         }
     }
 }
+
+/// Hands a message to its queue. `seq` is greater than that of any emission of the row before.
+pub fn emit_message(id: &MessageId, priority: Priority, seq: u64, not_before: Option<i64>) -> Emit {
+    let body = json!({"kind": "message", "v": 1, "id": id}).to_string();
+    Emit { seq, queue: queue(priority).to_owned(), not_before, id: format!("{id}/{seq}"), body }
+}
+
+/// Hands an offer to its queue. `seq` is greater than that of any emission of the row before.
+pub fn emit_offer(contact: &ContactId, id: &OfferId, seq: u64, not_before: Option<i64>) -> Emit {
+    let body = json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
+    Emit { seq, queue: queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
+}
+
+/// What the queue of conversations carries: look at a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WakeUp {
+    pub conversation: ConversationId,
+    /// How many messages had been received when it was decided on: once there are more, one of them wakes later.
+    pub received: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum OfConversation {
+    Wake { v: u32, conversation_id: ConversationId, received: u64 },
+}
+
+impl WakeUp {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        match serde_json::from_str(body) {
+            Ok(OfConversation::Wake { v: 1, conversation_id: conversation, received }) => {
+                Ok(Self { conversation, received })
+            }
+            _ => Err(Unreadable),
+        }
+    }
+
+    /// As a queue carries it.
+    pub fn body(&self) -> String {
+        json!({"kind": "wake", "v": 1, "conversation_id": self.conversation, "received": self.received}).to_string()
+    }
+
+    /// Emitted by a row under this name; `seq` is greater than that of any emission of the row before.
+    pub fn emit(&self, name: &str, seq: u64, not_before: Timestamp) -> Emit {
+        Emit {
+            seq,
+            queue: CONVERSATIONS_QUEUE.to_owned(),
+            not_before: Some(not_before.millis()),
+            id: format!("{}/{name}/{seq}", self.conversation),
+            body: self.body(),
+        }
+    }
+}
+
+/// What the queue of backfills carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackfillJob {
+    /// Insert the lines of this backfill, from its last checkpoint on.
+    Work(BackfillId),
+    /// S3 tells that lines have arrived.
+    Uploaded(Vec<Upload>),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum OfBackfill {
+    Backfill { v: u32, id: BackfillId },
+}
+
+impl BackfillJob {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable) };
+        if let Some(objects) = uploaded::objects(&value) {
+            return Ok(Self::Uploaded(objects.into_iter().filter_map(Upload::of).collect()));
+        }
+        match serde_json::from_value(value) {
+            Ok(OfBackfill::Backfill { v: 1, id }) => Ok(Self::Work(id)),
+            _ => Err(Unreadable),
+        }
+    }
+}
+
+/// Hands a backfill to its worker.
+pub fn emit_backfill(id: &BackfillId, seq: u64) -> Emit {
+    let body = json!({"kind": "backfill", "v": 1, "id": id}).to_string();
+    Emit { seq, queue: BACKFILL_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body }
+}
+
+/// What the queue of imports carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImportJob {
+    /// Read the file, from its last checkpoint on.
+    Import(MailingId),
+    /// Hand its shards to the senders.
+    HandOut(MailingId),
+    /// S3 tells that files have arrived.
+    Uploaded(Vec<Arrived>),
+}
+
+/// What the queue of mailings carries: one shard of one mailing, for a sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardJob {
+    pub mailing: MailingId,
+    pub shard: u32,
+    /// Of the emission: once there is a later one, this has nothing to say.
+    pub seq: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum OfMailing {
+    Import {
+        v: u32,
+        mailing_id: MailingId,
+    },
+    HandOut {
+        v: u32,
+        mailing_id: MailingId,
+    },
+    Shard {
+        v: u32,
+        mailing_id: MailingId,
+        shard: u32,
+        #[serde(default)]
+        seq: u64,
+    },
+}
+
+impl ImportJob {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable) };
+        if let Some(objects) = uploaded::objects(&value) {
+            return Ok(Self::Uploaded(objects.into_iter().filter_map(Arrived::of).collect()));
+        }
+        match serde_json::from_value(value) {
+            Ok(OfMailing::Import { v: 1, mailing_id }) => Ok(Self::Import(mailing_id)),
+            Ok(OfMailing::HandOut { v: 1, mailing_id }) => Ok(Self::HandOut(mailing_id)),
+            _ => Err(Unreadable),
+        }
+    }
+}
+
+impl ShardJob {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        match serde_json::from_str(body) {
+            Ok(OfMailing::Shard { v: 1, mailing_id: mailing, shard, seq }) => Ok(Self { mailing, shard, seq }),
+            _ => Err(Unreadable),
+        }
+    }
+}
+
+/// Hands a mailing to an importer. `seq` is greater than that of any emission of the mailing's row before.
+pub fn emit_import(id: &MailingId, seq: u64) -> Emit {
+    of_mailing(id, seq, &OfMailing::Import { v: 1, mailing_id: id.clone() })
+}
+
+/// As [`emit_import`], of the same row.
+pub fn emit_hand_out(id: &MailingId, seq: u64) -> Emit {
+    of_mailing(id, seq, &OfMailing::HandOut { v: 1, mailing_id: id.clone() })
+}
+
+fn of_mailing(id: &MailingId, seq: u64, body: &OfMailing) -> Emit {
+    Emit { seq, queue: MAILING_IMPORT_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body: text(body) }
+}
+
+/// Hands a shard to a sender. `id` names the work to whoever looks at the queue; recovery gives its own.
+pub fn emit_shard(
+    mailing: &MailingId,
+    shard: u32,
+    seq: u64,
+    not_before: Option<Timestamp>,
+    id: Option<String>,
+) -> Emit {
+    let body = text(&OfMailing::Shard { v: 1, mailing_id: mailing.clone(), shard, seq });
+    let id = id.unwrap_or_else(|| format!("{}/{seq}", keys::mailing_shard_id(mailing, shard)));
+    Emit { seq, queue: MAILING_SEND_QUEUE.to_owned(), not_before: not_before.map(Timestamp::millis), id, body }
+}
+
+fn text(body: &OfMailing) -> String {
+    serde_json::to_string(body).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

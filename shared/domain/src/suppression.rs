@@ -70,7 +70,7 @@ impl SuppressionRow {
 
     /// What a message's fate tells of its address.
     pub fn by_message(row: &MessageRow, reason: &str, source: &str, at: Timestamp) -> Self {
-        Self::new(row.channel, &row.to, reason, source, Some(&row.id), at).seen_by(&row.sender)
+        Self::new(row.channel, &row.to, reason, source, Some(row.id.as_str()), at).seen_by(&row.sender)
     }
 
     /// Some reasons are about the sender that met them, and no other.

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::absent::is_default;
 use crate::keys::{self, Wake};
 use crate::outbox::{Emit, MAX_DELAY_SECONDS};
 use crate::time::{SECOND_MS, Timestamp};
@@ -49,18 +50,14 @@ pub struct Work {
     /// What a sweep emits when its time has come.
     pub later: Option<Emit>,
     /// The number of the last emission, made or prepared.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub emits: u64,
     /// The index by time: what the row waits for, and since or until when.
     pub wake: Option<String>,
     pub wake_at: Option<String>,
     /// How often recovery had to hand it over again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recoveries: u32,
-}
-
-fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
-    *number == N::default()
 }
 
 impl Work {

@@ -3,11 +3,16 @@
 
 use stateright::{Checker, Model, Property};
 use umavez_domain::intents::{Check, GuardAsked, GuardRow, Hold, Holder, IntentTypes, Taken};
+use umavez_domain::messages::MessageId;
 use umavez_domain::time::{DAY_MS, Timestamp};
 use uuid::Uuid;
 
 /// The days on which the messages are to be sent; each may be accepted once, and cancelled.
 const MESSAGES: [i64; 4] = [0, 3, 9, 17];
+
+fn holder(message: usize) -> Holder {
+    Holder::Message(MessageId::parse(&format!("msg_{message:032}")).expect("an id"))
+}
 
 /// What a broken store or rule would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +73,7 @@ impl Guarded {
         let (at, now) = (Self::time(MESSAGES[message]), Self::time(0));
         let known = self.types.get("discovery_first_touch").expect("known");
         let check = Check::new(Uuid::from_u128(7), known, Some(Uuid::from_u128(message as u128)), at);
-        let hold = Hold::of(&check, &Holder::Message(format!("msg_{message}")), "body", now);
+        let hold = Hold::of(&check, &holder(message), "body", now);
         hold.guard.expect("guarded")
     }
 
@@ -163,7 +168,7 @@ impl Model for Guarded {
             }),
             Property::always("the guard lists exactly the holds that stand", |_: &Self, world: &World| {
                 let listed = |number: usize| {
-                    let holder = format!("message:msg_{number}");
+                    let holder = holder(number).to_string();
                     world.guard.iter().flat_map(|guard| &guard.holds).filter(|hold| hold.holder == holder).count()
                 };
                 (0..MESSAGES.len()).all(|number| listed(number) == usize::from(world.messages[number].held))

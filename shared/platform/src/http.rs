@@ -4,6 +4,7 @@
 //! and 403 are problems like any other. A route that the function does not know answers 404.
 
 mod answer;
+mod identity;
 pub mod paging;
 mod problem;
 mod request;
@@ -14,10 +15,11 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt;
 use lambda_http::{Body, Response};
 use umavez_domain::access::{Scope, allows};
-use umavez_domain::codes::{FieldProblem, Problem as Code};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 
 pub use answer::Answer;
+pub use identity::Identity;
 pub use problem::Problem;
 pub use request::{CONTEXT_DENIED, CONTEXT_KEY_ID, CONTEXT_SCOPES, Caller, MAX_BODY, Request};
 
@@ -126,7 +128,7 @@ fn admit(routes: &[Route], request: &Request) -> Result<(), Problem> {
         && !allows(request.caller()?.scopes.iter().map(String::as_str), scope)
     {
         let detail = format!("the key has no scope that covers `{}`", scope.0);
-        return Err(Problem::new(403, Code::MissingScope, detail));
+        return Err(Problem::new(403, ProblemCode::MissingScope, detail));
     }
     check_query(route.query, request)
 }

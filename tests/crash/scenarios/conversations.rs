@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_domain::delivery::{Again, Verdict};
+use umavez_domain::messages::MessageId;
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::intents::Intents;
 use umavez_platform::messages::{Claimed, Messages, Settled};
@@ -277,7 +278,8 @@ async fn held_while_sending(run: &Run) {
     seconds(run, 6).await;
     let (world, messages, reply) = (&run.world, messages(run), reply(run).await);
     let message_id = reply["id"].as_str().expect("an id");
-    let row = messages.get(&world.invocation(), message_id).await.expect("a store").expect("a row");
+    let typed = MessageId::parse(message_id).expect("a message id");
+    let row = messages.get(&world.invocation(), &typed).await.expect("a store").expect("a row");
     let claimed = messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000)).await.expect("a store");
     assert!(matches!(claimed, Claimed::Yes), "{claimed:?}");
     let id = id(run).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use umavez_domain::codes::Problem as Code;
+use umavez_domain::codes::ProblemCode;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{Condition, Write, Written, read_row};
@@ -51,7 +51,7 @@ async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Resu
             let there: Job = read_row(item)?;
             Ok(told(there.owner == owner, &there.owner)?.replayed())
         }
-        Written::Refused(None) => Err(Problem::new(500, Code::Internal, "refused by nothing")),
+        Written::Refused(None) => Err(Problem::new(500, ProblemCode::Internal, "refused by nothing")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `POST /intents`: one conditional write decides; a refused one is judged by the row that stood in its way.
 
-use umavez_domain::codes::{Event, Problem as Code, Reason};
+use umavez_domain::codes::{Event, Reason};
 use umavez_domain::intents::{Check, CheckAnswer, Decision, Hold, Holder, judge};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::intents::Held;
@@ -28,13 +28,11 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             tell_deduped(invocation, &check);
             Answer::json(200, &answer)
         }
-        Decision::KeyReused => {
-            let detail = "this Idempotency-Key holds the intent already, from a request with another body";
-            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-        }
+        Decision::KeyReused => Err(Problem::key_reused("a check with another body, which holds the intent")),
     }
 }
 
+/// The holder is shown to callers with the key's own text, so it is not the hash of [`Request::identity`].
 fn holder(request: &Request, invocation: &Invocation) -> Result<Holder, Problem> {
     Ok(match request.idempotency_key()? {
         Some(key) => Holder::IdempotencyKey { caller: request.caller()?.key_id.clone(), key },

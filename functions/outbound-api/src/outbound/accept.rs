@@ -1,10 +1,10 @@
 //! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why not.
 
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code, Reason};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::MOST_SCHEDULED;
-use umavez_domain::messages::{AcceptAnswer, MessageRow};
+use umavez_domain::messages::{AcceptAnswer, MessageId, MessageRow};
 use umavez_domain::messages::{Asked, NewMessage, Unfit};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -14,6 +14,8 @@ use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
+    // A message is known by its key or by its `id`, which are one and the same: this is the identity of the message, and not
+    // of the request.
     let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
     let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
     let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
@@ -21,7 +23,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Err(Unfit::Fields(errors)) => return Err(Problem::invalid(errors)),
         Err(Unfit::NoIdentity) => {
             let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
-            return Err(Problem::new(400, Code::MissingIdentity, detail));
+            return Err(Problem::new(400, ProblemCode::MissingIdentity, detail));
         }
         Err(Unfit::Times { id, errors }) => return unless_standing(deps, invocation, &id, &body_hash, errors).await,
     };
@@ -49,7 +51,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 async fn unless_standing(
     deps: &Deps,
     invocation: &Invocation,
-    id: &str,
+    id: &MessageId,
     body_hash: &str,
     errors: Vec<FieldError>,
 ) -> Result<Answer, Problem> {
@@ -68,8 +70,7 @@ fn again(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
 }
 
 fn key_reused() -> Problem {
-    let detail = "there is a message with this Idempotency-Key, or this id, from a request with another body";
-    Problem::new(422, Code::IdempotencyKeyReused, detail)
+    Problem::key_reused("a message with another body, as its key or as its id")
 }
 
 /// The answer where a guard keeps no more holds for a later time.
@@ -77,7 +78,7 @@ pub fn too_many_scheduled() -> Problem {
     let detail = format!(
         "this contact has {MOST_SCHEDULED} scheduled messages of this intent type: cancel one, or wait until one is sent"
     );
-    Problem::new(409, Code::TooManyScheduled, detail)
+    Problem::new(409, ProblemCode::TooManyScheduled, detail)
 }
 
 fn answer(row: &MessageRow) -> Result<Answer, Problem> {
@@ -91,7 +92,7 @@ fn tell(invocation: &Invocation, row: &MessageRow, event: Event) {
     tracing::info!(
         event = event.as_str(),
         reason_code,
-        message_id = row.id,
+        message_id = row.id.as_str(),
         channel = row.channel.as_str(),
         intent_type = intent.map(|intent| intent.intent_type.as_str()),
         fingerprint = intent.map(|intent| intent.fingerprint.as_str()),

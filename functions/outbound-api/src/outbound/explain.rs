@@ -6,15 +6,15 @@ use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::intents::IntentRow;
 use umavez_domain::keys;
-use umavez_domain::messages::MessageRow;
 use umavez_domain::messages::explain::explain;
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::suppression::SuppressionRow;
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::{BY_CLIENT, BY_RECIPIENT};
 use umavez_platform::store::Found;
 
-use super::message::{is_id, is_place, malformed, no_such_message};
+use super::message::{is_place, malformed, no_such_message};
 use crate::Deps;
 
 /// Messages of one page: each is read by itself.
@@ -36,10 +36,8 @@ fn one_of(problem: FieldProblem) -> Problem {
 }
 
 async fn by_message(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Answer, Problem> {
-    if !is_id(id) {
-        return Err(Problem::invalid(vec![malformed("message")]));
-    }
-    let Some(row) = deps.messages.get(invocation, id).await? else { return Err(no_such_message()) };
+    let Some(id) = MessageId::parse(id) else { return Err(Problem::invalid(vec![malformed("message")])) };
+    let Some(row) = deps.messages.get(invocation, &id).await? else { return Err(no_such_message()) };
     answer(vec![row], Vec::new(), Vec::new(), None)
 }
 

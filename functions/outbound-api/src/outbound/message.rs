@@ -4,7 +4,7 @@ use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys;
-use umavez_domain::messages::MessageView;
+use umavez_domain::messages::{MessageId, MessageView};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
@@ -12,7 +12,7 @@ use crate::Deps;
 
 pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
-    let Some(row) = deps.messages.get(invocation, id).await? else { return Err(no_such_message()) };
+    let Some(row) = deps.messages.get(invocation, &id).await? else { return Err(no_such_message()) };
     let content = deps.messages.content(invocation, &row).await?;
     let broken = |error: serde_json::Error| Problem::internal().because(&error);
     let mut view = serde_json::to_value(MessageView::from(row)).map_err(broken)?;
@@ -38,18 +38,13 @@ pub async fn unknown(deps: &Deps, invocation: &Invocation, request: &Request) ->
 
 /// Whether a cursor is the place of a message in an index by time.
 pub fn is_place(place: &str) -> bool {
-    keys::id_at_time(place).is_some_and(is_id)
+    keys::id_at_time(place).and_then(MessageId::parse).is_some()
 }
 
 /// The path's message id, if it is one.
-pub fn id(request: &Request) -> Result<&str, Problem> {
-    let id = request.path.get("id").map(String::as_str).filter(|id| is_id(id));
+pub fn id(request: &Request) -> Result<MessageId, Problem> {
+    let id = request.path.get("id").and_then(|id| MessageId::parse(id));
     id.ok_or_else(|| Problem::invalid(vec![malformed("id")]))
-}
-
-pub fn is_id(text: &str) -> bool {
-    let hex = text.strip_prefix("msg_").unwrap_or_default();
-    hex.len() == 32 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 pub fn malformed(field: &str) -> FieldError {

@@ -1,10 +1,10 @@
 //! `POST /outbound/messages/{id}/cancel` and `/resend`.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem, Problem as Code};
+use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::delivery::{Cancel, State};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::body_hash;
+use umavez_domain::messages::MessageId;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::{Order, Resent};
@@ -15,9 +15,9 @@ use crate::Deps;
 /// Tells the truth: what was cancelled will not be sent, and what is in flight or sent was not cancelled.
 pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
-    let Some(canceled) = deps.messages.cancel(invocation, id).await? else { return Err(no_such_message()) };
+    let Some(canceled) = deps.messages.cancel(invocation, &id).await? else { return Err(no_such_message()) };
     if canceled.cancel == Cancel::Now {
-        tell(invocation, id, Event::OutboundCanceled);
+        tell(invocation, &id, Event::OutboundCanceled);
     }
     Answer::json(
         200,
@@ -41,15 +41,15 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         errors.push(FieldError::new("sent", FieldProblem::WrongType, "must be true or false"));
     }
     let Some(sent) = sent.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
-    let Some(declared) = deps.messages.declare(invocation, id, sent).await? else { return Err(no_such_message()) };
+    let Some(declared) = deps.messages.declare(invocation, &id, sent).await? else { return Err(no_such_message()) };
     let wanted = if sent { State::Sent } else { State::Failed };
     if !declared.now && declared.state != wanted {
         let state = json!(declared.state);
         let detail = format!("only an UNKNOWN message is settled; this one is {}", state.as_str().unwrap_or_default());
-        return Err(Problem::new(409, Code::NotUnknown, detail));
+        return Err(Problem::new(409, ProblemCode::NotUnknown, detail));
     }
     if declared.now {
-        tell(invocation, id, Event::OutboundSettled);
+        tell(invocation, &id, Event::OutboundSettled);
     }
     Answer::json(200, &json!({"message_id": id, "status": declared.state}))
 }
@@ -57,37 +57,32 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
 pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
     let attempt = wanted_attempt(request)?;
-    let known_by = match request.idempotency_key()? {
-        Some(key) => format!("key:{}:{}", request.caller()?.key_id, key.as_str()),
-        None => format!("request:{}", invocation.request_id),
-    };
-    let (key, hash) = (body_hash(known_by.as_bytes()), request.body_hash());
-    let order = Order { key: &key, body_hash: &hash, attempt };
+    let identity = request.identity(invocation)?;
+    let order = Order { key: &identity.key, body_hash: &identity.body, attempt };
     let answer = |attempts: Option<u32>| json!({"message_id": id, "status": State::Queued, "attempts": attempts});
-    match deps.messages.resend(invocation, id, &order, &deps.types).await? {
+    match deps.messages.resend(invocation, &id, &order, &deps.types).await? {
         Resent::Now(row) => {
-            tell(invocation, id, Event::OutboundResent);
+            tell(invocation, &id, Event::OutboundResent);
             Answer::json(202, &answer(Some(row.delivery.attempt)))
         }
         Resent::Replayed(attempts) => Ok(Answer::json(202, &answer(Some(attempts)))?.replayed()),
-        Resent::KeyReused => {
-            let detail = "this Idempotency-Key sent the message again already, in a request with another body";
-            Err(Problem::new(422, Code::IdempotencyKeyReused, detail))
-        }
+        Resent::KeyReused => Err(Problem::key_reused("an order with another body to send the message again")),
         Resent::NotNow(row) => {
             let (state, attempt) = (json!(row.delivery.state), row.delivery.attempt);
             let detail = format!(
                 "only a FAILED or UNKNOWN message is sent again; this one is {} after attempt {attempt}",
                 state.as_str().unwrap_or_default()
             );
-            Err(Problem::new(409, Code::NotResendable, detail))
+            Err(Problem::new(409, ProblemCode::NotResendable, detail))
         }
-        Resent::Late(_) => {
-            Err(Problem::new(409, Code::NotResendable, "its not_after has passed: it would not be sent any more"))
-        }
+        Resent::Late(_) => Err(Problem::new(
+            409,
+            ProblemCode::NotResendable,
+            "its not_after has passed: it would not be sent any more",
+        )),
         Resent::IntentTaken => {
             let detail = "another message or check holds its intent by now; GET /explain?message= tells which";
-            Err(Problem::new(409, Code::IntentDuplicate, detail))
+            Err(Problem::new(409, ProblemCode::IntentDuplicate, detail))
         }
         Resent::NotFound => Err(no_such_message()),
     }
@@ -123,7 +118,7 @@ fn unknown_fields(body: &serde_json::Map<String, serde_json::Value>, known: &str
         .collect()
 }
 
-fn tell(invocation: &Invocation, message_id: &str, event: Event) {
-    tracing::info!(event = event.as_str(), message_id, request_id = invocation.request_id);
+fn tell(invocation: &Invocation, message_id: &MessageId, event: Event) {
+    tracing::info!(event = event.as_str(), message_id = message_id.as_str(), request_id = invocation.request_id);
     metrics::counter!("OutboundOrders", "Event" => event.as_str()).increment(1);
 }

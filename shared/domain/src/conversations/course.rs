@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::batch::Portion;
+use crate::absent::is_default;
 use crate::codes::codes;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
@@ -57,7 +58,7 @@ pub struct Course {
     pub claimed: u64,
     pub answered: u64,
     /// A person answered up to here while a reply was on its way: done with as soon as that is settled.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub settled: u64,
     pub phase: Phase,
     /// Milliseconds: when the first pending message came, and the last.
@@ -72,32 +73,22 @@ pub struct Course {
     /// Milliseconds: how long the worker of this turn is waited for.
     pub lease_until: Option<i64>,
     /// How often the responder was asked about this batch.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub attempts: u32,
     /// Milliseconds: the responder is not asked again before this, or its late answer is waited for until then.
     pub not_before: Option<i64>,
     /// The part of the reply that is on its way, or is next, of so many.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub part: u32,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub parts: u32,
     /// How often a part was handed to outbound: names the message that it became.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub handed: u32,
     /// The message that whoever holds the conversation has called back: if it had not left, it is said after the hold.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recalled: u32,
     pub hold: Option<Hold>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_none(number: &u64) -> bool {
-    *number == 0
 }
 
 /// What a worker that was woken does.

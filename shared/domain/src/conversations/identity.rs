@@ -2,13 +2,9 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::codes::codes;
-use crate::keys::short_hash;
-
-const PREFIX: &str = "conv_";
-const HASH: usize = 32;
+use crate::id::hash_id;
+use crate::messages::MessageId;
 
 codes! {
     /// Where a conversation takes place.
@@ -20,31 +16,15 @@ codes! {
     }
 }
 
-/// A conversation: one contact of one instance of one channel.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ConversationId(String);
+hash_id! {
+    /// A conversation: one contact of one instance of one channel.
+    ConversationId = "conv_", 32
+}
 
 impl ConversationId {
     /// Contacts are foreign and personal, so they are hashed; names of instances have no separator in them.
     pub fn of(via: Via, instance: &str, contact: &str) -> Self {
-        Self(format!("{PREFIX}{}", short_hash(&format!("{via}/{instance}/{contact}"))))
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        let hash = text.strip_prefix(PREFIX)?;
-        let fits = hash.len() == HASH && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ConversationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Self::hash(&format!("{via}/{instance}/{contact}"))
     }
 }
 
@@ -65,8 +45,8 @@ impl BatchId {
     }
 
     /// The message that a part of this batch's reply is handed over as, the nth time that one is.
-    pub fn message_id(&self, handed: u32) -> String {
-        format!("msg_{}", short_hash(&format!("reply/{self}/{handed}")))
+    pub fn message_id(&self, handed: u32) -> MessageId {
+        MessageId::hash(&format!("reply/{self}/{handed}"))
     }
 }
 
@@ -86,7 +66,7 @@ mod tests {
         assert_eq!(id.as_str(), "conv_c331add7b09dd89c70f5e43c7445deec");
         let batch = BatchId { conversation: id, number: 12 };
         assert_eq!(batch.to_string(), "conv_c331add7b09dd89c70f5e43c7445deec-12");
-        assert_eq!(batch.message_id(1), "msg_32080810d20f3dcf39e0b620876c420d");
+        assert_eq!(batch.message_id(1).as_str(), "msg_32080810d20f3dcf39e0b620876c420d");
     }
 
     #[test]

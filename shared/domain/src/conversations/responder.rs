@@ -3,14 +3,13 @@
 use serde_json::{Value, json};
 
 use super::identity::{BatchId, Via};
-use super::job::{QUEUE, WakeUp};
 use super::rows::{ConversationRow, StoredMessage};
 use crate::channels::content::{Telegram, Whatsapp};
 use crate::channels::{Content, HttpCall};
 use crate::idempotency::body_hash;
 use crate::messages::NewMessage;
 use crate::messages::Then;
-use crate::queue::Priority;
+use crate::queue::{CONVERSATIONS_QUEUE, Priority, WakeUp};
 use crate::senders::instances::InstanceRow;
 use crate::time::Timestamp;
 use crate::webhooks::standard;
@@ -92,7 +91,7 @@ pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u3
         send_at: None,
         not_after: None,
         metadata: Some(metadata),
-        then: Some(Then { queue: QUEUE.to_owned(), body: wake.body() }),
+        then: Some(Then { queue: CONVERSATIONS_QUEUE.to_owned(), body: wake.body() }),
     })
 }
 

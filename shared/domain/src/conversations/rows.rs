@@ -6,10 +6,12 @@ use serde_with::skip_serializing_none;
 use super::course::{Course, Phase};
 use super::identity::{BatchId, ConversationId, Via};
 use super::inbound::{Inbound, Kind, Media};
-use super::job::WakeUp;
+use crate::absent::is_default;
 use crate::codes::codes;
 use crate::keys::{self, Wake};
+use crate::messages::MessageId;
 use crate::outbox::Emit;
+use crate::queue::WakeUp;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
@@ -38,16 +40,11 @@ pub struct ConversationRow {
     /// Milliseconds: lost sight of, if it has not changed by then.
     pub check_at: Option<i64>,
     /// How often it was.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recoveries: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl ConversationRow {
@@ -234,7 +231,7 @@ pub struct BatchRow {
     pub attempts: u32,
     /// The messages that the reply became, in outbound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub messages: Vec<String>,
+    pub messages: Vec<MessageId>,
     /// How the last of them ended.
     pub outcome: Option<String>,
     pub replied_at: Timestamp,

@@ -7,6 +7,7 @@ use super::identity::BatchId;
 use super::inbound::{Kind, Media};
 use super::rows::{Author, BatchRow, ConversationRow, StoredMessage};
 use crate::codes::codes;
+use crate::messages::MessageId;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
@@ -139,7 +140,7 @@ pub struct BatchView {
     pub reply: Option<String>,
     pub answered_by: super::rows::Answer,
     pub attempts: u32,
-    pub message_ids: Vec<String>,
+    pub message_ids: Vec<MessageId>,
     pub outcome: Option<String>,
     pub replied_at: Timestamp,
     pub finished_at: Option<Timestamp>,

@@ -6,6 +6,7 @@ use serde_with::skip_serializing_none;
 use super::outcome::{HELD_WAIT_MS, MAX_ATTEMPTS, Outcome, backoff_ms, code};
 use super::state::State;
 use super::verdict::{Again, UnknownPolicy, Verdict};
+use crate::absent::is_default;
 use crate::change::{Fence, Row};
 use crate::channels::Channel;
 use crate::keys::{Key, Wake};
@@ -19,10 +20,10 @@ use crate::work::Work;
 pub struct Delivery {
     pub state: State,
     /// The last attempt that was begun; 0 if none was.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
     /// Attempts that do not count as tries: those that met a limit, and those before an order to send it again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tries_from: u32,
     /// Attempts that may have been sent. While there are any, the delivery does not end as one that was not sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -45,11 +46,6 @@ pub struct Delivery {
     /// What the provider calls it.
     pub provider_id: Option<String>,
     pub sent_at: Option<Timestamp>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 /// A row whose delivery is embedded in it.

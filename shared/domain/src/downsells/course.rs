@@ -9,12 +9,13 @@
 
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
-use super::offer::{OfferRow, Status, Trigger, Why, job};
+use super::offer::{OfferRow, Status, Trigger, Why};
 use super::passing::Outdated;
 use crate::change::Fence;
 use crate::channels::Channel;
 use crate::delivery::{Cancel, Claim, Delivery, Gate, Recovery, Settled, State, UnknownPolicy, Verdict};
 use crate::keys::{self, Wake};
+use crate::queue::emit_offer;
 use crate::senders::bots::BotRow;
 use crate::time::Timestamp;
 use crate::work::{Work, check_after_ms};
@@ -156,7 +157,7 @@ impl OfferRow {
         let mut row = self.next_version(now);
         row.work.recovered();
         let (contact, id, at) = (self.contact(), &self.id, self.delivery.not_before.filter(|at| *at > now));
-        row.work.hand_over(id.as_str(), at, now, |seq| job(&contact, id, seq, at.map(Timestamp::millis)));
+        row.work.hand_over(id.as_str(), at, now, |seq| emit_offer(&contact, id, seq, at.map(Timestamp::millis)));
         Recovery::Emitted(row)
     }
 
@@ -189,7 +190,7 @@ impl OfferRow {
         let mut row = Self { delivery, ..self.next_version(now) };
         if state != self.delivery.state {
             let (contact, id) = (self.contact(), &self.id);
-            row.work.follow(&row.delivery, id.as_str(), now, |seq, at| job(&contact, id, seq, at));
+            row.work.follow(&row.delivery, id.as_str(), now, |seq, at| emit_offer(&contact, id, seq, at));
             row.work.later = None;
         }
         row.enqueued |= row.work.emit.is_some();

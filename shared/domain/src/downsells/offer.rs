@@ -1,16 +1,15 @@
 //! The rows of one contact: its offers, the events that were refused, and the slot of each downsell.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::absent::is_default;
 use crate::change::{Fence, Row};
 use crate::codes::codes;
 use crate::delivery::{Delivered, Delivery, State, Window};
+use crate::id::{hash_id, is_hex};
 use crate::keys::{self, Key, short_hash};
-use crate::outbox::Emit;
-use crate::queue::{self, Priority};
+use crate::queue::emit_offer;
 use crate::time::Timestamp;
 use crate::work::Work;
 
@@ -62,7 +61,8 @@ codes! {
     }
 }
 
-/// One person of one bot: the partition that holds everything about them. The person is hashed.
+/// One person of one bot: the partition that holds everything about them. The person is hashed. Rows and queue bodies are
+/// trusted to hold one: only we write them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContactId(String);
@@ -73,8 +73,9 @@ impl ContactId {
         Self(format!("{bot}#{}", short_hash(&telegram_id.to_string())))
     }
 
-    pub(crate) fn from_key(text: &str) -> Self {
-        Self(text.to_owned())
+    /// Reads the id that a key names; `None` for any other text.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        text.split_once('#').filter(|(_, hash)| is_hex(hash, 32)).map(|_| Self(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -86,33 +87,14 @@ impl ContactId {
     }
 }
 
-/// What an event is known by: told again, it is the same offer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct OfferId(String);
-
-const PREFIX: &str = "off_";
-const HASH: usize = 32;
+hash_id! {
+    /// What an event is known by: told again, it is the same offer.
+    OfferId = "off_", 32
+}
 
 impl OfferId {
     pub fn of(event_id: &str) -> Self {
-        Self(format!("{PREFIX}{}", short_hash(event_id)))
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        let hash = text.strip_prefix(PREFIX)?;
-        let fits = hash.len() == HASH && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for OfferId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Self::hash(event_id)
     }
 }
 
@@ -147,10 +129,10 @@ pub struct OfferRow {
     /// How long after its time it was sent.
     pub late_ms: Option<i64>,
     /// It has been handed to its queue. In the index of a bot's offers, as the status is.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub enqueued: bool,
     /// Nobody knows what became of it. In the same index, where the delivery is not: it changes with every attempt.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unknown: bool,
     /// The index of a bot's offers, in the order of their making.
     pub listed: String,
@@ -159,11 +141,6 @@ pub struct OfferRow {
     pub updated_at: Timestamp,
     pub version: u64,
     pub expires_at: Option<i64>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 impl Row for OfferRow {
@@ -204,7 +181,7 @@ impl OfferRow {
     /// is not stored before.
     pub(super) fn scheduled(mut self, at: Timestamp, now: Timestamp) -> Self {
         let (contact, id) = (self.contact(), &self.id);
-        self.work.schedule(id.as_str(), Some(at), now, |seq, not_before| job(&contact, id, seq, not_before));
+        self.work.schedule(id.as_str(), Some(at), now, |seq, not_before| emit_offer(&contact, id, seq, not_before));
         self.work.later = None;
         self.enqueued |= self.work.emit.is_some();
         self
@@ -213,12 +190,6 @@ impl OfferRow {
     pub(super) fn next_version(&self, now: Timestamp) -> Self {
         Self { updated_at: now, version: self.version + 1, ..self.clone() }
     }
-}
-
-/// What the sender is handed: which row, and nothing of whom it is for.
-pub fn job(contact: &ContactId, id: &OfferId, seq: u64, not_before: Option<i64>) -> Emit {
-    let body = serde_json::json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
-    Emit { seq, queue: queue::queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }
 
 /// An event that made no offer, in the place where its offer would be: told again, it gets the same answer.

@@ -6,16 +6,16 @@
 
 mod dry_run;
 mod identity;
-mod job;
 mod lines;
 mod progress;
 mod request;
-mod work;
+mod row;
+mod upload;
 
 pub use dry_run::DryRun;
 pub use identity::{BackfillId, LineRef};
-pub use job::{BackfillRow, BackfillState, BackfillView};
 pub use lines::{LONGEST_LINE, Line, Lines, Position, read_line};
 pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, Settled, Unsettled};
 pub use request::{BackfillInput, BackfillOptions, BackfillRequest};
-pub use work::{BACKFILL_QUEUE, UPLOAD_PREFIX, UnreadableWork, Upload, Work, emit as emit_backfill, upload_key};
+pub use row::{BackfillRow, BackfillState, BackfillView};
+pub use upload::{UPLOAD_PREFIX, Upload, upload_key};

@@ -1,43 +1,19 @@
 //! What an entry is known by in the store.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-
 use super::words::{PolicyKey, Schema};
 use crate::codes::MatchedBy;
+use crate::id::hash_id;
 
-const PREFIX: &str = "ent_";
-
-/// The id of an entry, and of the slot that one of its keys owns: derived, so that one conditional write decides who
-/// has it. Which key, in which schema, under which policy, is part of it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EntryId(String);
+hash_id! {
+    /// The id of an entry, and of the slot that one of its keys owns: derived, so that one conditional write decides who
+    /// has it. Which key, in which schema, under which policy, is part of it.
+    EntryId = "ent_", 32
+}
 
 impl EntryId {
     /// Schema and policy are words without line ends and the key comes last, so no two of them run into each other.
     pub fn of(schema: Schema, policy: PolicyKey, which: MatchedBy, key: &str) -> Self {
-        let hash = Sha256::digest(format!("{schema}\n{policy}\n{which}\n{key}").as_bytes());
-        Self(format!("{PREFIX}{}", hex::encode(&hash[..16])))
-    }
-
-    /// An id that came from a caller.
-    pub fn parse(text: &str) -> Option<Self> {
-        let hash = text.strip_prefix(PREFIX)?;
-        let shaped = hash.len() == 32 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        shaped.then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for EntryId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Self::hash(&format!("{schema}\n{policy}\n{which}\n{key}"))
     }
 }
 

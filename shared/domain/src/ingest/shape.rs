@@ -9,6 +9,7 @@ use super::telegram::thought_key;
 use super::words::PolicyKey;
 use crate::codes::FieldProblem;
 use crate::fields::Fields;
+use crate::id::is_hex;
 
 const POLICY: &str = "idempotency_policy_key";
 const PRIMARY: &str = "idempotency_key_primary";
@@ -81,7 +82,7 @@ fn is_message_id(key: &str) -> bool {
 }
 
 fn is_sha256(key: &str) -> bool {
-    key.len() == 64 && key.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    is_hex(key, 64)
 }
 
 #[cfg(test)]

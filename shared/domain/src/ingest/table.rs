@@ -6,7 +6,6 @@ use super::{
     BackfillId, Change, ConflictAction, ContentType, Decision, Entry, EntryId, EntryRow, Insertion, Keys, LineRef, Met,
     Metadata, Normalized, Outcome, POLICIES, PolicyKey, PolicyRow, Row, Schema, Source, When, decide,
 };
-use crate::access::PresentedKey;
 use crate::codes::MatchedBy;
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
@@ -18,7 +17,7 @@ pub fn at(seconds: i64) -> Option<Timestamp> {
 }
 
 pub fn line(number: u64) -> LineRef {
-    LineRef::of(&BackfillId::of(&PresentedKey::of("local").id, "import-7"), number)
+    LineRef::of(&BackfillId::of("import-7"), number)
 }
 
 pub fn policy(conflict_action: ConflictAction) -> PolicyRow {

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::id::is_hex;
 use crate::time::Timestamp;
 
 /// The number of the window that a point in time falls in: the ordinal of the UTC day, divided, rounded down.
@@ -24,7 +25,7 @@ pub fn fingerprint(client: Uuid, intent_type: &str, reference: Option<Uuid>, buc
 }
 
 pub fn is_fingerprint(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    is_hex(text, 32)
 }
 
 #[cfg(test)]

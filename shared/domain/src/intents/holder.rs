@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::access::KeyId;
 use crate::idempotency::IdempotencyKey;
+use crate::messages::MessageId;
 
 /// Written into rows and answers as one text, whose first word says which kind it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub enum Holder {
     /// One request that brought no key: nobody else is this holder.
     Request(String),
     /// A message: it holds its intent from its acceptance on, and gives it back if it ends without being sent.
-    Message(String),
+    Message(MessageId),
 }
 
 impl fmt::Display for Holder {

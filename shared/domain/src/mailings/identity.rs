@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::codes::codes;
+use crate::id::{hash_id, is_hex};
 use crate::keys::short_hash;
 use crate::unicode::composed;
 
-const PREFIX: &str = "mlg_";
 const HASH_DIGITS: usize = 32;
 const LONGEST_FILE_NAME: usize = 255;
 
@@ -20,30 +19,16 @@ pub const MOST_SHARDS: u32 = 99;
 /// About two thousand recipients: minutes of sending, not hours, and many leases for a large file.
 const BYTES_OF_A_SHARD: u64 = 64 * 1024;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct MailingId(String);
+hash_id! {
+    /// A mailing.
+    MailingId = "mlg_", 32
+}
 
 impl MailingId {
     /// By the file's name, whoever uploads it: the same name is the same mailing, also with a new API key. `turn` counts how
     /// often a file that proved bad gave its name free again; the row of the name knows it.
     pub fn of(file_name: &str, turn: u32) -> Self {
-        let hash = Sha256::digest(format!("{turn}:{file_name}").as_bytes());
-        Self(format!("{PREFIX}{}", hex::encode(&hash[..HASH_DIGITS / 2])))
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        text.strip_prefix(PREFIX).filter(|hash| is_hash(hash)).map(|_| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for MailingId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Self::hash(&format!("{turn}:{file_name}"))
     }
 }
 
@@ -68,7 +53,7 @@ impl MailingEntryId {
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (mailing, shard, hash) = (MailingId::parse(parts.next()?)?, parts.next()?, parts.next()?);
-        let shaped = parts.next().is_none() && is_hash(hash) && shard.len() == 2;
+        let shaped = parts.next().is_none() && is_hex(hash, HASH_DIGITS) && shard.len() == 2;
         let shard = shard.bytes().all(|byte| byte.is_ascii_digit()).then(|| shard.parse().ok())??;
         shaped.then(|| Self { mailing, shard, email_hash: hash.to_owned() })
     }
@@ -165,10 +150,6 @@ pub fn judge_entry(stored: Option<u64>, line: u64) -> Inserted {
         Some(of_line) if of_line == line => Inserted::Mine,
         Some(of_line) => Inserted::Duplicate { of_line },
     }
-}
-
-fn is_hash(text: &str) -> bool {
-    text.len() == HASH_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use serde_with::skip_serializing_none;
 
 use super::content::list_of;
 use super::entry::EntryState;
+use super::files::uploaded_object;
 use super::format::{Format, ImportOptions};
 use super::identity::{MOST_SHARDS, MailingId, shards_of};
-use super::jobs::{emit_hand_out, emit_import, emit_shard, uploaded_object};
 use super::mailing::{EntryCounts, MailingState};
 use super::records::Place;
 use super::running_hash::RunningHash;
@@ -22,6 +22,7 @@ use crate::delivery::{Delivered, Delivery, Marks};
 use crate::keys::{self, Key, Wake};
 use crate::lease::Lease;
 use crate::outbox::Emit;
+use crate::queue::{emit_hand_out, emit_import, emit_shard};
 use crate::time::Timestamp;
 
 /// What was handed over and not taken on for this long is looked for; each time later than before.

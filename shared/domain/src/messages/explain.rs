@@ -7,8 +7,8 @@ use crate::channels::Channel;
 use crate::codes::Decision;
 use crate::delivery::State;
 use crate::intents::{IntentRow, Status};
-use crate::messages::MessageRow;
 use crate::messages::ledger::Entry;
+use crate::messages::{MessageId, MessageRow};
 use crate::suppression::SuppressionRow;
 use crate::time::Timestamp;
 
@@ -27,7 +27,7 @@ pub struct Explained {
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Standing {
-    pub message_id: String,
+    pub message_id: MessageId,
     pub channel: Channel,
     pub status: State,
     pub reason_code: Option<String>,
@@ -54,7 +54,7 @@ pub fn explain(messages: Vec<MessageRow>, intents: Vec<IntentRow>, suppressions:
             created_at: row.created_at,
         });
         decisions.extend(row.ledger.into_iter().map(|decision| Explained {
-            message_id: Some(row.id.clone()),
+            message_id: Some(row.id.to_string()),
             channel: Some(row.channel),
             fingerprint: fingerprint.clone(),
             decision,

@@ -1,13 +1,18 @@
 //! What a message is known by.
 
-use sha2::{Digest, Sha256};
-
 use crate::access::KeyId;
+use crate::id::hash_id;
 
-/// The caller's own key for the message, hashed with the caller: the same key from two callers is two messages.
-pub fn message_id(caller: &KeyId, key: &str) -> String {
-    let hash = Sha256::digest(format!("{caller}:{key}").as_bytes());
-    format!("msg_{}", hex::encode(&hash[..16]))
+hash_id! {
+    /// A message.
+    MessageId = "msg_", 32
+}
+
+impl MessageId {
+    /// Hashes the caller's own key for the message with the caller: the same key from two callers is two messages.
+    pub fn of(caller: &KeyId, key: &str) -> Self {
+        Self::hash(&format!("{caller}:{key}"))
+    }
 }
 
 #[cfg(test)]
@@ -18,8 +23,8 @@ mod tests {
     #[test]
     fn one_key_of_two_callers_is_two_messages() {
         let (a, b) = (PresentedKey::of("a").id, PresentedKey::of("b").id);
-        assert_eq!(message_id(&a, "order-77"), message_id(&a, "order-77"));
-        assert_ne!(message_id(&a, "order-77"), message_id(&b, "order-77"));
-        assert_eq!(message_id(&a, "x").len(), 36);
+        assert_eq!(MessageId::of(&a, "order-77"), MessageId::of(&a, "order-77"));
+        assert_ne!(MessageId::of(&a, "order-77"), MessageId::of(&b, "order-77"));
+        assert_eq!(MessageId::of(&a, "x").as_str().len(), 36);
     }
 }

@@ -152,7 +152,7 @@ impl MessageRow {
                 Settled::Already | Settled::TooLate => Recovery::Nothing,
             };
         }
-        let is_checked = self.work.looked_for_at(Wake::Check, &self.id).is_some();
+        let is_checked = self.work.looked_for_at(Wake::Check, self.id.as_str()).is_some();
         if self.delivery.state != State::Queued || !is_checked {
             return Recovery::Nothing;
         }
@@ -160,14 +160,15 @@ impl MessageRow {
         let mut row = self.with(self.delivery.clone(), entry, now, keep_days);
         row.work.recovered();
         let (id, priority, at) = (&row.id, row.priority, self.send_at.max(self.delivery.not_before));
-        row.work.hand_over(id, at, now, |seq| queue::emit(id, priority, seq, at.map(Timestamp::millis)));
+        row.work
+            .hand_over(id.as_str(), at, now, |seq| queue::emit_message(id, priority, seq, at.map(Timestamp::millis)));
         Recovery::Emitted(row)
     }
 
     /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if there is nothing to change.
     pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
         let is_queued = self.delivery.state == State::Queued;
-        let work = self.work.postponed(&self.id, until, now).filter(|_| is_queued)?;
+        let work = self.work.postponed(self.id.as_str(), until, now).filter(|_| is_queued)?;
         Some(Self { work, version: self.version + 1, ..self.clone() })
     }
 
@@ -192,7 +193,7 @@ impl MessageRow {
         }
         if changed {
             let (id, priority) = (&row.id, row.priority);
-            row.work.follow(&row.delivery, id, now, |seq, at| queue::emit(id, priority, seq, at));
+            row.work.follow(&row.delivery, id.as_str(), now, |seq, at| queue::emit_message(id, priority, seq, at));
             row.emit_end();
             let is_over = row.delivery.state.is_settled() && row.delivery.state != State::Unknown;
             row.expires_at = is_over.then(|| now.plus_days(keep_days).seconds());

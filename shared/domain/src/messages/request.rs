@@ -10,8 +10,7 @@ use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::idempotency::IdempotencyKey;
 use crate::intents::{Check, Hold, Holder, IntentTypes, MAX_SKEW_MS};
-use crate::messages::message_id;
-use crate::messages::{INLINE_CONTENT, Then};
+use crate::messages::{INLINE_CONTENT, MessageId, Then};
 use crate::queue::Priority;
 use crate::time::Timestamp;
 
@@ -34,7 +33,7 @@ pub struct Asked<'a> {
 
 #[derive(Debug, Clone)]
 pub struct NewMessage {
-    pub id: String,
+    pub id: MessageId,
     pub caller: String,
     pub body_hash: String,
     pub sender: String,
@@ -59,7 +58,7 @@ pub enum Unfit {
     Fields(Vec<FieldError>),
     /// Only its times are wrong, and only by now: the same request may have been taken before, under this id.
     Times {
-        id: String,
+        id: MessageId,
         errors: Vec<FieldError>,
     },
 }
@@ -107,7 +106,7 @@ impl NewMessage {
         inner.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
         let read = to.zip(content);
         let (to, content) = fields.finish(read).map_err(Unfit::Fields)?;
-        let id = message_id(asked.caller, key.ok_or(Unfit::NoIdentity)?);
+        let id = MessageId::of(asked.caller, key.ok_or(Unfit::NoIdentity)?);
         let late = wrong_times(send_at, not_after, now);
         if !late.is_empty() {
             return Err(Unfit::Times { id, errors: late });
@@ -313,7 +312,7 @@ mod tests {
     #[test]
     fn times_that_have_passed_are_told_with_the_id_that_may_know_better() {
         let late = with(json!({"send_at": "2026-03-10T11:58:59Z"}));
-        assert!(matches!(read(&late), Err(Unfit::Times { id, .. }) if id.starts_with("msg_")));
+        assert!(matches!(read(&late), Err(Unfit::Times { id, .. }) if id == read(&plain()).expect("fits").id));
         assert_eq!(
             refused(&with(json!({"not_after": "2026-03-10T12:00:00Z"}))),
             [("not_after".to_owned(), "out_of_range")]

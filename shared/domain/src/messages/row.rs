@@ -9,8 +9,8 @@ use crate::codes::{Decision, Reason};
 use crate::delivery::{Delivery, Marks, State, Window};
 use crate::intents::{BlockedBy, CheckAnswer};
 use crate::keys;
-use crate::messages::NewMessage;
 use crate::messages::ledger::Entry;
+use crate::messages::{MessageId, NewMessage};
 use crate::outbox::Emit;
 use crate::queue;
 use crate::queue::Priority;
@@ -24,7 +24,7 @@ pub const INLINE_CONTENT: usize = 2 * 1024;
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
-    pub id: String,
+    pub id: MessageId,
     /// The API key that asked for it.
     pub caller: String,
     pub body_hash: String,
@@ -71,7 +71,7 @@ pub struct Then {
 }
 
 impl Then {
-    pub fn emit(&self, message_id: &str, seq: u64) -> Emit {
+    pub fn emit(&self, message_id: &MessageId, seq: u64) -> Emit {
         let id = format!("{message_id}/ended/{seq}");
         Emit { seq, queue: self.queue.clone(), not_before: None, id, body: self.body.clone() }
     }
@@ -192,7 +192,7 @@ impl MessageRow {
             then: new.then.clone(),
             recipient: keys::recipient(new.content.channel().as_str(), &new.to),
             client: hold.map(|row| row.client_id.clone()),
-            asked_at: keys::at_time(now, &new.id),
+            asked_at: keys::at_time(now, new.id.as_str()),
             resends: Vec::new(),
             ledger: Vec::new(),
             created_at: now,
@@ -205,7 +205,7 @@ impl MessageRow {
     /// Hands it to its queue when `at` is near.
     pub(super) fn schedule(&mut self, at: Option<Timestamp>, now: Timestamp) {
         let (id, priority) = (&self.id, self.priority);
-        self.work.schedule(id, at, now, |seq, not_before| queue::emit(id, priority, seq, not_before));
+        self.work.schedule(id.as_str(), at, now, |seq, not_before| queue::emit_message(id, priority, seq, not_before));
     }
 
     /// The times between which the caller wants it to be sent.

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
+use super::MessageId;
 use super::ledger::Entry;
 use super::row::{IntentRef, MessageRow};
 use crate::channels::Channel;
@@ -17,7 +18,7 @@ use crate::time::Timestamp;
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AcceptAnswer {
-    pub message_id: String,
+    pub message_id: MessageId,
     pub status: State,
     pub send_at: Option<Timestamp>,
     pub fingerprint: Option<String>,
@@ -63,7 +64,7 @@ impl AcceptAnswer {
 /// A message as `GET /outbound/messages/{id}` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MessageView {
-    pub message_id: String,
+    pub message_id: MessageId,
     pub status: State,
     pub reason_code: Option<String>,
     pub channel: Channel,

@@ -201,7 +201,7 @@ impl Conversations {
                     write = self.finished(write, now)?;
                 }
                 match &message {
-                    Some(message) => write.append("messages", &message.id),
+                    Some(message) => write.append("messages", message.id.as_str()),
                     None => write,
                 }
             }

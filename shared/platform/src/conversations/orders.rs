@@ -2,6 +2,7 @@
 
 use umavez_domain::conversations::{ConversationId, ConversationRow, Course, HeldBy, Hold, Phase};
 use umavez_domain::delivery::Cancel;
+use umavez_domain::messages::MessageId;
 use umavez_domain::time::Timestamp;
 
 use super::{Conversations, Moved, ROUNDS};
@@ -21,8 +22,8 @@ pub struct Ordered {
 pub struct Held {
     pub row: ConversationRow,
     /// A reply that was about to leave, and one that had left, before the hold.
-    pub in_flight: Option<String>,
-    pub already_sent: Option<String>,
+    pub in_flight: Option<MessageId>,
+    pub already_sent: Option<MessageId>,
 }
 
 impl Conversations {

@@ -4,8 +4,9 @@
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
 use umavez_domain::delivery::{Claim, Recovery, Settled, UnknownPolicy, Verdict};
-use umavez_domain::downsells::{ChargesRow, End, OfferRow, Status, Why, job};
+use umavez_domain::downsells::{ChargesRow, End, OfferRow, Status, Why};
 use umavez_domain::keys::{self, OfContact};
+use umavez_domain::queue::emit_offer;
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
 
@@ -142,7 +143,7 @@ impl Downsells {
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some((contact, OfContact::Offer(id))) = keys::contact_of(&found.key) else { return Ok(false) };
         let offer_id = id.clone();
-        let make = move |seq, not_before| job(&contact, &offer_id, seq, not_before);
+        let make = move |seq, not_before| emit_offer(&contact, &offer_id, seq, not_before);
         let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Made(Box::new(make)) };
         let enqueued = attribute(&true)?;
         let handed = due::hand_over(&self.store, invocation, &due, None, |write| write.set_value("enqueued", enqueued));

@@ -6,7 +6,7 @@
 use lambda_http::http::StatusCode;
 use lambda_http::{Body, Response};
 use serde_json::json;
-use umavez_domain::codes::Problem as Code;
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::fields::FieldError;
 
 use crate::store::StoreError;
@@ -14,7 +14,7 @@ use crate::store::StoreError;
 #[derive(Debug)]
 pub struct Problem {
     pub status: u16,
-    pub code: Code,
+    pub code: ProblemCode,
     pub detail: String,
     pub errors: Vec<FieldError>,
     /// For the log: a code or an error of ours, never a payload.
@@ -22,22 +22,28 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub fn new(status: u16, code: Code, detail: impl Into<String>) -> Self {
+    pub fn new(status: u16, code: ProblemCode, detail: impl Into<String>) -> Self {
         Self { status, code, detail: detail.into(), errors: Vec::new(), cause: None }
     }
 
     pub fn invalid(errors: Vec<FieldError>) -> Self {
         let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
         let detail = format!("cannot be taken as it is: {}", fields.join(", "));
-        Self { errors, ..Self::new(422, Code::InvalidRequest, detail) }
+        Self { errors, ..Self::new(422, ProblemCode::InvalidRequest, detail) }
+    }
+
+    /// The `Idempotency-Key` came with another body before. `used_for` says what that request was.
+    pub fn key_reused(used_for: &str) -> Self {
+        let detail = format!("this Idempotency-Key was used before, for {used_for}; another request needs another key");
+        Self::new(422, ProblemCode::IdempotencyKeyReused, detail)
     }
 
     pub fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(404, Code::NotFound, detail)
+        Self::new(404, ProblemCode::NotFound, detail)
     }
 
     pub fn internal() -> Self {
-        Self::new(500, Code::Internal, "something went wrong on our side")
+        Self::new(500, ProblemCode::Internal, "something went wrong on our side")
     }
 
     /// To a caller that brought no key, a 503 cannot say "ask again": what was heard would be taken for another's.
@@ -91,7 +97,7 @@ impl From<StoreError> for Problem {
         let problem = if error.is_passing() {
             Self::new(
                 503,
-                Code::Unavailable,
+                ProblemCode::Unavailable,
                 "the store did not answer; ask again, with the same Idempotency-Key if there was one",
             )
         } else {

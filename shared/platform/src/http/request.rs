@@ -6,7 +6,7 @@ use lambda_http::request::RequestContext;
 use lambda_http::{Body, RequestExt};
 use serde_json::{Map, Value};
 use umavez_domain::access::KeyId;
-use umavez_domain::codes::Problem as Code;
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::idempotency::{IdempotencyKey, body_hash};
 
 use super::Route;
@@ -33,7 +33,7 @@ pub struct Request {
     pub query: HashMap<String, String>,
     headers: lambda_http::http::HeaderMap,
     body: Vec<u8>,
-    caller: Result<Caller, Code>,
+    caller: Result<Caller, ProblemCode>,
 }
 
 impl Request {
@@ -43,7 +43,7 @@ impl Request {
                 let authorizer = context.authorizer.as_ref().map(|authorizer| &authorizer.fields);
                 (context.route_key.clone().unwrap_or_default(), caller(authorizer))
             }
-            _ => (String::new(), Err(Code::MissingKey)),
+            _ => (String::new(), Err(ProblemCode::MissingKey)),
         };
         let path = request.path_parameters_ref().map(single_values).unwrap_or_default();
         let query = request.query_string_parameters_ref().map(single_values).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Request {
         let takes = routes.iter().find(|known| known.key == route).map_or(MAX_BODY, |known| known.takes);
         if body.len() > takes {
             let detail = format!("the body has more than {takes} bytes");
-            return Err(Problem::new(413, Code::BodyTooLarge, detail));
+            return Err(Problem::new(413, ProblemCode::BodyTooLarge, detail));
         }
         Ok(Self { route, path, query, headers: parts.headers, body, caller })
     }
@@ -64,7 +64,7 @@ impl Request {
     pub fn caller(&self) -> Result<&Caller, Problem> {
         self.caller.as_ref().map_err(|code| {
             let detail = match code {
-                Code::MissingKey => "send `Authorization: Bearer <key>`",
+                ProblemCode::MissingKey => "send `Authorization: Bearer <key>`",
                 _ => "the key is not known, or was revoked",
             };
             Problem::new(401, *code, detail)
@@ -99,19 +99,19 @@ impl Request {
         if self.media_type() != "application/json" {
             return Err(Problem::new(
                 415,
-                Code::UnsupportedMediaType,
+                ProblemCode::UnsupportedMediaType,
                 "send the body as `content-type: application/json`",
             ));
         }
         if self.body.is_empty() {
-            return Err(Problem::new(400, Code::InvalidJson, "the body is empty"));
+            return Err(Problem::new(400, ProblemCode::InvalidJson, "the body is empty"));
         }
         match serde_json::from_slice(&self.body) {
             Ok(Value::Object(object)) => Ok(object),
-            Ok(_) => Err(Problem::new(400, Code::InvalidJson, "the body must be a JSON object")),
+            Ok(_) => Err(Problem::new(400, ProblemCode::InvalidJson, "the body must be a JSON object")),
             Err(error) => {
                 let detail = format!("the body is not JSON: line {}, column {}", error.line(), error.column());
-                Err(Problem::new(400, Code::InvalidJson, detail))
+                Err(Problem::new(400, ProblemCode::InvalidJson, detail))
             }
         }
     }
@@ -126,13 +126,13 @@ impl Request {
             Some(key) => Ok(Some(key)),
             None => {
                 let detail = "an Idempotency-Key has 1 to 255 visible ASCII characters";
-                Err(Problem::new(400, Code::InvalidIdempotencyKey, detail))
+                Err(Problem::new(400, ProblemCode::InvalidIdempotencyKey, detail))
             }
         }
     }
 }
 
-fn caller(context: Option<&HashMap<String, Value>>) -> Result<Caller, Code> {
+fn caller(context: Option<&HashMap<String, Value>>) -> Result<Caller, ProblemCode> {
     let word = |name: &str| context.and_then(|context| context.get(name)).and_then(Value::as_str);
     let key_id = word(CONTEXT_KEY_ID).and_then(KeyId::parse);
     match (key_id, word(CONTEXT_DENIED)) {
@@ -140,9 +140,9 @@ fn caller(context: Option<&HashMap<String, Value>>) -> Result<Caller, Code> {
             let scopes = word(CONTEXT_SCOPES).unwrap_or_default().split_whitespace().map(str::to_owned).collect();
             Ok(Caller { key_id, scopes })
         }
-        (_, Some(denied)) if denied == Code::InvalidKey.as_str() => Err(Code::InvalidKey),
+        (_, Some(denied)) if denied == ProblemCode::InvalidKey.as_str() => Err(ProblemCode::InvalidKey),
         // Also when there is no authorizer at all: a route that lost it in a deployment is closed, not open.
-        _ => Err(Code::MissingKey),
+        _ => Err(ProblemCode::MissingKey),
     }
 }
 

@@ -3,11 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use umavez_domain::codes::Reason;
-use umavez_domain::ingest::{
-    BackfillId, BackfillInput, BackfillRequest, BackfillRow, BackfillState, Progress, Upload, emit_backfill,
-};
+use umavez_domain::ingest::{BackfillId, BackfillInput, BackfillRequest, BackfillRow, BackfillState, Progress, Upload};
 use umavez_domain::keys::{self, Wake};
 use umavez_domain::outbox::Emit;
+use umavez_domain::queue::emit_backfill;
 use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;

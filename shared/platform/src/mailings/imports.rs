@@ -5,7 +5,7 @@
 
 use umavez_domain::codes::{FileProblem, Reason};
 use umavez_domain::keys::{self, Wake};
-use umavez_domain::mailings::jobs::Arrived;
+use umavez_domain::mailings::files::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
     RunningHash, ShardRow, first_in_lanes, move_mailing,

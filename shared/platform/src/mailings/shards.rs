@@ -3,11 +3,11 @@
 
 use umavez_domain::keys;
 use umavez_domain::lease::Lease;
-use umavez_domain::mailings::jobs::ShardWork;
 use umavez_domain::mailings::{
     AfterPass, EntryCounts, LEASE_MS, Lane, MailingId, MailingRow, ShardRow, ShardState, Take, after_pass, lane_of,
     take,
 };
+use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
 
 use super::{Mailings, ROUNDS};
@@ -58,7 +58,7 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         mailing: &MailingRow,
-        work: &ShardWork,
+        work: &ShardJob,
     ) -> Result<Taken, StoreError> {
         let shard = work.shard;
         let Some(seen) = self.shard(invocation, &mailing.mailing_id, shard).await? else {

@@ -10,8 +10,8 @@ use umavez_domain::codes::Decision;
 use umavez_domain::delivery::{Cancel, Claim, Recovery, Settled, State, UnknownPolicy, Verdict};
 use umavez_domain::intents::Holder;
 use umavez_domain::keys::{self, Wake};
-use umavez_domain::messages::MessageRow;
 use umavez_domain::messages::ledger::{Entry, LONGEST};
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
 
@@ -117,7 +117,7 @@ impl Messages {
 
     /// Cancels a message that is queued; one whose attempt is under way has no further attempt. `None`: there is no such
     /// message.
-    pub async fn cancel(&self, invocation: &Invocation, id: &str) -> Result<Option<Canceled>, StoreError> {
+    pub async fn cancel(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<Canceled>, StoreError> {
         let rule = |row: &MessageRow| match row.cancel(invocation.current(), self.retention_days) {
             (cancel, Some(after)) => Next::Commit(after, cancel),
             (cancel, None) => Next::Stop(cancel),
@@ -130,7 +130,7 @@ impl Messages {
     pub async fn declare(
         &self,
         invocation: &Invocation,
-        id: &str,
+        id: &MessageId,
         was_sent: bool,
     ) -> Result<Option<Declared>, StoreError> {
         let rule = |row: &MessageRow| match row.declared(was_sent, invocation.now, self.retention_days) {
@@ -159,7 +159,11 @@ impl Messages {
             }
             None => Ok(Vec::new()),
         };
-        let applied = match self.change(invocation, Start::Key(keys::message(id)), rule, also).await? {
+        let committed = match MessageId::parse(id) {
+            Some(id) => self.change(invocation, Start::Key(keys::message(&id)), rule, also).await?,
+            None => Committed::Gone,
+        };
+        let applied = match committed {
             Committed::Done(_, applied) => return Ok(applied),
             Committed::Stopped(_, applied) => applied,
             Committed::Gone => Applied::NoMessage,
@@ -214,7 +218,7 @@ impl Messages {
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
         let entry = attribute(&Entry::new(invocation.current(), Decision::Due).rule("send_at"))?;
-        let due = due::Row { table: &self.table, found, id, emission: Emission::Prepared };
+        let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
         // A message that meets its limit again and again is due again and again: a long ledger does without the line.
         let is_short = Condition::shorter("ledger", LONGEST);
         let told =

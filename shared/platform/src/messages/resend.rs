@@ -5,7 +5,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::intents::{Check, Hold, Holder, IntentTypes};
 use umavez_domain::keys;
-use umavez_domain::messages::{IntentRef, MessageRow, Resend};
+use umavez_domain::messages::{IntentRef, MessageId, MessageRow, Resend};
 use umavez_domain::time::Timestamp;
 
 use super::table::Messages;
@@ -45,7 +45,7 @@ impl Messages {
     pub async fn resend(
         &self,
         invocation: &Invocation,
-        id: &str,
+        id: &MessageId,
         order: &Order<'_>,
         types: &IntentTypes,
     ) -> Result<Resent, StoreError> {
@@ -55,7 +55,7 @@ impl Messages {
     async fn resend_once(
         &self,
         invocation: &Invocation,
-        id: &str,
+        id: &MessageId,
         order: &Order<'_>,
         types: &IntentTypes,
     ) -> Result<ControlFlow<Resent>, StoreError> {

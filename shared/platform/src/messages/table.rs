@@ -2,7 +2,7 @@
 
 use umavez_domain::channels::Content;
 use umavez_domain::keys;
-use umavez_domain::messages::{ContentRow, MessageRow};
+use umavez_domain::messages::{ContentRow, MessageId, MessageRow};
 
 use crate::config::{self, ConfigError};
 use crate::intents::Intents;
@@ -38,7 +38,7 @@ impl Messages {
         })
     }
 
-    pub async fn get(&self, invocation: &Invocation, id: &str) -> Result<Option<MessageRow>, StoreError> {
+    pub async fn get(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<MessageRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::message(id)).await
     }
 

@@ -281,7 +281,8 @@ fn an_operator_settles_only_what_is_unknown() {
 
 #[test]
 fn what_a_delivery_waits_for_follows_from_its_state() {
-    let emit = |seq, not_before| crate::queue::emit("a", crate::queue::Priority::Shot, seq, not_before);
+    let emit =
+        |seq, not_before| crate::outbox::Emit { seq, queue: "q".into(), not_before, id: "a".into(), body: "{}".into() };
     let waits = |delivery: &Delivery| {
         let mut work = Work::default();
         work.follow(delivery, "a", NOW, emit);

@@ -2,6 +2,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::intents::{Hold, Holder, IntentTypes};
+use crate::messages::MessageId;
 use crate::time::DAY_MS;
 
 const CLIENT: Uuid = Uuid::from_u128(7);
@@ -10,13 +11,17 @@ fn start() -> Timestamp {
     Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
 }
 
+fn message(number: u64) -> MessageId {
+    MessageId::hash(&number.to_string())
+}
+
 /// A hold of a first touch per contact and rolling week: each campaign has its own fingerprint.
 fn asked(campaign: u64, at: Timestamp, now: Timestamp) -> GuardAsked {
     let options = r#"{"discovery_first_touch": {"window": "rolling", "scope": "contact"}}"#;
     let types = IntentTypes::with_options(options).expect("options");
     let known = types.get("discovery_first_touch").expect("known");
     let check = Check::new(CLIENT, known, Some(Uuid::from_u128(u128::from(campaign))), at);
-    let hold = Hold::of(&check, &Holder::Message(format!("msg_{campaign}")), "body", now);
+    let hold = Hold::of(&check, &Holder::Message(message(campaign)), "body", now);
     hold.guard.expect("guarded")
 }
 
@@ -70,7 +75,7 @@ fn the_next_eligible_moment_has_room_for_a_whole_window() {
     let guard = taken(&GuardRow::empty(now), &asked(1, now, now), now);
     let guard = taken(&guard, &asked(2, now.plus_days(12), now), now);
     let Taken::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(1), now), now) else { panic!("free") };
-    assert_eq!(conflict.hold.holder, "message:msg_1");
+    assert_eq!(conflict.hold.holder, format!("message:{}", message(1)));
     assert_eq!(conflict.next_eligible_at, now.plus_days(19).seconds());
 }
 

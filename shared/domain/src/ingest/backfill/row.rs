@@ -148,7 +148,6 @@ impl From<BackfillRow> for BackfillView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::PresentedKey;
     use crate::codes::Action;
     use crate::ingest::backfill::{DryRun, LineRef, LineResult, Position, Settled, Unsettled};
     use crate::ingest::table::{Table, asked, policy};
@@ -162,7 +161,7 @@ mod tests {
     fn job(dry_run: bool) -> BackfillRow {
         let input = BackfillInput::Inline("{}".into());
         let request = BackfillRequest { source: System::Email, input, options: BackfillOptions::default(), dry_run };
-        BackfillRow::new(BackfillId::of(&PresentedKey::of("local").id, "7"), Schema::Pkm, &request, "h", now())
+        BackfillRow::new(BackfillId::of("7"), Schema::Pkm, &request, "h", now())
     }
 
     /// Works on a job as a worker does, with a checkpoint at least every four lines; it dies after so many writes.
@@ -289,7 +288,7 @@ mod tests {
             let (mut table, mut first) = (Table::default(), job(false));
             work(&mut table, &mut first, &lines, *action, usize::MAX);
             let entries = table.entries().count();
-            let mut second = BackfillRow { backfill_id: BackfillId::of(&PresentedKey::of("x").id, "8"), ..job(false) };
+            let mut second = BackfillRow { backfill_id: BackfillId::of("8"), ..job(false) };
             work(&mut table, &mut second, &lines, *action, usize::MAX);
             assert_eq!((second.progress.counts.inserted, table.entries().count()), (0, entries));
         }
