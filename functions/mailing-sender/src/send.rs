@@ -140,9 +140,10 @@ impl Batch<'_> {
         }
         if let Outcome::Throttled { retry_after_ms, .. } = outcome {
             let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
-            // Not parked, the next mail is told to wait by SES itself.
-            if self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await.is_err() {
-                tracing::warn!(event = "NOT_PARKED", request_id = self.invocation.request_id);
+            // If this fails, SES throttles the next mail itself.
+            let parked = self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await;
+            if let Err(error) = parked {
+                tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = self.invocation.request_id);
             }
         }
         let progress = EntryProgress { state: EntryState::Sending, attempt, ..entry.row.progress() };
@@ -153,7 +154,7 @@ impl Batch<'_> {
             EntrySettled::Gone => return Ok(None),
         };
         if let Verdict::Failed { code, .. } | Verdict::Unknown { code } | Verdict::Again { code, .. } = verdict {
-            tell(self.invocation, entry, state, code);
+            log_entry(self.invocation, entry, state, code);
         }
         Ok(Some(One { from: entry.row.state, to: state }))
     }
@@ -210,7 +211,7 @@ pub async fn sleep(ms: i64) {
 }
 
 /// One line for each entry that was not simply sent.
-pub fn tell(invocation: &Invocation, entry: &Entry, state: EntryState, code: &str) {
+pub fn log_entry(invocation: &Invocation, entry: &Entry, state: EntryState, code: &str) {
     let entry_id = entry.id.to_string();
     let event = Event::MailingEntry.as_str();
     tracing::warn!(event, entry_id, state = state.as_str(), code, request_id = invocation.request_id);

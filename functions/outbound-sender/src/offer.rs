@@ -11,6 +11,7 @@ use umavez_domain::delivery::{Next, Outcome, Progress, State, Verdict, code, nex
 use umavez_domain::downsells::{ChargesRow, ContactId, End, Gate, OfferId, OfferRow, Why};
 use umavez_domain::queue::Priority;
 use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::downsells::{Board, Claimed, Settled, tell};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
@@ -18,7 +19,7 @@ use umavez_platform::providers::Way;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
-use crate::send::{AROUND_CALL, MARGIN_MS, OUTCOME_TRIES, Step, credential_of, sender_unknown};
+use crate::send::{AROUND_CALL, MARGIN_MS, OUTCOME_TRIES, credential_of, sender_unknown};
 use crate::tokens::{self, Lane};
 
 /// Races with other writers are looked at again this often.
@@ -31,26 +32,31 @@ struct Seen {
 }
 
 enum Round {
-    Over(Step),
+    Over(Worked),
     /// Something has changed since it was read: both are read again, because each is judged by the other.
     Again,
 }
 
-pub async fn run(deps: &Deps, invocation: &Invocation, contact: &ContactId, id: &OfferId) -> Result<Step, StoreError> {
+pub async fn run(
+    deps: &Deps,
+    invocation: &Invocation,
+    contact: &ContactId,
+    id: &OfferId,
+) -> Result<Worked, StoreError> {
     let downsells = &deps.boards.downsells;
     for _ in 0..ROUNDS {
         let (offer, charges) = downsells.offer_and_charges(invocation, contact, id).await?;
-        let Some(offer) = offer else { return Ok(Step::Done("no_such_offer")) };
+        let Some(offer) = offer else { return Ok(Worked::Done("no_such_offer")) };
         let seen = Seen { offer, charges };
         match round(deps, invocation, &seen).await? {
-            Round::Over(Step::Later { why, at }) => {
-                // Not told, recovery would take it for lost; that costs a second copy in the queue, and nothing else.
-                if downsells.still_waits(invocation, &seen.offer, at).await.is_err() {
-                    tracing::warn!(event = "NOT_POSTPONED", request_id = invocation.request_id);
+            Round::Over(Worked::Later { why, until }) => {
+                // If this fails, recovery takes it for lost: that costs a second copy in the queue, and nothing else.
+                if let Err(error) = downsells.still_waits(invocation, &seen.offer, until).await {
+                    tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);
                 }
-                return Ok(Step::Later { why, at });
+                return Ok(Worked::Later { why, until });
             }
-            Round::Over(step) => return Ok(step),
+            Round::Over(worked) => return Ok(worked),
             Round::Again => {}
         }
     }
@@ -60,7 +66,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, contact: &ContactId, id: 
 async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Round, StoreError> {
     let offer = &seen.offer;
     let attempt = match next(&offer.progress(), invocation.current()) {
-        Next::Leave => return Ok(Round::Over(Step::Done("not_to_be_sent"))),
+        Next::Leave => return Ok(Round::Over(Worked::Done("not_to_be_sent"))),
         Next::Wait { until } => return later("early", until),
         Next::Expire => return end(deps, invocation, seen, End::Expired).await,
         Next::Claim { attempt } => attempt,
@@ -115,7 +121,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
         tokens::park(deps, invocation, &lane, scope, retry_after_ms).await;
     }
-    finish(deps, invocation, &claimed, outcome, &bot.token_ref).await.map(|done| Round::Over(Step::Done(done)))
+    finish(deps, invocation, &claimed, outcome, &bot.token_ref).await.map(|done| Round::Over(Worked::Done(done)))
 }
 
 /// Ends an offer that may not leave, or passes it on to another charge. Nothing if the gate is open.
@@ -133,8 +139,8 @@ async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen
     }
 }
 
-fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
-    Ok(Round::Over(Step::Later { why, at }))
+fn later(why: &'static str, until: Timestamp) -> Result<Round, StoreError> {
+    Ok(Round::Over(Worked::Later { why, until }))
 }
 
 /// The one call of the attempt, unless the claim took so long that it could not end before its deadline.
@@ -200,7 +206,7 @@ async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Res
     Ok(match ended {
         Some(after) => {
             tell::changed(invocation, &after);
-            Round::Over(Step::Done(after.status.as_str()))
+            Round::Over(Worked::Done(after.status.as_str()))
         }
         None => Round::Again,
     })

@@ -12,6 +12,7 @@ use umavez_domain::delivery::{Again, Next, Outcome, Progress, State, Verdict, co
 use umavez_domain::messages::MessageRow;
 use umavez_domain::messages::ledger::Entry;
 use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
 use umavez_platform::messages::{Claimed, Settled};
@@ -30,35 +31,26 @@ pub const OUTCOME_TRIES: usize = 4;
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 4;
 
-pub enum Step {
-    Done(&'static str),
-    /// It goes back to its queue until then.
-    Later {
-        why: &'static str,
-        at: Timestamp,
-    },
-}
-
 enum Round {
-    Over(Step),
+    Over(Worked),
     /// The row has changed since it was read.
     Again(Option<Box<MessageRow>>),
 }
 
-pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step, StoreError> {
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Worked, StoreError> {
     let mut met = deps.messages.get(invocation, id).await?.map(Box::new);
     for _ in 0..ROUNDS {
-        let Some(row) = met else { return Ok(Step::Done("no_such_message")) };
+        let Some(row) = met else { return Ok(Worked::Done("no_such_message")) };
         match round(deps, invocation, &row).await? {
-            Round::Over(Step::Later { why, at }) => {
-                // Not told, recovery would take it for lost; that costs a second copy in the queue, and nothing else.
-                let told = deps.messages.still_waits(invocation, &row, at.max(invocation.current())).await;
-                if told.is_err() {
-                    tracing::warn!(event = "NOT_POSTPONED", request_id = invocation.request_id);
+            Round::Over(Worked::Later { why, until }) => {
+                // If this fails, recovery takes it for lost: that costs a second copy in the queue, and nothing else.
+                let postponed = deps.messages.still_waits(invocation, &row, until.max(invocation.current())).await;
+                if let Err(error) = postponed {
+                    tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);
                 }
-                return Ok(Step::Later { why, at });
+                return Ok(Worked::Later { why, until });
             }
-            Round::Over(step) => return Ok(step),
+            Round::Over(worked) => return Ok(worked),
             Round::Again(row) => met = row,
         }
     }
@@ -67,7 +59,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Step,
 
 async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Round, StoreError> {
     let attempt = match next(&row.progress(), invocation.current()) {
-        Next::Leave => return Ok(Round::Over(Step::Done("not_to_be_sent"))),
+        Next::Leave => return Ok(Round::Over(Worked::Done("not_to_be_sent"))),
         Next::Wait { until } => return later("early", until),
         Next::Expire => return expire(deps, invocation, row).await,
         Next::Claim { attempt } => attempt,
@@ -103,7 +95,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         }
     }
     let outcome = attempt_once(deps, invocation, row, &content, credential.as_deref(), attempt, deadline).await;
-    finish(deps, invocation, row, Made { attempt, slot }, outcome).await.map(|done| Round::Over(Step::Done(done)))
+    finish(deps, invocation, row, Made { attempt, slot }, outcome).await.map(|done| Round::Over(Worked::Done(done)))
 }
 
 /// An attempt that was made: its number, and the slot that it had.
@@ -113,12 +105,12 @@ struct Made {
     slot: Timestamp,
 }
 
-fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
-    Ok(Round::Over(Step::Later { why, at }))
+fn later(why: &'static str, until: Timestamp) -> Result<Round, StoreError> {
+    Ok(Round::Over(Worked::Later { why, until }))
 }
 
 /// The credential of the message's sender; mail needs none. A secret that cannot be read is nothing against the message.
-async fn credential(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Option<String>, Step> {
+async fn credential(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Option<String>, Worked> {
     if row.channel == Channel::Email {
         return Ok(Some(String::new()));
     }
@@ -130,10 +122,10 @@ pub async fn credential_of(
     invocation: &Invocation,
     channel: Channel,
     sender: &str,
-) -> Result<Option<String>, Step> {
+) -> Result<Option<String>, Worked> {
     deps.senders.of(invocation, channel, sender).await.map_err(|error| {
         tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
-        Step::Later { why: "no_credentials", at: invocation.current().plus_ms(30_000) }
+        Worked::Later { why: "no_credentials", until: invocation.current().plus_ms(30_000) }
     })
 }
 
@@ -200,7 +192,7 @@ async fn finish(
     let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
     let verdict = settle(&progress, outcome, policy, now, fastrand::u32(0..=1000));
     let settled = write_outcome(deps, invocation, row, attempt, &verdict).await?;
-    tell(invocation, row, made, &verdict, settled);
+    log_attempt(invocation, row, made, &verdict, settled);
     Ok(match (settled, &verdict) {
         (Settled::TooLate, _) => "too_late",
         (Settled::Recalled, _) => "recalled",
@@ -256,10 +248,10 @@ async fn end(
         _ => (Event::OutboundExpired, "expired"),
     };
     log(invocation, row, event, None, entry.reason.as_deref().unwrap_or_default());
-    Ok(Round::Over(Step::Done(done)))
+    Ok(Round::Over(Worked::Done(done)))
 }
 
-fn tell(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict, settled: Settled) {
+fn log_attempt(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict, settled: Settled) {
     let (event, code) = match verdict {
         Verdict::Sent { .. } => (Event::OutboundSent, "sent"),
         Verdict::Failed { code, .. } => (Event::OutboundFailed, *code),

@@ -22,14 +22,19 @@ pub enum SendJob {
     Offer { v: u32, contact: ContactId, id: OfferId },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnreadableJob;
+/// A record of a queue or a stream is of no kind or version that its reader knows. Says what was expected and never repeats
+/// the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the record cannot be read as {0}")]
+pub struct Unreadable(pub &'static str);
+
+const UNREADABLE: Unreadable = Unreadable("a send job");
 
 impl SendJob {
-    pub fn read(body: &str) -> Result<Self, UnreadableJob> {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
             Ok(job @ (Self::Message { v: 1, .. } | Self::Offer { v: 1, .. })) => Ok(job),
-            _ => Err(UnreadableJob),
+            _ => Err(UNREADABLE),
         }
     }
 }
@@ -79,7 +84,7 @@ mod tests {
     #[test]
     fn a_form_of_the_future_is_not_guessed_at() {
         for body in ["", "{}", r#"{"kind":"message","v":2,"id":"a"}"#, r#"{"kind":"other","v":1,"id":"a"}"#] {
-            assert_eq!(SendJob::read(body), Err(UnreadableJob), "{body}");
+            assert_eq!(SendJob::read(body), Err(UNREADABLE), "{body}");
         }
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::ConversationId;
 use crate::outbox::Emit;
+use crate::queue::Unreadable;
 use crate::time::Timestamp;
 
 /// The queue's name, as rows say it.
@@ -23,17 +24,16 @@ pub struct WakeUp {
     pub received: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnreadableWakeUp;
+const UNREADABLE: Unreadable = Unreadable("a wake-up");
 
 impl WakeUp {
-    pub fn read(body: &str) -> Result<Self, UnreadableWakeUp> {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
             Ok(Body::Wake { v: 1, conversation_id, received }) => {
-                let conversation = ConversationId::parse(&conversation_id).ok_or(UnreadableWakeUp)?;
+                let conversation = ConversationId::parse(&conversation_id).ok_or(UNREADABLE)?;
                 Ok(Self { conversation, received })
             }
-            _ => Err(UnreadableWakeUp),
+            _ => Err(UNREADABLE),
         }
     }
 
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_form_of_the_future_is_not_guessed_at() {
         for body in ["", "{}", r#"{"kind":"wake","v":2,"conversation_id":"conv_0","received":1}"#] {
-            assert_eq!(WakeUp::read(body), Err(UnreadableWakeUp), "{body}");
+            assert_eq!(WakeUp::read(body), Err(UNREADABLE), "{body}");
         }
     }
 }

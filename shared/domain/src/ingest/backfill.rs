@@ -18,4 +18,4 @@ pub use job::{BackfillRow, BackfillState, BackfillView};
 pub use lines::{LONGEST_LINE, Line, Lines, Position, read_line};
 pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, Settled, Unsettled};
 pub use request::{BackfillInput, BackfillOptions, BackfillRequest};
-pub use work::{BACKFILL_QUEUE, UPLOAD_PREFIX, UnreadableWork, Upload, Work, emit as emit_backfill, upload_key};
+pub use work::{BACKFILL_QUEUE, UPLOAD_PREFIX, Upload, Work, emit as emit_backfill, upload_key};

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::identity::MailingId;
 use crate::keys;
 use crate::outbox::Emit;
+use crate::queue::Unreadable;
 use crate::time::Timestamp;
 use crate::uploaded::{self, Object};
 
@@ -66,20 +67,21 @@ enum Body {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnreadableWork;
+const UNREADABLE_IMPORT: Unreadable = Unreadable("an import job or an upload");
+const UNREADABLE_SHARD: Unreadable = Unreadable("a shard job");
 
 impl ImportWork {
-    pub fn read(body: &str) -> Result<Self, UnreadableWork> {
-        let value: Value = serde_json::from_str(body).map_err(|_| UnreadableWork)?;
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        // The error's own text may repeat the body.
+        let value: Value = serde_json::from_str(body).map_err(|_| UNREADABLE_IMPORT)?;
         if let Some(objects) = uploaded::objects(&value) {
             return Ok(Self::Uploaded(objects.into_iter().filter_map(arrived).collect()));
         }
-        let id = |text: &str| MailingId::parse(text).ok_or(UnreadableWork);
+        let id = |text: &str| MailingId::parse(text).ok_or(UNREADABLE_IMPORT);
         match serde_json::from_value(value) {
             Ok(Body::Import { v: 1, mailing_id }) => Ok(Self::Import(id(&mailing_id)?)),
             Ok(Body::HandOut { v: 1, mailing_id }) => Ok(Self::HandOut(id(&mailing_id)?)),
-            _ => Err(UnreadableWork),
+            _ => Err(UNREADABLE_IMPORT),
         }
     }
 }
@@ -99,12 +101,12 @@ pub struct ShardWork {
 }
 
 impl ShardWork {
-    pub fn read(body: &str) -> Result<Self, UnreadableWork> {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
             Ok(Body::Shard { v: 1, mailing_id, shard, seq }) => {
-                Ok(Self { mailing: MailingId::parse(&mailing_id).ok_or(UnreadableWork)?, shard, seq })
+                Ok(Self { mailing: MailingId::parse(&mailing_id).ok_or(UNREADABLE_SHARD)?, shard, seq })
             }
-            _ => Err(UnreadableWork),
+            _ => Err(UNREADABLE_SHARD),
         }
     }
 }
@@ -164,11 +166,11 @@ mod tests {
     #[test]
     fn a_form_of_the_future_is_not_guessed_at() {
         for body in ["", "{}", "[]", r#"{"kind":"import","v":1,"mailing_id":"x"}"#] {
-            assert_eq!(ImportWork::read(body), Err(UnreadableWork), "{body}");
-            assert_eq!(ShardWork::read(body), Err(UnreadableWork), "{body}");
+            assert_eq!(ImportWork::read(body), Err(UNREADABLE_IMPORT), "{body}");
+            assert_eq!(ShardWork::read(body), Err(UNREADABLE_SHARD), "{body}");
         }
         let v2 = format!(r#"{{"kind":"import","v":2,"mailing_id":"{}"}}"#, id());
-        assert_eq!(ImportWork::read(&v2), Err(UnreadableWork));
+        assert_eq!(ImportWork::read(&v2), Err(UNREADABLE_IMPORT));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::identity::BackfillId;
 use crate::outbox::Emit;
+use crate::queue::Unreadable;
 use crate::uploaded::{self, Object};
 
 /// The queue's name, as rows say it.
@@ -15,7 +16,7 @@ pub const UPLOAD_PREFIX: &str = "backfills/";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    Job(String),
+    Job(BackfillId),
     /// Each with the version that it was: an object can be replaced.
     Uploaded(Vec<Upload>),
 }
@@ -27,8 +28,7 @@ pub struct Upload {
     pub size: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnreadableWork;
+const UNREADABLE: Unreadable = Unreadable("a backfill job or an upload");
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -37,14 +37,15 @@ enum Body {
 }
 
 impl Work {
-    pub fn read(body: &str) -> Result<Self, UnreadableWork> {
-        let value: Value = serde_json::from_str(body).map_err(|_| UnreadableWork)?;
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        // The error's own text may repeat the body.
+        let value: Value = serde_json::from_str(body).map_err(|_| UNREADABLE)?;
         if let Some(objects) = uploaded::objects(&value) {
             return Ok(Self::Uploaded(objects.into_iter().filter_map(upload).collect()));
         }
         match serde_json::from_value(value) {
-            Ok(Body::Backfill { v: 1, id }) => Ok(Self::Job(id)),
-            _ => Err(UnreadableWork),
+            Ok(Body::Backfill { v: 1, id }) => BackfillId::parse(&id).map(Self::Job).ok_or(UNREADABLE),
+            _ => Err(UNREADABLE),
         }
     }
 }
@@ -73,11 +74,12 @@ mod tests {
     #[test]
     fn every_released_form_is_read() {
         let v1 = format!(r#"{{"kind":"backfill","v":1,"id":"{ID}"}}"#);
-        assert_eq!(Work::read(&v1), Ok(Work::Job(ID.to_owned())));
         let id = BackfillId::parse(ID).expect("an id");
-        assert_eq!(Work::read(&emit(&id, 7).body), Ok(Work::Job(ID.to_owned())));
-        for other in ["", "{}", r#"{"kind":"backfill","v":2,"id":"x"}"#] {
-            assert_eq!(Work::read(other), Err(UnreadableWork), "{other}");
+        assert_eq!(Work::read(&v1), Ok(Work::Job(id.clone())));
+        assert_eq!(Work::read(&emit(&id, 7).body), Ok(Work::Job(id)));
+        let v2 = v1.replace(r#""v":1"#, r#""v":2"#);
+        for other in ["", "{}", v2.as_str(), r#"{"kind":"backfill","v":1,"id":"x"}"#] {
+            assert_eq!(Work::read(other), Err(UNREADABLE), "{other}");
         }
     }
 
