@@ -50,7 +50,8 @@ pub async fn run(
         let seen = Seen { offer, charges };
         match round(deps, invocation, &seen).await? {
             Round::Over(Worked::Later { why, until }) => {
-                // If this fails, recovery takes it for lost: that costs a second copy in the queue, and nothing else.
+                // If this fails, recovery takes it for lost: that costs a second copy in the queue,
+                // and nothing else.
                 if let Err(error) = downsells.still_waits(invocation, &seen.offer, until).await {
                     tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);
                 }

@@ -43,7 +43,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Worke
         let Some(row) = met else { return Ok(Worked::Done("no_such_message")) };
         match round(deps, invocation, &row).await? {
             Round::Over(Worked::Later { why, until }) => {
-                // If this fails, recovery takes it for lost: that costs a second copy in the queue, and nothing else.
+                // If this fails, recovery takes it for lost: that costs a second copy in the queue,
+                // and nothing else.
                 let postponed = deps.messages.still_waits(invocation, &row, until.max(invocation.current())).await;
                 if let Err(error) = postponed {
                     tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);

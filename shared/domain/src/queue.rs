@@ -22,8 +22,8 @@ pub enum SendJob {
     Offer { v: u32, contact: ContactId, id: OfferId },
 }
 
-/// A record of a queue or a stream is of no kind or version that its reader knows. Says what was expected and never repeats
-/// the record.
+/// A record of a queue or a stream is of no kind or version that its reader knows. Says what was
+/// expected and never repeats the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the record cannot be read as {0}")]
 pub struct Unreadable(pub &'static str);

@@ -1,11 +1,12 @@
 //! Lifts functions of one record to batches. What is retried and what is not is decided here, once:
 //!
 //! - A record that was handled is done, whatever its outcome says.
-//! - A record that failed fails alone, and [`RecordError`] says why. It goes back; after the source's retries it is in the
-//!   dead-letter queue, where a person sees it. Nothing is dropped.
+//! - A record that failed fails alone, and [`RecordError`] says why. It goes back; after the
+//!   source's retries it is in the dead-letter queue, where a person sees it. Nothing is dropped.
 //! - A panic fails its record only.
 //! - When the time left runs low, records that were not begun go back untouched.
-//! - A stream keeps its order: the first failure ends the batch, and the stream delivers again from there.
+//! - A stream keeps its order: the first failure ends the batch, and the stream delivers again from
+//!   there.
 
 mod work;
 
@@ -64,8 +65,8 @@ impl RecordError {
 /// Begin no record with less time than this.
 const LOW_TIME: Duration = Duration::from_millis(700);
 
-/// Handles the messages of one delivery, at most `at_once` at a time. One that fails comes back when its queue's own
-/// visibility timeout ends; [`work`] brings it back sooner.
+/// Handles the messages of one delivery, at most `at_once` at a time. One that fails comes back
+/// when its queue's own visibility timeout ends; [`work`] brings it back sooner.
 pub async fn messages<F, Fut>(invocation: &Invocation, event: SqsEvent, at_once: usize, handle: F) -> SqsBatchResponse
 where
     F: Fn(SqsMessage) -> Fut,
@@ -111,8 +112,8 @@ where
     response
 }
 
-/// Runs a handler if there is time for it. Also the making of the future is contained: a handler may panic before its first
-/// await.
+/// Runs a handler if there is time for it. Also the making of the future is contained: a handler
+/// may panic before its first await.
 async fn contained<Fut>(invocation: &Invocation, handle: impl FnOnce() -> Fut) -> Result<Outcome, RecordError>
 where
     Fut: Future<Output = Result<Outcome, RecordError>>,

@@ -87,7 +87,8 @@ impl Relay {
         Ok(Some(Publication { record, url, emit }))
     }
 
-    /// Publishes a batch in one request. The error names the first record that was not published, and says why.
+    /// Publishes a batch in one request. The error names the first record that was not published,
+    /// and says why.
     async fn publish(&self, invocation: &Invocation, batch: &[Publication<'_>]) -> Result<(), (usize, QueueError)> {
         let Some(first) = batch.first() else { return Ok(()) };
         let entries = batch.iter().enumerate().map(|(n, one)| entry(n, &one.emit, invocation));

@@ -49,8 +49,8 @@ impl Visibility {
         }
     }
 
-    /// Copies a message that cannot be read to the dead letters, once it was tried a few times; hides it before that.
-    /// Returns whether it was copied: if so, it can leave its queue.
+    /// Copies a message that cannot be read to the dead letters, once it was tried a few times;
+    /// hides it before that. Returns whether it was copied: if so, it can leave its queue.
     pub async fn put_aside(&self, invocation: &Invocation, message: &SqsMessage) -> bool {
         let tried = receptions(message) >= TRIES_OF_UNREADABLE;
         let Some(dead_letters) = self.dead_letters.as_ref().filter(|_| tried) else {

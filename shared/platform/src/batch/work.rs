@@ -1,4 +1,5 @@
-//! The shell of queue workers: reads the job in a message's body, runs it, and hides the message until it is tried again.
+//! The shell of queue workers: reads the job in a message's body, runs it, and hides the message
+//! until it is tried again.
 
 use std::future::Future;
 
@@ -28,7 +29,8 @@ pub enum Worked {
 }
 
 impl Worked {
-    /// Another worker has the lease on it until then. The message comes back a second later, because clocks differ.
+    /// Another worker has the lease on it until then. The message comes back a second later,
+    /// because clocks differ.
     pub fn busy(until: Timestamp) -> Self {
         Self::Later { why: "busy", until: until.plus_ms(1_000) }
     }
@@ -36,9 +38,9 @@ impl Worked {
 
 /// Runs the jobs in the messages of one delivery, at most `at_once` at a time.
 ///
-/// A message that `read` refuses is put aside after a few tries. One whose job is [`Worked::Later`] is hidden until its
-/// time, and one whose job failed for a back-off that doubles with each reception; both plus a spread, so that messages
-/// which fail together do not come back together.
+/// A message that `read` refuses is put aside after a few tries. One whose job is [`Worked::Later`]
+/// is hidden until its time, and one whose job failed for a back-off that doubles with each
+/// reception; both plus a spread, so that messages which fail together do not come back together.
 pub async fn work<J, R, F, Fut>(
     visibility: &Visibility,
     invocation: &Invocation,
@@ -95,8 +97,8 @@ fn back_off_ms(received: u32) -> i64 {
     (FIRST_BACK_OFF_MS << doublings).min(LONGEST_BACK_OFF_MS)
 }
 
-/// What is added to a wait: up to a second for each reception, so that the longer the queue is, the less often its
-/// messages come back. `random` is 0 to 1000.
+/// What is added to a wait: up to a second for each reception, so that the longer the queue is, the
+/// less often its messages come back. `random` is 0 to 1000.
 fn spread_ms(received: u32, random: u32) -> i64 {
     i64::from(random) * i64::from(received.min(LARGEST_SPREAD))
 }
