@@ -25,9 +25,10 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let (downsells, at) = (&deps.downsells, &*invocation);
-    let swept =
-        sweep(&downsells.store, at, &downsells.table, |found| async move { downsells.emit_due(at, &found).await });
+    let (downsells, invocation) = (&deps.downsells, &*invocation);
+    let swept = sweep(&downsells.store, invocation, &downsells.table, |found| async move {
+        downsells.emit_due(invocation, &found).await
+    });
     let Swept { found, emitted, failed, unread, finished } = swept.await;
     let request_id = &invocation.request_id;
     if found > 0 {

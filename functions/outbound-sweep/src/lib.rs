@@ -24,8 +24,10 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let (messages, at) = (&deps.messages, &*invocation);
-    let swept = sweep(&messages.store, at, &messages.table, |found| async move { messages.emit_due(at, &found).await });
+    let (messages, invocation) = (&deps.messages, &*invocation);
+    let swept = sweep(&messages.store, invocation, &messages.table, |found| async move {
+        messages.emit_due(invocation, &found).await
+    });
     let Swept { emitted, failed, unread, finished, .. } = swept.await;
     tracing::info!(event = "SWEPT", emitted, failed, unread, finished, request_id = invocation.request_id);
     metrics::counter!("OutboundDue").increment(emitted);
