@@ -6,12 +6,13 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, TickAction, TickFault};
+use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted, TickAction, TickFault};
 use umavez_platform::aws::Aws;
 use umavez_platform::store::{Condition, Transacted, Write, Written};
 use umavez_tests::{Answer, Expected, Setup, World, play, play_with};
 
 use crate::intents::{CLIENT, VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
+use crate::outbound::{accept, message, sending, telegram};
 
 fn probe() -> Setup {
     Setup::of_template(include_str!("../fixtures/probe.yaml"))
@@ -215,6 +216,39 @@ async fn only_the_calling_process_is_killed() {
             |processes: &[(String, u32)]| processes.iter().filter(|(name, _)| name.contains("authorizer")).count();
         let after = world.stack.functions().processes();
         assert!(after.len() - authorizers(&after) + 1 >= before, "{before} before, {after:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_log_line_of_a_failed_record_names_the_cause() {
+    play_with(sending(3), async |world| {
+        let denied = Scripted {
+            status: 400,
+            headers: Default::default(),
+            body: json!({"__type": "com.amazon.coral.service#AccessDeniedException", "Message": "not authorized"}),
+        };
+        let denied = CallFault { answer: Some(denied), ..CallFault::first(Action::Answer) };
+        // The SDK makes three attempts of what may succeed a little later.
+        let throttled = CallFault { times: 3, ..CallFault::first(Action::Throttle) };
+        let unavailable = CallFault { times: 3, ..CallFault::first(Action::ErrorBefore) };
+        let cases = [
+            (denied, "access_denied", "the store refused the request: AccessDeniedException"),
+            (throttled, "throttled", "the store is throttling"),
+            (unavailable, "unavailable", "the store did not answer"),
+        ];
+        for (number, (fault, outcome, cause)) in cases.into_iter().enumerate() {
+            let (function, service) = (Some("outbound-sender".to_owned()), Some("dynamodb".to_owned()));
+            world.stack.add_fault(Fault::Call(CallFault { function, service, ..fault })).await.expect("armed");
+            let id = accept(world, outcome, &telegram("Oi")).await;
+            world.drain().await;
+            let failed = world.events("RECORD_RETRY");
+            assert_eq!(failed.len(), number + 1, "one line per failed record: {failed:?}");
+            let told = failed.last().map(|line| (line["outcome"].clone(), line["cause"].clone()));
+            assert_eq!(told, Some((json!(outcome), json!(cause))));
+            world.advance(Duration::from_secs(2)).await;
+            assert_eq!(message(world, &id).await["status"], "SENT", "it comes back soon");
+        }
     })
     .await;
 }

@@ -44,7 +44,7 @@ async fn put(world: &World, queue: &str, message: serde_json::Value) {
 }
 
 fn hidden(world: &World) -> usize {
-    world.events("RECORD_RETRY").iter().filter(|line| line["outcome"] == "hidden").count()
+    world.events("RECORD_LATER").iter().filter(|line| line["outcome"] == "hidden").count()
 }
 
 #[tokio::test]

@@ -46,7 +46,8 @@ async fn kill_in_the_middle(world: &World, function: &str, nth: usize) {
 
 fn outcomes(world: &World) -> Vec<String> {
     let of = |name: &str| world.events(name).into_iter().map(|line| line["outcome"].as_str().unwrap_or("").to_owned());
-    let mut all: Vec<_> = of("RECORD").chain(of("RECORD_RETRY")).chain(of("RECORD_POISON")).collect();
+    let mut all: Vec<_> =
+        ["RECORD", "RECORD_RETRY", "RECORD_LATER", "RECORD_POISON"].into_iter().flat_map(of).collect();
     all.retain(|outcome| outcome != "published" && outcome != "nothing_to_publish");
     all.sort();
     all

@@ -82,23 +82,23 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, at, request) = (&deps, &invocation, &request);
+    let (deps, invocation, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
         HOME => Ok(home::show(request)),
         CONSOLE => Ok(console::page()),
-        BOTS => bots::list(deps, at).await,
-        NEW_BOT => bots::create(deps, at, request).await,
-        BOT => bots::one(deps, at, request).await,
-        CHANGE_BOT => bots::change(deps, at, request).await,
-        DOWNSELLS => downsells::list(deps, at, request).await,
-        NEW_DOWNSELL => downsells::create(deps, at, request).await,
-        DOWNSELL => downsells::one(deps, at, request).await,
-        CHANGE_DOWNSELL => downsells::change(deps, at, request).await,
-        DELETE_DOWNSELL => downsells::delete(deps, at, request).await,
-        TEST => trial::run(deps, at, request).await,
-        QUEUE => queue::list(deps, at, request).await,
-        SETTLE => queue::settle(deps, at, request).await,
-        METRICS => metrics::run(deps, at, request).await,
+        BOTS => bots::list(deps, invocation).await,
+        NEW_BOT => bots::create(deps, invocation, request).await,
+        BOT => bots::one(deps, invocation, request).await,
+        CHANGE_BOT => bots::change(deps, invocation, request).await,
+        DOWNSELLS => downsells::list(deps, invocation, request).await,
+        NEW_DOWNSELL => downsells::create(deps, invocation, request).await,
+        DOWNSELL => downsells::one(deps, invocation, request).await,
+        CHANGE_DOWNSELL => downsells::change(deps, invocation, request).await,
+        DELETE_DOWNSELL => downsells::delete(deps, invocation, request).await,
+        TEST => trial::run(deps, invocation, request).await,
+        QUEUE => queue::list(deps, invocation, request).await,
+        SETTLE => queue::settle(deps, invocation, request).await,
+        METRICS => metrics::run(deps, invocation, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

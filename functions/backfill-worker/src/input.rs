@@ -47,7 +47,7 @@ impl Input {
             Self::Upload { key, etag, size } => {
                 let to = at.next_byte.saturating_add(PIECE).min(*size);
                 let read = deps.uploads.read(invocation, key, etag, at.next_byte, to).await;
-                Ok(match read.map_err(|_| StoreError::Unavailable)? {
+                Ok(match read? {
                     Read::Bytes(bytes) => Ok(Piece { bytes, at_end: to == *size }),
                     Read::Changed => Err(Reason::InputChanged),
                     Read::Missing => Err(Reason::InputMissing),

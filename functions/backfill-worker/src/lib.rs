@@ -5,22 +5,18 @@ mod work;
 
 use std::sync::Arc;
 
-use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::ingest::Upload;
 use umavez_domain::queue::BackfillJob;
 use umavez_platform::aws::Aws;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch::{self, Worked};
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::ingest::{Backfills, Entries, SettingsTable};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{Store, StoreError};
 use umavez_platform::uploads::Uploads;
 use umavez_platform::visibility::Visibility;
-
-use crate::work::Worked;
-
-const RETRY_MS: i64 = 20_000;
 
 #[derive(Debug)]
 pub struct Deps {
@@ -48,24 +44,14 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
-}
-
-async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let handled = match BackfillJob::read(message.body.as_deref().unwrap_or_default()) {
-        Ok(BackfillJob::Uploaded(uploads)) => uploaded(deps, invocation, &uploads).await,
-        Ok(BackfillJob::Work(id)) => work::run(deps, invocation, &id).await,
-        Err(_) => return deps.visibility.unreadable(invocation, &message).await,
+    let (deps, invocation) = (&deps, &invocation);
+    let work = |work| async move {
+        match work {
+            BackfillJob::Uploaded(uploads) => uploaded(deps, invocation, &uploads).await,
+            BackfillJob::Work(id) => work::run(deps, invocation, &id).await,
+        }
     };
-    let (wait_ms, why) = match handled {
-        Ok(Worked::Done(outcome)) => return Ok(Outcome(outcome)),
-        Ok(Worked::Busy(until)) => (until.millis() - invocation.current().millis() + 1_000, RecordError::Later("busy")),
-        // The queue hides a message for as long as a turn may take: too long to wait for a store that was busy.
-        Err(_) => (RETRY_MS, RecordError::Retry("store")),
-    };
-    deps.visibility.hide(invocation, &message, wait_ms).await;
-    Err(why)
+    Ok(batch::work(&deps.visibility, invocation, event, 1, BackfillJob::read, work).await)
 }
 
 async fn uploaded(deps: &Deps, invocation: &Invocation, uploads: &[Upload]) -> Result<Worked, StoreError> {

@@ -11,7 +11,7 @@ use umavez_domain::ingest::{
     BackfillId, BackfillState, DryRun, Insertion, Line, LineRef, LineResult, Lines, PolicyRow, Settled, Unsettled,
     read_line, resolve,
 };
-use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::ingest::{Inserted, Job, LEASE_MS, Turn};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::{self, Held, Renewed};
@@ -25,15 +25,10 @@ const LINES_AT_ONCE: usize = 100;
 /// With less time than this the rest is handed over.
 const LOW_TIME: Duration = Duration::from_secs(10);
 
-pub enum Worked {
-    Done(&'static str),
-    Busy(Timestamp),
-}
-
 pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Result<Worked, StoreError> {
     let (held, job) = match deps.backfills.turn(invocation, id).await? {
         Turn::Mine(held, job) => (held, *job),
-        Turn::Busy(until) => return Ok(Worked::Busy(until)),
+        Turn::Busy(until) => return Ok(Worked::busy(until)),
         Turn::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
         Turn::NoJob => return Ok(Worked::Done("no_such_backfill")),
     };

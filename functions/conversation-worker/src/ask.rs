@@ -9,12 +9,13 @@ use umavez_domain::conversations::{Answer, ConversationRow, Course, Phase, Store
 use umavez_domain::delivery::CallFailure;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::conversations::{Answered, Moved};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
-use crate::work::{Worked, needs_human, tell};
+use crate::work::{log_batch, needs_human};
 
 /// What the writes around a call may take.
 const AROUND_CALL: Duration = Duration::from_secs(8);
@@ -55,7 +56,7 @@ pub async fn run(
             written => written?,
         };
         row = match written {
-            Written::Now(row) => return Ok(told(invocation, &row, code)),
+            Written::Now(row) => return Ok(answered(invocation, &row, code)),
             Written::Before => return Ok(Worked::Done("already_answered")),
             Written::Lost(met) => met,
         };
@@ -75,7 +76,10 @@ async fn ask(
     };
     let Some(batch) = row.batch() else { return Ok(Heard::Problem(ResponderProblem::NotConfigured)) };
     // Unsigned, a request would be refused, or worse, believed.
-    let Ok(secrets) = deps.webhooks.get(invocation, |_| true).await else { return Err(StoreError::Unavailable) };
+    let secrets = deps.webhooks.get(invocation, |_| true).await.map_err(|error| {
+        tracing::error!(event = "NO_SECRETS", cause = %error, request_id = invocation.request_id);
+        StoreError::Unavailable
+    })?;
     let keys = secrets.responder_keys();
     if keys.is_empty() {
         return Ok(Heard::Problem(ResponderProblem::NotConfigured));
@@ -127,14 +131,15 @@ async fn write(
     })
 }
 
-fn told(invocation: &Invocation, row: &ConversationRow, code: &'static str) -> Worked {
-    tell(invocation, row, code);
+/// Logs the end of an attempt and says what becomes of its wake-up.
+fn answered(invocation: &Invocation, row: &ConversationRow, code: &'static str) -> Worked {
+    log_batch(invocation, row, code);
     match (row.course.phase, row.course.not_before) {
         (Phase::Stuck, _) => {
             needs_human(invocation, row, code);
             Worked::Done("needs_human")
         }
-        (Phase::Asking, Some(until)) => Worked::Wait { why: code, until: Timestamp::from_millis(until) },
+        (Phase::Asking, Some(until)) => Worked::Later { why: code, until: Timestamp::from_millis(until) },
         _ => Worked::Done(code),
     }
 }

@@ -6,19 +6,17 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::queue::WakeUp;
 use umavez_platform::aws::Aws;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::{Conversations, Webhooks};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::outgoing::Outgoing;
 use umavez_platform::store::Store;
-use umavez_platform::visibility::{Visibility, receptions};
-
-use crate::work::Worked;
+use umavez_platform::visibility::Visibility;
 
 /// All wake-ups of a delivery at once: most of their time they wait for responders.
 const AT_ONCE: usize = 10;
@@ -49,19 +47,7 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, AT_ONCE, |message| handle(deps, at, message)).await)
-}
-
-async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let Ok(wake) = WakeUp::read(message.body.as_deref().unwrap_or_default()) else {
-        return deps.visibility.unreadable(invocation, &message).await;
-    };
-    let (why, wait_ms) = match work::run(deps, invocation, &wake).await {
-        Ok(Worked::Done(outcome)) => return Ok(Outcome(outcome)),
-        Ok(Worked::Wait { why, until }) => (RecordError::Later(why), until.millis() - invocation.current().millis()),
-        Err(_) => (RecordError::Retry("store"), i64::from(receptions(&message).min(60)) * 1_000),
-    };
-    deps.visibility.hide(invocation, &message, wait_ms).await;
-    Err(why)
+    let (deps, invocation) = (&deps, &invocation);
+    let work = |wake| async move { work::run(deps, invocation, &wake).await };
+    Ok(batch::work(&deps.visibility, invocation, event, AT_ONCE, WakeUp::read, work).await)
 }

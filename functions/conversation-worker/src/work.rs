@@ -5,7 +5,7 @@ use umavez_domain::conversations::batch::{self, Portion};
 use umavez_domain::conversations::{ConversationRow, Course, Phase, Step};
 use umavez_domain::queue::WakeUp;
 use umavez_domain::senders::instances::{InstanceRow, Timing};
-use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::conversations::{Looked, Moved};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
@@ -14,15 +14,6 @@ use crate::{Deps, ask};
 
 /// Races with messages and others are looked at again this often.
 const ROUNDS: usize = 8;
-
-pub enum Worked {
-    Done(&'static str),
-    /// The wake-up goes back until then.
-    Wait {
-        why: &'static str,
-        until: Timestamp,
-    },
-}
 
 /// What came of a step.
 enum Stepped {
@@ -59,15 +50,15 @@ async fn step(
         Step::Rest => done("nothing_to_do"),
         // There is a later message, and its own wake-up comes.
         Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
-        Step::Wait(until) => Ok(Stepped::Over(Worked::Wait { why: "early", until })),
+        Step::Wait(until) => Ok(Stepped::Over(Worked::Later { why: "early", until })),
         Step::Claim | Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
-            Ok(Stepped::Over(Worked::Wait { why: "out_of_time", until: invocation.current() }))
+            Ok(Stepped::Over(Worked::Later { why: "out_of_time", until: invocation.current() }))
         }
         Step::Claim => claim(deps, invocation, row, settings).await,
         Step::Ask(course) => match conversations.move_on(invocation, row, course, &timing).await? {
             Moved::Lost(met) => Ok(Stepped::Again(met)),
             Moved::Done(claimed) => {
-                tell(invocation, &claimed, "claimed");
+                log_batch(invocation, &claimed, "claimed");
                 let messages = conversations.messages_of(invocation, &claimed).await?;
                 match messages.is_empty() {
                     true => pass_over(deps, invocation, &claimed, &timing).await,
@@ -76,11 +67,11 @@ async fn step(
             }
         },
         Step::HandOver(course) => {
-            told(invocation, conversations.hand_over(invocation, row, course, &timing).await?, "handed_over")
+            moved_on(invocation, conversations.hand_over(invocation, row, course, &timing).await?, "handed_over")
         }
         Step::Look => match conversations.look(invocation, row, &timing).await? {
             Looked::OnItsWay => done("on_its_way"),
-            Looked::Moved(moved) => told(invocation, moved, "settled"),
+            Looked::Moved(moved) => moved_on(invocation, moved, "settled"),
         },
         Step::GiveUp(course) => give_up(deps, invocation, row, course, &timing).await,
     }
@@ -111,7 +102,7 @@ async fn claim(
     if let Portion::Expired { .. } = portion {
         return Ok(Stepped::Over(Worked::Done("expired")));
     }
-    tell(invocation, &claimed, "claimed");
+    log_batch(invocation, &claimed, "claimed");
     messages.retain(|message| message.number <= Some(claimed.course.claimed));
     ask::run(deps, invocation, claimed, messages, settings).await.map(Stepped::Over)
 }
@@ -147,11 +138,11 @@ async fn give_up(
     }
 }
 
-fn told(invocation: &Invocation, moved: Moved, outcome: &'static str) -> Result<Stepped, StoreError> {
+fn moved_on(invocation: &Invocation, moved: Moved, outcome: &'static str) -> Result<Stepped, StoreError> {
     match moved {
         Moved::Lost(met) => Ok(Stepped::Again(met)),
         Moved::Done(row) => {
-            tell(invocation, &row, outcome);
+            log_batch(invocation, &row, outcome);
             Ok(Stepped::Over(Worked::Done(outcome)))
         }
     }
@@ -173,7 +164,7 @@ fn expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
     metrics::counter!("ConversationMessagesExpired").increment(messages);
 }
 
-pub fn tell(invocation: &Invocation, row: &ConversationRow, outcome: &str) {
+pub fn log_batch(invocation: &Invocation, row: &ConversationRow, outcome: &str) {
     tracing::info!(
         event = Event::ConversationBatch.as_str(),
         conversation_id = row.id.as_str(),

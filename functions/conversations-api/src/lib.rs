@@ -52,17 +52,17 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, at, request) = (&deps, &invocation, &request);
+    let (deps, invocation, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
-        LIST => read::list(deps, at, request).await,
-        CONVERSATION => read::one(deps, at, request).await,
-        MESSAGE => messages::run(deps, at, request).await,
-        REPLY => replies::run(deps, at, request).await,
-        HOLD => orders::hold(deps, at, request).await,
-        RELEASE => orders::release(deps, at, request).await,
-        INSTANCES => instances::list(deps, at).await,
-        INSTANCE => instances::one(deps, at, request).await,
-        SET_UP => instances::put(deps, at, request).await,
+        LIST => read::list(deps, invocation, request).await,
+        CONVERSATION => read::one(deps, invocation, request).await,
+        MESSAGE => messages::run(deps, invocation, request).await,
+        REPLY => replies::run(deps, invocation, request).await,
+        HOLD => orders::hold(deps, invocation, request).await,
+        RELEASE => orders::release(deps, invocation, request).await,
+        INSTANCES => instances::list(deps, invocation).await,
+        INSTANCE => instances::one(deps, invocation, request).await,
+        SET_UP => instances::put(deps, invocation, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

@@ -11,6 +11,7 @@ use umavez_domain::channels::email::ses_events::{Kind, Read, SesEvent};
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{EntryState, MailingEntryId};
+use umavez_domain::queue::Unreadable;
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Outcome, RecordError};
@@ -40,23 +41,22 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, AT_ONCE, |message| handle(deps, at, message)).await)
+    let (deps, invocation) = (&deps, &invocation);
+    Ok(batch::messages(invocation, event, AT_ONCE, |message| handle(deps, invocation, message)).await)
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
     let event = match ses_events::read(&message.body.unwrap_or_default()) {
         Ok(event) => event,
         Err(Read::Ignored) => return Ok(Outcome("of_no_consequence")),
-        Err(Read::Unreadable) => return Err(RecordError::Poison("unreadable_event")),
+        Err(Read::Unreadable) => return Err(Unreadable("an event of SES").into()),
     };
     let entry = event.message.as_ref().and_then(|(id, attempt)| Some((MailingEntryId::parse(id)?, *attempt)));
     if let Some((entry, attempt)) = entry {
-        let applied = of_mailing(deps, invocation, &entry, attempt, &event).await;
-        return applied.map(Outcome).map_err(|_| RecordError::Retry("store"));
+        return Ok(Outcome(of_mailing(deps, invocation, &entry, attempt, &event).await?));
     }
-    let applied = deps.messages.apply(invocation, &event).await.map_err(|_| RecordError::Retry("store"))?;
-    tell(invocation, &event, &applied);
+    let applied = deps.messages.apply(invocation, &event).await?;
+    log_applied(invocation, &event, &applied);
     Ok(Outcome(match applied {
         Applied::Reconciled(State::Sent) => "reconciled_sent",
         Applied::Reconciled(_) => "reconciled_failed",
@@ -107,7 +107,7 @@ fn kind(event: &SesEvent) -> &'static str {
     }
 }
 
-fn tell(invocation: &Invocation, event: &SesEvent, applied: &Applied) {
+fn log_applied(invocation: &Invocation, event: &SesEvent, applied: &Applied) {
     let kind = kind(event);
     let told = match applied {
         Applied::Reconciled(_) => Event::OutboundReconciled,

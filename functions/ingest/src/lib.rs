@@ -72,22 +72,22 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, at, request) = (&deps, &invocation, &request);
+    let (deps, invocation, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
         NORMALIZE_TELEGRAM => entries::normalize(request, normalize_telegram),
         NORMALIZE_EMAIL => entries::normalize(request, normalize_email),
-        INSERT => entries::insert(deps, at, request).await,
-        INGEST_TELEGRAM => entries::ingest(deps, at, request, normalize_telegram).await,
-        INGEST_EMAIL => entries::ingest(deps, at, request, normalize_email).await,
-        ENTRY => entries::get(deps, at, request).await,
-        TEST_MODE => settings::test_mode(deps, at).await,
-        SET_TEST_MODE => settings::set_test_mode(deps, at, request).await,
-        TOGGLE => settings::toggle(deps, at, request).await,
+        INSERT => entries::insert(deps, invocation, request).await,
+        INGEST_TELEGRAM => entries::ingest(deps, invocation, request, normalize_telegram).await,
+        INGEST_EMAIL => entries::ingest(deps, invocation, request, normalize_email).await,
+        ENTRY => entries::get(deps, invocation, request).await,
+        TEST_MODE => settings::test_mode(deps, invocation).await,
+        SET_TEST_MODE => settings::set_test_mode(deps, invocation, request).await,
+        TOGGLE => settings::toggle(deps, invocation, request).await,
         CONFIG => settings::config(),
-        POLICIES => settings::policies(deps, at, request).await,
-        PATCH_POLICY => settings::patch_policy(deps, at, request).await,
-        BEGIN_BACKFILL => backfills::begin(deps, at, request).await,
-        BACKFILL => backfills::get(deps, at, request).await,
+        POLICIES => settings::policies(deps, invocation, request).await,
+        PATCH_POLICY => settings::patch_policy(deps, invocation, request).await,
+        BEGIN_BACKFILL => backfills::begin(deps, invocation, request).await,
+        BACKFILL => backfills::get(deps, invocation, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

@@ -9,6 +9,7 @@ use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
 use umavez_domain::codes::Event;
 use umavez_domain::intents::{IntentRow, Status};
+use umavez_domain::queue::Unreadable;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
@@ -27,14 +28,14 @@ pub async fn run(
     invocation: Arc<Invocation>,
     event: StreamEvent,
 ) -> Result<DynamoDbEventResponse, Error> {
-    let at = &invocation;
-    Ok(batch::changes(&invocation, event, |record| async move { expired(at, record) }).await)
+    let invocation = &invocation;
+    Ok(batch::changes(invocation, event, |record| async move { expired(invocation, record) }).await)
 }
 
 /// The mapping's filter lets only TTL's removals of intent rows through; a record that is none of that is poison.
 fn expired(invocation: &Invocation, record: EventRecord) -> Result<Outcome, RecordError> {
-    let row: IntentRow =
-        serde_dynamo::from_item(record.change.old_image).map_err(|_| RecordError::Poison("unreadable_intent"))?;
+    // The error's own text may repeat a stored value.
+    let row: IntentRow = serde_dynamo::from_item(record.change.old_image).map_err(|_| Unreadable("an intent"))?;
     if row.status == Status::Released {
         return Ok(Outcome("was_released"));
     }

@@ -11,7 +11,7 @@ use umavez_domain::mailings::{
     Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState,
     Place, Records, RunningHash, Unreadable,
 };
-use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Held;
 use umavez_platform::mailings::{Checkpoint, Importing, Line, Mailings};
@@ -26,15 +26,10 @@ const PIECE: u64 = 512 * 1024;
 /// With less time than this the rest is handed over.
 const LOW_TIME: Duration = Duration::from_secs(20);
 
-pub enum Worked {
-    Done(&'static str),
-    Busy(Timestamp),
-}
-
 pub async fn run(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result<Worked, StoreError> {
     let (held, row) = match deps.mailings.import_turn(invocation, id).await? {
         Importing::Mine(held, row) => (held, *row),
-        Importing::Busy(until) => return Ok(Worked::Busy(until)),
+        Importing::Busy(until) => return Ok(Worked::busy(until)),
         Importing::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
     };
     let mut importer = Importer { deps, invocation, held, row };
@@ -155,7 +150,7 @@ impl Importer<'_> {
         let (Some(etag), Some(size)) = (&self.row.etag, self.row.size) else { return Ok(Err(Reason::InputMissing)) };
         let to = at.next_byte.saturating_add(length).min(size);
         let read = self.deps.uploads.read(self.invocation, &self.row.object, etag, at.next_byte, to).await;
-        Ok(match read.map_err(|_| StoreError::Unavailable)? {
+        Ok(match read? {
             Read::Bytes(bytes) => Ok((bytes, to == size)),
             Read::Changed => Err(Reason::InputChanged),
             Read::Missing => Err(Reason::InputMissing),
@@ -195,7 +190,7 @@ impl Importer<'_> {
                 let found = Some((&self.held, &progress));
                 match mailings.import_failed(invocation, found, id, problem).await? {
                     Some(row) => {
-                        tell(invocation, &row, Event::MailingImportFailed, problem.cause.code());
+                        log_import(invocation, &row, Event::MailingImportFailed, problem.cause.code());
                         "failed"
                     }
                     // Canceled, perhaps: what is there of it is told all the same.
@@ -205,7 +200,7 @@ impl Importer<'_> {
             Ended::Canceled(progress) => return self.canceled(progress).await,
             Ended::Whole(progress) => match mailings.imported(invocation, &self.held, id, &progress).await? {
                 Some(row) => {
-                    tell(invocation, &row, Event::MailingImported, row.state.as_str());
+                    log_import(invocation, &row, Event::MailingImported, row.state.as_str());
                     metrics::counter!("MailingRows").increment(row.progress.rows);
                     "imported"
                 }
@@ -220,7 +215,7 @@ impl Importer<'_> {
         let ended = mailings.imported(self.invocation, &self.held, &self.row.mailing_id, &progress).await?;
         Ok(Worked::Done(match ended {
             Some(row) => {
-                tell(self.invocation, &row, Event::MailingImported, row.state.as_str());
+                log_import(self.invocation, &row, Event::MailingImported, row.state.as_str());
                 metrics::counter!("MailingRows").increment(row.progress.rows);
                 "canceled"
             }
@@ -233,7 +228,7 @@ fn problem(unreadable: Unreadable) -> ImportProblem {
     ImportProblem { line: Some(unreadable.line), cause: ImportCause::File(unreadable.problem) }
 }
 
-fn tell(invocation: &Invocation, row: &MailingRow, event: Event, code: &str) {
+fn log_import(invocation: &Invocation, row: &MailingRow, event: Event, code: &str) {
     tracing::info!(
         event = event.as_str(),
         mailing_id = row.mailing_id.as_str(),

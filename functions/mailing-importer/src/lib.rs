@@ -4,22 +4,18 @@ mod import;
 
 use std::sync::Arc;
 
-use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::mailings::files::Arrived;
 use umavez_domain::queue::ImportJob;
 use umavez_platform::aws::Aws;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch::{self, Worked};
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::Mailings;
 use umavez_platform::store::{Store, StoreError};
 use umavez_platform::uploads::Uploads;
 use umavez_platform::visibility::Visibility;
-
-use crate::import::Worked;
-
-const RETRY_MS: i64 = 15_000;
 
 #[derive(Debug)]
 pub struct Deps {
@@ -41,25 +37,15 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
-}
-
-async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let handled = match ImportJob::read(message.body.as_deref().unwrap_or_default()) {
-        Ok(ImportJob::Uploaded(files)) => arrived(deps, invocation, &files).await,
-        Ok(ImportJob::HandOut(id)) => deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out")),
-        Ok(ImportJob::Import(id)) => import::run(deps, invocation, &id).await,
-        Err(_) => return deps.visibility.unreadable(invocation, &message).await,
+    let (deps, invocation) = (&deps, &invocation);
+    let work = |work| async move {
+        match work {
+            ImportJob::Uploaded(files) => arrived(deps, invocation, &files).await,
+            ImportJob::HandOut(id) => deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out")),
+            ImportJob::Import(id) => import::run(deps, invocation, &id).await,
+        }
     };
-    let (wait_ms, why) = match handled {
-        Ok(Worked::Done(outcome)) => return Ok(Outcome(outcome)),
-        Ok(Worked::Busy(until)) => (until.millis() - invocation.current().millis() + 1_000, RecordError::Later("busy")),
-        // The queue hides a message for as long as a turn may take: too long to wait for a store that was busy.
-        Err(_) => (RETRY_MS, RecordError::Retry("store")),
-    };
-    deps.visibility.hide(invocation, &message, wait_ms).await;
-    Err(why)
+    Ok(batch::work(&deps.visibility, invocation, event, 1, ImportJob::read, work).await)
 }
 
 async fn arrived(deps: &Deps, invocation: &Invocation, files: &[Arrived]) -> Result<Worked, StoreError> {

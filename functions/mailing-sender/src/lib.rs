@@ -5,12 +5,12 @@ mod send;
 
 use std::sync::Arc;
 
-use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::queue::ShardJob;
 use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Limiter;
@@ -18,10 +18,6 @@ use umavez_platform::mailings::{LinkSecrets, Mailings, Unsubscribes};
 use umavez_platform::providers::{ProviderConfig, Providers};
 use umavez_platform::store::Store;
 use umavez_platform::visibility::Visibility;
-
-use crate::pass::Step;
-
-const RETRY_MS: i64 = 10_000;
 
 #[derive(Debug)]
 pub struct Deps {
@@ -58,19 +54,7 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
-}
-
-async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
-    let Ok(work) = ShardJob::read(message.body.as_deref().unwrap_or_default()) else {
-        return deps.visibility.unreadable(invocation, &message).await;
-    };
-    let (wait_ms, why) = match pass::run(deps, invocation, &work).await {
-        Ok(Step::Done(outcome)) => return Ok(Outcome(outcome)),
-        Ok(Step::Busy(until)) => (until.millis() - invocation.current().millis() + 1_000, RecordError::Later("busy")),
-        Err(_) => (RETRY_MS, RecordError::Retry("store")),
-    };
-    deps.visibility.hide(invocation, &message, wait_ms).await;
-    Err(why)
+    let (deps, invocation) = (&deps, &invocation);
+    let send = |work| async move { pass::run(deps, invocation, &work).await };
+    Ok(batch::work(&deps.visibility, invocation, event, 1, ShardJob::read, send).await)
 }

@@ -17,6 +17,7 @@ use umavez_domain::mailings::{
 };
 use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
 use umavez_platform::store::StoreError;
@@ -39,27 +40,22 @@ const COUNTS: usize = 5;
 /// What cannot be gone on with now is tried again after this.
 const LATER_MS: i64 = 15_000;
 
-pub enum Step {
-    Done(&'static str),
-    Busy(Timestamp),
-}
-
-pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardJob) -> Result<Step, StoreError> {
+pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardJob) -> Result<Worked, StoreError> {
     let Some(mailing) = deps.mailings.get(invocation, &work.mailing).await? else {
-        return Ok(Step::Done("no_such_mailing"));
+        return Ok(Worked::Done("no_such_mailing"));
     };
     let turn = match deps.mailings.take_shard(invocation, &mailing, work).await? {
         Taken::Mine(turn) => *turn,
-        Taken::Busy(until) => return Ok(Step::Busy(until)),
+        Taken::Busy(until) => return Ok(Worked::busy(until)),
         Taken::Finished => {
             complete(deps, invocation, &work.mailing).await?;
-            return Ok(Step::Done("was_finished"));
+            return Ok(Worked::Done("was_finished"));
         }
-        Taken::NothingToDo => return Ok(Step::Done("nothing_to_do")),
+        Taken::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
     };
     let mut pass = Pass { deps, invocation, turn, begun: Instant::now(), tally: HashMap::new(), content: None };
     let ended = pass.go().await;
-    pass.tell();
+    pass.log_entries();
     pass.end(ended).await
 }
 
@@ -336,10 +332,10 @@ impl Pass<'_> {
         }
     }
 
-    async fn end(self, ended: Result<Ended, StoreError>) -> Result<Step, StoreError> {
+    async fn end(self, ended: Result<Ended, StoreError>) -> Result<Worked, StoreError> {
         let (mailings, invocation) = (&self.deps.mailings, self.invocation);
         let give_back = |at| mailings.give_back(invocation, &self.turn, at);
-        Ok(Step::Done(match ended {
+        Ok(Worked::Done(match ended {
             Ok(Ended::Finished) => {
                 complete(self.deps, invocation, &self.turn.row.mailing_id).await?;
                 "finished"
@@ -356,13 +352,18 @@ impl Pass<'_> {
             Ok(Ended::Lost) => "lost_the_lease",
             // Whatever was wrong, the shard need not wait for the lease to end.
             Err(error) => match give_back(Some(invocation.current().plus_ms(LATER_MS))).await {
-                Ok(true) => "given_back",
+                Ok(true) => {
+                    let (outcome, shard) = (error.code(), self.turn.row.shard);
+                    let (mailing_id, request_id) = (self.turn.row.mailing_id.as_str(), &invocation.request_id);
+                    tracing::warn!(event = "TURN_FAILED", outcome, cause = %error, mailing_id, shard, request_id);
+                    "given_back"
+                }
                 _ => return Err(error),
             },
         }))
     }
 
-    fn tell(&self) {
+    fn log_entries(&self) {
         let count = |state| self.tally.get(&state).copied().unwrap_or(0);
         let sent = count(EntryState::Sent);
         tracing::info!(
@@ -398,7 +399,11 @@ async fn keep_up(
                 lease_until.set(Timestamp::from_millis(0));
                 return std::future::pending().await;
             }
-            Err(_) => send::sleep(RENEWAL_MS).await,
+            Err(error) => {
+                let (cause, request_id) = (error.to_string(), &invocation.request_id);
+                tracing::warn!(event = "LEASE_NOT_RENEWED", cause, request_id);
+                send::sleep(RENEWAL_MS).await;
+            }
         }
     }
 }

@@ -86,23 +86,23 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, at, request) = (&deps, &invocation, &request);
+    let (deps, invocation, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
-        UPLOAD => upload::inline(deps, at, request).await,
-        UPLOADS => upload::by_form(deps, at, request).await,
-        LIST => read::list(deps, at, request).await,
-        MAILING => read::one(deps, at, request).await,
-        ENTRIES => entries::list(deps, at, request).await,
-        REPORT => entries::report(deps, at, request).await,
-        CONTENT => content::put(deps, at, request).await,
-        PREVIEW => content::preview(deps, at, request).await,
-        TEST => content::test(deps, at, request).await,
-        PAUSE => orders::order(deps, at, request, MailingEvent::Pause).await,
-        RESUME => orders::order(deps, at, request, MailingEvent::Resume).await,
-        CANCEL => orders::order(deps, at, request, MailingEvent::Cancel).await,
-        RETRY => orders::retry_failed(deps, at, request).await,
-        LINK => link::show(deps, at, request).await,
-        LEAVE => link::leave(deps, at, request).await,
+        UPLOAD => upload::inline(deps, invocation, request).await,
+        UPLOADS => upload::by_form(deps, invocation, request).await,
+        LIST => read::list(deps, invocation, request).await,
+        MAILING => read::one(deps, invocation, request).await,
+        ENTRIES => entries::list(deps, invocation, request).await,
+        REPORT => entries::report(deps, invocation, request).await,
+        CONTENT => content::put(deps, invocation, request).await,
+        PREVIEW => content::preview(deps, invocation, request).await,
+        TEST => content::test(deps, invocation, request).await,
+        PAUSE => orders::order(deps, invocation, request, MailingEvent::Pause).await,
+        RESUME => orders::order(deps, invocation, request, MailingEvent::Resume).await,
+        CANCEL => orders::order(deps, invocation, request, MailingEvent::Cancel).await,
+        RETRY => orders::retry_failed(deps, invocation, request).await,
+        LINK => link::show(deps, invocation, request).await,
+        LEAVE => link::leave(deps, invocation, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

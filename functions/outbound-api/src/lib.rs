@@ -76,23 +76,23 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, at, request) = (&deps, &invocation, &request);
+    let (deps, invocation, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
         HEALTH => Answer::json(200, &json!({"status": "ok"})),
-        CHECK => intents::check::run(deps, at, request).await,
-        LIST => intents::read::list(deps, at, request).await,
-        GET => intents::read::get(deps, at, request).await,
-        RELEASE => intents::release::run(deps, at, request).await,
-        ACCEPT => outbound::accept::run(deps, at, request).await,
-        MESSAGE => outbound::message::get(deps, at, request).await,
-        CANCEL => outbound::orders::cancel(deps, at, request).await,
-        RESEND => outbound::orders::resend(deps, at, request).await,
-        SETTLE => outbound::orders::settle(deps, at, request).await,
-        UNKNOWN => outbound::message::unknown(deps, at, request).await,
-        EXPLAIN => outbound::explain::run(deps, at, request).await,
-        SUPPRESSIONS => outbound::suppressions::list(deps, at, request).await,
-        SUPPRESS => outbound::suppressions::add(deps, at, request).await,
-        UNSUPPRESS => outbound::suppressions::remove(deps, at, request).await,
+        CHECK => intents::check::run(deps, invocation, request).await,
+        LIST => intents::read::list(deps, invocation, request).await,
+        GET => intents::read::get(deps, invocation, request).await,
+        RELEASE => intents::release::run(deps, invocation, request).await,
+        ACCEPT => outbound::accept::run(deps, invocation, request).await,
+        MESSAGE => outbound::message::get(deps, invocation, request).await,
+        CANCEL => outbound::orders::cancel(deps, invocation, request).await,
+        RESEND => outbound::orders::resend(deps, invocation, request).await,
+        SETTLE => outbound::orders::settle(deps, invocation, request).await,
+        UNKNOWN => outbound::message::unknown(deps, invocation, request).await,
+        EXPLAIN => outbound::explain::run(deps, invocation, request).await,
+        SUPPRESSIONS => outbound::suppressions::list(deps, invocation, request).await,
+        SUPPRESS => outbound::suppressions::add(deps, invocation, request).await,
+        UNSUPPRESS => outbound::suppressions::remove(deps, invocation, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

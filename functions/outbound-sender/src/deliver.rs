@@ -6,6 +6,7 @@ use std::time::Duration;
 use umavez_domain::channels::Channel;
 use umavez_domain::delivery::Claim;
 use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::delivery::deadline;
 use umavez_platform::invocation::Invocation;
 
@@ -14,24 +15,15 @@ use crate::Deps;
 /// What the writes around a call may take.
 const AROUND_CALL: Duration = Duration::from_secs(6);
 
-pub enum Step {
-    Done(&'static str),
-    /// It goes back to its queue until then.
-    Later {
-        why: &'static str,
-        at: Timestamp,
-    },
-}
-
 /// One try: `Continue` means that a row has changed since it was read, and that it is decided again.
-pub type Round = ControlFlow<Step>;
+pub type Round = ControlFlow<Worked>;
 
 pub fn later(why: &'static str, at: Timestamp) -> Round {
-    Round::Break(Step::Later { why, at })
+    Round::Break(Worked::Later { why, until: at })
 }
 
 pub fn done(outcome: &'static str) -> Round {
-    Round::Break(Step::Done(outcome))
+    Round::Break(Worked::Done(outcome))
 }
 
 /// Whether there is no time left to see an attempt through.

@@ -9,6 +9,7 @@ use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
 use umavez_domain::messages::ledger::Entry;
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::time::Timestamp;
+use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
@@ -16,18 +17,18 @@ use umavez_platform::providers::Envelope;
 use umavez_platform::store::{Committed, StoreError};
 
 use crate::Deps;
-use crate::deliver::{self, Round, Step, done, later};
+use crate::deliver::{self, Round, done, later};
 use crate::tokens::{self, Lane};
 
-pub async fn run(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Step, StoreError> {
+pub async fn run(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Worked, StoreError> {
     deps.messages.store.retry(invocation, || attempt_message(deps, invocation, id)).await
 }
 
 async fn attempt_message(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Round, StoreError> {
     let Some(row) = deps.messages.get(invocation, id).await? else { return Ok(done("no_such_message")) };
     let round = round(deps, invocation, &row).await?;
-    if let Round::Break(Step::Later { at, .. }) = round
-        && let Err(error) = deps.messages.postpone(invocation, &row, at.max(invocation.current())).await
+    if let Round::Break(Worked::Later { until, .. }) = round
+        && let Err(error) = deps.messages.postpone(invocation, &row, until.max(invocation.current())).await
     {
         deliver::log_not_postponed(invocation, &error);
     }

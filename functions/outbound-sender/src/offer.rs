@@ -6,6 +6,7 @@ use umavez_domain::channels::{Channel, Content};
 use umavez_domain::delivery::{NextStep, Outcome, Settled};
 use umavez_domain::downsells::{ChargesRow, ContactId, End, GateState, OfferId, OfferRow, Why};
 use umavez_domain::queue::Priority;
+use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
 use umavez_platform::downsells::{Board, tell};
 use umavez_platform::invocation::Invocation;
@@ -14,7 +15,7 @@ use umavez_platform::providers::Envelope;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
-use crate::deliver::{self, Round, Step, done, later};
+use crate::deliver::{self, Round, done, later};
 use crate::tokens::{self, Lane};
 
 /// An offer and the charges of its contact, as they were read. Each is judged by the other, so they are read together.
@@ -23,7 +24,12 @@ struct Seen {
     charges: Option<ChargesRow>,
 }
 
-pub async fn run(deps: &Deps, invocation: &Invocation, contact: &ContactId, id: &OfferId) -> Result<Step, StoreError> {
+pub async fn run(
+    deps: &Deps,
+    invocation: &Invocation,
+    contact: &ContactId,
+    id: &OfferId,
+) -> Result<Worked, StoreError> {
     deps.messages.store.retry(invocation, || attempt_offer(deps, invocation, contact, id)).await
 }
 
@@ -38,8 +44,8 @@ async fn attempt_offer(
     let Some(offer) = offer else { return Ok(done("no_such_offer")) };
     let seen = Seen { offer, charges };
     let round = round(deps, invocation, &seen).await?;
-    if let Round::Break(Step::Later { at, .. }) = round
-        && let Err(error) = downsells.postpone(invocation, &seen.offer, at).await
+    if let Round::Break(Worked::Later { until, .. }) = round
+        && let Err(error) = downsells.postpone(invocation, &seen.offer, until).await
     {
         deliver::log_not_postponed(invocation, &error);
     }

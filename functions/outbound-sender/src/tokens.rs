@@ -46,8 +46,8 @@ pub async fn park(deps: &Deps, invocation: &Invocation, lane: &Lane<'_>, scope: 
         ThrottleScope::Chat => chat_bucket(lane),
     };
     let until = invocation.current().plus_ms(retry_after_ms);
-    if deps.limiter.park(invocation, &bucket, until).await.is_err() {
-        tracing::warn!(event = "NOT_PARKED", request_id = invocation.request_id);
+    if let Err(error) = deps.limiter.park(invocation, &bucket, until).await {
+        tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = invocation.request_id);
     }
 }
 

@@ -57,13 +57,13 @@ impl Deps {
 }
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, at, request) = (&deps, &invocation, &request);
+    let (deps, invocation, request) = (&deps, &invocation, &request);
     match request.route.as_str() {
-        TELEGRAM => telegram::run(deps, at, request).await,
-        EVOLUTION => evolution::run(deps, at, request).await,
-        PIX_CREATED => payments::created(deps, at, request).await,
-        PAYMENT_APPROVED => payments::approved(deps, at, request).await,
-        PIX_EXPIRED => payments::expired(deps, at, request).await,
+        TELEGRAM => telegram::run(deps, invocation, request).await,
+        EVOLUTION => evolution::run(deps, invocation, request).await,
+        PIX_CREATED => payments::created(deps, invocation, request).await,
+        PAYMENT_APPROVED => payments::approved(deps, invocation, request).await,
+        PIX_EXPIRED => payments::expired(deps, invocation, request).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

@@ -23,10 +23,11 @@ pub const CONVERSATIONS_QUEUE: &str = "conversations";
 pub const MAILING_IMPORT_QUEUE: &str = "mailing-import";
 pub const MAILING_SEND_QUEUE: &str = "mailing-send";
 
-/// The body has no form that this version knows. It has no cause, because that would quote the body.
+/// A record of a queue or a stream is of no kind or version that its reader knows. Says what was
+/// expected and never repeats the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a queue body of a known form and version")]
-pub struct Unreadable;
+#[error("the record cannot be read as {0}")]
+pub struct Unreadable(pub &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,7 +70,7 @@ impl SendJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
             Ok(job @ (Self::Message { v: 1, .. } | Self::Offer { v: 1, .. })) => Ok(job),
-            _ => Err(Unreadable),
+            _ => Err(Unreadable("a send job")),
         }
     }
 }
@@ -106,7 +107,7 @@ impl WakeUp {
             Ok(OfConversation::Wake { v: 1, conversation_id: conversation, received }) => {
                 Ok(Self { conversation, received })
             }
-            _ => Err(Unreadable),
+            _ => Err(Unreadable("a wake-up")),
         }
     }
 
@@ -144,13 +145,13 @@ enum OfBackfill {
 
 impl BackfillJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
-        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable) };
+        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable("a backfill job")) };
         if let Some(objects) = uploaded::objects(&value) {
             return Ok(Self::Uploaded(objects.into_iter().filter_map(Upload::of).collect()));
         }
         match serde_json::from_value(value) {
             Ok(OfBackfill::Backfill { v: 1, id }) => Ok(Self::Work(id)),
-            _ => Err(Unreadable),
+            _ => Err(Unreadable("a backfill job")),
         }
     }
 }
@@ -203,14 +204,14 @@ enum OfMailing {
 
 impl ImportJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
-        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable) };
+        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable("an import job")) };
         if let Some(objects) = uploaded::objects(&value) {
             return Ok(Self::Uploaded(objects.into_iter().filter_map(Arrived::of).collect()));
         }
         match serde_json::from_value(value) {
             Ok(OfMailing::Import { v: 1, mailing_id }) => Ok(Self::Import(mailing_id)),
             Ok(OfMailing::HandOut { v: 1, mailing_id }) => Ok(Self::HandOut(mailing_id)),
-            _ => Err(Unreadable),
+            _ => Err(Unreadable("an import job")),
         }
     }
 }
@@ -219,7 +220,7 @@ impl ShardJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
             Ok(OfMailing::Shard { v: 1, mailing_id: mailing, shard, seq }) => Ok(Self { mailing, shard, seq }),
-            _ => Err(Unreadable),
+            _ => Err(Unreadable("a shard job")),
         }
     }
 }

@@ -1,12 +1,14 @@
-//! One-record functions lifted to batches. What is retried and what is not is decided here, once:
+//! Lifts functions of one record to batches. What is retried and what is not is decided here, once:
 //!
 //! - A record that was handled is done, whatever its outcome says.
-//! - A record that failed fails alone: [`RecordError::Retry`] because the world was not ready, [`RecordError::Poison`]
-//!   because the record itself cannot be read, [`RecordError::Later`] because it is early. All go back; after the source's retries they are in its DLQ, where a
-//!   person sees them. Nothing is dropped.
+//! - A record that failed fails alone, and [`RecordError`] says why. It goes back; after the
+//!   source's retries it is in the dead-letter queue, where a person sees it. Nothing is dropped.
 //! - A panic fails its record only.
 //! - When the time left runs low, records that were not begun go back untouched.
-//! - A stream keeps its order: the first failure ends the batch, and the stream delivers again from there.
+//! - A stream keeps its order: the first failure ends the batch, and the stream delivers again from
+//!   there.
+
+mod work;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -16,28 +18,55 @@ use aws_lambda_events::dynamodb::{Event, EventRecord};
 use aws_lambda_events::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
 use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use futures::{FutureExt, StreamExt};
+use umavez_domain::queue::Unreadable;
 
+pub use self::work::{Worked, work};
 use crate::invocation::Invocation;
+use crate::queue::QueueError;
+use crate::store::StoreError;
 
 /// What became of a record, as a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome(pub &'static str);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a record goes back. The text of none repeats the record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    #[error("{0}")]
-    Retry(&'static str),
-    #[error("{0}")]
-    Poison(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// No retry by this version will help.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
     /// Its time has not come: it goes back, hidden until then, and nothing is wrong.
     #[error("{0}")]
     Later(&'static str),
+    #[error("the handler panicked")]
+    Panicked,
+    #[error("too little time was left to begin")]
+    OutOfTime,
+}
+
+impl RecordError {
+    /// A code for logs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.code(),
+            Self::Queue(error) => error.code(),
+            Self::Unreadable(_) => "unreadable",
+            Self::Later(why) => why,
+            Self::Panicked => "panicked",
+            Self::OutOfTime => "out_of_time",
+        }
+    }
 }
 
 /// Begin no record with less time than this.
 const LOW_TIME: Duration = Duration::from_millis(700);
 
-/// Handles the messages of one delivery, at most `at_once` at a time.
+/// Handles the messages of one delivery, at most `at_once` at a time. One that fails comes back
+/// when its queue's own visibility timeout ends; [`work`] brings it back sooner.
 pub async fn messages<F, Fut>(invocation: &Invocation, event: SqsEvent, at_once: usize, handle: F) -> SqsBatchResponse
 where
     F: Fn(SqsMessage) -> Fut,
@@ -48,12 +77,8 @@ where
             let id = message.message_id.clone().unwrap_or_default();
             let handle = &handle;
             async move {
-                let handled = if out_of_time(invocation) {
-                    Err(RecordError::Retry("out_of_time"))
-                } else {
-                    contained(|| handle(message)).await
-                };
-                tell(invocation, &id, handled);
+                let handled = contained(invocation, || handle(message)).await;
+                log_record(invocation, &id, &handled);
                 handled.is_err().then_some(id)
             }
         })
@@ -75,12 +100,8 @@ where
     let mut response = DynamoDbEventResponse::default();
     for record in event.records {
         let id = record.change.sequence_number.clone().unwrap_or_default();
-        let handled = if out_of_time(invocation) {
-            Err(RecordError::Retry("out_of_time"))
-        } else {
-            contained(|| handle(record)).await
-        };
-        tell(invocation, &id, handled);
+        let handled = contained(invocation, || handle(record)).await;
+        log_record(invocation, &id, &handled);
         if handled.is_err() {
             let mut failure = DynamoDbBatchItemFailure::default();
             failure.item_identifier = Some(id);
@@ -91,27 +112,33 @@ where
     response
 }
 
-fn out_of_time(invocation: &Invocation) -> bool {
-    invocation.time_left() < LOW_TIME
-}
-
-/// Also the making of the future is contained: a handler may panic before its first await.
-async fn contained<Fut>(handle: impl FnOnce() -> Fut) -> Result<Outcome, RecordError>
+/// Runs a handler if there is time for it. Also the making of the future is contained: a handler
+/// may panic before its first await.
+async fn contained<Fut>(invocation: &Invocation, handle: impl FnOnce() -> Fut) -> Result<Outcome, RecordError>
 where
     Fut: Future<Output = Result<Outcome, RecordError>>,
 {
+    if invocation.time_left() < LOW_TIME {
+        return Err(RecordError::OutOfTime);
+    }
     let handled = AssertUnwindSafe(async { handle().await }).catch_unwind().await;
-    handled.unwrap_or(Err(RecordError::Retry("panicked")))
+    handled.unwrap_or(Err(RecordError::Panicked))
 }
 
-/// One line per record.
-pub(crate) fn tell(invocation: &Invocation, record: &str, handled: Result<Outcome, RecordError>) {
+/// Logs one line per record. That of a failed one names the cause.
+pub(crate) fn log_record(invocation: &Invocation, record: &str, handled: &Result<Outcome, RecordError>) {
     let request_id = &invocation.request_id;
-    match handled {
-        Ok(Outcome(outcome)) => tracing::info!(event = "RECORD", outcome, record, request_id),
-        Err(RecordError::Retry(outcome)) => tracing::warn!(event = "RECORD_RETRY", outcome, record, request_id),
-        Err(RecordError::Later(outcome)) => tracing::info!(event = "RECORD_LATER", outcome, record, request_id),
-        Err(RecordError::Poison(outcome)) => tracing::error!(event = "RECORD_POISON", outcome, record, request_id),
+    let error = match handled {
+        Ok(Outcome(outcome)) => return tracing::info!(event = "RECORD", outcome, record, request_id),
+        Err(error) => error,
+    };
+    let outcome = error.code();
+    match error {
+        RecordError::Later(_) => tracing::info!(event = "RECORD_LATER", outcome, record, request_id),
+        RecordError::Unreadable(_) => {
+            tracing::error!(event = "RECORD_POISON", outcome, cause = %error, record, request_id);
+        }
+        _ => tracing::warn!(event = "RECORD_RETRY", outcome, cause = %error, record, request_id),
     }
 }
 
@@ -153,8 +180,9 @@ mod tests {
 
     async fn judge(id: Option<String>) -> Result<Outcome, RecordError> {
         match id.as_deref() {
-            Some("poison") => Err(RecordError::Poison("unreadable")),
-            Some("later") => Err(RecordError::Retry("busy")),
+            Some("poison") => Err(Unreadable("a test's record").into()),
+            Some("store") => Err(StoreError::Throttled.into()),
+            Some("later") => Err(RecordError::Later("busy")),
             Some("panic") => panic!("a handler's own panic"),
             _ => Ok(Outcome("done")),
         }
@@ -168,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_bad_message_fails_alone_wherever_it_stands() {
-        for bad in ["poison", "later", "panic"] {
+        for bad in ["poison", "store", "later", "panic"] {
             for place in 0..3 {
                 let mut ids = vec!["a", "b"];
                 ids.insert(place, bad);
@@ -194,5 +222,48 @@ mod tests {
         let untouched = |_: SqsMessage| async { panic!("begun without time") };
         let response = messages(&invocation(Duration::from_millis(500)), batch(&["a", "b"]), 1, untouched).await;
         assert_eq!(failed(&response), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_code_and_the_text_of_an_error_tell_each_cause_from_the_others() {
+        let rejected = |code: &str| StoreError::Rejected(code.to_owned());
+        let causes: [(RecordError, &str, &str); 13] = [
+            (StoreError::Throttled.into(), "throttled", "the store is throttling"),
+            (StoreError::Unavailable.into(), "unavailable", "the store did not answer"),
+            (StoreError::Conflict.into(), "conflict", "the write conflicted with others too often"),
+            (StoreError::Corrupt("Row").into(), "corrupt", "a row cannot be read as Row"),
+            (
+                rejected("AccessDeniedException").into(),
+                "access_denied",
+                "the store refused the request: AccessDeniedException",
+            ),
+            (rejected("ValidationException").into(), "rejected", "the store refused the request: ValidationException"),
+            (QueueError::Unavailable.into(), "unavailable", "the queue did not answer"),
+            (
+                QueueError::Rejected("AccessDenied".into()).into(),
+                "access_denied",
+                "the queue refused the request: AccessDenied",
+            ),
+            (
+                QueueError::Malformed("no id".into()).into(),
+                "malformed",
+                "the request to the queue cannot be built: no id",
+            ),
+            (Unreadable("a job").into(), "unreadable", "the record cannot be read as a job"),
+            (RecordError::Later("rate_limited"), "rate_limited", "rate_limited"),
+            (RecordError::Panicked, "panicked", "the handler panicked"),
+            (RecordError::OutOfTime, "out_of_time", "too little time was left to begin"),
+        ];
+        for (error, code, text) in causes {
+            assert_eq!((error.code(), error.to_string().as_str()), (code, text));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_and_a_want_of_time_are_causes_of_their_own() {
+        let in_time = invocation(Duration::from_secs(9));
+        assert_eq!(contained(&in_time, || judge(Some("panic".to_owned()))).await, Err(RecordError::Panicked));
+        let late = invocation(Duration::from_millis(500));
+        assert_eq!(contained(&late, || judge(None)).await, Err(RecordError::OutOfTime));
     }
 }

@@ -21,6 +21,7 @@ pub mod messages;
 pub mod outbox;
 pub mod outgoing;
 pub mod providers;
+pub mod queue;
 pub mod secrets;
 pub mod senders;
 pub mod store;

@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 
 use aws_lambda_events::dynamodb::{Event, EventRecord};
 use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
-use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
+use aws_sdk_sqs::error::BuildError;
+use aws_sdk_sqs::types::{BatchResultErrorEntry, MessageAttributeValue, SendMessageBatchRequestEntry};
 use umavez_domain::outbox::{ATTRIBUTE, Emit, delay_seconds, to_publish};
+use umavez_domain::queue::Unreadable;
 
 use crate::batch::{self, Outcome, RecordError};
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
+use crate::queue::QueueError;
 
 /// The message attribute that carries [`Emit::id`].
 pub const ID_ATTRIBUTE: &str = "emit_id";
@@ -57,18 +60,19 @@ impl Relay {
             }
         }
         for batch in batches(&publications) {
-            let published = self.publish(invocation, batch).await;
-            tell(invocation, batch, published);
-            if let Err(record) = published
-                && failed.is_none_or(|(other, _)| record < other)
-            {
-                failed = Some((record, RecordError::Retry("publish_failed")));
+            match self.publish(invocation, batch).await {
+                Ok(()) => log_published(invocation, batch),
+                Err((record, error)) if failed.as_ref().is_none_or(|(other, _)| record < *other) => {
+                    failed = Some((record, error.into()));
+                }
+                // The stream delivers again from an earlier record.
+                Err(_) => {}
             }
         }
         let mut response = DynamoDbEventResponse::default();
         if let Some((record, error)) = failed {
             let id = event.records[record].change.sequence_number.clone().unwrap_or_default();
-            batch::tell(invocation, &id, Err(error));
+            batch::log_record(invocation, &id, &Err(error));
             let mut failure = DynamoDbBatchItemFailure::default();
             failure.item_identifier = Some(id);
             response.batch_item_failures.push(failure);
@@ -79,26 +83,28 @@ impl Relay {
     fn publication(&self, record: usize, change: &EventRecord) -> Result<Option<Publication<'_>>, RecordError> {
         let (old, new) = (emit_of(&change.change.old_image)?, emit_of(&change.change.new_image)?);
         let Some(emit) = to_publish(old.as_ref(), new.as_ref()).cloned() else { return Ok(None) };
-        let url = self.queues.get(&emit.queue).ok_or(RecordError::Poison("unknown_queue"))?;
+        let url = self.queues.get(&emit.queue).ok_or(Unreadable("an emission to a known queue"))?;
         Ok(Some(Publication { record, url, emit }))
     }
 
-    /// The error is the first record of the batch that was not published.
-    async fn publish(&self, invocation: &Invocation, batch: &[Publication<'_>]) -> Result<(), usize> {
+    /// Publishes a batch in one request. The error names the first record that was not published,
+    /// and says why.
+    async fn publish(&self, invocation: &Invocation, batch: &[Publication<'_>]) -> Result<(), (usize, QueueError)> {
         let Some(first) = batch.first() else { return Ok(()) };
-        let entries =
-            batch.iter().enumerate().map(|(n, one)| entry(n, &one.emit, invocation)).collect::<Option<Vec<_>>>();
-        let entries = entries.ok_or(first.record)?;
+        let entries = batch.iter().enumerate().map(|(n, one)| entry(n, &one.emit, invocation));
+        let entries = entries
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| (first.record, QueueError::Malformed(error.to_string())))?;
         let call = self.sqs.send_message_batch().queue_url(first.url).set_entries(Some(entries));
-        match invocation.within(call.send()).await {
-            Ok(Ok(answer)) => {
-                let refused = answer.failed().iter().filter_map(|failed| failed.id().parse::<usize>().ok());
-                match refused.min() {
-                    None if answer.failed().is_empty() => Ok(()),
-                    refused => Err(batch.get(refused.unwrap_or(0)).map_or(first.record, |one| one.record)),
-                }
+        let answer = QueueError::check(invocation.within(call.send()).await).map_err(|error| (first.record, error))?;
+        // An entry whose id is not ours counts as the first: all of the batch is published again.
+        let place = |failed: &BatchResultErrorEntry| failed.id().parse::<usize>().unwrap_or(0);
+        match answer.failed().iter().min_by_key(|failed| place(failed)) {
+            None => Ok(()),
+            Some(refused) => {
+                let record = batch.get(place(refused)).map_or(first.record, |one| one.record);
+                Err((record, QueueError::Rejected(refused.code().to_owned())))
             }
-            Ok(Err(_)) | Err(_) => Err(first.record),
         }
     }
 }
@@ -123,8 +129,8 @@ fn batches<'p, 'a>(publications: &'p [Publication<'a>]) -> Vec<&'p [Publication<
     batches
 }
 
-fn entry(n: usize, emit: &Emit, invocation: &Invocation) -> Option<SendMessageBatchRequestEntry> {
-    let id = MessageAttributeValue::builder().data_type("String").string_value(&emit.id).build().ok()?;
+fn entry(n: usize, emit: &Emit, invocation: &Invocation) -> Result<SendMessageBatchRequestEntry, BuildError> {
+    let id = MessageAttributeValue::builder().data_type("String").string_value(&emit.id).build()?;
     let delay = i32::try_from(delay_seconds(emit.not_before, invocation.current())).unwrap_or(0);
     SendMessageBatchRequestEntry::builder()
         .id(n.to_string())
@@ -132,19 +138,17 @@ fn entry(n: usize, emit: &Emit, invocation: &Invocation) -> Option<SendMessageBa
         .delay_seconds(delay)
         .message_attributes(ID_ATTRIBUTE, id)
         .build()
-        .ok()
 }
 
 fn emit_of(image: &serde_dynamo::Item) -> Result<Option<Emit>, RecordError> {
     let Some(emit) = image.get(ATTRIBUTE) else { return Ok(None) };
-    serde_dynamo::from_attribute_value(emit.clone()).map(Some).map_err(|_| RecordError::Poison("unreadable_emit"))
+    // The error's own text may repeat a stored value.
+    serde_dynamo::from_attribute_value(emit.clone()).map(Some).map_err(|_| Unreadable("an emission").into())
 }
 
 /// One line per publication; of a request that failed, none is known to have been published.
-fn tell(invocation: &Invocation, batch: &[Publication<'_>], published: Result<(), usize>) {
-    if published.is_ok() {
-        batch.iter().for_each(|one| batch::tell(invocation, &one.emit.id, Ok(Outcome("published"))));
-    }
+fn log_published(invocation: &Invocation, batch: &[Publication<'_>]) {
+    batch.iter().for_each(|one| batch::log_record(invocation, &one.emit.id, &Ok(Outcome("published"))));
 }
 
 #[cfg(test)]

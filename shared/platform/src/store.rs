@@ -26,6 +26,7 @@ pub use change::{Committed, Next, Start};
 pub use condition::Condition;
 pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;
+pub(crate) use error::{is_outage, refusal_code};
 pub use many::Insert;
 pub use read::{Found, IndexOf, IndexPageOf, Page, PageOf, RangeOf, Slice, SliceOf};
 pub use spread::{SpreadOf, SpreadPlace};

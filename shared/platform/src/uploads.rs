@@ -7,6 +7,7 @@ use umavez_domain::time::Timestamp;
 
 use crate::aws::{Aws, PresignedPost};
 use crate::invocation::Invocation;
+use crate::store::StoreError;
 
 const VALID_FOR: Duration = Duration::from_secs(15 * 60);
 
@@ -86,24 +87,27 @@ impl Uploads {
         etag: &str,
         from: u64,
         to: u64,
-    ) -> Result<Read, Unavailable> {
+    ) -> Result<Read, StoreError> {
         if from >= to {
             return Ok(Read::Bytes(Vec::new()));
         }
         let call = self.client.get_object().bucket(&self.bucket).key(key);
         let call = call.if_match(format!("\"{etag}\"")).range(format!("bytes={from}-{}", to - 1)).send();
-        let found = match invocation.within(call).await.map_err(|_| Unavailable)? {
+        let found = match invocation.within(call).await? {
             Ok(found) => found,
             Err(error) => {
                 return match (error.code(), status(&error)) {
                     (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Read::Missing),
                     (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Read::Changed),
-                    _ => Err(Unavailable),
+                    _ => Err(StoreError::of(&error)),
                 };
             }
         };
-        let bytes = invocation.within(found.body.collect()).await.map_err(|_| Unavailable)?;
-        Ok(Read::Bytes(bytes.map_err(|_| Unavailable)?.to_vec()))
+        match invocation.within(found.body.collect()).await? {
+            Ok(bytes) => Ok(Read::Bytes(bytes.to_vec())),
+            // The connection broke before the whole body was read.
+            Err(_) => Err(StoreError::Unavailable),
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use aws_lambda_events::sqs::SqsMessage;
 
-use crate::batch::{Outcome, RecordError};
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
+use crate::queue::QueueError;
 
 /// The longest that a queue hides a message, less what may have passed since it was received.
 const LONGEST_SECONDS: i64 = 12 * 3_600 - 600;
@@ -44,24 +44,26 @@ impl Visibility {
         let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
         let call = self.sqs.change_message_visibility().queue_url(url).receipt_handle(receipt);
         let hidden = invocation.within(call.visibility_timeout(seconds).send()).await;
-        if !matches!(hidden, Ok(Ok(_))) {
-            tracing::warn!(event = "NOT_HIDDEN", request_id = invocation.request_id);
+        if let Err(error) = QueueError::check(hidden) {
+            tracing::warn!(event = "NOT_HIDDEN", cause = %error, request_id = invocation.request_id);
         }
     }
 
-    /// What becomes of a message that cannot be read: tried a few times, then put with the dead letters.
-    pub async fn unreadable(&self, invocation: &Invocation, message: &SqsMessage) -> Result<Outcome, RecordError> {
+    /// Copies a message that cannot be read to the dead letters, once it was tried a few times;
+    /// hides it before that. Returns whether it was copied: if so, it can leave its queue.
+    pub async fn put_aside(&self, invocation: &Invocation, message: &SqsMessage) -> bool {
         let tried = receptions(message) >= TRIES_OF_UNREADABLE;
         let Some(dead_letters) = self.dead_letters.as_ref().filter(|_| tried) else {
             self.hide(invocation, message, UNREADABLE_MS).await;
-            return Err(RecordError::Poison("unreadable"));
+            return false;
         };
         let body = message.body.as_deref().filter(|body| !body.is_empty()).unwrap_or("(empty)");
         let call = self.sqs.send_message().queue_url(dead_letters).message_body(body);
-        match invocation.within(call.send()).await {
-            Ok(Ok(_)) => Ok(Outcome("put_aside")),
-            _ => Err(RecordError::Poison("unreadable")),
+        let sent = QueueError::check(invocation.within(call.send()).await);
+        if let Err(error) = &sent {
+            tracing::warn!(event = "NOT_PUT_ASIDE", cause = %error, request_id = invocation.request_id);
         }
+        sent.is_ok()
     }
 
     fn url(&self, message: &SqsMessage) -> Option<&String> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
+use umavez_domain::queue::Unreadable;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::{self, Taken};
@@ -17,17 +18,17 @@ use crate::{Deps, hang};
 const LEASE_MS: i64 = 30_000;
 
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, at) = (&deps, &invocation);
-    Ok(batch::messages(at, event, 1, |message| handle(deps, at, message)).await)
+    let (deps, invocation) = (&deps, &invocation);
+    Ok(batch::messages(invocation, event, 1, |message| handle(deps, invocation, message)).await)
 }
 
 async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
     let body = message.body.clone().unwrap_or_default();
-    match serde_json::from_str(&body).map_err(|_| RecordError::Poison("unreadable"))? {
+    match serde_json::from_str(&body).map_err(|_| Unreadable("a message"))? {
         Message::Job { v: 1, id } => work(deps, invocation, &id).await,
-        Message::Job { .. } => Err(RecordError::Poison("unknown_version")),
+        Message::Job { .. } => Err(Unreadable("a message of a known version").into()),
         Message::Panic => panic!("told to, with a secret: canary-panic"),
-        Message::Fail => Err(RecordError::Retry("told_to")),
+        Message::Fail => Err(StoreError::Unavailable.into()),
         Message::Hang => hang().await,
         Message::Hide { seconds } => hide(deps, message.receipt_handle, message.event_source_arn, seconds).await,
     }
@@ -39,21 +40,21 @@ async fn hide(deps: &Deps, receipt: Option<String>, arn: Option<String>, seconds
     let work = &deps.relay.queues["work"];
     let url = work.rsplit_once('/').map_or(queue.clone(), |(base, _)| format!("{base}/{queue}"));
     let change = deps.relay.sqs.change_message_visibility().queue_url(url).set_receipt_handle(receipt);
-    change.visibility_timeout(seconds).send().await.map_err(|_| RecordError::Retry("not_hidden"))?;
-    Err(RecordError::Retry("hidden"))
+    change.visibility_timeout(seconds).send().await.expect("a queue that hides it");
+    Err(RecordError::Later("hidden"))
 }
 
 async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome, RecordError> {
-    let job: Option<Job> = deps.store.get(invocation, &deps.table, &key(id)).await.map_err(retry)?;
+    let job: Option<Job> = deps.store.get(invocation, &deps.table, &key(id)).await?;
     let Some(job) = job else { return Ok(Outcome("no_such_job")) };
     if job.state == State::Done {
         return Ok(Outcome("already_done"));
     }
     let owner = &invocation.request_id;
-    let taken = lease::take(&deps.store, invocation, &deps.table, &key(id), owner, LEASE_MS).await.map_err(retry)?;
+    let taken = lease::take(&deps.store, invocation, &deps.table, &key(id), owner, LEASE_MS).await?;
     let held = match taken {
         Taken::Held(held) => held,
-        Taken::Busy(_) => return Err(RecordError::Retry("held_by_another")),
+        Taken::Busy(_) => return Err(RecordError::Later("held_by_another")),
         Taken::NoRow => return Ok(Outcome("no_such_job")),
     };
     // Still mine, and still to do.
@@ -62,12 +63,8 @@ async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome,
         .set("state", "DONE")
         .append("completions", format!("{owner}#{}", held.epoch));
     let done = if deps.broken == Some(Broken::UnfencedWrite) { done } else { done.when(mine_and_pending) };
-    match deps.store.write(invocation, done).await.map_err(retry)? {
+    match deps.store.write(invocation, done).await? {
         Written::New | Written::Mine => Ok(Outcome("done")),
         Written::Refused(_) => Ok(Outcome("lost_the_lease")),
     }
-}
-
-fn retry(_: StoreError) -> RecordError {
-    RecordError::Retry("store")
 }

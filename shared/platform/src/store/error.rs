@@ -29,11 +29,23 @@ impl StoreError {
         matches!(self, Self::Throttled | Self::Unavailable | Self::Conflict)
     }
 
+    /// A code for logs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Throttled => "throttled",
+            Self::Unavailable => "unavailable",
+            Self::Conflict => "conflict",
+            Self::Corrupt(_) => "corrupt",
+            Self::Rejected(code) => refusal_code(code),
+        }
+    }
+
     pub(crate) fn of<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> Self {
         let SdkError::ServiceError(service) = error else { return Self::Unavailable };
         match service.err().code() {
             Some(code) if is_throttle(code) => Self::Throttled,
-            Some("InternalServerError" | "InternalFailure" | "ServiceUnavailable") | None => Self::Unavailable,
+            None => Self::Unavailable,
+            Some(code) if is_outage(code) => Self::Unavailable,
             Some("TransactionConflictException" | "TransactionInProgressException") => Self::Conflict,
             Some(code) => Self::Rejected(code.to_owned()),
         }
@@ -46,6 +58,19 @@ impl From<TimedOut> for StoreError {
     }
 }
 
+pub(crate) fn is_outage(code: &str) -> bool {
+    matches!(code, "InternalServerError" | "InternalFailure" | "InternalError" | "ServiceUnavailable")
+}
+
+/// A code for logs of a request that a service refused with this error code.
+pub(crate) fn refusal_code(code: &str) -> &'static str {
+    match code {
+        "AccessDeniedException" | "AccessDenied" => "access_denied",
+        code if is_throttle(code) => "throttled",
+        _ => "rejected",
+    }
+}
+
 pub(super) fn is_throttle(code: &str) -> bool {
     matches!(
         code,
@@ -55,5 +80,7 @@ pub(super) fn is_throttle(code: &str) -> bool {
             | "ProvisionedThroughputExceededException"
             | "ProvisionedThroughputExceeded"
             | "RequestLimitExceeded"
+            | "RequestThrottled"
+            | "SlowDown"
     )
 }
