@@ -1,8 +1,8 @@
 //! The one that sends: rate token, then the claim with its gate, then the one call of the attempt, then its outcome.
 
 mod offer;
+mod rates;
 mod send;
-mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,6 @@ pub struct Deps {
     pub messages: Messages,
     pub boards: Boards,
     pub limiter: Limiter,
-    pub rates: RateTable,
     pub senders: Senders,
     pub providers: Providers,
     pub policies: BTreeMap<Channel, UnknownPolicy>,
@@ -52,6 +51,7 @@ impl Deps {
         let option = |name: &str| config::text(name).unwrap_or_else(|| "{}".to_owned());
         let rates = RateTable::with_options(&option("SEND_RATES"))
             .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
+        let senders = Senders::from_env(&aws, &store, rates)?;
         let policies = read_policies(&option("UNKNOWN_POLICIES"))
             .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
@@ -59,8 +59,7 @@ impl Deps {
             boards: Boards::new(Downsells::from_env(&store)?),
             limiter: Limiter { store, table: messages.table.clone() },
             messages,
-            rates,
-            senders: Senders::from_env(&aws)?,
+            senders,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
             policies,
             visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,

@@ -18,8 +18,8 @@ use umavez_platform::providers::Way;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
+use crate::rates::{self, RateRequest};
 use crate::send::{AROUND_CALL, MARGIN_MS, OUTCOME_TRIES, Step, credential_of, sender_unknown};
-use crate::tokens::{self, Lane};
 
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 6;
@@ -76,20 +76,19 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let (Some(bot), Some(downsell)) = (&board.bot, board.downsells.get(&offer.downsell_id)) else {
         return end(deps, invocation, seen, End::Canceled(Why::Deleted)).await;
     };
-    let credential = match credential_of(deps, invocation, Channel::Telegram, &bot.token_ref).await {
+    let sender = deps.senders.of_bot(bot);
+    let credential = match credential_of(deps, invocation, &sender).await {
         Ok(credential) => credential,
         Err(wait) => return Ok(Round::Over(wait)),
     };
     let to = offer.telegram_id.to_string();
-    let lane = Lane {
-        channel: Channel::Telegram,
-        sender: &bot.token_ref,
+    let request = RateRequest {
+        sender: &sender,
         to: &to,
         priority: Priority::Downsell,
         waited_ms: invocation.current().millis() - offer.scheduled_at.millis(),
-        rates: bot.rates(deps.rates.of(Channel::Telegram)),
     };
-    if let Grant::Later(at) = tokens::take(deps, invocation, &lane).await? {
+    if let Grant::Later(at) = rates::take(deps, invocation, &request).await? {
         return later("rate_limited", at);
     }
     // Waiting for the token took time: a charge may be over by now, or the offer itself.
@@ -104,18 +103,18 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let deadline = now.plus_ms(timeout_ms + MARGIN_MS);
     let charges = seen.charges.as_ref();
     let claimed =
-        match deps.boards.downsells.claim(invocation, offer, charges, attempt, deadline, &bot.token_ref).await? {
+        match deps.boards.downsells.claim(invocation, offer, charges, attempt, deadline, &sender.bucket).await? {
             Claimed::Yes(claimed) => claimed,
             Claimed::Suppressed => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
             Claimed::Changed => return Ok(Round::Again),
         };
     let content = Content::Telegram(downsell.content.clone());
-    let way = Way { id: claimed.id.as_str(), sender: &bot.token_ref, to: &to };
+    let way = Way { id: claimed.id.as_str(), sender: &sender.bucket, to: &to };
     let outcome = attempt_once(deps, invocation, &claimed, &way, &content, credential.as_deref(), deadline).await;
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
-        tokens::park(deps, invocation, &lane, scope, retry_after_ms).await;
+        rates::park(deps, invocation, &request, scope, retry_after_ms).await;
     }
-    finish(deps, invocation, &claimed, outcome, &bot.token_ref).await.map(|done| Round::Over(Step::Done(done)))
+    finish(deps, invocation, &claimed, outcome, &sender.bucket).await.map(|done| Round::Over(Step::Done(done)))
 }
 
 /// Ends an offer that may not leave, or passes it on to another charge. Nothing if the gate is open.
@@ -167,7 +166,7 @@ async fn finish(
     if let Outcome::Transient { code } = outcome
         && code.ends_with("_unauthorized")
     {
-        deps.senders.doubt();
+        deps.senders.invalidate();
     }
     let progress = Progress { state: State::Sending, ..offer.progress() };
     let policy = deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();

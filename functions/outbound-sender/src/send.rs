@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use umavez_domain::channels::{Channel, Content};
+use umavez_domain::channels::Content;
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::delivery::{Again, Next, Outcome, Progress, State, Verdict, code, next, settle};
 use umavez_domain::messages::MessageRow;
 use umavez_domain::messages::ledger::Entry;
+use umavez_domain::senders::Resolved;
 use umavez_domain::time::Timestamp;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
@@ -19,7 +20,7 @@ use umavez_platform::providers::Way;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
-use crate::tokens::{self, Lane};
+use crate::rates::{self, RateRequest};
 
 /// Between the end of a call and the moment when its attempt counts as lost.
 pub const MARGIN_MS: i64 = 10_000;
@@ -80,11 +81,12 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         let entry = Entry::new(invocation.current(), Decision::Failed).reason(code::CONTENT_GONE);
         return end(deps, invocation, row, State::Failed, &entry).await;
     };
-    let credential = match credential(deps, invocation, row).await {
+    let sender = deps.senders.resolve(invocation, row.channel, &row.sender).await?;
+    let credential = match credential_of(deps, invocation, &sender).await {
         Ok(credential) => credential,
         Err(wait) => return Ok(Round::Over(wait)),
     };
-    let slot = match tokens::take(deps, invocation, &lane(deps, invocation, row).await).await? {
+    let slot = match rates::take(deps, invocation, &rate_request(invocation, row, &sender)).await? {
         Grant::At(slot) => slot,
         Grant::Later(at) => return later("rate_limited", at),
     };
@@ -93,7 +95,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
     }
     let timeout_ms = i64::try_from(deps.providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     let deadline = invocation.current().plus_ms(timeout_ms + MARGIN_MS);
-    match deps.messages.claim(invocation, row, attempt, deadline).await? {
+    match deps.messages.claim(invocation, row, attempt, deadline, &sender.bucket).await? {
         Claimed::Yes => {}
         Claimed::Lost(met) => return Ok(Round::Again(met)),
         Claimed::Suppressed(found) => {
@@ -103,7 +105,9 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         }
     }
     let outcome = attempt_once(deps, invocation, row, &content, credential.as_deref(), attempt, deadline).await;
-    finish(deps, invocation, row, Made { attempt, slot }, outcome).await.map(|done| Round::Over(Step::Done(done)))
+    finish(deps, invocation, row, &sender, Made { attempt, slot }, outcome)
+        .await
+        .map(|done| Round::Over(Step::Done(done)))
 }
 
 /// An attempt that was made: its number, and the slot that it had.
@@ -117,21 +121,10 @@ fn later(why: &'static str, at: Timestamp) -> Result<Round, StoreError> {
     Ok(Round::Over(Step::Later { why, at }))
 }
 
-/// The credential of the message's sender; mail needs none. A secret that cannot be read is nothing against the message.
-async fn credential(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Option<String>, Step> {
-    if row.channel == Channel::Email {
-        return Ok(Some(String::new()));
-    }
-    credential_of(deps, invocation, row.channel, &row.sender).await
-}
-
-pub async fn credential_of(
-    deps: &Deps,
-    invocation: &Invocation,
-    channel: Channel,
-    sender: &str,
-) -> Result<Option<String>, Step> {
-    deps.senders.of(invocation, channel, sender).await.map_err(|error| {
+/// The credential of a sender. A secret that cannot be read is nothing against the message, which
+/// waits.
+pub async fn credential_of(deps: &Deps, invocation: &Invocation, sender: &Resolved) -> Result<Option<String>, Step> {
+    deps.senders.credential(invocation, sender).await.map_err(|error| {
         tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
         Step::Later { why: "no_credentials", at: invocation.current().plus_ms(30_000) }
     })
@@ -163,15 +156,9 @@ async fn attempt_once(
     deps.providers.send(&way, content, credential, attempt, left).await
 }
 
-/// A sender that is a bot's name has the bot's own limits.
-async fn lane<'a>(deps: &Deps, invocation: &Invocation, row: &'a MessageRow) -> Lane<'a> {
+fn rate_request<'a>(invocation: &Invocation, row: &'a MessageRow, sender: &'a Resolved) -> RateRequest<'a> {
     let waited_ms = invocation.current().millis() - row.due_since().millis();
-    let of_channel = deps.rates.of(row.channel);
-    let rates = match row.channel {
-        Channel::Telegram => deps.boards.rates(invocation, &row.sender, of_channel).await,
-        _ => of_channel,
-    };
-    Lane { channel: row.channel, sender: &row.sender, to: &row.to, priority: row.priority, waited_ms, rates }
+    RateRequest { sender, to: &row.to, priority: row.priority, waited_ms }
 }
 
 /// Parks what was limited, and writes the outcome.
@@ -179,13 +166,14 @@ async fn finish(
     deps: &Deps,
     invocation: &Invocation,
     row: &MessageRow,
+    sender: &Resolved,
     made: Made,
     outcome: Outcome,
 ) -> Result<&'static str, StoreError> {
     let attempt = made.attempt;
     let now = invocation.current();
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
-        tokens::park(deps, invocation, &lane(deps, invocation, row).await, scope, retry_after_ms).await;
+        rates::park(deps, invocation, &rate_request(invocation, row, sender), scope, retry_after_ms).await;
     }
     if let Outcome::Held { why } = outcome {
         tracing::error!(event = Event::OutboundHeld.as_str(), code = why.as_str(), request_id = invocation.request_id);
@@ -194,12 +182,12 @@ async fn finish(
     if let Outcome::Transient { code } = outcome
         && code.ends_with("_unauthorized")
     {
-        deps.senders.doubt();
+        deps.senders.invalidate();
     }
     let progress = Progress { state: State::Sending, attempt, ..row.progress() };
     let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
     let verdict = settle(&progress, outcome, policy, now, fastrand::u32(0..=1000));
-    let settled = write_outcome(deps, invocation, row, attempt, &verdict).await?;
+    let settled = write_outcome(deps, invocation, row, &sender.bucket, attempt, &verdict).await?;
     tell(invocation, row, made, &verdict, settled);
     Ok(match (settled, &verdict) {
         (Settled::TooLate, _) => "too_late",
@@ -216,13 +204,14 @@ async fn write_outcome(
     deps: &Deps,
     invocation: &Invocation,
     row: &MessageRow,
+    sender: &str,
     attempt: u32,
     verdict: &Verdict,
 ) -> Result<Settled, StoreError> {
     // The claim added its own line and took the emission out.
     let mut tries = 0;
     loop {
-        match deps.messages.settle(invocation, row, attempt, verdict).await {
+        match deps.messages.settle(invocation, row, attempt, verdict, sender).await {
             Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => {
                 tries += 1
             }

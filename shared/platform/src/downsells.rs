@@ -31,6 +31,7 @@ pub use triggers::Triggered;
 pub use waiting::Woken;
 
 use crate::config::{self, ConfigError};
+use crate::senders::Bots;
 use crate::store::Store;
 
 /// Races with other writers are looked at again this often.
@@ -40,8 +41,7 @@ const ROUNDS: u32 = 10;
 pub struct Downsells {
     pub store: Store,
     pub table: String,
-    /// Where bots are.
-    pub config_table: String,
+    pub bots: Bots,
     /// Where suppressions are.
     pub outbound_table: String,
     /// How long an offer is kept that has ended.
@@ -55,7 +55,7 @@ impl Downsells {
         Ok(Self {
             store: store.clone(),
             table: config::required("DOWNSELLS_TABLE")?,
-            config_table: config::required("CONFIG_TABLE")?,
+            bots: Bots::from_env(store)?,
             outbound_table: config::required("OUTBOUND_TABLE")?,
             keep_days: keep_days.ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))?,
         })

@@ -278,13 +278,14 @@ async fn held_while_sending(run: &Run) {
     let (world, messages, reply) = (&run.world, messages(run), reply(run).await);
     let message_id = reply["id"].as_str().expect("an id");
     let row = messages.get(&world.invocation(), message_id).await.expect("a store").expect("a row");
-    let claimed = messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000)).await.expect("a store");
+    let claimed =
+        messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000), &row.sender).await.expect("a store");
     assert!(matches!(claimed, Claimed::Yes), "{claimed:?}");
     let id = id(run).await;
     let held = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
     assert_eq!(held.body["in_flight"], message_id, "{}", held.body);
     let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(60_000) };
-    let settled = messages.settle(&world.invocation(), &row, 2, &again).await.expect("a store");
+    let settled = messages.settle(&world.invocation(), &row, 2, &again, &row.sender).await.expect("a store");
     assert_eq!(settled, Settled::Recalled);
     seconds(run, 700).await;
     world.tick("Recovery").await;

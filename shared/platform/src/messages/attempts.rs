@@ -49,13 +49,15 @@ pub enum Settled {
 }
 
 impl Messages {
-    /// Begins attempt n of a message that was read as `row`, unless its address is suppressed.
+    /// Begins attempt n of a message that was read as `row`, unless its address is suppressed, for
+    /// all or for `sender` (the name of its credential).
     pub async fn claim(
         &self,
         invocation: &Invocation,
         row: &MessageRow,
         attempt: u32,
         deadline: Timestamp,
+        sender: &str,
     ) -> Result<Claimed, StoreError> {
         let now = invocation.current();
         let claim = invocation.write_token();
@@ -73,7 +75,7 @@ impl Messages {
             .remove("not_before")
             // The attempt before this one is over and was not sent.
             .when(Condition::all([stands(State::Queued, attempt - 1)?, as_read(row)]));
-        let not_suppressed = suppressions::not_suppressed(&self.table, row.channel, &row.to, &row.sender)?;
+        let not_suppressed = suppressions::not_suppressed(&self.table, row.channel, &row.to, sender)?;
         let refusals = match self.store.transact(invocation, vec![message, not_suppressed]).await {
             Ok(Transacted::Done) => return Ok(Claimed::Yes),
             Ok(Transacted::Refused(refusals)) => refusals,
@@ -111,13 +113,15 @@ impl Messages {
         }
     }
 
-    /// Writes what came of attempt n, whose message was claimed as `row`.
+    /// Writes what came of attempt n, whose message was claimed as `row`. A block of one bot is
+    /// noted for `sender` (the name of its credential).
     pub async fn settle(
         &self,
         invocation: &Invocation,
         row: &MessageRow,
         attempt: u32,
         verdict: &Verdict,
+        sender: &str,
     ) -> Result<Settled, StoreError> {
         let now = invocation.current();
         // Nobody has told meanwhile that an earlier attempt was sent.
@@ -132,7 +136,7 @@ impl Messages {
                 let entry = entry(now, Decision::Failed).reason(code).attempt(attempt);
                 let mut change = self.ending(row, State::Failed, &entry, now)?.when(under_way);
                 if *suppress {
-                    let found = SuppressionRow::by_message(row, code, source::PROVIDER, now);
+                    let found = SuppressionRow::by_message(row, code, source::PROVIDER, now).seen_by(sender);
                     change.beside.push(suppressions::adding(&self.table, &found)?);
                 }
                 change
@@ -161,7 +165,7 @@ impl Messages {
             (Changed::Lost(Some(met)), Verdict::Again { .. })
                 if row.recalled.is_none() && is_recalled(&met, attempt) =>
             {
-                Box::pin(self.settle(invocation, &met, attempt, verdict)).await
+                Box::pin(self.settle(invocation, &met, attempt, verdict, sender)).await
             }
             (Changed::Lost(Some(met)), _) if met.state == State::Sending && met.attempt == attempt => {
                 // An earlier attempt was sent, and this one is over: the message was sent.

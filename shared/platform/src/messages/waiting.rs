@@ -121,7 +121,8 @@ impl Messages {
                 // A message that was canceled is not sent again, whatever the channel's policy is.
                 let policy = if row.recalled.is_some() { UnknownPolicy::Hold } else { policy };
                 let verdict = settle(&row.progress(), lost, policy, now, jitter);
-                match self.settle(invocation, row, row.attempt, &verdict).await? {
+                // A lost attempt suppresses nothing, so the name of its credential does not matter.
+                match self.settle(invocation, row, row.attempt, &verdict, &row.sender).await? {
                     Settled::Now => Ok(match verdict {
                         Verdict::Again { .. } => Woken::Emitted,
                         _ => Woken::Unknown,
