@@ -7,6 +7,7 @@ use umavez_domain::conversations::inbound::{Inbound, Kind};
 use umavez_domain::conversations::{ConversationId, Told, Via};
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::conversations::Conversations;
+use umavez_platform::senders::Instances;
 use umavez_tests::{World, play, play_with};
 
 use crate::conversations::{
@@ -23,8 +24,9 @@ const MOST_BYTES: usize = 262_144;
 /// The conversations of the stack, as functions see them.
 fn conversations(world: &World) -> Conversations {
     let output = |name: &str| world.stack.output(name).expect("an output").to_owned();
-    let (table, config_table) = (output("ConversationsTable"), output("ConfigTable"));
-    Conversations { store: world.store.clone(), table, config_table, messages: messages(world) }
+    let table = output("ConversationsTable");
+    let instances = Instances { store: world.store.clone(), table: output("ConfigTable") };
+    Conversations { store: world.store.clone(), table, instances, messages: messages(world) }
 }
 
 fn shown(question: &Value) -> Vec<u64> {

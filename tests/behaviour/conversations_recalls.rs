@@ -41,14 +41,17 @@ async fn a_reply_that_was_about_to_leave_when_the_hold_came_and_did_not_leave_is
         seconds(world, 6).await;
         // A sender begins the next attempt, and the hold comes before its provider answers.
         let (messages, row) = (messages(world), reply(world).await);
-        let claimed = messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000)).await.expect("a store");
+        let claimed = messages
+            .claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000), &row.sender)
+            .await
+            .expect("a store");
         assert!(matches!(claimed, Claimed::Yes));
         let id = id(world).await;
         let held = order(world, &id, "hold", &json!({})).await;
         assert_eq!(held.body["in_flight"], json!(row.id), "{}", held.body);
         let not_before = world.now().plus_ms(600_000);
         let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before };
-        messages.settle(&world.invocation(), &row, 2, &again).await.expect("a store");
+        messages.settle(&world.invocation(), &row, 2, &again, &row.sender).await.expect("a store");
         world.drain().await;
         for _ in 0..4 {
             seconds(world, 600).await;

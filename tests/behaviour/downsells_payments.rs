@@ -8,6 +8,7 @@ use umavez_domain::downsells::{ContactId, End, OfferId, Why};
 use umavez_local::faults::{Action, CallFault, Fault};
 use umavez_platform::downsells::Downsells;
 use umavez_platform::invocation::Invocation;
+use umavez_platform::senders::Bots;
 use umavez_tests::{World, play, play_with};
 
 use crate::downsells::{
@@ -312,7 +313,7 @@ async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
         let downsells = Downsells {
             store: world.store.clone(),
             table: output("DownsellsTable"),
-            config_table: output("ConfigTable"),
+            bots: Bots { store: world.store.clone(), table: output("ConfigTable") },
             outbound_table: output("OutboundTable"),
             keep_days: 90,
         };

@@ -356,9 +356,9 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
     world.drain().await;
     let row = stored(world, messages, &id).await;
     let deadline = world.now().plus_ms(25_000);
-    let claimed = messages.claim(&world.invocation(), &row, 1, deadline).await.expect("a store");
+    let claimed = messages.claim(&world.invocation(), &row, 1, deadline, &row.sender).await.expect("a store");
     assert!(matches!(claimed, Claimed::Yes));
-    let second = messages.claim(&world.invocation(), &row, 1, deadline).await.expect("a store");
+    let second = messages.claim(&world.invocation(), &row, 1, deadline, &row.sender).await.expect("a store");
     assert!(matches!(second, Claimed::Lost(Some(met)) if met.state == State::Sending), "begun once");
     world.tick("Recovery").await;
     assert_eq!(status(world, &id).await, "SENDING", "its sender may still answer");
@@ -380,13 +380,16 @@ async fn a_sender_that_answers_late_may_say_sent_and_nothing_else() {
             Verdict::Expired { code: "throttled" },
         ];
         for verdict in others {
-            let settled = messages.settle(&world.invocation(), &row, 1, &verdict).await.expect("a store");
+            let settled = messages.settle(&world.invocation(), &row, 1, &verdict, &row.sender).await.expect("a store");
             assert_eq!(settled, Settled::TooLate, "{verdict:?}");
         }
         assert_eq!(status(world, row.id.as_str()).await, "UNKNOWN");
         let said = Verdict::Sent { provider_id: "42".to_owned() };
         for settled in [Settled::Now, Settled::Already] {
-            assert_eq!(messages.settle(&world.invocation(), &row, 1, &said).await.expect("a store"), settled);
+            assert_eq!(
+                messages.settle(&world.invocation(), &row, 1, &said, &row.sender).await.expect("a store"),
+                settled
+            );
         }
         let told = message(world, row.id.as_str()).await;
         assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("42")));
@@ -411,7 +414,10 @@ async fn a_late_sent_takes_back_the_order_to_send_it_again() {
         world.stack.add_fault(Fault::Call(hold_back)).await.expect("armed");
         assert_eq!(order(world, row.id.as_str(), "resend").await.status, 202);
         let said = Verdict::Sent { provider_id: "42".to_owned() };
-        assert_eq!(messages.settle(&world.invocation(), &row, 1, &said).await.expect("a store"), Settled::Now);
+        assert_eq!(
+            messages.settle(&world.invocation(), &row, 1, &said, &row.sender).await.expect("a store"),
+            Settled::Now
+        );
         world.drain().await;
         world.advance(Duration::from_secs(700)).await;
         let told = message(world, row.id.as_str()).await;
@@ -491,7 +497,8 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
 async fn claimed(world: &World, messages: &Messages, id: &str) -> MessageRow {
     let row = stored(world, messages, id).await;
     let deadline = world.now().plus_ms(25_000);
-    let claimed = messages.claim(&world.invocation(), &row, row.attempt + 1, deadline).await.expect("a store");
+    let claimed =
+        messages.claim(&world.invocation(), &row, row.attempt + 1, deadline, &row.sender).await.expect("a store");
     assert!(matches!(claimed, Claimed::Yes));
     row
 }
@@ -511,7 +518,7 @@ async fn a_cancel_while_an_attempt_is_under_way_keeps_every_later_attempt_from_b
         }
         let again =
             Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(600_000) };
-        let settled = messages.settle(&world.invocation(), &row, 1, &again).await.expect("a store");
+        let settled = messages.settle(&world.invocation(), &row, 1, &again, &row.sender).await.expect("a store");
         assert_eq!(settled, Settled::Recalled);
         let told = message(world, &id).await;
         assert_eq!((&told["status"], &told["attempts"]), (&json!("CANCELED"), &json!(1)), "{told}");
@@ -548,7 +555,8 @@ async fn a_cancel_while_an_attempt_is_under_way_outweighs_the_policy_to_send_wha
             if key == "a" {
                 let not_before = world.now().plus_ms(2_000);
                 let again = Verdict::Again { why: Again::Policy, code: "provider_timed_out", not_before };
-                let settled = messages.settle(&world.invocation(), &row, 1, &again).await.expect("a store");
+                let settled =
+                    messages.settle(&world.invocation(), &row, 1, &again, &row.sender).await.expect("a store");
                 assert_eq!(settled, Settled::Recalled);
             }
             world.advance(Duration::from_secs(60)).await;
@@ -573,7 +581,7 @@ async fn an_order_to_send_again_takes_an_earlier_cancel_back() {
         let row = claimed(world, &messages, &id).await;
         assert_eq!(order(world, &id, "cancel").await.body["in_flight"], true);
         let unknown = Verdict::Unknown { code: "provider_timed_out" };
-        messages.settle(&world.invocation(), &row, 1, &unknown).await.expect("a store");
+        messages.settle(&world.invocation(), &row, 1, &unknown, &row.sender).await.expect("a store");
         world.advance(Duration::from_secs(700)).await;
         answer_with(world, "telegram", 429, too_many(30)).await;
         assert_eq!(order(world, &id, "resend").await.status, 202);

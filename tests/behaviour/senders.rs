@@ -1,13 +1,18 @@
 //! A bot or an instance without a credential: whoever sets it up or asks it to send is told so, and what already waits is seen.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_local::faults::{Action, CallFault, Fault};
+use umavez_domain::keys;
+use umavez_domain::senders::bots::BotRow;
+use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::store::Write;
 use umavez_tests::{KEY, World, play, play_with};
 
-use crate::downsells::{CHAT, bot, charge, downsell, gateway, put, seconds};
+use crate::conversations::update;
+use crate::downsells::{CHAT, at_telegram, bot, charge, downsell, gateway, put, seconds};
 use crate::outbound::sending;
 
 const BOTS: &str = "/api/admin/bots";
@@ -130,6 +135,223 @@ async fn an_offer_that_waits_for_a_token_is_seen_and_counted_and_then_sent() {
         world.advance(Duration::from_secs(600)).await;
         let sent = world.get("/api/admin/bots/loja/queue").await.body["queue"][0].clone();
         assert_eq!((&sent["status"], &sent["code"]), (&json!("sent"), &Value::Null), "{sent}");
+    })
+    .await;
+}
+
+/// A bot that is not called as its token, which may send one message a second. There is a token
+/// with the bot's own name too, and it is nobody's.
+async fn bot_of_another_token(world: &World) {
+    world.stack.secrets().set("Senders", &json!({"telegram": {"loja": "1:a", "shop": "2:b"}})).expect("set");
+    let made = world.post(BOTS, &json!({"slug": "loja", "token_ref": "shop", "messages_per_second": 1})).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let new = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1, "after_start": false, "after_pix": true});
+    assert_eq!(world.post("/api/admin/bots/loja/downsells", &new).await.status, 201);
+}
+
+/// Accepts a message on Telegram and returns its id.
+async fn say(world: &World, key: &str, sender: &str, more: &Value) -> String {
+    let mut message = message("telegram", sender);
+    message.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let accepted = world.post_with_key(key, "/outbound/messages", &message).await;
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    accepted.text("/message_id")
+}
+
+async fn status(world: &World, id: &str) -> String {
+    world.get(&format!("/outbound/messages/{id}")).await.text("/status")
+}
+
+async fn charge_of_loja(world: &World) {
+    let mut charge = charge("tx-1");
+    charge["bot_slug"] = json!("loja");
+    assert_eq!(gateway(world, "pix-created", &charge).await.body["scheduled"], 1);
+}
+
+/// The tokens that Telegram was called with, without their secret parts.
+fn tokens_used(world: &World) -> BTreeSet<String> {
+    let sent = world.stack.catcher().sent(Some("telegram"), None);
+    sent.iter().filter_map(|one| one.path.split('/').nth(1).map(str::to_owned)).collect()
+}
+
+#[tokio::test]
+async fn messages_and_offers_of_one_token_share_its_slots_and_its_limit() {
+    play_with(sending(4), async |world| {
+        bot_of_another_token(world).await;
+        charge_of_loja(world).await;
+        let due = world.now().plus_ms(62_000).to_string();
+        for (to, sender) in [("41", "loja"), ("42", "shop"), ("43", "shop")] {
+            say(world, to, sender, &json!({"to": to, "send_at": due})).await;
+        }
+        seconds(world, 63).await;
+        // Those without a slot come back to their queue after some seconds.
+        for _ in 0..20 {
+            seconds(world, 5).await;
+        }
+        let rows = world.rows("OutboundTable").await;
+        let buckets: Vec<_> = rows.iter().filter(|row| row["sk"] == "SENDER").map(|row| row["pk"].clone()).collect();
+        assert_eq!(buckets, ["RATE#telegram#shop"], "one token has one bucket");
+        assert_eq!(tokens_used(world), BTreeSet::from(["bot2:***".to_owned()]));
+        let mut slots: Vec<_> =
+            world.events("OUTBOUND_SENT").iter().map(|event| event["slot_ms"].as_i64().expect("a slot")).collect();
+        slots.sort_unstable();
+        assert_eq!(slots.len(), 3);
+        assert!(slots.windows(2).all(|two| two[1] - two[0] >= 1_000), "one message a second: {slots:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_names_a_bot_is_sent_with_the_token_of_that_bot() {
+    play_with(sending(3), async |world| {
+        world.stack.secrets().set("Senders", &json!({"telegram": {"shop": "2:b", "third": "3:c"}})).expect("set");
+        let refused = world.post_with_key("a", "/outbound/messages", &message("telegram", "loja")).await;
+        refused.assert_problem(422, "invalid_request", &["sender"]);
+        assert_eq!(world.post(BOTS, &json!({"slug": "loja", "token_ref": "shop"})).await.status, 201);
+        // It is accepted at once, although it was refused a moment ago.
+        say(world, "a", "loja", &json!({})).await;
+        world.drain().await;
+        assert_eq!(tokens_used(world), BTreeSet::from(["bot2:***".to_owned()]));
+        // The slug of a bot wins over a token with the same name, and each bot keeps its own token.
+        assert_eq!(world.post(BOTS, &json!({"slug": "shop", "token_ref": "third"})).await.status, 201);
+        say(world, "b", "shop", &json!({"to": "43"})).await;
+        world.drain().await;
+        assert_eq!(tokens_used(world), BTreeSet::from(["bot2:***".to_owned(), "bot3:***".to_owned()]));
+        let new = json!({"name": "Oferta", "content": {"text": "Oi"}});
+        assert_eq!(world.post("/api/admin/bots/loja/downsells", &new).await.status, 201);
+        let tried = world.post("/api/admin/bots/loja/downsells/1/test", &json!({"telegram_id": CHAT})).await;
+        assert_eq!(tried.status, 202, "{}", tried.body);
+        world.drain().await;
+        let sent = world.stack.catcher().sent(Some("telegram"), Some(&CHAT.to_string()));
+        assert_eq!(sent[0].path, "/bot2:***/sendMessage");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_belongs_to_one_bot_until_that_bot_has_another() {
+    play(async |world| {
+        let all = json!({"telegram": {"loja": "1:a", "shop": "2:b"}});
+        world.stack.secrets().set("Senders", &all).expect("set");
+        assert_eq!(world.post(BOTS, &json!({"slug": "loja", "token_ref": "shop"})).await.status, 201);
+        let before = world.rows("ConfigTable").await;
+        let taken = world.post(BOTS, &json!({"slug": "outra", "token_ref": "shop"})).await;
+        taken.assert_problem(422, "invalid_request", &["token_ref"]);
+        let error = &taken.body["errors"][0];
+        assert_eq!(error["code"], "conflicting");
+        assert!(error["detail"].as_str().is_some_and(|detail| detail.contains("loja")), "it names the owner: {error}");
+        assert_eq!(world.rows("ConfigTable").await.len(), before.len(), "nothing was written");
+
+        assert_eq!(world.post(BOTS, &json!({"slug": "outra", "token_ref": "loja"})).await.status, 201);
+        let change = json!({"token_ref": "shop", "messages_per_second": 7});
+        let taken = put(world, "/api/admin/bots/outra", &change).await;
+        taken.assert_problem(422, "invalid_request", &["token_ref"]);
+        let unchanged = world.get("/api/admin/bots/outra").await.body["bot"].clone();
+        assert_eq!((&unchanged["token_ref"], &unchanged["version"]), (&json!("loja"), &json!(1)), "{unchanged}");
+
+        // With another token, the bot gives the last one back.
+        assert_eq!(put(world, "/api/admin/bots/loja", &json!({"token_ref": "third"})).await.status, 200);
+        assert_eq!(put(world, "/api/admin/bots/outra", &change).await.status, 200);
+        let rows = world.rows("ConfigTable").await;
+        let mut owners: Vec<_> = rows
+            .iter()
+            .filter(|row| row["sk"] == "TOKEN")
+            .map(|row| (row["pk"].clone(), row["slug"].clone(), row["messages_per_second"].clone()))
+            .collect();
+        owners.sort_by_key(|(token, ..)| token.to_string());
+        let expected = [
+            (json!("TOKEN#telegram#shop"), json!("outra"), json!(7)),
+            (json!("TOKEN#telegram#third"), json!("loja"), Value::Null),
+        ];
+        assert_eq!(owners, expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_two_bots_that_want_one_token_at_once_one_has_it() {
+    play(async |world| {
+        let ask = async |slug: &str| world.post(BOTS, &json!({"slug": slug, "token_ref": "default"})).await.status;
+        let (one, other) = futures::future::join(ask("loja"), ask("outra")).await;
+        assert_eq!([one.min(other), one.max(other)], [201, 422]);
+        assert_eq!(world.get(BOTS).await.body["bots"].as_array().map(Vec::len), Some(1));
+    })
+    .await;
+}
+
+/// A bot of before tokens had owners has no row for its token. Its next change makes one, and it
+/// can have another token even if its last one has another owner by then.
+#[tokio::test]
+async fn a_bot_of_before_tokens_had_owners_gets_the_row_of_its_token_with_its_next_change() {
+    play(async |world| {
+        let table = world.stack.output("ConfigTable").expect("a table");
+        for slug in ["loja", "outra"] {
+            let body = json!({"slug": slug, "token_ref": "default"});
+            let row = BotRow::read(body.as_object().expect("an object"), world.now()).expect("a bot");
+            let write = Write::put(table, keys::bot(slug), &row).expect("a row");
+            world.store.write(&world.invocation(), write).await.expect("written");
+        }
+        assert_eq!(put(world, "/api/admin/bots/loja", &json!({"messages_per_second": 5})).await.status, 200);
+        let shared = put(world, "/api/admin/bots/outra", &json!({"active": false})).await;
+        shared.assert_problem(422, "invalid_request", &["token_ref"]);
+        let moved = put(world, "/api/admin/bots/outra", &json!({"active": false, "token_ref": "outra"})).await;
+        assert_eq!(moved.status, 200, "{}", moved.body);
+        let rows = world.rows("ConfigTable").await;
+        let owner = rows.iter().find(|row| row["pk"] == "TOKEN#telegram#default").map(|row| row["slug"].clone());
+        assert_eq!(owner, Some(json!("loja")), "it is not given back by a bot that does not own it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_blocks_a_bot_is_not_written_to_with_its_token_by_any_name_until_a_start() {
+    play_with(sending(2), async |world| {
+        bot_of_another_token(world).await;
+        let secret = json!({"webhook_secret": "webhook-secret-0001", "messages_per_second": null});
+        assert_eq!(put(world, "/api/admin/bots/loja", &secret).await.status, 200);
+        let body = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
+        let answer = Scripted { status: 403, headers: Default::default(), body };
+        let blocked = CallFault { answer: Some(answer), ..CallFault::first(Action::Answer) };
+        let starts = async |number: u64| {
+            let request = world.request(Method::POST, "/webhooks/telegram/loja");
+            let request = request.header("x-telegram-bot-api-secret-token", "webhook-secret-0001");
+            let told = world.send(request.json(&update(CHAT, number, "/start", world.now().seconds()))).await;
+            assert_eq!(told.status, 200, "{}", told.body);
+        };
+        let to_them = json!({"to": CHAT.to_string()});
+        let listed = async || {
+            let told = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+            told.body["suppressions"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|row| row["senders"].clone())
+                .collect::<Vec<_>>()
+        };
+
+        // An offer meets the block.
+        at_telegram(world, blocked.clone()).await;
+        charge_of_loja(world).await;
+        seconds(world, 65).await;
+        assert_eq!(listed().await, [json!(["shop"])]);
+        let (by_slug, by_token) = (say(world, "a", "loja", &to_them).await, say(world, "b", "shop", &to_them).await);
+        seconds(world, 5).await;
+        assert_eq!([status(world, &by_slug).await, status(world, &by_token).await], ["SUPPRESSED", "SUPPRESSED"]);
+        starts(1).await;
+        assert_eq!(listed().await, [] as [Value; 0]);
+        let heard = say(world, "c", "shop", &to_them).await;
+        seconds(world, 5).await;
+        assert_eq!(status(world, &heard).await, "SENT");
+
+        // A message meets the block.
+        at_telegram(world, blocked).await;
+        let refused = say(world, "d", "loja", &to_them).await;
+        seconds(world, 5).await;
+        assert_eq!((status(world, &refused).await.as_str(), listed().await), ("FAILED", vec![json!(["shop"])]));
+        starts(2).await;
+        let heard = say(world, "e", "loja", &to_them).await;
+        seconds(world, 5).await;
+        assert_eq!((status(world, &heard).await.as_str(), listed().await), ("SENT", Vec::new()));
     })
     .await;
 }

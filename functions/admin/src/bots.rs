@@ -1,16 +1,16 @@
 //! `/api/admin/bots`: who sends offers, and how fast.
 
 use serde_json::json;
-use umavez_domain::channels::Channel;
 use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::senders::bots::{BotRow, BotWarning};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
+use umavez_platform::senders::bots::{Changed, Created};
 
 use crate::{Deps, no_such_bot, slug};
 
 pub async fn list(deps: &Deps, invocation: &Invocation) -> Result<Answer, Problem> {
-    let rows = deps.downsells.bots(invocation).await?;
+    let rows = deps.downsells.bots.list(invocation).await?;
     Answer::json(200, &json!({"ok": true, "bots": rows.iter().map(BotRow::view).collect::<Vec<_>>()}))
 }
 
@@ -21,28 +21,34 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 /// The slug is what a bot is known by: asked for again, the same bot is the same.
 pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = BotRow::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
-    match deps.downsells.create_bot(invocation, &row).await? {
-        None => {
+    match deps.downsells.bots.create(invocation, &row).await? {
+        Created::New => {
             tell(invocation, &row);
             answer(deps, invocation, 201, &row).await
         }
-        Some(standing) if is_same(&standing, &row) => Ok(answer(deps, invocation, 200, &standing).await?.replayed()),
-        Some(_) => {
+        Created::Standing(standing) if is_same(&standing, &row) => {
+            Ok(answer(deps, invocation, 200, &standing).await?.replayed())
+        }
+        Created::Standing(_) => {
             let detail = "there is a bot with this slug; change it with PUT /api/admin/bots/{slug}";
             Err(Problem::new(409, ProblemCode::NameTaken, detail))
         }
+        Created::Unfit(error) => Err(Problem::invalid(vec![error])),
     }
 }
 
 pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let changed = deps.downsells.change_bot(invocation, slug(request)?, &request.object()?).await?;
-    let row = changed.ok_or_else(no_such_bot)?.map_err(Problem::invalid)?;
+    let row = match deps.downsells.bots.change(invocation, slug(request)?, &request.object()?).await? {
+        Changed::Done(row) => row,
+        Changed::NoSuchBot => return Err(no_such_bot()),
+        Changed::Unfit(errors) => return Err(Problem::invalid(errors)),
+    };
     tell(invocation, &row);
     answer(deps, invocation, 200, &row).await
 }
 
 async fn answer(deps: &Deps, invocation: &Invocation, status: u16, row: &BotRow) -> Result<Answer, Problem> {
-    let missing = deps.senders.is_missing(invocation, Channel::Telegram, &row.token_ref).await;
+    let missing = deps.senders.lacks_credential(invocation, &deps.senders.of_bot(row)).await;
     let warnings: Vec<_> = missing.then_some(BotWarning::TokenMissing).into_iter().collect();
     Answer::json(status, &json!({"ok": true, "bot": row.view(), "warnings": warnings}))
 }

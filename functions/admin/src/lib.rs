@@ -11,6 +11,7 @@ mod trial;
 use std::sync::Arc;
 
 use umavez_domain::senders::bots::{BotRow, is_slug};
+use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::downsells::Downsells;
@@ -77,7 +78,7 @@ impl Deps {
         let aws = Aws::from_env()?;
         let store = Store::new(aws.dynamodb());
         let (downsells, messages) = (Downsells::from_env(&store)?, Messages::from_env(&store)?);
-        Ok(Self { downsells, messages, senders: Senders::from_env(&aws)? })
+        Ok(Self { downsells, messages, senders: Senders::from_env(&aws, &store, RateTable::default())? })
     }
 }
 
@@ -109,7 +110,7 @@ fn slug(request: &Request) -> Result<&str, Problem> {
 
 /// The bot that the path names.
 async fn bot(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<BotRow, Problem> {
-    deps.downsells.bot(invocation, slug(request)?).await?.ok_or_else(no_such_bot)
+    deps.downsells.bots.get(invocation, slug(request)?).await?.ok_or_else(no_such_bot)
 }
 
 fn no_such_bot() -> Problem {

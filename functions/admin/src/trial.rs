@@ -2,7 +2,7 @@
 //! any other and no offer: it takes no slot, asks for no charge, and is in none of the numbers.
 
 use serde_json::json;
-use umavez_domain::channels::{Channel, Content};
+use umavez_domain::channels::Content;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::fields::{FieldError, Fields};
@@ -22,7 +22,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let mut fields = Fields::of(&body);
     let telegram_id = read_telegram_id(&mut fields);
     let telegram_id = fields.finish(telegram_id).map_err(Problem::invalid)?;
-    if deps.senders.is_missing(invocation, Channel::Telegram, &bot.token_ref).await {
+    if deps.senders.lacks_credential(invocation, &deps.senders.of_bot(&bot)).await {
         let detail = "the bot's token_ref names no token in the deployment's secret of senders";
         return Err(Problem::invalid(vec![FieldError::new("token_ref", FieldProblem::NotAllowed, detail)]));
     }
@@ -34,7 +34,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         id: MessageId::of(caller, &identity.key),
         caller: caller.to_string(),
         body_hash: identity.body,
-        sender: bot.token_ref,
+        sender: bot.slug,
         to: telegram_id.to_string(),
         content: Content::Telegram(row.content),
         priority: Priority::Start,

@@ -10,19 +10,19 @@ use umavez_platform::invocation::Invocation;
 use crate::Deps;
 
 pub async fn list(deps: &Deps, invocation: &Invocation) -> Result<Answer, Problem> {
-    Answer::json(200, &json!({"instances": deps.conversations.instances(invocation).await?}))
+    Answer::json(200, &json!({"instances": deps.conversations.instances.list(invocation).await?}))
 }
 
 pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let (channel, name) = place(request)?;
-    let row = deps.conversations.instance(invocation, channel, name).await?;
+    let row = deps.conversations.instances.get(invocation, channel, name).await?;
     Answer::json(200, &row.ok_or_else(no_such_instance)?)
 }
 
 pub async fn put(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let (channel, name) = place(request)?;
     let wanted = InstanceRow::read(channel, name, &request.object()?, invocation.now).map_err(Problem::invalid)?;
-    let (row, new) = deps.conversations.put_instance(invocation, wanted).await?;
+    let (row, new) = deps.conversations.instances.put(invocation, wanted).await?;
     let (event, channel) = (Event::InstanceChanged.as_str(), row.channel.as_str());
     tracing::info!(event, channel, instance = row.instance, version = row.version, request_id = invocation.request_id);
     Answer::json(if new { 201 } else { 200 }, &row)

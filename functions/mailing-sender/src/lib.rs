@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
+use umavez_domain::channels::Channel;
 use umavez_domain::queue::ShardJob;
+use umavez_domain::senders::Resolved;
 use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch;
@@ -24,7 +26,8 @@ pub struct Deps {
     pub mailings: Mailings,
     pub unsubscribes: Unsubscribes,
     pub limiter: Limiter,
-    pub rates: RateTable,
+    /// The rate bucket of all mail, and its limits.
+    pub mail: Resolved,
     pub providers: Providers,
     pub links: LinkSecrets,
     /// Where recipients find the pages of unsubscribing.
@@ -44,7 +47,7 @@ impl Deps {
             mailings: Mailings::from_env(&store)?,
             limiter: Limiter { store: store.clone(), table: unsubscribes.table.clone() },
             unsubscribes,
-            rates,
+            mail: Resolved::of_mail(rates.of(Channel::Email)),
             providers: Providers::new(&aws, ProviderConfig::of_mail()?),
             links: LinkSecrets::from_env(&aws)?,
             public_url: config::required("PUBLIC_URL")?,

@@ -6,11 +6,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures::StreamExt;
+use umavez_domain::channels::Content;
 use umavez_domain::channels::content::Email;
-use umavez_domain::channels::{Channel, Content};
 use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::delivery::{Claim, Outcome, Verdict, Window, code};
-use umavez_domain::keys;
 use umavez_domain::mailings::{
     EntryRow, EntryState, MailingContent, MailingRow, Prepared, unsubscribe_headers, unsubscribe_token,
     unsubscribe_url, values,
@@ -69,11 +68,10 @@ struct One {
 impl Batch<'_> {
     /// Sends as many of the entries as there are slots for at once, and takes them out.
     pub async fn send(&self, entries: &mut Vec<(Entry, u32)>) -> Result<Sent, StoreError> {
-        let limit = self.deps.rates.of(Channel::Email).sender;
+        let limit = self.deps.mail.rates.sender;
         let slots = (SLOTS_MS * 1_000 / limit.interval_us.max(1)).max(1);
         let slots = usize::try_from(slots).unwrap_or(usize::MAX).min(entries.len());
-        // An account has one limit for mail, whoever it is from.
-        let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
+        let bucket = self.deps.mail.sender_bucket();
         let wanted = i64::try_from(slots).unwrap_or(1);
         let reach = reach_ms(Priority::Shot, 0);
         // Other senders ask for the same slots: most refusals are foreseen.
@@ -174,7 +172,7 @@ impl Batch<'_> {
             self.held_for.set(Some(why));
         }
         if let Outcome::Throttled { retry_after_ms, .. } = outcome {
-            let bucket = keys::rate_of_sender(Channel::Email.as_str(), "ses");
+            let bucket = self.deps.mail.sender_bucket();
             // Not parked, the next mail is told to wait by SES itself.
             if let Err(error) = self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await {
                 tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = self.invocation.request_id);

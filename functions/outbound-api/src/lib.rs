@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use umavez_domain::intents::IntentTypes;
+use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
@@ -68,10 +69,12 @@ impl Deps {
         let types = IntentTypes::with_options(&options)
             .map_err(|error| ConfigError::malformed("INTENT_TYPE_OPTIONS", format!("usable: {error}")))?;
         let aws = Aws::from_env()?;
-        let messages = Messages::from_env(&Store::new(aws.dynamodb()))?;
+        let store = Store::new(aws.dynamodb());
+        let messages = Messages::from_env(&store)?;
+        let senders = Senders::from_env(&aws, &store, RateTable::default())?;
         let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
-        Ok(Self { messages, senders: Senders::from_env(&aws)?, suppressions, unsubscribes, types })
+        Ok(Self { messages, senders, suppressions, unsubscribes, types })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use umavez_domain::channels::Channel;
 use umavez_domain::delivery::Claim;
+use umavez_domain::senders::Resolved;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::deadline;
@@ -37,13 +37,8 @@ pub fn claim(deps: &Deps, invocation: &Invocation, attempt: u32) -> Claim {
 }
 
 /// The credential of a sender, `None` if it has none. A secret that cannot be read is nothing against the message: it waits.
-pub async fn credential(
-    deps: &Deps,
-    invocation: &Invocation,
-    channel: Channel,
-    sender: &str,
-) -> Result<Option<String>, Round> {
-    deps.senders.of(invocation, channel, sender).await.map_err(|error| {
+pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved) -> Result<Option<String>, Round> {
+    deps.senders.credential(invocation, sender).await.map_err(|error| {
         tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
         later("no_credentials", invocation.current().plus_ms(30_000))
     })

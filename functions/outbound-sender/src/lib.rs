@@ -3,7 +3,7 @@
 mod deliver;
 mod message;
 mod offer;
-mod tokens;
+mod rates;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,6 @@ pub struct Deps {
     pub messages: Messages,
     pub boards: Boards,
     pub limiter: Limiter,
-    pub rates: RateTable,
     pub senders: Senders,
     pub providers: Providers,
     pub policies: BTreeMap<Channel, UnknownPolicy>,
@@ -49,6 +48,7 @@ impl Deps {
         let option = |name: &str| config::text(name).unwrap_or_else(|| "{}".to_owned());
         let rates = RateTable::with_options(&option("SEND_RATES"))
             .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
+        let senders = Senders::from_env(&aws, &store, rates)?;
         let policies = read_policies(&option("UNKNOWN_POLICIES"))
             .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
@@ -56,8 +56,7 @@ impl Deps {
             boards: Boards::new(Downsells::from_env(&store)?),
             limiter: Limiter { store, table: messages.table.clone() },
             messages,
-            rates,
-            senders: Senders::from_env(&aws)?,
+            senders,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
             policies,
             visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use umavez_domain::channels::Channel;
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
 use umavez_domain::messages::ledger::Entry;
 use umavez_domain::messages::{MessageId, MessageRow};
+use umavez_domain::senders::Resolved;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
@@ -18,7 +18,7 @@ use umavez_platform::store::{Committed, StoreError};
 
 use crate::Deps;
 use crate::deliver::{self, Round, done, later};
-use crate::tokens::{self, Lane};
+use crate::rates::{self, RateRequest};
 
 pub async fn run(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Worked, StoreError> {
     deps.messages.store.retry(invocation, || attempt_message(deps, invocation, id)).await
@@ -50,14 +50,12 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         let entry = Entry::new(invocation.current(), Decision::Failed).reason(code::CONTENT_GONE);
         return end(deps, invocation, row, State::Failed, &entry).await;
     };
-    let credential = match row.channel {
-        Channel::Email => Some(String::new()),
-        channel => match deliver::credential(deps, invocation, channel, &row.sender).await {
-            Ok(credential) => credential,
-            Err(wait) => return Ok(wait),
-        },
+    let sender = deps.senders.resolve(invocation, row.channel, &row.sender).await?;
+    let credential = match deliver::credential(deps, invocation, &sender).await {
+        Ok(credential) => credential,
+        Err(wait) => return Ok(wait),
     };
-    let slot = match tokens::take(deps, invocation, &lane(deps, invocation, row).await).await? {
+    let slot = match rates::take(deps, invocation, &rate_request(invocation, row, &sender)).await? {
         Grant::At(slot) => slot,
         Grant::Later(at) => return Ok(later("rate_limited", at)),
     };
@@ -65,7 +63,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         return expire(deps, invocation, row).await;
     }
     let claim = deliver::claim(deps, invocation, attempt);
-    let claimed = match deps.messages.claim(invocation, row, &claim).await? {
+    let claimed = match deps.messages.claim(invocation, row, &claim, &sender.bucket).await? {
         Claimed::Yes(claimed) => claimed,
         Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
         Claimed::Suppressed(found) => {
@@ -81,7 +79,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
     let envelope = Envelope { id: row.id.as_str(), sender: &row.sender, to: &row.to };
     let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window: row.window() };
     let made = Made { attempt, slot };
-    let settle = |outcome| settle(deps, invocation, &claimed, made, outcome);
+    let settle = |outcome| settle(deps, invocation, &claimed, &sender, made, outcome);
     deliver_once(&deps.providers, Some(&deps.senders), invocation, call, settle).await.map(done)
 }
 
@@ -92,15 +90,9 @@ struct Made {
     slot: Timestamp,
 }
 
-/// A sender that is a bot's name has the bot's own limits.
-async fn lane<'a>(deps: &Deps, invocation: &Invocation, row: &'a MessageRow) -> Lane<'a> {
+fn rate_request<'a>(invocation: &Invocation, row: &'a MessageRow, sender: &'a Resolved) -> RateRequest<'a> {
     let waited_ms = invocation.current().millis() - row.due_since().millis();
-    let of_channel = deps.rates.of(row.channel);
-    let rates = match row.channel {
-        Channel::Telegram => deps.boards.rates(invocation, &row.sender, of_channel).await,
-        _ => of_channel,
-    };
-    Lane { channel: row.channel, sender: &row.sender, to: &row.to, priority: row.priority, waited_ms, rates }
+    RateRequest { sender, to: &row.to, priority: row.priority, waited_ms }
 }
 
 /// Parks the bucket of a limit that was met, and writes the outcome.
@@ -108,11 +100,12 @@ async fn settle(
     deps: &Deps,
     invocation: &Invocation,
     row: &MessageRow,
+    sender: &Resolved,
     made: Made,
     outcome: Outcome,
 ) -> Result<&'static str, StoreError> {
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
-        tokens::park(deps, invocation, &lane(deps, invocation, row).await, scope, retry_after_ms).await;
+        rates::park(deps, invocation, &rate_request(invocation, row, sender), scope, retry_after_ms).await;
     }
     if let Outcome::Held { why } = outcome {
         tracing::error!(event = Event::OutboundHeld.as_str(), code = why.as_str(), request_id = invocation.request_id);
@@ -121,7 +114,7 @@ async fn settle(
     let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
     let (now, jitter) = (invocation.current(), fastrand::u32(0..=1000));
     let verdict = row.delivery.verdict(row.window(), outcome, policy, now, jitter);
-    Ok(match deps.messages.settle(invocation, row, made.attempt, &verdict).await? {
+    Ok(match deps.messages.settle(invocation, row, made.attempt, &verdict, &sender.bucket).await? {
         Settled::Now(row) => log_settled(invocation, &row, made, &verdict),
         Settled::Already => verdict.word(),
         Settled::TooLate => "too_late",

@@ -16,7 +16,7 @@ use umavez_platform::store::StoreError;
 
 use crate::Deps;
 use crate::deliver::{self, Round, done, later};
-use crate::tokens::{self, Lane};
+use crate::rates::{self, RateRequest};
 
 /// An offer and the charges of its contact, as they were read. Each is judged by the other, so they are read together.
 struct Seen {
@@ -71,21 +71,19 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let (Some(bot), Some(downsell)) = (&board.bot, board.downsells.get(&offer.downsell_id)) else {
         return end(deps, invocation, seen, End::Canceled(Why::Deleted)).await;
     };
-    let sender = bot.token_ref.as_str();
-    let credential = match deliver::credential(deps, invocation, Channel::Telegram, sender).await {
+    let sender = deps.senders.of_bot(bot);
+    let credential = match deliver::credential(deps, invocation, &sender).await {
         Ok(credential) => credential,
         Err(wait) => return Ok(wait),
     };
     let to = offer.telegram_id.to_string();
-    let lane = Lane {
-        channel: Channel::Telegram,
-        sender,
+    let request = RateRequest {
+        sender: &sender,
         to: &to,
         priority: Priority::Downsell,
         waited_ms: invocation.current().millis() - offer.scheduled_at.millis(),
-        rates: bot.rates(deps.rates.of(Channel::Telegram)),
     };
-    if let Grant::Later(at) = tokens::take(deps, invocation, &lane).await? {
+    if let Grant::Later(at) = rates::take(deps, invocation, &request).await? {
         return Ok(later("rate_limited", at));
     }
     // Waiting for the slot took time: a charge may be over by now, or the offer itself.
@@ -96,7 +94,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         return Ok(round);
     }
     let claim = deliver::claim(deps, invocation, attempt);
-    let claimed = match deps.boards.downsells.claim(invocation, offer, charges, &claim, sender).await? {
+    let claimed = match deps.boards.downsells.claim(invocation, offer, charges, &claim, &sender.bucket).await? {
         Claimed::Yes(claimed) => claimed,
         Claimed::Suppressed(_) => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
         Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
@@ -106,9 +104,9 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         Some(credential) => Ok(Parcel { content: &content, credential }),
         None => Err(sender_unknown()),
     };
-    let envelope = Envelope { id: claimed.id.as_str(), sender, to: &to };
+    let envelope = Envelope { id: claimed.id.as_str(), sender: &sender.bucket, to: &to };
     let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window: claimed.window() };
-    let settle = |outcome| settle(deps, invocation, &claimed, &lane, outcome);
+    let settle = |outcome| settle(deps, invocation, &claimed, &request, outcome);
     deliver_once(&deps.providers, Some(&deps.senders), invocation, call, settle).await.map(done)
 }
 
@@ -132,17 +130,17 @@ async fn settle(
     deps: &Deps,
     invocation: &Invocation,
     offer: &OfferRow,
-    lane: &Lane<'_>,
+    request: &RateRequest<'_>,
     outcome: Outcome,
 ) -> Result<&'static str, StoreError> {
     if let Outcome::Throttled { retry_after_ms, scope } = outcome {
-        tokens::park(deps, invocation, lane, scope, retry_after_ms).await;
+        rates::park(deps, invocation, request, scope, retry_after_ms).await;
     }
     let policy = deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
     let (now, jitter) = (invocation.current(), fastrand::u32(0..=1000));
     let verdict = offer.delivery.verdict(offer.window(), outcome, policy, now, jitter);
     let attempt = offer.delivery.attempt;
-    Ok(match deps.boards.downsells.settle(invocation, offer, attempt, &verdict, lane.sender).await? {
+    Ok(match deps.boards.downsells.settle(invocation, offer, attempt, &verdict, &request.sender.bucket).await? {
         Settled::Now(offer) => {
             tell::changed(invocation, &offer);
             verdict.word()

@@ -51,13 +51,13 @@ pub async fn admit(
         return Ok(Admitted::BySecret);
     }
     let bot = match source.via {
-        Via::Telegram => deps.downsells.bot(invocation, source.name).await?,
+        Via::Telegram => deps.downsells.bots.get(invocation, source.name).await?,
         _ => None,
     };
     let known = match (verified, bot) {
         (_, Some(bot)) if by_bot(&bot) => return Ok(Admitted::ByBot(Box::new(bot))),
         (Verified::NoSuchSource, None) => {
-            deps.conversations.instance(invocation, source.via, source.name).await?.is_some()
+            deps.conversations.instances.get(invocation, source.via, source.name).await?.is_some()
         }
         _ => true,
     };
@@ -127,7 +127,7 @@ pub async fn take(
 }
 
 async fn is_bot(deps: &Deps, invocation: &Invocation, source: &Source<'_>) -> Result<bool, Problem> {
-    Ok(source.via == Via::Telegram && deps.downsells.bot(invocation, source.name).await?.is_some())
+    Ok(source.via == Via::Telegram && deps.downsells.bots.get(invocation, source.name).await?.is_some())
 }
 
 /// One read: what is set for the source, and where the conversation stands.

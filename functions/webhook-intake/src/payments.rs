@@ -104,7 +104,7 @@ async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Resul
 
 async fn admit_key(deps: &Deps, invocation: &Invocation, key: &str) -> Result<(), Problem> {
     let (presented, downsells) = (PresentedKey::of(key), &deps.downsells);
-    let found = api_keys::find(&downsells.store, invocation, &downsells.config_table, &presented).await?;
+    let found = api_keys::find(&downsells.store, invocation, &downsells.bots.table, &presented).await?;
     match found.filter(|record| record.admits(&presented)) {
         None => {
             refused(invocation);
@@ -122,7 +122,7 @@ fn refused(invocation: &Invocation) {
 }
 
 async fn known_bot(deps: &Deps, invocation: &Invocation, event: &ChargeCreated) -> Result<BotRow, Problem> {
-    let bot = deps.downsells.bot(invocation, &event.bot).await?;
+    let bot = deps.downsells.bots.get(invocation, &event.bot).await?;
     let detail = "there is no such bot; make it with POST /api/admin/bots";
     bot.ok_or_else(|| Problem::not_found(detail))
 }

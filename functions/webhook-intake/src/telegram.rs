@@ -33,11 +33,12 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let reading = telegram::read(request.body()).map_err(intake::unreadable)?;
     let start = start::read(request.body());
     if start.is_some() && bot.is_none() {
-        bot = deps.downsells.bot(invocation, name).await?.map(Box::new);
+        bot = deps.downsells.bots.get(invocation, name).await?.map(Box::new);
     }
     let mut answer = intake::take(deps, invocation, &source, &reading, bot.is_some()).await?;
     if let (Some(start), Some(bot)) = (start, bot) {
-        // Who presses start has not blocked this bot, or not any more.
+        // Who presses start has not blocked this bot, or not any more. Suppressions name a bot by
+        // its token.
         let to = start.telegram_id.to_string();
         deps.suppressions.lift(invocation, Channel::Telegram, &to, &bot.token_ref).await?;
         // Offers of a bot that is put to rest would only be skipped.

@@ -351,6 +351,11 @@ pub fn bot(slug: &str) -> Key {
     Key { pk: format!("{BOT_PREFIX}{slug}"), sk: "BOT".to_owned() }
 }
 
+/// The row of a token name of a channel in the Config table: the bot that owns the token.
+pub fn token(channel: &str, name: &str) -> Key {
+    Key { pk: format!("TOKEN#{channel}#{name}"), sk: "TOKEN".to_owned() }
+}
+
 /// The partition that holds the downsells of one bot.
 pub fn downsells_of(slug: &str) -> String {
     format!("DOWNSELLS#{slug}")
@@ -552,6 +557,7 @@ mod tests {
     fn golden_keys_of_downsells() {
         let shown = |key: Key| format!("{} | {}", key.pk, key.sk);
         assert_eq!(shown(bot("loja")), "BOT#loja | BOT");
+        assert_eq!(shown(token("telegram", "shop")), "TOKEN#telegram#shop | TOKEN");
         assert_eq!(shown(downsell("loja", 12)), "DOWNSELLS#loja | DOWNSELL#0000000012");
         assert_eq!(shown(downsell_counter("loja")), "DOWNSELLS#loja | COUNTER");
         assert_eq!(shown(downsell_request("loja", "ab")), "DOWNSELLS#loja | REQUEST#ab");

@@ -68,9 +68,9 @@ impl SuppressionRow {
         }
     }
 
-    /// What a message's fate tells of its address.
+    /// The suppression of a message's address, for all senders until [`Self::seen_by`] names one.
     pub fn by_message(row: &MessageRow, reason: &str, source: &str, at: Timestamp) -> Self {
-        Self::new(row.channel, &row.to, reason, source, Some(row.id.as_str()), at).seen_by(&row.sender)
+        Self::new(row.channel, &row.to, reason, source, Some(row.id.as_str()), at)
     }
 
     /// Some reasons are about the sender that met them, and no other.
@@ -82,7 +82,8 @@ impl SuppressionRow {
         self.senders.iter().any(|one| one == sender)
     }
 
-    /// As this sender met it.
+    /// Limits it to one sender, by the name of its credential, where the reason is about that
+    /// sender only.
     pub fn seen_by(self, sender: &str) -> Self {
         Self { senders: self.is_of_one_bot().then(|| sender.to_owned()).into_iter().collect(), ..self }
     }

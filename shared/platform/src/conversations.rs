@@ -17,7 +17,7 @@ mod receive;
 mod recovery;
 mod webhook_secrets;
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, Phase};
+use umavez_domain::conversations::{ConversationId, ConversationRow, Course, Phase, Via};
 use umavez_domain::keys;
 use umavez_domain::senders::instances::{InstanceRow, Timing};
 use umavez_domain::time::Timestamp;
@@ -25,6 +25,7 @@ use umavez_domain::time::Timestamp;
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::messages::Messages;
+use crate::senders::Instances;
 use crate::store::{Beside, Condition, Store, StoreError, Write, Written, attribute, read_row};
 
 pub use answers::{Answered, Looked};
@@ -42,8 +43,7 @@ const ROUNDS: usize = 8;
 pub struct Conversations {
     pub store: Store,
     pub table: String,
-    /// Where instances are set up.
-    pub config_table: String,
+    pub instances: Instances,
     pub messages: Messages,
 }
 
@@ -60,7 +60,7 @@ impl Conversations {
         Ok(Self {
             store: store.clone(),
             table: config::required("CONVERSATIONS_TABLE")?,
-            config_table: config::required("CONFIG_TABLE")?,
+            instances: Instances::from_env(store)?,
             messages: Messages::from_env(store)?,
         })
     }
@@ -74,10 +74,22 @@ impl Conversations {
         self.store.get(invocation, &self.table, &keys::conversation(id)).await
     }
 
+    /// An instance and a conversation of it, in one request.
+    pub async fn instance_and(
+        &self,
+        invocation: &Invocation,
+        via: Via,
+        name: &str,
+        id: &ConversationId,
+    ) -> Result<(Option<InstanceRow>, Option<ConversationRow>), StoreError> {
+        let (instance, conversation) = (keys::instance(via, name), keys::conversation(id));
+        self.store.get_both(invocation, (&self.instances.table, &instance), (&self.table, &conversation)).await
+    }
+
     /// What is set for a conversation. One whose instance was taken away goes on as by default, without a responder of its
     /// own: what it was asked does not get lost.
     pub async fn settings(&self, invocation: &Invocation, row: &ConversationRow) -> Result<InstanceRow, StoreError> {
-        let set = self.instance(invocation, row.channel, &row.instance).await?;
+        let set = self.instances.get(invocation, row.channel, &row.instance).await?;
         Ok(set.unwrap_or_else(|| InstanceRow::by_default(row.channel, &row.instance, invocation.now)))
     }
 

@@ -29,14 +29,14 @@ pub use payments::Charged;
 pub use triggers::Triggered;
 
 use crate::config::{self, ConfigError};
+use crate::senders::Bots;
 use crate::store::Store;
 
 #[derive(Debug, Clone)]
 pub struct Downsells {
     pub store: Store,
     pub table: String,
-    /// Where bots are.
-    pub config_table: String,
+    pub bots: Bots,
     /// Where suppressions are.
     pub outbound_table: String,
     /// How long an offer is kept that has ended.
@@ -50,7 +50,7 @@ impl Downsells {
         Ok(Self {
             store: store.clone(),
             table: config::required("DOWNSELLS_TABLE")?,
-            config_table: config::required("CONFIG_TABLE")?,
+            bots: Bots::from_env(store)?,
             outbound_table: config::required("OUTBOUND_TABLE")?,
             keep_days: keep_days.ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))?,
         })

@@ -28,7 +28,8 @@ pub struct Secret<T> {
 
 struct Cached<T> {
     read_at: Instant,
-    doubted: bool,
+    /// Read again at the next call: a provider refused it.
+    invalid: bool,
     value: Arc<T>,
 }
 
@@ -43,7 +44,7 @@ impl<T> Secret<T> {
         Self { client, secret_id, parse, cached: Mutex::new(None) }
     }
 
-    /// The secret, read again if it is old, doubted, or does not serve.
+    /// The secret, read again if it is old, invalidated, or does not serve.
     pub async fn get(&self, invocation: &Invocation, serves: impl Fn(&T) -> bool) -> Result<Arc<T>, SecretError> {
         let known = self.known(&serves);
         if let Some((value, true)) = known {
@@ -52,7 +53,7 @@ impl<T> Secret<T> {
         match self.read(invocation).await {
             Ok(value) => {
                 let value = Arc::new(value);
-                let fresh = Cached { read_at: Instant::now(), doubted: false, value: value.clone() };
+                let fresh = Cached { read_at: Instant::now(), invalid: false, value: value.clone() };
                 *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh);
                 Ok(value)
             }
@@ -61,10 +62,11 @@ impl<T> Secret<T> {
         }
     }
 
-    /// Somebody refused what was read: it is read again before long.
-    pub fn doubt(&self) {
+    /// Drops the cached secret after a 401; the next read fetches it again, unless it was read a
+    /// moment ago.
+    pub fn invalidate(&self) {
         if let Some(cached) = self.cached.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            cached.doubted = true;
+            cached.invalid = true;
         }
     }
 
@@ -73,7 +75,7 @@ impl<T> Secret<T> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = cached.as_ref()?;
         let age = cached.read_at.elapsed();
-        let will_do = age < REREAD_AFTER || (age < FRESH_FOR && !cached.doubted && serves(&cached.value));
+        let will_do = age < REREAD_AFTER || (age < FRESH_FOR && !cached.invalid && serves(&cached.value));
         Some((cached.value.clone(), will_do))
     }
 

@@ -1,7 +1,9 @@
-//! Senders: bots, instances and their credentials.
+//! Senders: bots, instances, what each sends with and how fast.
 
-mod bots;
-mod credentials;
+pub mod bots;
 mod instances;
+mod resolution;
 
-pub use credentials::Senders;
+pub use bots::Bots;
+pub use instances::Instances;
+pub use resolution::Senders;

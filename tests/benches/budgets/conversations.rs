@@ -11,6 +11,7 @@ use umavez_local::calls::Call;
 use umavez_platform::conversations::Conversations;
 use umavez_platform::intents::Intents;
 use umavez_platform::messages::Messages;
+use umavez_platform::senders::Instances;
 use umavez_tests::{KEY, World};
 
 use crate::prices;
@@ -60,8 +61,9 @@ async fn fill(world: &World, contact: &str, length: u64) {
     let output = |name: &str| world.stack.output(name).expect("an output").to_owned();
     let intents = Intents { store: world.store.clone(), table: output("IntentsTable") };
     let messages = Messages { store: world.store.clone(), table: output("OutboundTable"), intents, retention_days: 90 };
-    let (table, config_table) = (output("ConversationsTable"), output("ConfigTable"));
-    let conversations = Conversations { store: world.store.clone(), table, config_table, messages };
+    let table = output("ConversationsTable");
+    let instances = Instances { store: world.store.clone(), table: output("ConfigTable") };
+    let conversations = Conversations { store: world.store.clone(), table, instances, messages };
     let instance = InstanceRow::by_default(Via::Api, "default", world.now());
     let id = ConversationId::of(Via::Api, "default", contact);
     let mut row = conversations.get(&world.invocation(), &id).await.expect("read");

@@ -286,7 +286,7 @@ async fn held_while_sending(run: &Run) {
     let held = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
     assert_eq!(held.body["in_flight"], message_id, "{}", held.body);
     let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(60_000) };
-    let settled = messages.settle(&world.invocation(), &row, 2, &again).await.expect("a store");
+    let settled = messages.settle(&world.invocation(), &row, 2, &again, &row.sender).await.expect("a store");
     assert_eq!(settled, Settled::Recalled);
     seconds(run, 700).await;
     world.tick("Recovery").await;

@@ -30,8 +30,8 @@ impl Delivered for MessageRow {
 
 impl MessageRow {
     /// What must hold when an attempt is begun.
-    pub fn gates(&self) -> Vec<Gate> {
-        vec![Gate::NotSuppressed { channel: self.channel, to: self.to.clone(), sender: self.sender.clone() }]
+    pub fn gates(&self, sender: &str) -> Vec<Gate> {
+        vec![Gate::NotSuppressed { channel: self.channel, to: self.to.clone(), sender: sender.to_owned() }]
     }
 
     /// Begins an attempt. `None` if it is not the next one, or the message is not queued.

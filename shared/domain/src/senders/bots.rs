@@ -156,12 +156,13 @@ impl BotRow {
 
     /// The limits of its channel, with its own.
     pub fn rates(&self, rates: Rates) -> Rates {
-        let per = |count: u32, window_ms| Limit::per(i64::from(count), window_ms);
-        Rates {
-            sender: self.messages_per_second.map_or(rates.sender, |count| per(count, 1_000)),
-            chat: self.messages_per_chat_per_minute.map(|count| per(count, 60_000)).or(rates.chat),
-            ..rates
-        }
+        TokenRow::from(self).rates(rates)
+    }
+
+    /// The answer to a request for a `token_ref` that another bot owns.
+    pub fn token_taken(owner: &str) -> FieldError {
+        let detail = format!("belongs to the bot {owner}: a token has one bot, and so one limit");
+        FieldError::new("token_ref", FieldProblem::Conflicting, detail)
     }
 
     pub fn view(&self) -> BotView<'_> {
@@ -177,6 +178,35 @@ impl BotRow {
             updated_at: self.updated_at,
             version: self.version,
         }
+    }
+}
+
+/// The row of a token name: the one bot that owns it, and the bot's limits. It is written in one
+/// transaction with the bot.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRow {
+    pub slug: String,
+    pub messages_per_second: Option<u32>,
+    pub messages_per_chat_per_minute: Option<u32>,
+}
+
+impl TokenRow {
+    /// The limits of Telegram, with those of the bot.
+    pub fn rates(&self, rates: Rates) -> Rates {
+        let per = |count: u32, window_ms| Limit::per(i64::from(count), window_ms);
+        Rates {
+            sender: self.messages_per_second.map_or(rates.sender, |count| per(count, 1_000)),
+            chat: self.messages_per_chat_per_minute.map(|count| per(count, 60_000)).or(rates.chat),
+            ..rates
+        }
+    }
+}
+
+impl From<&BotRow> for TokenRow {
+    fn from(bot: &BotRow) -> Self {
+        let BotRow { messages_per_second, messages_per_chat_per_minute, .. } = *bot;
+        Self { slug: bot.slug.clone(), messages_per_second, messages_per_chat_per_minute }
     }
 }
 
@@ -241,6 +271,16 @@ mod tests {
         let slow = read(&slow).expect("fits").rates(rates);
         assert_eq!((slow.sender, slow.chat), (Limit::per(5, 1_000), Some(Limit::per(6, 60_000))));
         assert_eq!(slow.group, rates.group);
+    }
+
+    #[test]
+    fn the_row_of_a_token_is_read_as_it_was_written() {
+        let body = json!({"slug": "loja", "messages_per_second": 1, "messages_per_chat_per_minute": 6});
+        let row = TokenRow::from(&read(&body).expect("fits"));
+        assert_eq!(json!(row), body);
+        assert_eq!(serde_json::from_value::<TokenRow>(body).expect("a row"), row);
+        let free = TokenRow::from(&read(&json!({"slug": "loja"})).expect("fits"));
+        assert_eq!(json!(free), json!({"slug": "loja"}));
     }
 
     #[test]

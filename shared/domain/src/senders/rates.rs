@@ -57,12 +57,17 @@ struct Given {
 #[derive(Debug, Clone)]
 pub struct RateTable(BTreeMap<Channel, Rates>);
 
+impl Default for RateTable {
+    fn default() -> Self {
+        Self(Channel::ALL.iter().map(|channel| (*channel, Rates::default_of(*channel))).collect())
+    }
+}
+
 impl RateTable {
     /// `{"telegram": {"sender": "30/1s", "group": "20/60s"}}`; what is not given stays as it is.
     pub fn with_options(options: &str) -> Result<Self, RatesError> {
         let given: BTreeMap<Channel, Given> = serde_json::from_str(options)?;
-        let mut rates: BTreeMap<_, _> =
-            Channel::ALL.iter().map(|channel| (*channel, Rates::default_of(*channel))).collect();
+        let Self(mut rates) = Self::default();
         for (channel, given) in given {
             let Some(rates) = rates.get_mut(&channel) else { continue };
             if let Some(text) = given.sender {

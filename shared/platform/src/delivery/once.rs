@@ -67,7 +67,7 @@ where
     if let (Outcome::Transient { code }, Some(senders)) = (&outcome, senders)
         && code.ends_with("_unauthorized")
     {
-        senders.doubt();
+        senders.invalidate();
     }
     let mut tries = 1;
     loop {

@@ -1,20 +1,16 @@
-//! What a sender must know of a bot: whether it and its downsells are active, what they say, and how fast it may write.
+//! What a sender must know of a bot to send its offers: whether it and its downsells are active,
+//! and what they say.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 use umavez_domain::downsells::DownsellRow;
 use umavez_domain::senders::bots::BotRow;
-use umavez_domain::senders::rates::Rates;
 
 use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::StoreError;
-
-/// How fast a bot may write is read again after this.
-const FRESH_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Board {
@@ -22,20 +18,16 @@ pub struct Board {
     pub downsells: HashMap<u64, DownsellRow>,
 }
 
-/// When it was read, and the bot if there is one.
-type ReadBot = (Instant, Option<Arc<BotRow>>);
-
 #[derive(Debug)]
 pub struct Boards {
     pub downsells: Downsells,
     /// Each of the invocation that read it: what is changed counts from the next delivery on.
     boards: Mutex<HashMap<String, (String, Arc<Board>)>>,
-    bots: Mutex<HashMap<String, ReadBot>>,
 }
 
 impl Boards {
     pub fn new(downsells: Downsells) -> Self {
-        Self { downsells, boards: Mutex::default(), bots: Mutex::default() }
+        Self { downsells, boards: Mutex::default() }
     }
 
     /// The board of a bot, read once per delivery.
@@ -45,30 +37,12 @@ impl Boards {
             return Ok(board.clone());
         }
         boards.retain(|_, (read_by, _)| *read_by == invocation.request_id);
+        let (bots, downsells) = (&self.downsells.bots, &self.downsells);
         let (bot, downsells) =
-            futures::future::try_join(self.downsells.bot(invocation, slug), self.downsells.downsells(invocation, slug))
-                .await?;
+            futures::future::try_join(bots.get(invocation, slug), downsells.downsells(invocation, slug)).await?;
         let downsells = downsells.into_iter().map(|row| (row.id, row)).collect();
         let board = Arc::new(Board { bot, downsells });
         boards.insert(slug.to_owned(), (invocation.request_id.clone(), board.clone()));
         Ok(board)
-    }
-
-    /// The limits of a channel with those of a bot, if there is one of this name. Without an answer the channel's stand.
-    pub async fn rates(&self, invocation: &Invocation, slug: &str, rates: Rates) -> Rates {
-        let mut bots = self.bots.lock().await;
-        let known = bots.get(slug).filter(|(read_at, _)| read_at.elapsed() < FRESH_FOR).map(|(_, bot)| bot.clone());
-        let bot = match known {
-            Some(bot) => bot,
-            None => match self.downsells.bot(invocation, slug).await {
-                Ok(bot) => {
-                    let bot = bot.map(Arc::new);
-                    bots.insert(slug.to_owned(), (Instant::now(), bot.clone()));
-                    bot
-                }
-                Err(_) => return rates,
-            },
-        };
-        bot.map_or(rates, |bot| bot.rates(rates))
     }
 }

@@ -139,7 +139,7 @@ impl Downsells {
         event: &'a ChargeEnded,
     ) -> Result<Option<Charge<'a>>, StoreError> {
         let Some(named) = event.named() else { return Ok(None) };
-        Ok(self.bot(invocation, named.bot).await?.map(|_| named))
+        Ok(self.bots.get(invocation, named.bot).await?.map(|_| named))
     }
 
     /// Stores that a transaction without a contact is over. `None`: its row has changed since it was read.

@@ -52,32 +52,36 @@ pub struct Declared {
 }
 
 impl Messages {
-    /// Begins an attempt at a message that was read as `row`, unless its address is suppressed.
+    /// Begins an attempt at a message that was read as `row`, unless its address is suppressed, for all senders or for
+    /// `sender` (the name of its credential).
     pub async fn claim(
         &self,
         invocation: &Invocation,
         row: &MessageRow,
         claim: &Claim,
+        sender: &str,
     ) -> Result<Claimed<MessageRow>, StoreError> {
         let Some(after) = row.claimed(claim, invocation.current()) else { return Ok(Claimed::Lost(Some(row.clone()))) };
         let tables = Tables { own: &self.table, outbound: &self.table };
-        self.store.claim(invocation, tables, row, after, &row.gates()).await
+        self.store.claim(invocation, tables, row, after, &row.gates(sender)).await
     }
 
-    /// Writes the outcome of attempt n. `row` is the message as it was claimed.
+    /// Writes the outcome of attempt n. `row` is the message as it was claimed. A block of one bot is stored for `sender` (the
+    /// name of its credential).
     pub async fn settle(
         &self,
         invocation: &Invocation,
         row: &MessageRow,
         attempt: u32,
         verdict: &Verdict,
+        sender: &str,
     ) -> Result<Settled<MessageRow>, StoreError> {
         let rule =
             |row: &MessageRow| commit_settled(row.settled(attempt, verdict, invocation.current(), self.retention_days));
         let also = |row: &MessageRow| match verdict {
             Verdict::Failed { code, suppress: true } => {
                 let found = SuppressionRow::by_message(row, code, source::PROVIDER, invocation.current());
-                Ok(vec![suppressions::adding(&self.table, &found)?.into()])
+                Ok(vec![suppressions::adding(&self.table, &found.seen_by(sender))?.into()])
             }
             _ => Ok(Vec::new()),
         };

@@ -1,56 +1,163 @@
-//! Bots in the Config table.
+//! Bots in the Config table, each with the row of its token.
+//!
+//! Invariant: a token name belongs to at most one bot, because every write of a bot is one
+//! transaction with the row of its token, on the condition that the row is absent or names this
+//! bot. Bots are never deleted.
 
 use serde_json::{Map, Value};
+use umavez_domain::channels::Channel;
 use umavez_domain::fields::FieldError;
-use umavez_domain::keys;
-use umavez_domain::senders::bots::BotRow;
+use umavez_domain::keys::{self, Key};
+use umavez_domain::senders::bots::{BotRow, TokenRow};
 
-use crate::downsells::Downsells;
+use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Write, Written, read_row};
+use crate::store::{Condition, Refusal, Store, StoreError, Transacted, Write, read_row};
 
-impl Downsells {
-    pub async fn bot(&self, invocation: &Invocation, slug: &str) -> Result<Option<BotRow>, StoreError> {
-        self.store.get(invocation, &self.config_table, &keys::bot(slug)).await
+/// How often a change is tried again after another writer changed the bot.
+const ROUNDS: usize = 10;
+
+#[derive(Debug, Clone)]
+pub struct Bots {
+    pub store: Store,
+    /// The Config table.
+    pub table: String,
+}
+
+/// The outcome of creating a bot.
+#[derive(Debug)]
+pub enum Created {
+    New,
+    /// There is a bot with this slug.
+    Standing(BotRow),
+    Unfit(FieldError),
+}
+
+/// The outcome of changing a bot.
+#[derive(Debug)]
+pub enum Changed {
+    Done(BotRow),
+    NoSuchBot,
+    Unfit(Vec<FieldError>),
+}
+
+impl Bots {
+    pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
+        Ok(Self { store: store.clone(), table: config::required("CONFIG_TABLE")? })
+    }
+
+    pub async fn get(&self, invocation: &Invocation, slug: &str) -> Result<Option<BotRow>, StoreError> {
+        self.store.get(invocation, &self.table, &keys::bot(slug)).await
     }
 
     /// All bots, by their slugs.
-    pub async fn bots(&self, invocation: &Invocation) -> Result<Vec<BotRow>, StoreError> {
-        let mut rows: Vec<BotRow> = self.store.scan_prefix(invocation, &self.config_table, keys::BOT_PREFIX).await?;
+    pub async fn list(&self, invocation: &Invocation) -> Result<Vec<BotRow>, StoreError> {
+        let mut rows: Vec<BotRow> = self.store.scan_prefix(invocation, &self.table, keys::BOT_PREFIX).await?;
         rows.sort_by(|a, b| a.slug.cmp(&b.slug));
         Ok(rows)
     }
 
-    /// Nothing if the bot is new; otherwise the one that has its slug.
-    pub async fn create_bot(&self, invocation: &Invocation, row: &BotRow) -> Result<Option<BotRow>, StoreError> {
-        let write = Write::put(&self.config_table, keys::bot(&row.slug), row)?.when(Condition::Absent);
-        match self.store.write(invocation, write).await? {
-            Written::New | Written::Mine => Ok(None),
-            Written::Refused(item) => item.map(read_row).transpose(),
+    /// Reads what a name on Telegram can mean, in one request: the bot with this slug, and the
+    /// owner of the token with this name.
+    pub async fn named(
+        &self,
+        invocation: &Invocation,
+        name: &str,
+    ) -> Result<(Option<BotRow>, Option<TokenRow>), StoreError> {
+        let (bot, token) = (keys::bot(name), token_key(name));
+        let mut rows = self.store.get_many(invocation, &self.table, &[bot.clone(), token.clone()]).await?;
+        let (bot, token) = (rows.remove(&bot), rows.remove(&token));
+        Ok((bot.map(read_row).transpose()?, token.map(read_row).transpose()?))
+    }
+
+    /// Creates a bot, and makes it the owner of its token.
+    pub async fn create(&self, invocation: &Invocation, row: &BotRow) -> Result<Created, StoreError> {
+        let bot = Write::put(&self.table, keys::bot(&row.slug), row)?.when(Condition::Absent);
+        match self.store.transact(invocation, vec![bot, self.own_token(row)?]).await? {
+            Transacted::Done => Ok(Created::New),
+            Transacted::Refused(refusals) => match refused(refusals)? {
+                Refused::Bot(Some(standing)) => Ok(Created::Standing(standing)),
+                Refused::Token(owner) => Ok(Created::Unfit(BotRow::token_taken(&owner.slug))),
+                Refused::Bot(None) | Refused::LastToken => Err(StoreError::Corrupt("a new bot that nothing refused")),
+            },
         }
     }
 
-    /// Changes a bot. `None`: there is no such bot.
-    pub async fn change_bot(
+    /// Changes a bot. With another `token_ref`, the bot owns that token and gives the last one
+    /// back.
+    pub async fn change(
         &self,
         invocation: &Invocation,
         slug: &str,
         body: &Map<String, Value>,
-    ) -> Result<Option<Result<BotRow, Vec<FieldError>>>, StoreError> {
-        let mut standing = self.bot(invocation, slug).await?;
-        for _ in 0..10 {
-            let Some(before) = standing else { return Ok(None) };
+    ) -> Result<Changed, StoreError> {
+        let mut standing = self.get(invocation, slug).await?;
+        let mut owns_last_token = true;
+        for _ in 0..ROUNDS {
+            let Some(before) = standing else { return Ok(Changed::NoSuchBot) };
             let row = match before.read_change(body, invocation.now) {
                 Ok(row) => row,
-                Err(errors) => return Ok(Some(Err(errors))),
+                Err(errors) => return Ok(Changed::Unfit(errors)),
             };
             let as_read = Condition::is_number("version", before.version);
-            let write = Write::put(&self.config_table, keys::bot(slug), &row)?.when(as_read);
-            match self.store.write(invocation, write).await? {
-                Written::New | Written::Mine => return Ok(Some(Ok(row))),
-                Written::Refused(item) => standing = item.map(read_row).transpose()?,
+            let bot = Write::put(&self.table, keys::bot(slug), &row)?.when(as_read);
+            let mut writes = vec![bot, self.own_token(&row)?];
+            if row.token_ref != before.token_ref && owns_last_token {
+                writes.push(self.free_token(&before));
             }
+            standing = match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(Changed::Done(row)),
+                Transacted::Refused(refusals) => match refused(refusals)? {
+                    Refused::Bot(standing) => standing,
+                    Refused::LastToken => {
+                        owns_last_token = false;
+                        Some(before)
+                    }
+                    Refused::Token(owner) => return Ok(Changed::Unfit(vec![BotRow::token_taken(&owner.slug)])),
+                },
+            };
         }
         Err(StoreError::Conflict)
+    }
+
+    /// Makes the bot the owner of its token, with its limits, unless another bot owns it.
+    fn own_token(&self, row: &BotRow) -> Result<Write, StoreError> {
+        let write = Write::put(&self.table, token_key(&row.token_ref), &TokenRow::from(row))?;
+        Ok(write.when(Condition::any([Condition::Absent, is_owned_by(&row.slug)])))
+    }
+
+    /// Gives the bot's token back. A bot that was written before there were rows of tokens has none
+    /// to give back, and another bot may own the token by now.
+    fn free_token(&self, row: &BotRow) -> Write {
+        let free = Condition::any([Condition::Absent, is_owned_by(&row.slug)]);
+        Write::delete(&self.table, token_key(&row.token_ref)).when(free)
+    }
+}
+
+fn token_key(name: &str) -> Key {
+    keys::token(Channel::Telegram.as_str(), name)
+}
+
+fn is_owned_by(slug: &str) -> Condition {
+    Condition::is("slug", slug)
+}
+
+/// Which row refused the write of a bot.
+enum Refused {
+    /// The bot, as it stands.
+    Bot(Option<BotRow>),
+    /// Its token, which another bot owns.
+    Token(TokenRow),
+    /// The token that it would give back, which another bot owns.
+    LastToken,
+}
+
+fn refused(refusals: Vec<Option<Refusal>>) -> Result<Refused, StoreError> {
+    let mut items = refusals.into_iter().map(|refusal| refusal.map(|refusal| refusal.item));
+    match (items.next().flatten(), items.next().flatten(), items.next().flatten()) {
+        (Some(bot), ..) => Ok(Refused::Bot(bot.map(read_row).transpose()?)),
+        (None, Some(Some(token)), _) => Ok(Refused::Token(read_row(token)?)),
+        (None, None, Some(_)) => Ok(Refused::LastToken),
+        (None, ..) => Err(StoreError::Corrupt("a bot that nothing refused")),
     }
 }
