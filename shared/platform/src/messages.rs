@@ -17,5 +17,5 @@ pub use accept::Accepted;
 pub use attempts::{Claimed, Settled};
 pub use events::Applied;
 pub use orders::{Canceled, Declared, Order, Resent};
-pub use table::{BY_CLIENT, BY_RECIPIENT, Messages};
+pub use table::Messages;
 pub use waiting::Woken;

@@ -3,11 +3,14 @@
 //! [`Write`] is a change to one row with its condition. It is made alone ([`Store::write`]) or with others
 //! ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood; [`StoreError`] means that the
 //! store did not answer, or not with anything we can read.
+//!
+//! [`Query`] says which rows of a table or an index to read.
 
 mod condition;
 mod conflicts;
 mod error;
 mod many;
+mod query;
 mod read;
 mod spread;
 mod transact;
@@ -25,10 +28,10 @@ pub use condition::Condition;
 pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;
 pub use many::Insert;
-pub use read::{Found, IndexOf, IndexPageOf, Page, PageOf, RangeOf, Slice, SliceOf};
-pub use spread::{SpreadOf, SpreadPlace};
+pub use query::Query;
+pub use read::{Found, Page};
+pub use spread::SpreadPlace;
 pub use transact::{Beside, Refusal, Transacted};
-pub use waiting::WaitingOf;
 pub use write::{Returned, Write, Written};
 
 pub type Item = HashMap<String, AttributeValue>;

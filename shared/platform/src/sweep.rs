@@ -9,7 +9,7 @@ use umavez_domain::keys::{WAKE_SHARDS, Wake};
 use umavez_domain::work::LOOK_AHEAD_MS;
 
 use crate::invocation::Invocation;
-use crate::store::{Found, Store, StoreError, WaitingOf};
+use crate::store::{Found, Query, Store, StoreError};
 
 /// Rows of one query, and writes at once.
 const PAGE: usize = 200;
@@ -58,11 +58,10 @@ where
     F: Fn(Found) -> Fut,
     Fut: Future<Output = Result<bool, StoreError>>,
 {
-    let until = Some(invocation.now.plus_ms(LOOK_AHEAD_MS));
+    let due = Query::waiting(table, Wake::Due, shard).until(invocation.now.plus_ms(LOOK_AHEAD_MS)).limit(PAGE);
     let mut after = None;
     while invocation.time_left() > LOW_TIME {
-        let of = WaitingOf { table, wake: Wake::Due, shard, until, after, limit: PAGE };
-        let found = store.waiting(invocation, of).await?;
+        let found = store.nominate(invocation, &due.clone().after(after)).await?;
         let last_page = found.len() < PAGE;
         after = found.last().map(|found| found.place.clone());
         swept.found += found.len() as u64;

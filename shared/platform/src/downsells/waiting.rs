@@ -9,7 +9,7 @@ use umavez_domain::time::Timestamp;
 use super::contact::Committed;
 use super::{Downsells, tell};
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, Returned, StoreError, WaitingOf, Write, attribute, read_row};
+use crate::store::{Condition, Found, Query, Returned, StoreError, Write, attribute, read_row};
 
 /// What recovery did.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl Downsells {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let of = WaitingOf { table: &self.table, wake, shard, until: Some(until), after, limit };
-        self.store.waiting(invocation, of).await
+        let query = Query::waiting(&self.table, wake, shard).until(until).after(after).limit(limit);
+        self.store.nominate(invocation, &query).await
     }
 
     /// The time of an offer is near: hands it to its queue, which holds it until then. Whether it was this sweep's doing.

@@ -9,7 +9,7 @@ use umavez_domain::time::Timestamp;
 use super::Mailings;
 use crate::invocation::Invocation;
 use crate::lease::Held;
-use crate::store::{Condition, Item, SliceOf, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, Item, Query, StoreError, Write, Written, attribute, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -83,15 +83,12 @@ impl Mailings {
         if shard.retried_unknown > 0 {
             open.push(state(EntryState::Unknown));
         }
-        let of = SliceOf {
-            table: &self.table,
-            pk: keys::mailing_entries(&shard.mailing_id, shard.shard),
-            prefix: keys::MAILING_ENTRY_PREFIX,
-            only: Some(Condition::any(open)),
-            after,
-            looked_at,
-        };
-        let slice = self.store.slice(invocation, &of).await?;
+        let query = Query::partition(&self.table, keys::mailing_entries(&shard.mailing_id, shard.shard))
+            .prefix(keys::MAILING_ENTRY_PREFIX)
+            .only(Condition::any(open))
+            .after(after)
+            .limit(looked_at);
+        let slice = self.store.slice(invocation, &query).await?;
         let entries = slice.rows.into_iter().map(|item| entry_of(&shard.mailing_id, shard.shard, item));
         Ok(EntryPage { entries: entries.collect::<Result<_, _>>()?, next: slice.next })
     }

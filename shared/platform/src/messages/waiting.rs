@@ -12,7 +12,7 @@ use crate::invocation::Invocation;
 use crate::messages::attempts::Settled;
 use crate::messages::change::{Change, Changed, as_read, entry, is_state};
 use crate::messages::table::Messages;
-use crate::store::{Condition, Found, Item, StoreError, WaitingOf, Write, Written, attribute};
+use crate::store::{Condition, Found, Item, Query, StoreError, Write, Written, attribute};
 
 fn ledger_is_long(item: &Item) -> bool {
     item.get("ledger").and_then(|ledger| ledger.as_l().ok()).is_some_and(|ledger| ledger.len() >= LONGEST)
@@ -40,8 +40,8 @@ impl Messages {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let of = WaitingOf { table: &self.table, wake, shard, until, after, limit };
-        self.store.waiting(invocation, of).await
+        let query = Query::waiting(&self.table, wake, shard).until(until).after(after).limit(limit);
+        self.store.nominate(invocation, &query).await
     }
 
     /// Messages whose outcome nobody knows, the oldest first, from the place after `after` on.
