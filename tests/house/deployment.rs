@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use serde_yaml_ng::Value;
+use umavez_domain::keys::index;
 use umavez_domain::webhooks::secrets::WebhookSecrets;
 use umavez_local::clock::Clock;
 use umavez_local::model::Model;
@@ -43,6 +44,23 @@ fn dead_letter_queues(model: &Model) -> BTreeSet<String> {
     let sources = model.functions.iter().flat_map(|function| &function.stream_sources);
     let names: BTreeSet<_> = redriven.chain(sources.filter_map(|source| source.on_failure_queue.clone())).collect();
     model.queues.iter().filter(|queue| names.contains(&queue.name)).map(|queue| queue.logical_id.clone()).collect()
+}
+
+#[test]
+fn the_indexes_of_the_template_are_those_that_the_code_names() {
+    let mut deployed = BTreeSet::new();
+    for (_, table) in resources("AWS::DynamoDB::Table") {
+        for (kind, is_local) in [("LocalSecondaryIndexes", true), ("GlobalSecondaryIndexes", false)] {
+            for index in table[kind].as_sequence().into_iter().flatten() {
+                let key = |at: usize| index["KeySchema"][at]["AttributeName"].as_str().expect("a name").to_owned();
+                deployed.insert((index["IndexName"].as_str().expect("a name").to_owned(), key(0), key(1), is_local));
+            }
+        }
+    }
+    let named = index::ALL
+        .iter()
+        .map(|index| (index.name.to_owned(), index.partition.to_owned(), index.sort.to_owned(), index.is_local()));
+    assert_eq!(named.collect::<BTreeSet<_>>(), deployed);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The only place that formats a key. Keys are stored for years: a changed golden string is a data migration.
 
+pub mod index;
+
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 

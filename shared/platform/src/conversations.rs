@@ -33,9 +33,6 @@ pub use orders::{Held, Ordered};
 pub use receive::Taken;
 pub use webhook_secrets::Webhooks;
 
-/// The index of a conversation's messages, as the template has it.
-const BY_PLACE: &str = "by-place";
-
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 8;
 

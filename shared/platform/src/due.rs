@@ -13,7 +13,7 @@ use umavez_domain::time::Timestamp;
 use umavez_domain::work::{LOOK_AHEAD_MS, check_after_ms};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, Returned, Store, StoreError, WaitingOf, Write, attribute};
+use crate::store::{Condition, Found, Query, Returned, Store, StoreError, Write, attribute};
 
 /// Rows of one query, and rows that are handled at a time.
 const PAGE: usize = 200;
@@ -102,8 +102,8 @@ where
     let mut swept = Swept::default();
     let mut after = None;
     while invocation.time_left() > LOW_TIME {
-        let of = WaitingOf { table, wake, shard, until: Some(until), after, limit: PAGE };
-        let found = match store.waiting(invocation, of).await {
+        let query = Query::waiting(table, wake, shard).until(until).after(after).limit(PAGE);
+        let found = match store.nominate(invocation, &query).await {
             Ok(found) => found,
             Err(error) => {
                 log_failure(invocation, "INDEX_NOT_READ", &error);

@@ -17,7 +17,7 @@ use uuid::Uuid;
 pub use guards::{GuardRelease, Holding};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Page, PageOf, Returned, Store, StoreError, Write, Written, read_row};
+use crate::store::{Condition, Page, Query, Returned, Store, StoreError, Write, Written, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Intents {
@@ -206,15 +206,12 @@ impl Intents {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Page<IntentRow>, StoreError> {
-        let of = PageOf {
-            table: &self.table,
-            pk: keys::intents_of_client(client),
-            prefix: INTENT_PREFIX,
-            only: Some(Condition::more_than("expires_at", invocation.now.seconds())),
-            after: after.map(|fingerprint| keys::intent(client, fingerprint).sk),
-            limit,
-        };
-        let page = self.store.page::<IntentRow>(invocation, of).await?;
+        let query = Query::partition(&self.table, keys::intents_of_client(client))
+            .prefix(INTENT_PREFIX)
+            .only(Condition::more_than("expires_at", invocation.now.seconds()))
+            .after(after.map(|fingerprint| keys::intent(client, fingerprint).sk))
+            .limit(limit);
+        let page = self.store.page::<IntentRow>(invocation, &query).await?;
         let next = page.next.and_then(|sk| sk.strip_prefix(INTENT_PREFIX).map(str::to_owned));
         Ok(Page { rows: page.rows, next })
     }

@@ -35,7 +35,7 @@ pub use unsubscribes::{Unsubscribes, Why};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Condition, PageOf, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Query, Store, StoreError, Transacted, Write, Written, read_row};
 
 /// Races with other writers are looked at again this often.
 const ROUNDS: usize = 6;
@@ -94,15 +94,8 @@ impl Mailings {
 
     /// All shards of a mailing, in order.
     pub async fn shards(&self, invocation: &Invocation, id: &MailingId) -> Result<Vec<ShardRow>, StoreError> {
-        let of = PageOf {
-            table: &self.table,
-            pk: keys::mailing_partition(id),
-            prefix: keys::MAILING_SHARD_PREFIX,
-            only: None,
-            after: None,
-            limit: 100,
-        };
-        Ok(self.store.page(invocation, of).await?.rows)
+        let query = Query::partition(&self.table, keys::mailing_partition(id)).prefix(keys::MAILING_SHARD_PREFIX);
+        Ok(self.store.page(invocation, &query.limit(100)).await?.rows)
     }
 
     /// The name, the mailing, its place in the list, what it says and that it is the first with its file are one transaction:

@@ -12,4 +12,4 @@ mod table;
 pub use accept::Accepted;
 pub use life::{Applied, Canceled, Declared};
 pub use resend::{Order, Resent};
-pub use table::{BY_CLIENT, BY_RECIPIENT, Messages};
+pub use table::Messages;

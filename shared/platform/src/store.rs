@@ -3,12 +3,15 @@
 //! [`Write`] is a change to one row with its condition. It is made alone ([`Store::write`]) or with others
 //! ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood; [`StoreError`] means that the
 //! store did not answer, or not with anything we can read.
+//!
+//! [`Query`] says which rows of a table or an index to read.
 
 mod change;
 mod condition;
 mod conflicts;
 mod error;
 mod many;
+mod query;
 mod read;
 mod spread;
 mod transact;
@@ -28,10 +31,10 @@ pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;
 pub(crate) use error::{is_outage, refusal_code};
 pub use many::Insert;
-pub use read::{Found, IndexOf, IndexPageOf, Page, PageOf, RangeOf, Slice, SliceOf};
-pub use spread::{SpreadOf, SpreadPlace};
+pub use query::Query;
+pub use read::{Found, Page};
+pub use spread::SpreadPlace;
 pub use transact::{Beside, Refusal, Transacted};
-pub use waiting::WaitingOf;
 pub use write::{Returned, Write, Written};
 
 pub type Item = HashMap<String, AttributeValue>;

@@ -6,7 +6,7 @@ use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
 use umavez_domain::suppression::{Status, SuppressionRow, source};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, SpreadOf, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, Query, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
 
 /// How often whoever met others tries again.
 const ROUNDS: usize = 8;
@@ -135,8 +135,9 @@ impl Suppressions {
         after: Option<SpreadPlace>,
         limit: usize,
     ) -> Result<(Vec<SuppressionRow>, Option<SpreadPlace>), StoreError> {
-        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::suppressions(channel.as_str(), shard)).collect();
-        let only = Some(is(Status::Active)?);
-        self.store.page_spread(invocation, SpreadOf { table: &self.table, pks, only, after, limit }).await
+        let active = is(Status::Active)?;
+        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::suppressions(channel.as_str(), shard));
+        let partitions = pks.map(|pk| Query::partition(&self.table, pk).only(active.clone())).collect();
+        self.store.page_spread(invocation, partitions, after, limit).await
     }
 }

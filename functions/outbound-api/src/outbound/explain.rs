@@ -6,12 +6,12 @@ use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::intents::IntentRow;
 use umavez_domain::keys;
+use umavez_domain::keys::index::{BY_CLIENT, BY_RECIPIENT};
 use umavez_domain::messages::explain::explain;
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::suppression::SuppressionRow;
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::messages::{BY_CLIENT, BY_RECIPIENT};
 use umavez_platform::store::Found;
 
 use super::message::{is_place, malformed, no_such_message};
@@ -61,7 +61,7 @@ async fn by_address(deps: &Deps, invocation: &Invocation, request: &Request, to:
     }
     let (mut found, mut suppressed) = (Vec::new(), Vec::new());
     for (channel, to) in addresses {
-        let partition = ("recipient", keys::recipient(channel.as_str(), &to));
+        let partition = keys::recipient(channel.as_str(), &to);
         found.extend(deps.messages.latest(invocation, BY_RECIPIENT, partition, after.clone(), limit).await?);
         suppressed.extend(deps.suppressions.get(invocation, channel, &to).await?);
     }
@@ -74,7 +74,7 @@ async fn by_client(deps: &Deps, invocation: &Invocation, request: &Request, clie
     let (limit, after) = page_of(request, &mut errors);
     let client = paging::client_id(client, &mut errors);
     let Some(client) = client.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
-    let partition = ("client", client.hyphenated().to_string());
+    let partition = client.hyphenated().to_string();
     let found = deps.messages.latest(invocation, BY_CLIENT, partition, after.clone(), limit).await?;
     let (messages, next) = newest(found, limit);
     // Intents of bare checks have no messages: they are told with the first page.

@@ -7,12 +7,13 @@ use umavez_domain::conversations::{
 };
 use umavez_domain::delivery::State;
 use umavez_domain::keys;
+use umavez_domain::keys::index::BY_PLACE;
 use umavez_domain::messages::MessageRow;
 use umavez_domain::senders::instances::Timing;
 
-use super::{BY_PLACE, Conversations, Moved};
+use super::{Conversations, Moved};
 use crate::invocation::Invocation;
-use crate::store::{Condition, RangeOf, StoreError, Transacted, Write, read_row};
+use crate::store::{Condition, Query, StoreError, Transacted, Write, read_row};
 
 /// What is said of a reply that whoever brought the messages takes.
 const KEPT: &str = "KEPT";
@@ -52,8 +53,8 @@ impl Conversations {
         invocation: &Invocation,
         row: &ConversationRow,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        let of = self.numbered(row, row.course.answered + 1, row.course.claimed, MOST_MESSAGES);
-        self.store.range(invocation, &of).await
+        let query = self.numbered(row, row.course.answered + 1, row.course.claimed).limit(MOST_MESSAGES);
+        self.store.rows(invocation, &query).await
     }
 
     /// The first messages that are pending, by their number, in one request: as many as one batch takes, and the next. One
@@ -63,21 +64,14 @@ impl Conversations {
         invocation: &Invocation,
         row: &ConversationRow,
     ) -> Result<Vec<StoredMessage>, StoreError> {
-        let of = self.numbered(row, row.course.claimed + 1, row.course.received, MOST_MESSAGES + 1);
-        self.store.range_start(invocation, &of).await
+        let query = self.numbered(row, row.course.claimed + 1, row.course.received).limit(MOST_MESSAGES + 1);
+        Ok(self.store.slice(invocation, &query).await?.read()?.rows)
     }
 
-    fn numbered(&self, row: &ConversationRow, from: u64, to: u64, limit: usize) -> RangeOf<'_> {
-        RangeOf {
-            table: &self.table,
-            index: Some(BY_PLACE),
-            pk: keys::conversation_partition(&row.id),
-            place: "place",
-            from: keys::conversation_place(from),
-            to: keys::conversation_place(to),
-            newest_first: false,
-            limit,
-        }
+    /// The messages of a conversation from one number to another, both included.
+    pub(super) fn numbered(&self, row: &ConversationRow, from: u64, to: u64) -> Query<'_> {
+        Query::index(&self.table, BY_PLACE, keys::conversation_partition(&row.id))
+            .between(keys::conversation_place(from), keys::conversation_place(to))
     }
 
     pub async fn batch(&self, invocation: &Invocation, id: &BatchId) -> Result<Option<BatchRow>, StoreError> {

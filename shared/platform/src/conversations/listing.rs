@@ -2,12 +2,13 @@
 
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::{BatchRow, ConversationRow, StoredMessage};
+use umavez_domain::keys::index::BY_PLACE;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
 use umavez_domain::time::Timestamp;
 
-use super::{BY_PLACE, Conversations};
+use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::{Found, RangeOf, StoreError, WaitingOf};
+use crate::store::{Found, Query, StoreError};
 
 impl Conversations {
     /// Messages that are answered or will be, the newest first, before `before`.
@@ -19,11 +20,10 @@ impl Conversations {
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
         let last = before.map_or(row.course.received, |before| before.saturating_sub(1));
-        let (from, to) = (keys::conversation_place(1), keys::conversation_place(last));
         if last == 0 {
             return Ok(Vec::new());
         }
-        self.range_of(invocation, row, Some((BY_PLACE, "place")), from, to, limit).await
+        self.store.rows(invocation, &self.numbered(row, 1, last).newest_first().limit(limit)).await
     }
 
     /// Messages that nobody answers: history, and what persons wrote.
@@ -34,7 +34,8 @@ impl Conversations {
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
         let (from, to) = keys::conversation_asides();
-        self.range_of(invocation, row, Some((BY_PLACE, "place")), from, to, limit).await
+        let query = Query::index(&self.table, BY_PLACE, keys::conversation_partition(&row.id)).between(from, to);
+        self.store.rows(invocation, &query.newest_first().limit(limit)).await
     }
 
     /// Batches that have one of these messages, the newest first. A batch is known by its last message, and the one that
@@ -49,24 +50,10 @@ impl Conversations {
         let last = newest + MOST_MESSAGES as u64;
         let (from, to) = (keys::conversation_batch_place(oldest), keys::conversation_batch_place(last));
         let most = usize::try_from(last - oldest + 1).unwrap_or(usize::MAX);
-        let mut batches: Vec<BatchRow> = self.range_of(invocation, row, None, from, to, most).await?;
+        let query = Query::partition(&self.table, keys::conversation_partition(&row.id)).between(from, to);
+        let mut batches: Vec<BatchRow> = self.store.rows(invocation, &query.newest_first().limit(most)).await?;
         batches.retain(|batch| batch.from <= newest);
         Ok(batches)
-    }
-
-    async fn range_of<T: serde::de::DeserializeOwned>(
-        &self,
-        invocation: &Invocation,
-        row: &ConversationRow,
-        index: Option<(&str, &str)>,
-        from: String,
-        to: String,
-        limit: usize,
-    ) -> Result<Vec<T>, StoreError> {
-        let (index, place) = (index.map(|(index, _)| index), index.map_or("sk", |(_, place)| place));
-        let (table, pk) = (self.table.as_str(), keys::conversation_partition(&row.id));
-        let of = RangeOf { table, index, pk, place, from, to, newest_first: true, limit };
-        self.store.range(invocation, &of).await
     }
 
     /// What waits in one shard, the earliest first, up to `until`.
@@ -79,8 +66,8 @@ impl Conversations {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let of = WaitingOf { table: &self.table, wake, shard, until, after, limit };
-        self.store.waiting(invocation, of).await
+        let query = Query::waiting(&self.table, wake, shard).until(until).after(after).limit(limit);
+        self.store.nominate(invocation, &query).await
     }
 
     /// A page of those that wait for this, the longest waiting first, and where the next begins.

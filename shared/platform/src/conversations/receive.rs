@@ -9,13 +9,13 @@ use umavez_domain::conversations::{
 };
 use umavez_domain::delivery::State;
 use umavez_domain::keys;
+use umavez_domain::keys::index::BY_RECIPIENT;
 use umavez_domain::messages::MessageRow;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::time::{SECOND_MS, Timestamp};
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::messages::BY_RECIPIENT;
 use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
 /// With less time than this a message that met others is given back to its provider.
@@ -185,7 +185,7 @@ impl Conversations {
         }
         let to = &received.message.contact;
         for to in [Some(to.clone()), brazilian_twin(to)].into_iter().flatten() {
-            let partition = ("recipient", keys::recipient(channel.as_str(), &to));
+            let partition = keys::recipient(channel.as_str(), &to);
             let latest = self.messages.latest(invocation, BY_RECIPIENT, partition, None, LATEST).await?;
             candidates.extend(latest.into_iter().map(|(row, _)| row));
         }

@@ -7,9 +7,8 @@ use umavez_domain::keys::{self, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, PageOf, StoreError, Write, read_row};
+use crate::store::{Condition, Item, Query, StoreError, Write, read_row};
 
-const PAGE: usize = 500;
 impl Downsells {
     /// What is known of a contact, as of the last write: its charges, its slots with the offers in them, and these events.
     /// However often a person presses start, it is no more than there are downsells.
@@ -20,19 +19,9 @@ impl Downsells {
         events: &[OfferId],
     ) -> Result<Contact, StoreError> {
         let mut contact = Contact::default();
-        let mut after = None;
-        loop {
-            let (pk, prefix) = (keys::contact_partition(id), keys::OFFER_SLOT_PREFIX);
-            let of = PageOf { table: &self.table, pk, prefix, only: None, after, limit: PAGE };
-            let page = self.store.page_items(invocation, &of).await?;
-            for item in page.rows {
-                add(&mut contact, item)?;
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => break,
-            }
-        }
+        let slots = Query::partition(&self.table, keys::contact_partition(id)).prefix(keys::OFFER_SLOT_PREFIX);
+        let slots: Vec<SlotRow> = self.store.rows(invocation, &slots).await?;
+        contact.slots = slots.into_iter().map(|slot| (slot.downsell_id, slot)).collect();
         // An offer is made in one transaction with its slot: whoever sees the slot finds the offer.
         let wanted: BTreeSet<_> = contact.slots.values().map(|slot| &slot.offer).chain(events).collect();
         let rows = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]);
@@ -105,17 +94,13 @@ fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
     let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
     match keys::contact_of(&keys::Key { pk: text("pk"), sk: text("sk") }) {
         Some((_, OfContact::Charges)) => contact.charges = Some(read_row(item)?),
-        Some((_, OfContact::Slot)) => {
-            let slot: SlotRow = read_row(item)?;
-            contact.slots.insert(slot.downsell_id, slot);
-        }
         Some((_, OfContact::Offer(id))) if is_offer(&item) => {
             contact.offers.insert(id, read_row(item)?);
         }
         Some((_, OfContact::Offer(id))) => {
             contact.refused.insert(id, read_row(item)?);
         }
-        None => {}
+        Some((_, OfContact::Slot)) | None => {}
     }
     Ok(())
 }

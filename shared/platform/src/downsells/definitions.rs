@@ -9,7 +9,7 @@ use umavez_domain::keys;
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, PageOf, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Query, StoreError, Transacted, Write, Written, read_row};
 
 /// A request that was made before is known for so long.
 const REQUEST_DAYS: i64 = 2;
@@ -42,15 +42,8 @@ pub enum Created {
 impl Downsells {
     /// All downsells of a bot, by their numbers.
     pub async fn downsells(&self, invocation: &Invocation, slug: &str) -> Result<Vec<DownsellRow>, StoreError> {
-        let of = PageOf {
-            table: &self.table,
-            pk: keys::downsells_of(slug),
-            prefix: keys::DOWNSELL_PREFIX,
-            only: None,
-            after: None,
-            limit: MOST_DOWNSELLS as usize,
-        };
-        Ok(self.store.page(invocation, of).await?.rows)
+        let query = Query::partition(&self.table, keys::downsells_of(slug)).prefix(keys::DOWNSELL_PREFIX);
+        Ok(self.store.page(invocation, &query.limit(MOST_DOWNSELLS as usize)).await?.rows)
     }
 
     pub async fn downsell(

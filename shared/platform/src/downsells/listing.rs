@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use umavez_domain::downsells::views::{ListedOffer, Numbers};
 use umavez_domain::downsells::{ContactId, OfferId, OfferRow, Status, Trigger};
+use umavez_domain::keys::index::BY_BOT;
 use umavez_domain::keys::{self, Key, WAKE_SHARDS};
 use umavez_domain::time::Timestamp;
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, IndexPageOf, PageOf, StoreError, read_row};
+use crate::store::{Condition, Query, StoreError, read_row};
 
-/// The index of a bot's offers, as the template has it.
-const BY_BOT: &str = "by-bot";
 /// Requests that a page may take when few offers pass its filters.
 const MOST_REQUESTS: usize = 10;
 /// Offers that are counted in one request.
@@ -69,15 +68,12 @@ impl Downsells {
     ) -> Result<QueuePage, StoreError> {
         let mut parts = vec![Condition::has("scheduled_at")];
         parts.extend(of.filter());
-        let page = PageOf {
-            table: &self.table,
-            pk: keys::contact_partition(contact),
-            prefix: keys::OFFER_PREFIX,
-            only: Some(Condition::All(parts)),
-            after: of.after.clone(),
-            limit: of.limit,
-        };
-        let mut page = self.store.page::<OfferRow>(invocation, page).await?;
+        let query = Query::partition(&self.table, keys::contact_partition(contact))
+            .prefix(keys::OFFER_PREFIX)
+            .only(Condition::All(parts))
+            .after(of.after.clone())
+            .limit(of.limit);
+        let mut page = self.store.page::<OfferRow>(invocation, &query).await?;
         page.rows.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
         Ok(QueuePage { offers: page.rows, next: page.next })
     }
@@ -89,18 +85,13 @@ impl Downsells {
         of: &QueuePageOf,
     ) -> Result<QueuePage, StoreError> {
         let shards = (0..WAKE_SHARDS).map(|shard| async move {
-            let page = IndexPageOf {
-                table: &self.table,
-                index: BY_BOT,
-                partition: ("listed", keys::offers_of_bot(slug, shard)),
-                place: "listed_at",
-                from: keys::until_time(Timestamp::from_millis(0)),
-                to: of.after.as_ref().map_or_else(|| "~".to_owned(), |after| before(after)),
-                only: of.filter(),
-                limit: of.limit,
-                requests: MOST_REQUESTS,
-            };
-            self.store.index_page::<ListedOffer>(invocation, &page).await
+            let query = Query::index(&self.table, BY_BOT, keys::offers_of_bot(slug, shard))
+                .after(of.after.clone())
+                .only(of.filter())
+                .newest_first()
+                .limit(of.limit)
+                .requests(MOST_REQUESTS);
+            self.store.page::<ListedOffer>(invocation, &query).await
         });
         let pages = futures::future::try_join_all(shards).await?;
         // Nothing is shown beyond the place up to which every shard was looked at.
@@ -160,18 +151,12 @@ impl Downsells {
         (from, until): (Timestamp, String),
         numbers: &mut Numbers,
     ) -> Result<Option<String>, StoreError> {
-        let page = IndexPageOf {
-            table: &self.table,
-            index: BY_BOT,
-            partition: ("listed", listed.to_owned()),
-            place: "listed_at",
-            from: keys::at_time(from, ""),
-            to: until,
-            only: None,
-            limit: COUNTED_AT_ONCE,
-            requests: MOST_REQUESTS,
-        };
-        let page = self.store.index_page::<ListedOffer>(invocation, &page).await?;
+        let query = Query::index(&self.table, BY_BOT, listed)
+            .between(keys::at_time(from, ""), until)
+            .newest_first()
+            .limit(COUNTED_AT_ONCE)
+            .requests(MOST_REQUESTS);
+        let page = self.store.page::<ListedOffer>(invocation, &query).await?;
         page.rows.iter().for_each(|offer| numbers.count(offer));
         Ok(page.next.map(|next| before(&next)))
     }

@@ -11,7 +11,7 @@ use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, WaitingOf, Write, Written, read_row};
+use crate::store::{Condition, Found, Query, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
 /// A worker that is not heard of for this long has lost its job: the next run of recovery hands it over again.
 pub const LEASE_MS: i64 = 60_000;
@@ -220,9 +220,8 @@ impl Backfills {
 
     /// Jobs of one shard that were not heard of until now.
     pub async fn overdue(&self, invocation: &Invocation, shard: u32, limit: usize) -> Result<Vec<Found>, StoreError> {
-        let (wake, until) = (Wake::Check, Some(invocation.now));
-        let of = WaitingOf { table: &self.table, wake, shard, until, after: None, limit };
-        self.store.waiting(invocation, of).await
+        let query = Query::waiting(&self.table, Wake::Check, shard).until(invocation.now).limit(limit);
+        self.store.nominate(invocation, &query).await
     }
 
     /// Hands a job over again that was lost sight of, or gives up an upload that did not come. Whether it was so.

@@ -5,7 +5,7 @@ use umavez_domain::ingest::{PolicyKey, PolicyPatch, PolicyRow, Schema, TestModeR
 use umavez_domain::keys::{self, INGEST_CONFIG};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, PageOf, Returned, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, Query, Returned, Store, StoreError, Write, Written, attribute, read_row};
 
 #[derive(Debug, Clone)]
 pub struct SettingsTable {
@@ -57,16 +57,9 @@ impl SettingsTable {
     }
 
     async fn query(&self, invocation: &Invocation) -> Result<Settings, StoreError> {
-        let of = PageOf {
-            table: &self.table,
-            pk: INGEST_CONFIG.to_owned(),
-            prefix: "",
-            only: None,
-            after: None,
-            limit: ALL,
-        };
+        let query = Query::partition(&self.table, INGEST_CONFIG).limit(ALL);
         let mut settings = Settings { test_mode: TestModeRow::default(), policies: Vec::new() };
-        for item in self.store.page_items(invocation, &of).await?.rows {
+        for item in self.store.page_items(invocation, &query).await?.rows {
             match item.get("policy_key") {
                 Some(_) => settings.policies.push(read_row(item)?),
                 None => settings.test_mode = read_row(item)?,

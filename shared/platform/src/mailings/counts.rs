@@ -6,7 +6,7 @@ use umavez_domain::time::Timestamp;
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::{Condition, SliceOf, StoreError, Write, read_row};
+use crate::store::{Condition, Query, StoreError, Write};
 
 /// Rows that are counted by one request.
 const COUNTED_AT_ONCE: usize = 1_000;
@@ -46,17 +46,9 @@ impl Mailings {
         let mut tally = Tally::default();
         let mut after = None;
         loop {
-            let of = SliceOf {
-                table: &self.table,
-                pk: keys::mailing_entries(id, shard),
-                prefix: "",
-                only: None,
-                after,
-                looked_at: COUNTED_AT_ONCE,
-            };
-            let slice = self.store.slice(invocation, &of).await?;
-            for item in slice.rows {
-                let Counted { state, not_before, deadline } = read_row(item)?;
+            let query = Query::partition(&self.table, keys::mailing_entries(id, shard)).after(after);
+            let slice = self.store.slice(invocation, &query.limit(COUNTED_AT_ONCE)).await?.read()?;
+            for Counted { state, not_before, deadline } in slice.rows {
                 // A line that came twice is no entry.
                 let Some(state) = state else { continue };
                 let state = EntryState::of_stored(&state).ok_or(StoreError::Corrupt("the state of an entry"))?;

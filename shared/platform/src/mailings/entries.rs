@@ -10,7 +10,7 @@ use umavez_domain::mailings::{EntryRow, EntryState, MailingEntryId, MailingId, S
 use super::Mailings;
 use crate::delivery::{Claimed, Tables};
 use crate::invocation::Invocation;
-use crate::store::{Beside, Committed, Condition, Item, Next as Commit, SliceOf, Start, StoreError, read_row};
+use crate::store::{Beside, Committed, Condition, Item, Next as Commit, Query, Start, StoreError, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -52,15 +52,12 @@ impl Mailings {
         if shard.retried_unknown > 0 {
             open.push(is_state(EntryState::Unknown));
         }
-        let of = SliceOf {
-            table: &self.table,
-            pk: keys::mailing_entries(&shard.mailing_id, shard.shard),
-            prefix: keys::MAILING_ENTRY_PREFIX,
-            only: Some(Condition::any(open)),
-            after,
-            looked_at,
-        };
-        let slice = self.store.slice(invocation, &of).await?;
+        let query = Query::partition(&self.table, keys::mailing_entries(&shard.mailing_id, shard.shard))
+            .prefix(keys::MAILING_ENTRY_PREFIX)
+            .only(Condition::any(open))
+            .after(after)
+            .limit(looked_at);
+        let slice = self.store.slice(invocation, &query).await?;
         let entries = slice.rows.into_iter().map(|item| entry_of(&shard.mailing_id, shard.shard, item));
         Ok(EntryPage { entries: entries.collect::<Result<_, _>>()?, next: slice.next })
     }

@@ -6,7 +6,7 @@ use umavez_domain::mailings::{EntryRow, EntryState, EntryView, LineRow, MailingI
 use super::entries::{entry_of, is_state};
 use super::{ListedRow, Mailings};
 use crate::invocation::Invocation;
-use crate::store::{Condition, PageOf, SliceOf, StoreError, read_row};
+use crate::store::{Condition, Query, StoreError, read_row};
 
 /// Rows that one request for entries looks at, at most: a page may be short, and says where the next begins.
 const LOOKED_AT: usize = 2_000;
@@ -22,9 +22,8 @@ impl Mailings {
         after: Option<String>,
         limit: usize,
     ) -> Result<(Vec<MailingRow>, Option<String>), StoreError> {
-        let pk = keys::MAILINGS.to_owned();
-        let of = PageOf { table: &self.table, pk, prefix: "", only: None, after, limit };
-        let page = self.store.page::<ListedRow>(invocation, of).await?;
+        let query = Query::partition(&self.table, keys::MAILINGS).after(after).limit(limit);
+        let page = self.store.page::<ListedRow>(invocation, &query).await?;
         let asked: Vec<_> = page.rows.iter().map(|row| keys::mailing(&row.mailing_id)).collect();
         let mut found = self.store.get_many(invocation, &self.table, &asked).await?;
         let rows = asked.iter().filter_map(|key| found.remove(key)).map(read_row).collect::<Result<_, _>>()?;
@@ -38,15 +37,10 @@ impl Mailings {
         mailing: &MailingRow,
     ) -> Result<Option<EntryRow>, StoreError> {
         for shard in 0..mailing.shards {
-            let of = SliceOf {
-                table: &self.table,
-                pk: keys::mailing_entries(&mailing.mailing_id, shard),
-                prefix: keys::MAILING_ENTRY_PREFIX,
-                only: None,
-                after: None,
-                looked_at: 1,
-            };
-            if let Some(item) = self.store.slice(invocation, &of).await?.rows.into_iter().next() {
+            let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
+                .prefix(keys::MAILING_ENTRY_PREFIX)
+                .limit(1);
+            if let Some(item) = self.store.slice(invocation, &query).await?.rows.into_iter().next() {
                 return read_row(item).map(Some);
             }
         }
@@ -70,15 +64,11 @@ impl Mailings {
             let left = limit - entries.len();
             // As many as are wanted, where all are; else as many as may have to be looked at for them.
             let step = if state.is_none() { left } else { left.max(500) };
-            let of = SliceOf {
-                table: &self.table,
-                pk: keys::mailing_entries(&mailing.mailing_id, shard),
-                prefix: "",
-                only: Some(only),
-                after: place.take(),
-                looked_at: step,
-            };
-            let slice = self.store.slice(invocation, &of).await?;
+            let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
+                .only(only)
+                .after(place.take())
+                .limit(step);
+            let slice = self.store.slice(invocation, &query).await?;
             looked_at += step;
             for item in slice.rows {
                 let sk = item.get("sk").and_then(|sk| sk.as_s().ok()).cloned().unwrap_or_default();
@@ -111,26 +101,21 @@ impl Mailings {
         // Lines are spread evenly over the shards; of none more than are wanted.
         let share = (limit * 2 / usize::try_from(mailing.shards.max(1)).unwrap_or(1)).max(16).min(limit + 1);
         let of_shard = |shard: u32| async move {
-            let of = SliceOf {
-                table: &self.table,
-                pk: keys::mailing_entries(&mailing.mailing_id, shard),
-                prefix: keys::MAILING_LINE_PREFIX,
-                only: None,
-                after: (after > 0).then(|| keys::mailing_line(&mailing.mailing_id, shard, after).sk),
-                looked_at: share,
-            };
-            self.store.slice(invocation, &of).await
+            let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
+                .prefix(keys::MAILING_LINE_PREFIX)
+                .after((after > 0).then(|| keys::mailing_line(&mailing.mailing_id, shard, after).sk))
+                .limit(share);
+            self.store.slice(invocation, &query).await?.read::<LineRow>()
         };
         let slices: Vec<_> =
             futures::stream::iter(0..mailing.shards).map(of_shard).buffer_unordered(AT_ONCE).try_collect().await?;
         let (mut lines, mut known_to) = (Vec::<LineRow>::new(), u64::MAX);
         for slice in slices {
-            let rows = slice.rows.into_iter().map(read_row::<LineRow>).collect::<Result<Vec<_>, _>>()?;
             // Beyond its last one, a shard that has more may have any.
-            if let (Some(_), Some(last)) = (&slice.next, rows.last()) {
+            if let (Some(_), Some(last)) = (&slice.next, slice.rows.last()) {
                 known_to = known_to.min(last.line);
             }
-            lines.extend(rows);
+            lines.extend(slice.rows);
         }
         lines.sort_unstable_by_key(|line| line.line);
         let found = lines.len();

@@ -11,7 +11,7 @@ use super::Mailings;
 use super::handing_out::is_worked_on;
 use super::shards::unleased_as_read;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, StoreError, WaitingOf, Write, Written};
+use crate::store::{Condition, Found, Query, StoreError, Write, Written};
 
 /// What recovery did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +35,8 @@ impl Mailings {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        let (wake, until) = (keys::Wake::Check, Some(invocation.now));
-        let of = WaitingOf { table: &self.table, wake, shard: partition, until, after, limit };
-        self.store.waiting(invocation, of).await
+        let query = Query::waiting(&self.table, keys::Wake::Check, partition).until(invocation.now);
+        self.store.nominate(invocation, &query.after(after).limit(limit)).await
     }
 
     /// Hands over again what was lost sight of.

@@ -9,7 +9,7 @@ use umavez_domain::suppression::{Status, SuppressionRow, reason};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Condition, SpreadOf, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, Query, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Unsubscribes {
@@ -82,8 +82,9 @@ impl Unsubscribes {
         after: Option<SpreadPlace>,
         limit: usize,
     ) -> Result<(Vec<UnsubscribeRow>, Option<SpreadPlace>), StoreError> {
-        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::unsubscribed_from(list, shard)).collect();
-        self.store.page_spread(invocation, SpreadOf { table: &self.table, pks, only: None, after, limit }).await
+        let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::unsubscribed_from(list, shard));
+        let partitions = pks.map(|pk| Query::partition(&self.table, pk)).collect();
+        self.store.page_spread(invocation, partitions, after, limit).await
     }
 
     /// Who of these is not written to, by the hashes of their addresses, as of now.

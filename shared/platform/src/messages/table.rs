@@ -2,16 +2,13 @@
 
 use umavez_domain::channels::Content;
 use umavez_domain::keys;
+use umavez_domain::keys::index::Index;
 use umavez_domain::messages::{ContentRow, MessageId, MessageRow};
 
 use crate::config::{self, ConfigError};
 use crate::intents::Intents;
 use crate::invocation::Invocation;
-use crate::store::{Found, IndexOf, Store, StoreError};
-
-/// The indexes of the table, as the template has them.
-pub const BY_RECIPIENT: &str = "by-recipient";
-pub const BY_CLIENT: &str = "by-client";
+use crate::store::{Found, Query, Store, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct Messages {
@@ -55,22 +52,13 @@ impl Messages {
     pub async fn latest(
         &self,
         invocation: &Invocation,
-        index: &str,
-        partition: (&str, String),
+        index: Index,
+        partition: String,
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<(MessageRow, Found)>, StoreError> {
-        let of = IndexOf {
-            table: &self.table,
-            index,
-            partition,
-            place: "asked_at",
-            after,
-            before: None,
-            newest_first: true,
-            limit,
-        };
-        let found = self.store.indexed(invocation, of).await?;
+        let query = Query::index(&self.table, index, partition).newest_first().after(after).limit(limit);
+        let found = self.store.nominate(invocation, &query).await?;
         self.rows_of(invocation, found).await
     }
 

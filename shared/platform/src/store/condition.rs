@@ -19,6 +19,8 @@ pub enum Condition {
     AtMost(String, i64),
     /// The attribute is there and greater.
     MoreThan(String, i64),
+    /// The attribute is a text that begins with this one.
+    BeginsWith(String, AttributeValue),
     /// The attribute is a list without this text.
     Lacks(String, AttributeValue),
     /// The attribute is a list, text or map with fewer than so many parts.
@@ -66,6 +68,10 @@ impl Condition {
         Self::Any(parts.into_iter().collect())
     }
 
+    pub fn begins_with(name: &str, prefix: &str) -> Self {
+        Self::BeginsWith(name.to_owned(), AttributeValue::S(prefix.to_owned()))
+    }
+
     pub fn lacks(name: &str, text: impl Into<String>) -> Self {
         Self::Lacks(name.to_owned(), AttributeValue::S(text.into()))
     }
@@ -87,6 +93,7 @@ impl Condition {
             Self::IsNot(name, value) => format!("{} <> {}", into.name(name), into.value(value.clone())),
             Self::AtMost(name, number) => format!("{} <= {}", into.name(name), into.number(*number)),
             Self::MoreThan(name, number) => format!("{} > {}", into.name(name), into.number(*number)),
+            Self::BeginsWith(name, value) => format!("begins_with({}, {})", into.name(name), into.value(value.clone())),
             Self::Lacks(name, value) => format!("NOT contains({}, {})", into.name(name), into.value(value.clone())),
             Self::Shorter(name, than) => {
                 let than = i64::try_from(*than).unwrap_or(i64::MAX);
@@ -135,6 +142,10 @@ impl Placeholders {
         let placeholder = format!(":v{}", self.values.len());
         self.values.insert(placeholder.clone(), value);
         placeholder
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> String {
+        self.value(AttributeValue::S(text.to_owned()))
     }
 
     pub(super) fn number(&mut self, number: i64) -> String {

@@ -2,42 +2,34 @@
 
 use serde::de::DeserializeOwned;
 
-use super::{Condition, Page, PageOf, Store, StoreError};
+use super::{Page, Query, Store, StoreError};
 use crate::invocation::Invocation;
 
 /// A place in such a list: a partition by its number, and the sort key after which to go on, empty at its beginning.
 pub type SpreadPlace = (u32, String);
 
-/// The rows of these partitions, one after the other, that `only` lets through.
-#[derive(Debug)]
-pub struct SpreadOf<'a> {
-    pub table: &'a str,
-    pub pks: Vec<String>,
-    pub only: Option<Condition>,
-    pub after: Option<SpreadPlace>,
-    pub limit: usize,
-}
-
 impl Store {
-    /// One page, and where the next begins if there may be more.
+    /// Reads one page of these partitions, one after the other. Returns the rows, and where the next page begins if there
+    /// may be more.
     pub async fn page_spread<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,
-        of: SpreadOf<'_>,
+        partitions: Vec<Query<'_>>,
+        after: Option<SpreadPlace>,
+        limit: usize,
     ) -> Result<(Vec<T>, Option<SpreadPlace>), StoreError> {
-        let (first, place) = of.after.unwrap_or_default();
+        let (first, place) = after.unwrap_or_default();
         let mut after = Some(place).filter(|place| !place.is_empty());
         let mut rows = Vec::new();
-        let mut partitions = (0..).zip(of.pks).skip_while(|(shard, _)| *shard < first).peekable();
-        while let Some((shard, pk)) = partitions.next() {
-            let (table, prefix, only, limit) = (of.table, "", of.only.clone(), of.limit - rows.len());
-            let page = PageOf { table, pk, prefix, only, after: after.take(), limit };
-            let page: Page<T> = self.page(invocation, page).await?;
+        let mut partitions = (0..).zip(partitions).skip(first as usize).peekable();
+        while let Some((shard, query)) = partitions.next() {
+            let query = query.after(after.take()).limit(limit - rows.len());
+            let page: Page<T> = self.page(invocation, &query).await?;
             rows.extend(page.rows);
             if let Some(next) = page.next {
                 return Ok((rows, Some((shard, next))));
             }
-            if let Some((next, _)) = partitions.peek().filter(|_| rows.len() == of.limit) {
+            if let Some((next, _)) = partitions.peek().filter(|_| rows.len() == limit) {
                 return Ok((rows, Some((*next, String::new()))));
             }
         }

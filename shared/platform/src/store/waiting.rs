@@ -1,44 +1,27 @@
 //! What waits: every table that has such rows has them in an index of the same form, in a few partitions for each thing that
 //! is waited for.
 
+use umavez_domain::keys::index::BY_TIME;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
 use umavez_domain::time::Timestamp;
 
-use super::read::{Found, IndexOf};
-use super::{Store, StoreError};
+use super::read::Found;
+use super::{Query, Store, StoreError};
 use crate::invocation::Invocation;
 
-/// The index, as the template has it.
-const BY_TIME: &str = "by-time";
+impl<'a> Query<'a> {
+    /// The rows of one shard that wait for something, the earliest first.
+    pub fn waiting(table: &'a str, wake: Wake, shard: u32) -> Self {
+        Self::index(table, BY_TIME, keys::wake(wake, shard))
+    }
 
-/// Rows of one shard that wait for something.
-#[derive(Debug)]
-pub struct WaitingOf<'a> {
-    pub table: &'a str,
-    pub wake: Wake,
-    pub shard: u32,
-    /// Only what lies at or before this.
-    pub until: Option<Timestamp>,
-    pub after: Option<String>,
-    pub limit: usize,
+    /// Only what lies at or before this time.
+    pub fn until(self, at: impl Into<Option<Timestamp>>) -> Self {
+        self.before(at.into().map(keys::until_time))
+    }
 }
 
 impl Store {
-    /// The earliest first.
-    pub async fn waiting(&self, invocation: &Invocation, of: WaitingOf<'_>) -> Result<Vec<Found>, StoreError> {
-        let of = IndexOf {
-            table: of.table,
-            index: BY_TIME,
-            partition: ("wake", keys::wake(of.wake, of.shard)),
-            place: "wake_at",
-            after: of.after,
-            before: of.until.map(keys::until_time),
-            newest_first: false,
-            limit: of.limit,
-        };
-        self.indexed(invocation, of).await
-    }
-
     /// A page over all shards, the longest waiting first, and where the next begins.
     pub async fn waiting_page(
         &self,
@@ -48,9 +31,9 @@ impl Store {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<Found>, Option<String>), StoreError> {
-        let shards = (0..WAKE_SHARDS).map(|shard| {
-            let after = after.map(str::to_owned);
-            self.waiting(invocation, WaitingOf { table, wake, shard, until: None, after, limit: limit + 1 })
+        let shards = (0..WAKE_SHARDS).map(|shard| async move {
+            let query = Query::waiting(table, wake, shard).after(after.map(str::to_owned)).limit(limit + 1);
+            self.nominate(invocation, &query).await
         });
         let mut found: Vec<_> = futures::future::try_join_all(shards).await?.into_iter().flatten().collect();
         found.sort_by(|a, b| a.place.cmp(&b.place));
