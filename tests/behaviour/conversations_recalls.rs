@@ -1,10 +1,10 @@
 //! A reply that a person or a hold stops on its way, and what a person has answered.
 
 use serde_json::{Value, json};
-use umavez_domain::delivery::{Again, Verdict};
+use umavez_domain::delivery::{Again, Claim, Verdict};
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
-use umavez_platform::messages::Claimed;
+use umavez_platform::delivery::Claimed;
 use umavez_tests::{World, play, play_with};
 
 use crate::conversations::{
@@ -41,11 +41,9 @@ async fn a_reply_that_was_about_to_leave_when_the_hold_came_and_did_not_leave_is
         seconds(world, 6).await;
         // A sender begins the next attempt, and the hold comes before its provider answers.
         let (messages, row) = (messages(world), reply(world).await);
-        let claimed = messages
-            .claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000), &row.sender)
-            .await
-            .expect("a store");
-        assert!(matches!(claimed, Claimed::Yes));
+        let claim = Claim { attempt: 2, token: "test/2".to_owned(), deadline: world.now().plus_ms(25_000) };
+        let claimed = messages.claim(&world.invocation(), &row, &claim, &row.sender).await.expect("a store");
+        let Claimed::Yes(row) = claimed else { panic!("not claimed: {claimed:?}") };
         let id = id(world).await;
         let held = order(world, &id, "hold", &json!({})).await;
         assert_eq!(held.body["in_flight"], json!(row.id), "{}", held.body);
@@ -75,7 +73,7 @@ async fn a_person_who_is_told_of_twice_stops_the_reply_that_the_first_time_left_
         let now = world.now().seconds();
         whatsapp(world, &upsert("A1", "one", false, now)).await;
         seconds(world, 6).await;
-        assert_eq!(reply(world).await.attempt, 1);
+        assert_eq!(reply(world).await.delivery.attempt, 1);
         // The intake dies between the two writes.
         let killed = CallFault {
             function: Some("webhook-intake".to_owned()),
@@ -183,11 +181,11 @@ async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
         whatsapp(world, &upsert("A1", "one", false, world.now().seconds())).await;
         seconds(world, 5).await;
         let row = reply(world).await;
-        assert_eq!((row.attempt, row.doubt), (1, Some(1)));
+        assert_eq!((row.delivery.attempt, row.delivery.doubts), (1, vec![1]));
         let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
         assert_eq!(echo.body["ours"], 1, "{}", echo.body);
         seconds(world, 30).await;
-        assert_eq!(reply(world).await.provider_id.as_deref(), Some("3EB0AA"));
+        assert_eq!(reply(world).await.delivery.provider_id.as_deref(), Some("3EB0AA"));
     })
     .await;
     // An operator has settled it: the echo says nothing new.

@@ -9,9 +9,9 @@ use umavez_domain::keys;
 use umavez_domain::suppression::SuppressionRow;
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::due;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Write;
-use umavez_platform::sweep::sweep;
 use umavez_tests::{Answer, KEY, Setup, World, play, play_with};
 
 use crate::conversations::update;
@@ -255,7 +255,7 @@ async fn a_sweep_that_runs_out_of_time_leaves_the_rest_to_the_next() {
         let table = world.stack.output("DownsellsTable").expect("a table").to_owned();
         let sweep_within = async |time_left: u64| {
             let invocation = Invocation::new("sweep", world.now(), Duration::from_secs(time_left));
-            sweep(&world.store, &invocation, &table, async |_| Ok(true)).await
+            due::sweep(&world.store, &invocation, &table, async |_| Ok(true)).await
         };
         let swept = sweep_within(4).await;
         assert_eq!((swept.found, swept.finished), (0, false), "there is no time to hand anything over");

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use serde_json::json;
 use umavez_domain::codes::SendingHold;
-use umavez_domain::delivery::{Verdict, code};
+use umavez_domain::delivery::{Claim, Verdict, code};
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow};
 use umavez_domain::queue::ShardJob;
 use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
+use umavez_platform::delivery::Claimed;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Attempt, Claim, Entry, EntrySettled, Finished, Mailings, Ordered, ShardTurn, Taken};
+use umavez_platform::mailings::{Finished, Mailings, Ordered, ShardTurn, Taken};
 use umavez_platform::store::Write;
 use umavez_tests::{Expected, World, play_with};
 
@@ -121,21 +122,23 @@ async fn an_attempt_that_was_given_up_is_settled_by_its_own_answer_and_not_repea
         let turn = mine(take(&mailings, &a, &row).await);
         let page = mailings.entries(&a, &turn.row, None, 100).await.expect("an answer");
         let entry = &page.entries[0];
-        let begun = Attempt { number: 1, settle_by: a.current().plus_ms(25_000), order: 0 };
-        assert_eq!(mailings.claim(&a, &turn.held, entry, begun).await.expect("an answer"), Claim::Yes);
-        assert_eq!(mailings.claim(&a, &turn.held, entry, begun).await.expect("an answer"), Claim::Lost, "once");
+        let claim = |token: &str| Claim { attempt: 1, token: token.to_owned(), deadline: a.current().plus_ms(25_000) };
+        let claimed = mailings.claim(&a, entry, &claim("a"), 0).await.expect("an answer");
+        let Claimed::Yes(claimed) = claimed else { panic!("not claimed: {claimed:?}") };
+        let second = mailings.claim(&a, entry, &claim("b"), 0).await.expect("an answer");
+        assert!(matches!(second, Claimed::Lost(Some(_))), "once: {second:?}");
         let next = mine(take(&mailings, &b, &row).await);
         let page = mailings.entries(&b, &next.row, None, 100).await.expect("an answer");
-        let sending = page.entries.iter().find(|one| one.row.state == EntryState::Sending).expect("it is under way");
-        assert!(mailings.lost(&b, sending, 0).await.expect("an answer"));
-        assert!(!mailings.lost(&b, sending, 0).await.expect("an answer"), "it is unknown already");
-        // Its sender answers after all: not sent, to be tried again. That is not for it to say any more.
-        let again = Verdict::Failed { code: code::NOT_CALLED, suppress: false };
-        let settled = mailings.settle(&a, entry, 1, &again).await.expect("an answer");
-        assert_eq!(settled, EntrySettled::Now(EntryState::Failed));
-        let sent = Verdict::Sent { provider_id: "x".to_owned() };
-        let settled = mailings.settle(&b, &Entry { id: entry.id.clone(), row: sending.row.clone() }, 1, &sent).await;
-        assert_eq!(settled.expect("an answer"), EntrySettled::Known(EntryState::Failed), "the first word counts");
+        let sending = page.entries.iter().find(|one| one.row.state() == EntryState::Sending).expect("it is under way");
+        assert_eq!(mailings.lost(&b, sending, 0).await.expect("an answer"), Some(EntryState::Unknown));
+        assert_eq!(mailings.lost(&b, sending, 0).await.expect("an answer"), None, "it is unknown already");
+        // Its sender answers after all: not sent, and not to be sent again by itself.
+        let not_sent = Verdict::Failed { code: code::NOT_CALLED, suppress: false };
+        let settled = mailings.settle(&a, &entry.id, &claimed, 1, &not_sent).await.expect("an answer");
+        assert_eq!(settled, Some(EntryState::Failed));
+        let unknown = Verdict::Unknown { code: code::TIMED_OUT };
+        let settled = mailings.settle(&b, &entry.id, &sending.row, 1, &unknown).await.expect("an answer");
+        assert_eq!(settled, Some(EntryState::Failed), "what is known stays so");
         assert!(mailings.give_back(&b, &next, Some(b.now)).await.expect("an answer"));
         world.advance(Duration::from_secs(3_700)).await;
         let told = mailing(world, row.mailing_id.as_str()).await;

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::delivery::{Again, State, Verdict};
+use umavez_domain::delivery::{Again, Claim, Settled, State, Verdict};
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault, Scripted};
+use umavez_platform::delivery::Claimed;
 use umavez_platform::intents::Intents;
-use umavez_platform::messages::{Claimed, Messages, Settled};
+use umavez_platform::messages::Messages;
 use umavez_tests::{Answer, Expected, KEY, Setup, World, play, play_with};
 
 use crate::outbound::{accept, ask, codes, intent, message, sending, sent, telegram, with};
@@ -355,11 +356,11 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
     let id = accept(world, key, &with(with(telegram("Oi"), intent()), stopped)).await;
     world.drain().await;
     let row = stored(world, messages, &id).await;
-    let deadline = world.now().plus_ms(25_000);
-    let claimed = messages.claim(&world.invocation(), &row, 1, deadline, &row.sender).await.expect("a store");
-    assert!(matches!(claimed, Claimed::Yes));
-    let second = messages.claim(&world.invocation(), &row, 1, deadline, &row.sender).await.expect("a store");
-    assert!(matches!(second, Claimed::Lost(Some(met)) if met.state == State::Sending), "begun once");
+    let claim = |token: &str| Claim { attempt: 1, token: token.to_owned(), deadline: world.now().plus_ms(25_000) };
+    let claimed = messages.claim(&world.invocation(), &row, &claim("a"), &row.sender).await.expect("a store");
+    assert!(matches!(claimed, Claimed::Yes(_)));
+    let second = messages.claim(&world.invocation(), &row, &claim("b"), &row.sender).await.expect("a store");
+    assert!(matches!(second, Claimed::Lost(Some(stored)) if stored.delivery.state == State::Sending), "begun once");
     world.tick("Recovery").await;
     assert_eq!(status(world, &id).await, "SENDING", "its sender may still answer");
     world.advance(Duration::from_secs(30)).await;
@@ -369,28 +370,23 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
 }
 
 #[tokio::test]
-async fn a_sender_that_answers_late_may_say_sent_and_nothing_else() {
+async fn a_sender_that_answers_late_settles_its_own_attempt_and_never_queues_it_again() {
     play_with(Setup::default(), async |world| {
         let messages = messages(world);
         let row = abandoned(world, &messages, "a").await;
+        let settle = async |verdict: &Verdict| {
+            messages.settle(&world.invocation(), &row, 1, verdict, &row.sender).await.expect("a store")
+        };
+        assert_eq!(settle(&Verdict::Unknown { code: "provider_timed_out" }).await, Settled::Already);
         let not_before = world.now().plus_ms(2_000);
-        let others = [
-            Verdict::Failed { code: "bot_blocked", suppress: true },
-            Verdict::Again { why: Again::Retry, code: "provider_not_connected", not_before },
-            Verdict::Expired { code: "throttled" },
-        ];
-        for verdict in others {
-            let settled = messages.settle(&world.invocation(), &row, 1, &verdict, &row.sender).await.expect("a store");
-            assert_eq!(settled, Settled::TooLate, "{verdict:?}");
-        }
-        assert_eq!(status(world, row.id.as_str()).await, "UNKNOWN");
+        let not_sent = Verdict::Again { why: Again::Retry, code: "provider_not_connected", not_before };
+        assert!(matches!(settle(&not_sent).await, Settled::Now(_)), "it is known not to have been sent");
+        let told = message(world, row.id.as_str()).await;
+        assert_eq!((&told["status"], &told["attempts"]), (&json!("FAILED"), &json!(1)), "{told}");
+        assert_eq!(settle(&Verdict::Failed { code: "c", suppress: true }).await, Settled::Already, "only once");
         let said = Verdict::Sent { provider_id: "42".to_owned() };
-        for settled in [Settled::Now, Settled::Already] {
-            assert_eq!(
-                messages.settle(&world.invocation(), &row, 1, &said, &row.sender).await.expect("a store"),
-                settled
-            );
-        }
+        assert!(matches!(settle(&said).await, Settled::Now(_)), "sent is true whenever it is said");
+        assert_eq!(settle(&said).await, Settled::Already);
         let told = message(world, row.id.as_str()).await;
         assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("42")));
         assert!(
@@ -414,10 +410,8 @@ async fn a_late_sent_takes_back_the_order_to_send_it_again() {
         world.stack.add_fault(Fault::Call(hold_back)).await.expect("armed");
         assert_eq!(order(world, row.id.as_str(), "resend").await.status, 202);
         let said = Verdict::Sent { provider_id: "42".to_owned() };
-        assert_eq!(
-            messages.settle(&world.invocation(), &row, 1, &said, &row.sender).await.expect("a store"),
-            Settled::Now
-        );
+        let settled = messages.settle(&world.invocation(), &row, 1, &said, &row.sender).await.expect("a store");
+        assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
         world.drain().await;
         world.advance(Duration::from_secs(700)).await;
         let told = message(world, row.id.as_str()).await;
@@ -497,10 +491,11 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
 async fn claimed(world: &World, messages: &Messages, id: &str) -> MessageRow {
     let row = stored(world, messages, id).await;
     let deadline = world.now().plus_ms(25_000);
-    let claimed =
-        messages.claim(&world.invocation(), &row, row.attempt + 1, deadline, &row.sender).await.expect("a store");
-    assert!(matches!(claimed, Claimed::Yes));
-    row
+    let claim = Claim { attempt: row.delivery.attempt + 1, token: "test".to_owned(), deadline };
+    match messages.claim(&world.invocation(), &row, &claim, &row.sender).await.expect("a store") {
+        Claimed::Yes(claimed) => claimed,
+        other => panic!("not claimed: {other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -519,7 +514,7 @@ async fn a_cancel_while_an_attempt_is_under_way_keeps_every_later_attempt_from_b
         let again =
             Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(600_000) };
         let settled = messages.settle(&world.invocation(), &row, 1, &again, &row.sender).await.expect("a store");
-        assert_eq!(settled, Settled::Recalled);
+        assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
         let told = message(world, &id).await;
         assert_eq!((&told["status"], &told["attempts"]), (&json!("CANCELED"), &json!(1)), "{told}");
         assert_eq!(
@@ -557,7 +552,7 @@ async fn a_cancel_while_an_attempt_is_under_way_outweighs_the_policy_to_send_wha
                 let again = Verdict::Again { why: Again::Policy, code: "provider_timed_out", not_before };
                 let settled =
                     messages.settle(&world.invocation(), &row, 1, &again, &row.sender).await.expect("a store");
-                assert_eq!(settled, Settled::Recalled);
+                assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
             }
             world.advance(Duration::from_secs(60)).await;
             world.tick("Recovery").await;

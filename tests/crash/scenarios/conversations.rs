@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::delivery::{Again, Verdict};
+use umavez_domain::delivery::{Again, Claim, Settled, State, Verdict};
 use umavez_domain::messages::MessageId;
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::delivery::Claimed;
 use umavez_platform::intents::Intents;
-use umavez_platform::messages::{Claimed, Messages, Settled};
+use umavez_platform::messages::Messages;
 use umavez_tests::{Answer, Setup};
 
 use crate::run::{Point, Run};
@@ -280,14 +281,15 @@ async fn held_while_sending(run: &Run) {
     let message_id = reply["id"].as_str().expect("an id");
     let typed = MessageId::parse(message_id).expect("a message id");
     let row = messages.get(&world.invocation(), &typed).await.expect("a store").expect("a row");
-    let claimed = messages.claim(&world.invocation(), &row, 2, world.now().plus_ms(25_000)).await.expect("a store");
-    assert!(matches!(claimed, Claimed::Yes), "{claimed:?}");
+    let claim = Claim { attempt: 2, token: "test/2".to_owned(), deadline: world.now().plus_ms(25_000) };
+    let claimed = messages.claim(&world.invocation(), &row, &claim, &row.sender).await.expect("a store");
+    let Claimed::Yes(row) = claimed else { panic!("not claimed: {claimed:?}") };
     let id = id(run).await;
     let held = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
     assert_eq!(held.body["in_flight"], message_id, "{}", held.body);
     let again = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(60_000) };
     let settled = messages.settle(&world.invocation(), &row, 2, &again, &row.sender).await.expect("a store");
-    assert_eq!(settled, Settled::Recalled);
+    assert!(matches!(&settled, Settled::Now(row) if row.delivery.state == State::Canceled), "{settled:?}");
     seconds(run, 700).await;
     world.tick("Recovery").await;
     assert_eq!(world.stack.catcher().sent(None, None).len(), 0, "a reply leaves during the hold");
