@@ -260,7 +260,7 @@ async fn a_sweep_that_runs_out_of_time_leaves_the_rest_to_the_next() {
         let swept = sweep_within(4).await;
         assert_eq!((swept.found, swept.finished), (0, false), "there is no time to hand anything over");
         let swept = sweep_within(30).await;
-        assert_eq!((swept.found, swept.emitted, swept.finished), (1, 1, true));
+        assert_eq!((swept.found, swept.done, swept.finished), (1, 1, true));
         pays(world, "tx-1").await;
     })
     .await;
