@@ -1,5 +1,6 @@
 //! The responder is asked about a claimed batch, and what it says is written down, as long as it is still this worker's turn.
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::time::Duration;
 
 use umavez_domain::conversations::batch::in_order;
@@ -10,19 +11,15 @@ use umavez_domain::delivery::CallFailure;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
-use umavez_platform::conversations::{Answered, Moved};
+use umavez_platform::conversations::Answered;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::store::StoreError;
+use umavez_platform::store::{StoreError, persist};
 
 use crate::Deps;
 use crate::work::{log_batch, needs_human};
 
 /// What the writes around a call may take.
 const AROUND_CALL: Duration = Duration::from_secs(8);
-/// Races with messages are looked at again this often, and so is a store that did not answer: what was heard would have to
-/// be asked for again.
-const ROUNDS: usize = 8;
-
 pub fn is_time_left(invocation: &Invocation, settings: &InstanceRow) -> bool {
     invocation.time_left() > call_limit(settings) + AROUND_CALL
 }
@@ -44,24 +41,14 @@ pub async fn run(
         Heard::Later => (Heard::Later, "later"),
         heard => (heard, "replied"),
     };
-    let turn = (row.course.claimed, row.course.epoch);
-    let mut row = Box::new(row);
-    for round in 0..ROUNDS {
-        // Another has taken over, or a person has answered: what was heard is not needed any more.
-        if !row.course.is_turn(turn.0, turn.1) {
-            return Ok(Worked::Done("lost_its_turn"));
-        }
-        let written = match write(deps, invocation, &row, settings, &heard).await {
-            Err(error) if error.is_passing() && round + 1 < ROUNDS && !invocation.time_left().is_zero() => continue,
-            written => written?,
-        };
-        row = match written {
-            Written::Now(row) => return Ok(answered(invocation, &row, code)),
-            Written::Before => return Ok(Worked::Done("already_answered")),
-            Written::Lost(met) => met,
-        };
-    }
-    Err(StoreError::Conflict)
+    let (turn, heard) = (&row, &heard);
+    // What was heard would have to be asked for again, so a store that does not answer is asked again too.
+    let written = persist(invocation, || write(deps, invocation, turn, settings, heard)).await?;
+    Ok(match written {
+        Written::Now(row) => answered(invocation, &row, code),
+        Written::Before => Worked::Done("already_answered"),
+        Written::LostTurn => Worked::Done("lost_its_turn"),
+    })
 }
 
 async fn ask(
@@ -100,35 +87,50 @@ async fn ask(
 
 enum Written {
     Now(Box<ConversationRow>),
-    Lost(Box<ConversationRow>),
     /// There is a reply to this batch.
     Before,
+    /// Another has taken over, or a person has answered: what was heard is not needed any more.
+    LostTurn,
 }
 
+/// Writes what was heard, however often the conversation changes meanwhile, as long as it is this worker's turn. `turn` is the
+/// conversation as the worker claimed it.
 async fn write(
     deps: &Deps,
     invocation: &Invocation,
-    row: &ConversationRow,
+    turn: &ConversationRow,
     settings: &InstanceRow,
     heard: &Heard,
 ) -> Result<Written, StoreError> {
-    let (timing, now) = (settings.timing(), invocation.current());
-    let course: Course = match heard {
-        Heard::Reply(said) => {
-            let by = Answer::Responder;
-            return Ok(match deps.conversations.answer(invocation, row, said.as_deref(), by, &timing).await? {
-                Answered::Now(row) => Written::Now(row),
-                Answered::Lost(row) => Written::Lost(row),
-                Answered::Before(_) => Written::Before,
-            });
-        }
-        Heard::Later => row.course.awaiting(now, &timing),
-        Heard::Problem(_) => row.course.failed(now, &timing),
+    let (conversations, timing) = (&deps.conversations, settings.timing());
+    let first = std::cell::Cell::new(Some(turn.clone()));
+    let (first, timing) = (&first, &timing);
+    let step = || async move {
+        // As it was claimed, the first time.
+        let row = match first.take() {
+            Some(row) => Some(row),
+            None => conversations.get(invocation, &turn.id).await?,
+        };
+        let Some(row) = row.filter(|row| row.course.is_turn(turn.course.claimed, turn.course.epoch)) else {
+            return Ok(Break(Written::LostTurn));
+        };
+        let now = invocation.current();
+        let course: Course = match heard {
+            Heard::Reply(said) => {
+                let answered = conversations.answer(invocation, &row, said.as_deref(), Answer::Responder, timing);
+                return Ok(match answered.await? {
+                    Answered::Now(row) => Break(Written::Now(row)),
+                    Answered::Lost => Continue(()),
+                    Answered::Before(_) => Break(Written::Before),
+                });
+            }
+            Heard::Later => row.course.awaiting(now, timing),
+            Heard::Problem(_) => row.course.failed(now, timing),
+        };
+        let moved = conversations.move_on(invocation, &row, course, timing).await?;
+        Ok(moved.map_or(Continue(()), |row| Break(Written::Now(Box::new(row)))))
     };
-    Ok(match deps.conversations.move_on(invocation, row, course, &timing).await? {
-        Moved::Done(row) => Written::Now(row),
-        Moved::Lost(row) => Written::Lost(row),
-    })
+    conversations.store.retry(invocation, step).await
 }
 
 /// Logs the end of an attempt and says what becomes of its wake-up.

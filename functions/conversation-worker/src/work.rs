@@ -1,40 +1,34 @@
 //! One conversation that a worker was woken for: what is to be done next, and then that.
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::batch::{self, Portion};
 use umavez_domain::conversations::{ConversationRow, Course, Phase, Step};
 use umavez_domain::queue::WakeUp;
 use umavez_domain::senders::instances::{InstanceRow, Timing};
 use umavez_platform::batch::Worked;
-use umavez_platform::conversations::{Looked, Moved};
+use umavez_platform::conversations::Looked;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
 
 use crate::{Deps, ask};
 
-/// Races with messages and others are looked at again this often.
-const ROUNDS: usize = 8;
-
-/// What came of a step.
-enum Stepped {
-    Over(Worked),
-    /// The conversation has changed since it was read.
-    Again(Box<ConversationRow>),
-}
+/// One step: `Continue` means that the conversation has changed since it was read, and that it is decided again.
+type Stepped = ControlFlow<Worked>;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, wake: &WakeUp) -> Result<Worked, StoreError> {
-    let Some(row) = deps.conversations.get(invocation, &wake.conversation).await? else {
-        return Ok(Worked::Done("no_such_conversation"));
-    };
-    let settings = deps.conversations.settings(invocation, &row).await?;
-    let mut row = Box::new(row);
-    for _ in 0..ROUNDS {
-        match step(deps, invocation, wake, &row, &settings).await? {
-            Stepped::Over(worked) => return Ok(worked),
-            Stepped::Again(met) => row = met,
-        }
-    }
-    Err(StoreError::Conflict)
+    let conversations = &deps.conversations;
+    conversations
+        .store
+        .retry(invocation, || async {
+            let Some(row) = conversations.get(invocation, &wake.conversation).await? else {
+                return Ok(Break(Worked::Done("no_such_conversation")));
+            };
+            let settings = conversations.settings(invocation, &row).await?;
+            step(deps, invocation, wake, &row, &settings).await
+        })
+        .await
 }
 
 async fn step(
@@ -45,24 +39,24 @@ async fn step(
     settings: &InstanceRow,
 ) -> Result<Stepped, StoreError> {
     let (timing, conversations) = (settings.timing(), &deps.conversations);
-    let done = |code: &'static str| Ok(Stepped::Over(Worked::Done(code)));
+    let done = |code: &'static str| Ok(Break(Worked::Done(code)));
     match row.course.next(invocation.current(), &timing) {
         Step::Rest => done("nothing_to_do"),
         // There is a later message, and its own wake-up comes.
         Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
-        Step::Wait(until) => Ok(Stepped::Over(Worked::Later { why: "early", until })),
+        Step::Wait(until) => Ok(Break(Worked::Later { why: "early", until })),
         Step::Claim | Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
-            Ok(Stepped::Over(Worked::Later { why: "out_of_time", until: invocation.current() }))
+            Ok(Break(Worked::Later { why: "out_of_time", until: invocation.current() }))
         }
         Step::Claim => claim(deps, invocation, row, settings).await,
         Step::Ask(course) => match conversations.move_on(invocation, row, course, &timing).await? {
-            Moved::Lost(met) => Ok(Stepped::Again(met)),
-            Moved::Done(claimed) => {
+            None => Ok(Continue(())),
+            Some(claimed) => {
                 log_batch(invocation, &claimed, "claimed");
                 let messages = conversations.messages_of(invocation, &claimed).await?;
                 match messages.is_empty() {
                     true => pass_over(deps, invocation, &claimed, &timing).await,
-                    false => ask::run(deps, invocation, *claimed, messages, settings).await.map(Stepped::Over),
+                    false => ask::run(deps, invocation, claimed, messages, settings).await.map(Break),
                 }
             }
         },
@@ -95,16 +89,15 @@ async fn claim(
         expired(invocation, row, last - row.course.claimed);
     }
     let course = row.course.claim(portion, invocation.current(), &timing);
-    let claimed = match conversations.move_on(invocation, row, course, &timing).await? {
-        Moved::Lost(met) => return Ok(Stepped::Again(met)),
-        Moved::Done(claimed) => *claimed,
+    let Some(claimed) = conversations.move_on(invocation, row, course, &timing).await? else {
+        return Ok(Continue(()));
     };
     if let Portion::Expired { .. } = portion {
-        return Ok(Stepped::Over(Worked::Done("expired")));
+        return Ok(Break(Worked::Done("expired")));
     }
     log_batch(invocation, &claimed, "claimed");
     messages.retain(|message| message.number <= Some(claimed.course.claimed));
-    ask::run(deps, invocation, claimed, messages, settings).await.map(Stepped::Over)
+    ask::run(deps, invocation, claimed, messages, settings).await.map(Break)
 }
 
 /// Ends a batch of which no message is stored any more: there is nothing to ask about.
@@ -117,8 +110,8 @@ async fn pass_over(
     expired(invocation, row, row.course.claimed - row.course.answered);
     let course = row.course.replied(0, invocation.current());
     match deps.conversations.move_on(invocation, row, course, timing).await? {
-        Moved::Lost(met) => Ok(Stepped::Again(met)),
-        Moved::Done(_) => Ok(Stepped::Over(Worked::Done("expired"))),
+        None => Ok(Continue(())),
+        Some(_) => Ok(Break(Worked::Done("expired"))),
     }
 }
 
@@ -130,20 +123,24 @@ async fn give_up(
     timing: &Timing,
 ) -> Result<Stepped, StoreError> {
     match deps.conversations.move_on(invocation, row, course, timing).await? {
-        Moved::Lost(met) => Ok(Stepped::Again(met)),
-        Moved::Done(row) => {
+        None => Ok(Continue(())),
+        Some(row) => {
             needs_human(invocation, &row, "attempts");
-            Ok(Stepped::Over(Worked::Done("needs_human")))
+            Ok(Break(Worked::Done("needs_human")))
         }
     }
 }
 
-fn moved_on(invocation: &Invocation, moved: Moved, outcome: &'static str) -> Result<Stepped, StoreError> {
+fn moved_on(
+    invocation: &Invocation,
+    moved: Option<ConversationRow>,
+    outcome: &'static str,
+) -> Result<Stepped, StoreError> {
     match moved {
-        Moved::Lost(met) => Ok(Stepped::Again(met)),
-        Moved::Done(row) => {
+        None => Ok(Continue(())),
+        Some(row) => {
             log_batch(invocation, &row, outcome);
-            Ok(Stepped::Over(Worked::Done(outcome)))
+            Ok(Break(Worked::Done(outcome)))
         }
     }
 }

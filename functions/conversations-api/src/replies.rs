@@ -1,5 +1,7 @@
 //! `POST /conversations/{id}/replies`: a responder that said "later" answers, by the id of its batch.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::conversations::requests::{Callback, read_callback};
@@ -8,12 +10,8 @@ use umavez_domain::fields::FieldError;
 use umavez_platform::conversations::Answered;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::store::StoreError;
 
 use crate::{Deps, id, no_such_conversation};
-
-/// Races with messages are looked at again this often.
-const ROUNDS: usize = 8;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let callback = read_callback(&request.object()?).map_err(Problem::invalid)?;
@@ -22,24 +20,37 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         let detail = "is a batch of another conversation than the path's";
         return Err(Problem::invalid(vec![FieldError::new("batch_id", FieldProblem::Conflicting, detail)]));
     }
-    let row = deps.conversations.get(invocation, &id).await?.ok_or_else(no_such_conversation)?;
-    let timing = deps.conversations.settings(invocation, &row).await?.timing();
-    let mut row = Box::new(row);
-    for _ in 0..ROUNDS {
+    let conversations = &deps.conversations;
+    let said = callback.reply.as_deref();
+    let step = || async {
+        let Some(row) = conversations.get(invocation, &id).await? else { return Ok(Break(Reply::NoConversation)) };
         if !row.course.wants_reply(callback.batch.number) {
-            return not_wanted(deps, invocation, &row, &callback).await;
+            return Ok(Break(Reply::NotWanted(row)));
         }
-        let said = callback.reply.as_deref();
-        match deps.conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
-            Answered::Now(row) => {
-                tell(invocation, &row);
-                return accepted(&callback);
-            }
-            Answered::Lost(met) => row = met,
-            Answered::Before(standing) => return before(&callback, &standing),
+        let timing = conversations.settings(invocation, &row).await?.timing();
+        Ok(match conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
+            Answered::Now(row) => Break(Reply::Accepted(row)),
+            Answered::Before(standing) => Break(Reply::Before(standing)),
+            Answered::Lost => Continue(()),
+        })
+    };
+    match conversations.store.retry(invocation, step).await? {
+        Reply::Accepted(row) => {
+            log_callback(invocation, &row);
+            accepted(&callback)
         }
+        Reply::Before(standing) => before(&callback, &standing),
+        Reply::NotWanted(row) => not_wanted(deps, invocation, &row, &callback).await,
+        Reply::NoConversation => Err(no_such_conversation()),
     }
-    Err(StoreError::Conflict.into())
+}
+
+/// What a responder's late answer met.
+enum Reply {
+    Accepted(Box<ConversationRow>),
+    Before(Box<BatchRow>),
+    NotWanted(ConversationRow),
+    NoConversation,
 }
 
 /// It came too late, or twice, or is about no batch that there was.
@@ -70,7 +81,7 @@ fn accepted(callback: &Callback) -> Result<Answer, Problem> {
     Answer::json(202, &json!({"batch_id": callback.batch.to_string(), "accepted": true}))
 }
 
-fn tell(invocation: &Invocation, row: &ConversationRow) {
+fn log_callback(invocation: &Invocation, row: &ConversationRow) {
     let event = Event::ConversationBatch.as_str();
     let (conversation_id, channel) = (row.id.as_str(), row.channel.as_str());
     tracing::info!(event, conversation_id, channel, outcome = "callback", request_id = invocation.request_id);

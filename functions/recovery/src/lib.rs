@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use umavez_domain::channels::Channel;
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::ConversationRow;
-use umavez_domain::delivery::{Recovery, UnknownPolicy, read_policies};
+use umavez_domain::delivery::{Recovery, State, UnknownPolicy, read_policies};
 use umavez_domain::keys::Wake;
 use umavez_domain::messages::MessageRow;
 use umavez_platform::aws::Aws;
@@ -129,10 +129,11 @@ impl Run<'_> {
                 self.emitted.fetch_add(1, Ordering::Relaxed);
                 log_message(self.invocation, row, Event::OutboundRecovered);
             }
-            Recovery::Lost(row) => {
+            Recovery::GivenUp(row) if row.delivery.state == State::Unknown => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 log_message(self.invocation, row, Event::OutboundUnknown);
             }
+            Recovery::GivenUp(row) => log_message(self.invocation, row, Event::OutboundReconciled),
             Recovery::Nothing => {}
         }
         Ok(recovery != Recovery::Nothing)
@@ -165,7 +166,7 @@ impl Run<'_> {
                 tell::line(self.invocation, &offer, Event::DownsellRecovered);
                 Ok(true)
             }
-            downsells::Recovered::Offer(Recovery::Lost(offer)) => {
+            downsells::Recovered::Offer(Recovery::GivenUp(offer)) => {
                 tell::changed(self.invocation, &offer);
                 Ok(true)
             }

@@ -26,15 +26,12 @@ use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::messages::Messages;
 use crate::senders::Instances;
-use crate::store::{Beside, Condition, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Beside, Condition, Store, StoreError, Write, attribute};
 
 pub use answers::{Answered, Looked};
 pub use orders::{Held, Ordered};
 pub use receive::Taken;
 pub use webhook_secrets::Webhooks;
-
-/// Races with other writers are looked at again this often.
-const ROUNDS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub struct Conversations {
@@ -42,14 +39,6 @@ pub struct Conversations {
     pub table: String,
     pub instances: Instances,
     pub messages: Messages,
-}
-
-/// What came of a change.
-#[derive(Debug)]
-pub enum Moved {
-    Done(Box<ConversationRow>),
-    /// The row has changed: as it stands now.
-    Lost(Box<ConversationRow>),
 }
 
 impl Conversations {
@@ -90,22 +79,28 @@ impl Conversations {
         Ok(set.unwrap_or_else(|| InstanceRow::by_default(row.channel, &row.instance, invocation.now)))
     }
 
-    /// Changes the course of a conversation that was read as `row`.
+    /// Changes the course of a conversation that was read as `row`. `None`: it has changed since.
     pub async fn move_on(
         &self,
         invocation: &Invocation,
         row: &ConversationRow,
         course: Course,
         timing: &Timing,
-    ) -> Result<Moved, StoreError> {
+    ) -> Result<Option<ConversationRow>, StoreError> {
         let after = row.moved(course, invocation.current(), timing);
-        let unneeded = self.unneeded_reply_write(row, &after, invocation.current())?;
-        let beside = unneeded.into_iter().map(Beside::from).collect();
-        match self.store.write_with(invocation, self.state_write(row, &after)?, beside).await? {
-            Written::New | Written::Mine => Ok(Moved::Done(Box::new(after))),
-            Written::Refused(Some(item)) => Ok(Moved::Lost(Box::new(read_row(item)?))),
-            Written::Refused(None) => Err(StoreError::Corrupt("a conversation that is gone")),
-        }
+        let with = self.with(row, &after, invocation.current())?;
+        let committed = self.store.commit(invocation, &self.table, row, &after, with).await?;
+        Ok(committed.then_some(after))
+    }
+
+    /// The writes that follow from a change of a conversation.
+    fn with(
+        &self,
+        before: &ConversationRow,
+        after: &ConversationRow,
+        now: Timestamp,
+    ) -> Result<Vec<Beside>, StoreError> {
+        Ok(self.unneeded_reply_write(before, after, now)?.into_iter().map(Beside::from).collect())
     }
 
     /// Finishes a batch whose withheld reply is obsolete because a person answered. Removes its outcome, unless a part of
@@ -128,17 +123,5 @@ impl Conversations {
     fn finished(&self, write: Write, now: Timestamp) -> Result<Write, StoreError> {
         let expires_at = now.plus_days(self.messages.retention_days).seconds();
         Ok(write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at))
-    }
-
-    /// The change from one row to the next, if nobody has changed it meanwhile.
-    fn state_write(&self, before: &ConversationRow, after: &ConversationRow) -> Result<Write, StoreError> {
-        let key = keys::conversation(&before.id);
-        match before.version {
-            0 => Ok(Write::put(&self.table, key, after)?.when(Condition::Absent)),
-            version => {
-                let write = Write::changes(&self.table, key, before, after)?;
-                Ok(write.when(Condition::is_number("version", version)))
-            }
-        }
     }
 }

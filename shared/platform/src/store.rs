@@ -25,7 +25,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use umavez_domain::keys::Key;
 
-pub use change::{Committed, Next, Start};
+pub use change::{Committed, Next, Start, persist};
 pub use condition::Condition;
 pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;

@@ -72,7 +72,9 @@ impl Rows<'_> {
                 keys::mailing_entries(&id, u32::try_from(shard["shard"].as_u64().expect("a number")).expect("small"));
             let mut found: BTreeMap<String, u64> = STATES.iter().map(|state| ((*state).to_owned(), 0)).collect();
             for entry in self.entries.iter().filter(|entry| entry["pk"] == pk.as_str()) {
-                *found.entry(entry["state"].as_str().unwrap_or_default().to_lowercase()).or_default() += 1;
+                let state = entry["state"].as_str().unwrap_or_default().to_lowercase();
+                let state = if state == "queued" { "pending".to_owned() } else { state };
+                *found.entry(state).or_default() += 1;
             }
             let told = |state: &str| shard[state].as_u64().expect("a number");
             let told: BTreeMap<String, u64> = STATES.iter().map(|state| ((*state).to_owned(), told(state))).collect();
@@ -91,7 +93,7 @@ impl Rows<'_> {
         let (state, mailing) = (self.mailing["state"].as_str().expect("a state"), self.mailing);
         let over = matches!(state, "COMPLETED" | "CANCELED" | "FAILED");
         if over {
-            let open = |entry: &&&Value| entry["state"] == "PENDING" || entry["state"] == "SENDING";
+            let open = |entry: &&&Value| entry["state"] == "QUEUED" || entry["state"] == "SENDING";
             assert_eq!(self.entries.iter().find(open), None, "{state}, and on its way");
             assert!(self.shards.iter().all(|shard| shard["state"] == "FINISHED"), "{state}: {:?}", self.shards);
             assert!(mailing["wake"].is_null(), "over, and still looked for: {mailing}");

@@ -6,14 +6,15 @@ use serde_with::skip_serializing_none;
 use super::course::{Course, Phase};
 use super::identity::{BatchId, ConversationId, Via};
 use super::inbound::{Inbound, Kind, Media};
-use crate::absent::is_default;
+use crate::change::{Fence, Row};
 use crate::codes::codes;
-use crate::keys::{self, Wake};
+use crate::keys::{self, Key, Wake};
 use crate::messages::MessageId;
 use crate::outbox::Emit;
 use crate::queue::WakeUp;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
+use crate::work::Work;
 
 /// Later than any hold ends.
 const NEVER: Timestamp = Timestamp::from_millis(999_999_999_999_999);
@@ -32,19 +33,23 @@ pub struct ConversationRow {
     pub name: Option<String>,
     #[serde(flatten)]
     pub course: Course,
-    pub emit: Option<Emit>,
-    pub emits: u64,
-    /// The index by time: who has to see to it, and since or until when.
-    pub wake: Option<String>,
-    pub wake_at: Option<String>,
-    /// Milliseconds: lost sight of, if it has not changed by then.
+    #[serde(flatten)]
+    pub work: Work,
+    /// Milliseconds: recovery wakes it if it has not changed by then.
     pub check_at: Option<i64>,
-    /// How often it was.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub recoveries: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
+}
+
+impl Row for ConversationRow {
+    fn key(&self) -> Key {
+        keys::conversation(&self.id)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
 }
 
 impl ConversationRow {
@@ -56,12 +61,8 @@ impl ConversationRow {
             contact: contact.to_owned(),
             name: None,
             course: Course::default(),
-            emit: None,
-            emits: 0,
-            wake: None,
-            wake_at: None,
+            work: Work::default(),
             check_at: None,
-            recoveries: 0,
             created_at: now,
             updated_at: now,
             version: 0,
@@ -87,34 +88,35 @@ impl ConversationRow {
     /// It was lost sight of: woken again, and looked for later than the last time.
     pub fn recovered(&self, now: Timestamp, timing: &Timing) -> Self {
         let mut next = self.with(Course { hold: None, ..self.course.clone() }, now, timing);
-        next.recoveries = self.recoveries + 1;
-        next.check_at = Some(now.plus_ms(RECOVERED_AGAIN_MS << self.recoveries.min(6)).millis());
+        next.work.recoveries = self.work.recoveries + 1;
+        next.check_at = Some(now.plus_ms(RECOVERED_AGAIN_MS << self.work.recoveries.min(6)).millis());
         next.hand_on(now);
         next
     }
 
     fn with(&self, course: Course, now: Timestamp, timing: &Timing) -> Self {
-        let shard = keys::wake_shard(self.id.as_str());
-        let place = |wake: Wake, at: Timestamp| (keys::wake(wake, shard), keys::at_time(at, self.id.as_str()));
         let since = course.unanswered_since().map(Timestamp::from_millis);
         let hold = course.hold.filter(|_| course.is_held(now));
         let course = Course { hold, ..course };
-        let waits = match (hold, since) {
-            (Some(hold), _) => Some(place(Wake::Held, hold.until.map_or(NEVER, Timestamp::from_millis))),
-            (None, Some(since)) if course.phase == Phase::Stuck => Some(place(Wake::Human, since)),
-            (None, since) => since.map(|since| place(Wake::Check, since)),
-        };
-        let (wake, wake_at) = waits.unzip();
+        let mut work = Work { emits: self.work.emits, ..Work::default() };
+        match (hold, since) {
+            (Some(hold), _) => {
+                work.wait_until(Wake::Held, self.id.as_str(), hold.until.map_or(NEVER, Timestamp::from_millis));
+            }
+            (None, Some(since)) if course.phase == Phase::Stuck => {
+                work.wait_until(Wake::Human, self.id.as_str(), since);
+            }
+            (None, Some(since)) => work.wait_until(Wake::Check, self.id.as_str(), since),
+            (None, None) => {}
+        }
         let check_at = course.look_again(now, timing).map(Timestamp::millis);
-        let version = self.version + 1;
-        let (emit, recoveries, updated_at) = (None, 0, now);
-        Self { course, wake, wake_at, check_at, emit, recoveries, updated_at, version, ..self.clone() }
+        Self { course, work, check_at, updated_at: now, version: self.version + 1, ..self.clone() }
     }
 
     fn hand_on(&mut self, at: Timestamp) {
         let wake = WakeUp { conversation: self.id.clone(), received: self.course.received };
-        self.emits += 1;
-        self.emit = Some(wake.emit("state", self.emits, at));
+        self.work.emits += 1;
+        self.work.emit = Some(wake.emit("state", self.work.emits, at));
     }
 
     /// Whether recovery has to see to it.
@@ -279,29 +281,33 @@ mod tests {
         let inbound = inbound();
         let received = Received { via: Via::Whatsapp, instance: "loja", message: &inbound, retention_days: 90 };
         let next = row().received(&inbound, NOW, &TIMING);
-        assert_eq!((next.emit.as_ref(), next.version, next.name.as_deref()), (None, 1, Some("Ana")));
+        assert_eq!((next.work.emit.as_ref(), next.version, next.name.as_deref()), (None, 1, Some("Ana")));
         let message = received.numbered(&next, NOW, &TIMING);
         let emit = message.emit.expect("a wake-up");
         assert_eq!(emit.not_before, Some(NOW.plus_ms(5_000).millis()));
         assert_eq!((message.number, message.place.as_str()), (Some(1), "IN#0000000001"));
-        assert_eq!(next.wake.as_deref().and_then(|wake| wake.split('#').next()), Some("CHECK"));
+        assert_eq!(next.work.wake.as_deref().and_then(|wake| wake.split('#').next()), Some("CHECK"));
     }
 
     #[test]
     fn the_index_does_not_change_while_a_batch_is_worked_on() {
         let one = row().received(&inbound(), NOW, &TIMING);
         let two = one.received(&inbound(), NOW.plus_ms(1_000), &TIMING);
-        assert_eq!((&one.wake, &one.wake_at), (&two.wake, &two.wake_at), "every change of it is paid for");
+        assert_eq!(
+            (&one.work.wake, &one.work.wake_at),
+            (&two.work.wake, &two.work.wake_at),
+            "every change of it is paid for"
+        );
         let now = NOW.plus_ms(9_000);
         let portion = Portion::UpTo { last: 2, rest_since: None };
         let asking = two.moved(two.course.claim(portion, now, &TIMING), now, &TIMING);
-        assert_eq!((&two.wake_at, asking.emit), (&asking.wake_at, None));
+        assert_eq!((&two.work.wake_at, asking.work.emit), (&asking.work.wake_at, None));
     }
 
     #[test]
     fn what_is_held_or_stuck_is_listed_and_what_is_answered_is_not() {
         let pending = row().received(&inbound(), NOW, &TIMING);
-        let word = |row: &ConversationRow| row.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
+        let word = |row: &ConversationRow| row.work.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
         let hold = Hold { by: HeldBy::Operator, since: NOW.millis(), until: None };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         assert_eq!(word(&held), Some(Some("HELD".into())));
@@ -318,13 +324,13 @@ mod tests {
         let hold = Hold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         let released = held.moved(held.course.release(), NOW, &TIMING);
-        assert_eq!(released.emit.as_ref().map(|emit| emit.seq), Some(1));
+        assert_eq!(released.work.emit.as_ref().map(|emit| emit.seq), Some(1));
         let late = NOW.plus_ms(66_000);
         assert!(held.is_overdue(late));
         let once = held.recovered(late, &TIMING);
-        assert_eq!((once.emit.as_ref().map(|emit| emit.seq), once.course.hold), (Some(1), None));
+        assert_eq!((once.work.emit.as_ref().map(|emit| emit.seq), once.course.hold), (Some(1), None));
         assert_eq!(once.check_at, Some(late.plus_ms(60_000).millis()));
         let twice = once.recovered(late, &TIMING);
-        assert_eq!((twice.emits, twice.check_at), (2, Some(late.plus_ms(120_000).millis())));
+        assert_eq!((twice.work.emits, twice.check_at), (2, Some(late.plus_ms(120_000).millis())));
     }
 }

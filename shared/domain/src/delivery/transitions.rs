@@ -124,8 +124,8 @@ impl<D> Settled<D> {
 pub enum Recovery<R> {
     /// It is handed to its queue again.
     Emitted(R),
-    /// The outcome of its attempt is unknown from now on.
-    Lost(R),
+    /// Its attempt was given up: unknown from now on, unless an earlier one is known to have been sent.
+    GivenUp(R),
     /// It waits for nothing that is overdue.
     Nothing,
 }
@@ -258,7 +258,7 @@ impl Delivery {
         }
         if self.sent_attempt.is_some() {
             // An earlier attempt was sent, and this one is over: the delivery was sent.
-            return Settled::Now(Self { sent_at: Some(now), ..self.over(State::Sent, None) });
+            return Settled::Now(Self { sent_at: self.sent_at.or(Some(now)), ..self.over(State::Sent, None) });
         }
         Settled::Now(match verdict {
             Verdict::Sent { .. } => return Settled::TooLate,
@@ -276,9 +276,10 @@ impl Delivery {
             Again::Throttled => Self { tries_from: self.tries_from + 1, ..self.clone() },
             Again::Policy => self.with_doubt(),
         };
-        match self.recalled {
-            Some(_) => next.unsent(State::Canceled, None),
-            None => Self { not_before: Some(not_before), ..next.over(State::Queued, Some(code)) },
+        match (self.recalled, next.doubts.is_empty()) {
+            (Some(_), true) => next.over(State::Canceled, None),
+            (Some(_), false) => next.over(State::Unknown, Some(code)),
+            (None, _) => Self { not_before: Some(not_before), ..next.over(State::Queued, Some(code)) },
         }
     }
 
@@ -309,6 +310,7 @@ impl Delivery {
         }
         let sent_attempt = Some(attempt);
         let provider_id = Some(provider_id.to_owned());
+        let others = || self.doubts.iter().copied().filter(|doubt| *doubt != attempt).collect();
         match self.state {
             // An operator said so, and now the provider does: what it calls the message is new.
             State::Sent if self.provider_id.is_none() => {
@@ -318,12 +320,11 @@ impl Delivery {
             // A later attempt is under way: whatever its outcome is, the delivery was sent.
             State::Sending if self.attempt != attempt && self.sent_attempt.is_some() => Settled::Already,
             State::Sending if self.attempt != attempt => {
-                Settled::Now(Self { sent_attempt, provider_id, ..self.clone() })
+                Settled::Now(Self { sent_attempt, provider_id, sent_at: Some(now), doubts: others(), ..self.clone() })
             }
             State::Sending | State::Queued | State::Unknown | State::Failed => {
                 let sent = self.over(State::Sent, None);
-                let doubts = sent.doubts.iter().copied().filter(|doubt| *doubt != attempt).collect();
-                Settled::Now(Self { sent_attempt, provider_id, sent_at: Some(now), doubts, ..sent })
+                Settled::Now(Self { sent_attempt, provider_id, sent_at: Some(now), doubts: others(), ..sent })
             }
             State::Canceled | State::Suppressed | State::Expired | State::Deduped => Settled::TooLate,
         }
@@ -359,12 +360,13 @@ impl Delivery {
         self.resolved(Self { doubts, ..self.clone() }, code)
     }
 
-    /// A delivery that was unknown for attempts that were all not sent has failed. It is not sent again by itself: somebody may
-    /// have acted on it.
+    /// A delivery that was unknown for attempts that were all not sent has failed, or was canceled in time. It is not sent again
+    /// by itself: somebody may have acted on it.
     fn resolved(&self, next: Self, code: &str) -> Self {
-        match self.state == State::Unknown && next.doubts.is_empty() {
-            true => next.over(State::Failed, Some(code)),
-            false => next,
+        match (self.state == State::Unknown && next.doubts.is_empty(), self.recalled) {
+            (true, None) => next.over(State::Failed, Some(code)),
+            (true, Some(_)) => next.over(State::Canceled, None),
+            (false, _) => next,
         }
     }
 

@@ -148,7 +148,7 @@ impl MessageRow {
         if let Some(verdict) = self.delivery.lost(self.window(), policy, now, jitter) {
             return match self.settled(self.delivery.attempt, &verdict, now, keep_days) {
                 Settled::Now(row) if row.delivery.state == State::Queued => Recovery::Emitted(row),
-                Settled::Now(row) => Recovery::Lost(row),
+                Settled::Now(row) => Recovery::GivenUp(row),
                 Settled::Already | Settled::TooLate => Recovery::Nothing,
             };
         }

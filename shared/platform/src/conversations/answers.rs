@@ -11,7 +11,7 @@ use umavez_domain::keys::index::BY_PLACE;
 use umavez_domain::messages::MessageRow;
 use umavez_domain::senders::instances::Timing;
 
-use super::{Conversations, Moved};
+use super::Conversations;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, Transacted, Write, read_row};
 
@@ -20,12 +20,12 @@ const KEPT: &str = "KEPT";
 /// What is said of a batch that needed no words.
 const NOTHING: &str = "NOTHING_TO_SAY";
 
-/// What came of an answer to a batch.
+/// The outcome of an answer to a batch.
 #[derive(Debug)]
 pub enum Answered {
     Now(Box<ConversationRow>),
-    /// The conversation has changed: as it stands now.
-    Lost(Box<ConversationRow>),
+    /// The conversation has changed since it was read.
+    Lost,
     /// There is a reply to this batch.
     Before(Box<BatchRow>),
 }
@@ -35,7 +35,8 @@ pub enum Answered {
 pub enum Looked {
     /// It is not settled yet: its end wakes the conversation.
     OnItsWay,
-    Moved(Moved),
+    /// It is settled, and the conversation has moved on. `None`: the conversation has changed since it was read.
+    Moved(Option<ConversationRow>),
 }
 
 /// What is written to a batch's row beside a change of its conversation.
@@ -101,9 +102,9 @@ impl Conversations {
         row: &ConversationRow,
         course: Course,
         timing: &Timing,
-    ) -> Result<Moved, StoreError> {
+    ) -> Result<Option<ConversationRow>, StoreError> {
         let said = self.reply_of(invocation, row).await?;
-        self.commit(invocation, row, course, said.as_deref(), &OfBatch::Ended(None), timing).await.map(moved)
+        self.commit(invocation, row, course, said.as_deref(), &OfBatch::Ended(None), timing).await?.moved()
     }
 
     /// Sees what became of the part of a reply that was handed over.
@@ -121,7 +122,7 @@ impl Conversations {
         // A reply that was canceled because a person had answered is not one that could not be delivered.
         let unneeded = end == PartEnd::Canceled && row.course.settled >= row.course.claimed;
         let of_batch = OfBatch::Ended((!unneeded).then_some(state));
-        self.commit(invocation, row, course, said.as_deref(), &of_batch, timing).await.map(moved).map(Looked::Moved)
+        self.commit(invocation, row, course, said.as_deref(), &of_batch, timing).await?.moved().map(Looked::Moved)
     }
 
     async fn reply_of(&self, invocation: &Invocation, row: &ConversationRow) -> Result<Option<String>, StoreError> {
@@ -159,7 +160,7 @@ impl Conversations {
         };
         let finished = after.course.phase == Phase::Idle;
         let expires_at = now.plus_days(self.messages.retention_days).seconds();
-        let mut writes = vec![self.state_write(row, &after)?];
+        let mut writes = vec![Write::of_change(&self.table, row, &after)?];
         writes.push(match of_batch {
             OfBatch::Reply(reply, by) => {
                 let outcome = match (finished, reply) {
@@ -212,7 +213,7 @@ impl Conversations {
                     (_, Some(item)) if matches!(of_batch, OfBatch::Reply(..)) => {
                         Ok(Answered::Before(Box::new(read_row(item)?)))
                     }
-                    (Some(item), _) => Ok(Answered::Lost(Box::new(read_row(item)?))),
+                    (Some(_), _) => Ok(Answered::Lost),
                     _ => Err(StoreError::Corrupt("an answer that nothing refused")),
                 }
             }
@@ -220,12 +221,14 @@ impl Conversations {
     }
 }
 
-/// Only a first answer can meet another.
-fn moved(answered: Answered) -> Moved {
-    match answered {
-        Answered::Now(row) => Moved::Done(row),
-        Answered::Lost(row) => Moved::Lost(row),
-        Answered::Before(_) => unreachable!("only a reply is put"),
+impl Answered {
+    /// For a batch whose reply is stored already.
+    fn moved(self) -> Result<Option<ConversationRow>, StoreError> {
+        match self {
+            Self::Now(row) => Ok(Some(*row)),
+            Self::Lost => Ok(None),
+            Self::Before(_) => Err(StoreError::Corrupt("a second reply to a batch")),
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl Conversations {
         let rows = found.into_iter().map(|found| async move {
             let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
             // The index may lag behind.
-            Ok::<_, StoreError>(row.filter(|row| row.wake_at.as_deref() == Some(&found.place)))
+            Ok::<_, StoreError>(row.filter(|row| row.work.waits_at(&found.place)))
         });
         let rows = futures::future::try_join_all(rows).await?;
         Ok((rows.into_iter().flatten().collect(), next))

@@ -5,9 +5,9 @@ use umavez_domain::delivery::Cancel;
 use umavez_domain::messages::MessageId;
 use umavez_domain::time::Timestamp;
 
-use super::{Conversations, Moved, ROUNDS};
+use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::StoreError;
+use crate::store::{Committed, Next, StoreError};
 
 /// What came of an order; nothing if there is no such conversation.
 #[derive(Debug)]
@@ -69,18 +69,21 @@ impl Conversations {
         id: &ConversationId,
         next: impl Fn(&Course) -> Course,
     ) -> Result<Option<Ordered>, StoreError> {
-        let Some(mut row) = self.get(invocation, id).await? else { return Ok(None) };
+        let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
         let timing = self.settings(invocation, &row).await?.timing();
-        for _ in 0..ROUNDS {
+        let now = invocation.current();
+        let rule = |row: &ConversationRow| {
             let course = next(&row.course);
             if course == row.course {
-                return Ok(Some(Ordered { row, changed: false }));
+                return Ok(Next::Stop(()));
             }
-            match self.move_on(invocation, &row, course, &timing).await? {
-                Moved::Done(row) => return Ok(Some(Ordered { row: *row, changed: true })),
-                Moved::Lost(met) => row = *met,
-            }
-        }
-        Err(StoreError::Conflict)
+            let after = row.moved(course, now, &timing);
+            Ok(Next::Commit { with: self.with(row, &after, now)?, row: after, out: () })
+        };
+        Ok(match self.store.change(invocation, &self.table, &row, rule).await? {
+            Committed::Done(row, ()) => Some(Ordered { row, changed: true }),
+            Committed::Stopped(row, ()) => Some(Ordered { row, changed: false }),
+            Committed::Gone => None,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! A message comes in: stored once, numbered, and in one transaction with where its conversation stands.
 
-use std::time::Duration;
+use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::channels::{Channel, brazilian_twin};
 use umavez_domain::conversations::inbound::Inbound;
@@ -16,12 +16,8 @@ use umavez_domain::time::{SECOND_MS, Timestamp};
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, StoreError, Transacted, Write, Written};
 
-/// With less time than this a message that met others is given back to its provider.
-const LOW_TIME: Duration = Duration::from_secs(2);
-/// The longest wait between two tries.
-const LONGEST_WAIT_MS: u64 = 250;
 /// How long after an operator settled a message as sent its echo may come.
 const LATE_ECHO_MS: i64 = 10 * 60 * SECOND_MS;
 /// Messages to a contact among which one of ours is looked for.
@@ -126,41 +122,46 @@ impl Conversations {
     async fn stored_with(
         &self,
         invocation: &Invocation,
-        mut row: Option<ConversationRow>,
+        row: Option<ConversationRow>,
         received: &Received<'_>,
         told: Told,
         message: impl Fn(&ConversationRow) -> StoredMessage,
         next: impl Fn(&ConversationRow) -> ConversationRow,
     ) -> Result<Taken, StoreError> {
-        let mut tries = 0;
-        loop {
+        let read = std::sync::Mutex::new(Some(row));
+        let (read, message, next) = (&read, &message, &next);
+        let step = || async move {
+            // As it was read before, the first time.
+            let first = read.lock().ok().and_then(|mut read| read.take());
+            let id = ConversationId::of(received.via, received.instance, &received.message.contact);
+            let row = match first {
+                Some(row) => row,
+                None => self.get(invocation, &id).await?,
+            };
             let before = row.unwrap_or_else(|| new_row(received, invocation.now));
             let mut after = next(&before);
             let key = keys::conversation_message(&before.id, &received.message.message_id);
-            // Nobody has told of it.
+            // No delivery of this message was stored before.
             let stored = Write::put(&self.table, key, &message(&after))?.when(Condition::Absent);
             if after == before && before.version > 0 {
-                return match self.store.write(invocation, stored).await? {
-                    Written::New | Written::Mine => Ok(Taken { told, row: Some(before) }),
-                    Written::Refused(_) => Ok(Taken { told: Told::Duplicate, row: Some(before) }),
-                };
+                return Ok(Break(match self.store.write(invocation, stored).await? {
+                    Written::New | Written::Mine => Taken { told, row: Some(before) },
+                    Written::Refused(_) => Taken { told: Told::Duplicate, row: Some(before) },
+                }));
             }
             after.version = before.version + 1;
-            let mut writes = vec![stored, self.state_write(&before, &after)?];
+            let mut writes = vec![stored, Write::of_change(&self.table, &before, &after)?];
             writes.extend(self.unneeded_reply_write(&before, &after, invocation.now)?);
-            let refusals = match self.store.transact(invocation, writes).await? {
-                Transacted::Done => return Ok(Taken { told, row: Some(after) }),
-                Transacted::Refused(refusals) => refusals,
-            };
-            let mut refusals = refusals.into_iter();
-            if refusals.next().flatten().is_some() {
-                return Ok(Taken { told: Told::Duplicate, row: None });
-            }
-            // Somebody else was faster: the next number is another.
-            row = refusals.next().flatten().and_then(|refusal| refusal.item).map(read_row).transpose()?;
-            tries += 1;
-            wait(invocation, tries).await?;
-        }
+            Ok(match self.store.transact(invocation, writes).await? {
+                Transacted::Done => Break(Taken { told, row: Some(after) }),
+                Transacted::Refused(refusals) if refusals.first().is_some_and(Option::is_some) => {
+                    Break(Taken { told: Told::Duplicate, row: None })
+                }
+                // Another message was faster: the next number is another.
+                Transacted::Refused(_) => Continue(()),
+            })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// A message of ours by what its provider calls it; or one whose outcome is not known yet and that says the same.
@@ -226,14 +227,4 @@ fn may_come_back(row: &MessageRow, now: Timestamp) -> bool {
 
 fn new_row(received: &Received<'_>, now: Timestamp) -> ConversationRow {
     ConversationRow::new(received.via, received.instance, &received.message.contact, now)
-}
-
-/// Each time a little longer, and never together with the others.
-async fn wait(invocation: &Invocation, tries: u32) -> Result<(), StoreError> {
-    if invocation.time_left() < LOW_TIME {
-        return Err(StoreError::Conflict);
-    }
-    let longest = (10_u64 << tries.min(5)).min(LONGEST_WAIT_MS);
-    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
-    Ok(())
 }

@@ -10,14 +10,12 @@ use umavez_domain::time::Timestamp;
 use crate::invocation::Invocation;
 use crate::providers::{Envelope, Providers};
 use crate::senders::Senders;
-use crate::store::StoreError;
+use crate::store::{StoreError, persist};
 
 /// Between the end of a call and the moment when its attempt counts as lost.
 const MARGIN_MS: i64 = 10_000;
 /// No call is begun with less time than this.
 const SHORTEST_CALL: Duration = Duration::from_secs(1);
-/// An outcome that is not written leaves an attempt that nobody knows: the write is tried this often.
-const OUTCOME_TRIES: usize = 5;
 
 /// When an attempt that is begun now counts as lost: after the call's own timeout and a margin.
 pub fn deadline(invocation: &Invocation, providers: &Providers) -> Timestamp {
@@ -69,15 +67,7 @@ where
     {
         senders.invalidate();
     }
-    let mut tries = 1;
-    loop {
-        match settle(outcome.clone()).await {
-            Err(error) if error.is_passing() && tries < OUTCOME_TRIES && !invocation.time_left().is_zero() => {
-                tries += 1;
-            }
-            settled => return settled,
-        }
-    }
+    persist(invocation, || settle(outcome.clone())).await
 }
 
 /// The call, unless the claim took so long that it could not end before the attempt counts as lost.

@@ -168,7 +168,7 @@ impl Downsells {
                     return Ok(Recovered::Nothing);
                 };
                 let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
-                let (Recovery::Emitted(after) | Recovery::Lost(after)) = &recovery else {
+                let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else {
                     return Ok(Recovered::Nothing);
                 };
                 let with = self.slot_writes(&row, after)?;

@@ -200,7 +200,7 @@ impl Messages {
         let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else { return Ok(Recovery::Nothing) };
         let policy = policies.get(&row.channel).copied().unwrap_or_default();
         let recovery = row.recovered(policy, invocation.current(), jitter, self.retention_days);
-        let (Recovery::Emitted(after) | Recovery::Lost(after)) = &recovery else { return Ok(recovery) };
+        let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else { return Ok(recovery) };
         let with = self.releases(invocation, &row, after).await?;
         // Refused: another writer was faster, and has put the row where it is found.
         let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;

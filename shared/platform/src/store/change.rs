@@ -168,6 +168,27 @@ impl Store {
     }
 }
 
+/// What was learned outside the store is lost if it is not written: the write is tried this often.
+const PERSIST_TRIES: u32 = 6;
+
+/// Repeats a write of what cannot be learned again (a provider's or a responder's answer) while the store does not answer and
+/// there is time.
+pub async fn persist<T, F, Fut>(invocation: &Invocation, write: F) -> Result<T, StoreError>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<T, StoreError>>,
+{
+    let mut tries = 1;
+    loop {
+        match write().await {
+            Err(error) if error.is_passing() && tries < PERSIST_TRIES && !invocation.time_left().is_zero() => {
+                tries += 1
+            }
+            written => return written,
+        }
+    }
+}
+
 impl Write {
     /// The write of one change: what differs between the two rows, on the fence of the first.
     pub fn of_change<R: Row>(table: &str, before: &R, after: &R) -> Result<Self, StoreError> {

@@ -219,6 +219,15 @@ fn a_sender_that_comes_back_late_resolves_the_doubt_about_its_own_attempt_only()
 }
 
 #[test]
+fn a_cancel_during_an_attempt_that_was_given_up_holds_once_it_is_known_not_to_have_been_sent() {
+    let recalled = sending(1).cancel().1.expect("a recall");
+    let given_up = now(recalled.settled(1, &Verdict::Unknown { code: "sender_lost" }, NOW));
+    assert_eq!((given_up.state, given_up.reason.as_deref()), (State::Unknown, Some("sender_lost")));
+    assert_eq!(now(given_up.settled(1, &again(Again::Retry), NOW)).state, State::Canceled);
+    assert_eq!(now(given_up.settled(1, &sent(), NOW)).state, State::Sent);
+}
+
+#[test]
 fn a_rejected_attempt_was_not_sent_and_nothing_proves_it_afterwards() {
     for delivery in [sending(1), unknown(1), now(sending(1).settled(1, &sent(), NOW))] {
         let rejected = now(delivery.rejected(1, "rejected"));

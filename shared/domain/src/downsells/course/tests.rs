@@ -356,7 +356,7 @@ fn an_offer_that_nobody_took_on_is_emitted_again_and_looked_for_less_and_less() 
 #[test]
 fn an_attempt_is_given_up_at_its_deadline_and_not_before() {
     assert_eq!(sending().recovered(HOLD, deadline().plus_ms(-1), 0, KEEP_DAYS), Recovery::Nothing);
-    let Recovery::Lost(row) = sending().recovered(HOLD, deadline(), 0, KEEP_DAYS) else { panic!("it is unknown") };
+    let Recovery::GivenUp(row) = sending().recovered(HOLD, deadline(), 0, KEEP_DAYS) else { panic!("it is unknown") };
     assert_eq!((row.delivery.state, row.delivery.reason.as_deref()), (State::Unknown, Some(code::SENDER_LOST)));
 }
 
@@ -366,7 +366,10 @@ fn by_policy_a_lost_attempt_is_made_again_in_doubt_and_within_its_time() {
     assert_eq!((row.delivery.state, row.delivery.doubts, row.delivery.attempt), (State::Queued, vec![1], 1));
     assert!(row.work.emit.is_some() && row.delivery.not_before > Some(deadline()));
     let late = OfferRow { not_after: deadline(), ..sending() };
-    assert!(matches!(late.recovered(RESEND, deadline(), 0, KEEP_DAYS), Recovery::Lost(_)), "too late to be made again");
+    assert!(
+        matches!(late.recovered(RESEND, deadline(), 0, KEEP_DAYS), Recovery::GivenUp(_)),
+        "too late to be made again"
+    );
 }
 
 #[test]
