@@ -358,7 +358,7 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
     let row = stored(world, messages, &id).await;
     let claim = |token: &str| Claim { attempt: 1, token: token.to_owned(), deadline: world.now().plus_ms(25_000) };
     let claimed = messages.claim(&world.invocation(), &row, &claim("a"), &row.sender).await.expect("a store");
-    assert!(matches!(claimed, Claimed::Yes(_)));
+    let Claimed::Yes(claimed) = claimed else { panic!("not claimed: {claimed:?}") };
     let second = messages.claim(&world.invocation(), &row, &claim("b"), &row.sender).await.expect("a store");
     assert!(matches!(second, Claimed::Lost(Some(stored)) if stored.delivery.state == State::Sending), "begun once");
     world.tick("Recovery").await;
@@ -366,7 +366,7 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
     world.advance(Duration::from_secs(30)).await;
     world.tick("Recovery").await;
     assert_eq!(status(world, &id).await, "UNKNOWN");
-    row
+    claimed
 }
 
 #[tokio::test]

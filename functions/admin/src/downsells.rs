@@ -1,5 +1,7 @@
 //! `/api/admin/bots/{slug}/downsells`: what is offered, how long after what.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use serde_json::json;
 use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
@@ -9,9 +11,6 @@ use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
-
-/// Changes that meet others are looked at again this often.
-const ROUNDS: usize = 5;
 
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let bot = crate::bot(deps, invocation, request).await?;
@@ -45,15 +44,15 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
 /// What is left out stays as it is. Offers that are pending keep their time.
 pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
-    for _ in 0..ROUNDS {
+    let step = || async {
         let (_, standing) = standing(deps, invocation, request).await?;
         let wanted = NewDownsell::read_change(&body, &standing).map_err(Problem::invalid)?;
-        if let Some(row) = deps.downsells.change_downsell(invocation, &standing, wanted).await? {
-            tell(invocation, &row, "changed");
-            return answer(200, &row);
-        }
-    }
-    Err(umavez_platform::store::StoreError::Conflict.into())
+        let changed = deps.downsells.change_downsell(invocation, &standing, wanted).await?;
+        Ok::<_, Problem>(changed.map_or(Continue(()), Break))
+    };
+    let row = deps.downsells.store.retry(invocation, step).await?;
+    tell(invocation, &row, "changed");
+    answer(200, &row)
 }
 
 pub async fn delete(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {

@@ -149,7 +149,8 @@ impl Worker<'_> {
         loop {
             let number = self.job.row.progress.position.next_line + self.done.len() as u64;
             let unsettled = &mut self.unsettled;
-            let gate = |decision: &_| unsettled.admits(number, asked, decision);
+            let unsettled = std::cell::RefCell::new(&mut *unsettled);
+            let gate = |decision: &_| unsettled.borrow_mut().admits(number, asked, decision);
             match self.deps.entries.insert_through(self.invocation, asked, &policy, gate).await? {
                 // An earlier line since the last checkpoint touched the same row: that one is settled first.
                 Inserted::Held => {

@@ -103,14 +103,8 @@ async fn write(
     heard: &Heard,
 ) -> Result<Written, StoreError> {
     let (conversations, timing) = (&deps.conversations, settings.timing());
-    let first = std::cell::Cell::new(Some(turn.clone()));
-    let (first, timing) = (&first, &timing);
-    let step = || async move {
-        // As it was claimed, the first time.
-        let row = match first.take() {
-            Some(row) => Some(row),
-            None => conversations.get(invocation, &turn.id).await?,
-        };
+    let timing = &timing;
+    let step = |row: Option<ConversationRow>| async move {
         let Some(row) = row.filter(|row| row.course.is_turn(turn.course.claimed, turn.course.epoch)) else {
             return Ok(Break(Written::LostTurn));
         };
@@ -120,17 +114,19 @@ async fn write(
                 let answered = conversations.answer(invocation, &row, said.as_deref(), Answer::Responder, timing);
                 return Ok(match answered.await? {
                     Answered::Now(row) => Break(Written::Now(row)),
-                    Answered::Lost => Continue(()),
+                    Answered::Lost => Continue(conversations.get(invocation, &turn.id).await?),
                     Answered::Before(_) => Break(Written::Before),
                 });
             }
             Heard::Later => row.course.awaiting(now, timing),
             Heard::Problem(_) => row.course.failed(now, timing),
         };
-        let moved = conversations.move_on(invocation, &row, course, timing).await?;
-        Ok(moved.map_or(Continue(()), |row| Break(Written::Now(Box::new(row)))))
+        Ok(match conversations.move_on(invocation, &row, course, timing).await? {
+            Some(row) => Break(Written::Now(Box::new(row))),
+            None => Continue(conversations.get(invocation, &turn.id).await?),
+        })
     };
-    conversations.store.retry(invocation, step).await
+    conversations.store.retry_from(invocation, Some(turn.clone()), step).await
 }
 
 /// Logs the end of an attempt and says what becomes of its wake-up.

@@ -23,7 +23,9 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let conversations = &deps.conversations;
     let said = callback.reply.as_deref();
     let step = || async {
-        let Some(row) = conversations.get(invocation, &id).await? else { return Ok(Break(Reply::NoConversation)) };
+        let Some(row) = conversations.get(invocation, &id).await? else {
+            return Ok::<_, Problem>(Break(Reply::NoConversation));
+        };
         if !row.course.wants_reply(callback.batch.number) {
             return Ok(Break(Reply::NotWanted(row)));
         }

@@ -3,6 +3,8 @@
 //! A file that came with its request is read whole before anything is written. Then it is put under a key of this request's
 //! own, and the mailing that names it is made by one transaction; whoever loses the name takes its object away again.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use std::collections::BTreeMap;
 
 use base64::Engine;
@@ -21,9 +23,6 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Created, SameFile};
 
 use crate::{Deps, form};
-
-/// A name that is given free and taken again under this request is looked at again this often.
-const ROUNDS: usize = 3;
 
 pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let query = || request.query.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -104,18 +103,18 @@ async fn create(
     // By what it says, not by its bytes: a form is never written the same way twice.
     let asked_as =
         identity.given.then(|| Order { key: identity.key, body: body_hash(asked.said().as_bytes()), entries: 0 });
-    for _ in 0..ROUNDS {
+    let step = || async {
         if let Some(order) = &asked_as
             && let Some(first) = deps.mailings.asked(invocation, &order.key).await?
         {
-            return again(deps, invocation, &asked, order, &first).await;
+            return again(deps, invocation, &asked, order, &first).await.map(Break);
         }
         let name = deps.mailings.named(invocation, &asked.file_name).await?;
         if let Some(owner) = name.as_ref().and_then(|name| name.mailing_id.as_ref()) {
             let Some(row) = deps.mailings.get(invocation, owner).await? else {
                 return Err(Problem::internal().because(&"a name without its mailing"));
             };
-            return known(deps, invocation, &asked, &row).await;
+            return known(deps, invocation, &asked, &row).await.map(Break);
         }
         let same_file = match &asked.sha256 {
             Some(hash) => deps.mailings.same_file(invocation, hash).await?,
@@ -137,38 +136,34 @@ async fn create(
                 let etag = etag.map_err(|error| unavailable().because(&error))?;
                 row.file_is_there(etag, file.len() as u64, invocation.now);
             }
-            None => row.waits(invocation.now.plus_ms(UPLOAD_MS)),
+            None => row.wait_until(invocation.now.plus_ms(UPLOAD_MS)),
         }
         let (content, asked_as) = (asked.content.as_ref(), asked_as.as_ref());
         match deps.mailings.create(invocation, name.as_ref(), &same_file, &row, content, asked_as).await? {
             Created::New => {
                 tell(invocation, &row);
-                return answer(
-                    deps,
-                    invocation,
-                    &asked,
-                    &row,
-                    Told { created: true, matches: Some(true), warning: None },
-                );
+                let told = Told { created: true, matches: Some(true), warning: None };
+                answer(deps, invocation, &asked, &row, told).map(Break)
             }
             // Its own, by a reply that was lost.
             Created::Standing(standing) if file.is_some() && standing.object == row.object => {
                 let told = Told { created: true, matches: Some(true), warning: None };
-                return answer(deps, invocation, &asked, &standing, told);
+                answer(deps, invocation, &asked, &standing, told).map(Break)
             }
             Created::Standing(standing) => {
                 take_away(deps, invocation, &row, file.is_some()).await;
-                return known(deps, invocation, &asked, &standing).await;
+                known(deps, invocation, &asked, &standing).await.map(Break)
             }
             Created::Again => {
                 let standing = deps.mailings.get(invocation, &row.mailing_id).await?;
                 if standing.is_none_or(|standing| standing.object != row.object) {
                     take_away(deps, invocation, &row, file.is_some()).await;
                 }
+                Ok(Continue(()))
             }
         }
-    }
-    Err(unavailable())
+    };
+    deps.mailings.store.retry(invocation, step).await
 }
 
 fn unavailable() -> Problem {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::absent::is_default;
+use crate::change::Fence;
 use crate::keys::{self, Wake};
 use crate::outbox::{Emit, MAX_DELAY_SECONDS};
 use crate::time::{SECOND_MS, Timestamp};
@@ -110,6 +111,15 @@ impl Work {
     /// Recovery found it: the next hand-over is looked for later than the last.
     pub fn recovered(&mut self) {
         self.recoveries += 1;
+    }
+
+    /// Nobody has handed it over since it was read.
+    pub fn fence(&self) -> Fence {
+        #[derive(Serialize)]
+        struct HandedOver {
+            emits: Option<u64>,
+        }
+        Fence::same(&HandedOver { emits: Some(self.emits).filter(|emits| *emits > 0) })
     }
 
     /// Whether the row still waits at the place where an index found it. An index may lag behind its table.

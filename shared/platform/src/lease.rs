@@ -32,10 +32,20 @@ pub enum Renewed {
 }
 
 impl Held {
+    /// Moves the end of the lease with a write under it. A worker that is done ends it now, so that the next one need not wait.
+    pub fn ending(&self, write: Write, until: Timestamp) -> Write {
+        write.set_number("lease_until", until.millis())
+    }
+
     /// The row is still worked on by this turn of this owner.
     pub fn fence(&self) -> Condition {
         Condition::all([Condition::is("lease_owner", &self.owner), Condition::is_number("lease_epoch", self.epoch)])
     }
+}
+
+/// Nobody has the lease of a row any more.
+pub fn is_free(now: Timestamp) -> Condition {
+    Condition::any([Condition::has_not("lease_until"), Condition::at_most("lease_until", now.millis())])
 }
 
 /// Takes the lease on an existing row if it is free or over. `owner` is this invocation's own: nobody else uses it. The next epoch comes from the row as it is now: the taking

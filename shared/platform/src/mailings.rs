@@ -17,9 +17,9 @@ mod recovery;
 mod shards;
 mod unsubscribes;
 
+use umavez_domain::change::Row;
 use umavez_domain::keys;
 use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, NameRow, Order, ShardRow};
-use umavez_domain::time::Timestamp;
 
 pub use counts::Tally;
 pub use entries::{Entry, EntryApplied, EntryPage};
@@ -35,10 +35,8 @@ pub use unsubscribes::{Unsubscribes, Why};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Condition, Query, Store, StoreError, Transacted, Write, Written, read_row};
-
-/// Races with other writers are looked at again this often.
-const ROUNDS: usize = 6;
+use crate::lease::Held;
+use crate::store::{Beside, Committed, Condition, Next, Query, Start, Store, StoreError, Transacted, Write};
 
 #[derive(Debug, Clone)]
 pub struct Mailings {
@@ -149,46 +147,52 @@ impl Mailings {
         }
     }
 
-    /// Makes one change of a mailing's state, if it is still as it was read; else the row as it stands.
-    async fn change(
+    /// Changes a mailing by a rule that gives the next row, or `None` if there is nothing to change, and what to answer.
+    async fn change<T>(
         &self,
         invocation: &Invocation,
-        before: &MailingRow,
-        after: MailingRow,
-    ) -> Result<Result<MailingRow, Option<MailingRow>>, StoreError> {
-        let after = changed(before, after, invocation.current());
-        let write = Write::changes(&self.table, keys::mailing(&before.mailing_id), before, &after)?;
-        match self.store.write(invocation, write.when(as_read(before))).await? {
-            Written::New | Written::Mine => Ok(Ok(after)),
-            Written::Refused(item) => Ok(Err(item.map(read_row).transpose()?)),
-        }
+        start: impl Into<Start<MailingRow>>,
+        rule: impl Fn(&MailingRow) -> (Option<MailingRow>, T),
+    ) -> Result<Committed<MailingRow, T>, StoreError> {
+        let rule = |before: &MailingRow| {
+            Ok(match rule(before) {
+                (Some(after), out) => Next::commit(after.changed(before, invocation.current()), out),
+                (None, out) => Next::Stop(out),
+            })
+        };
+        self.store.change(invocation, &self.table, start, rule).await
     }
 
-    /// As [`Self::change`], together with others: all or none. `None`: one of them was refused.
-    async fn change_with(
+    /// Commits one change of a mailing that was read as `before`, together with other writes: all or none. `None`: the mailing,
+    /// or a row that one of the others rests on, has changed since.
+    async fn commit_with(
         &self,
         invocation: &Invocation,
         before: &MailingRow,
         after: MailingRow,
-        when: Condition,
         others: Vec<Write>,
     ) -> Result<Option<MailingRow>, StoreError> {
-        let after = changed(before, after, invocation.current());
-        let write = Write::changes(&self.table, keys::mailing(&before.mailing_id), before, &after)?;
-        let mut writes = vec![write.when(Condition::all([as_read(before), when]))];
-        writes.extend(others);
-        match self.store.transact(invocation, writes).await? {
-            Transacted::Done => Ok(Some(after)),
-            Transacted::Refused(_) => Ok(None),
-        }
+        let after = after.changed(before, invocation.current());
+        let with = others.into_iter().map(Beside::required).collect();
+        let committed = self.store.commit(invocation, &self.table, before, &after, with).await?;
+        Ok(committed.then_some(after))
     }
-}
 
-fn changed(before: &MailingRow, after: MailingRow, now: Timestamp) -> MailingRow {
-    MailingRow { version: before.version + 1, updated_at: now, ..after }
-}
-
-/// Nobody has changed its state since it was read.
-fn as_read(row: &MailingRow) -> Condition {
-    Condition::is_number("version", row.version)
+    /// As [`Self::commit_with`], under a lease of the mailing's row.
+    async fn commit_held(
+        &self,
+        invocation: &Invocation,
+        held: &Held,
+        before: &MailingRow,
+        after: MailingRow,
+        others: Vec<Write>,
+    ) -> Result<Option<MailingRow>, StoreError> {
+        let after = after.changed(before, invocation.current());
+        let as_read = Condition::of(&before.fence())?;
+        let write = Write::changes(&self.table, before.key(), before, &after)?;
+        let mut writes = vec![write.when(Condition::all([as_read, held.fence()]))];
+        writes.extend(others);
+        let transacted = self.store.transact(invocation, writes).await?;
+        Ok((transacted == Transacted::Done).then_some(after))
+    }
 }

@@ -1,15 +1,14 @@
 //! The suppression list: one row per channel and address, for all senders or for those that it names. A removed one stays as
 //! a mark, so that an old event that is delivered again does not bring it back.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use umavez_domain::channels::Channel;
 use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
 use umavez_domain::suppression::{Status, SuppressionRow, source};
 
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
-
-/// How often whoever met others tries again.
-const ROUNDS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub struct Suppressions {
@@ -80,8 +79,7 @@ impl Suppressions {
         to: &str,
         sender: &str,
     ) -> Result<(), StoreError> {
-        let mut senders = vec![sender.to_owned()];
-        for _ in 0..ROUNDS {
+        let step = |senders: Vec<String>| async move {
             let as_read =
                 Condition::all([is(Status::Active)?, Condition::Is("senders".to_owned(), attribute(&senders)?)]);
             let rest: Vec<_> = senders.iter().filter(|other| *other != sender).cloned().collect();
@@ -90,21 +88,23 @@ impl Suppressions {
                 false => Write::update(&self.table, keys::suppression(channel.as_str(), to))
                     .set_value("senders", attribute(&rest)?),
             };
-            let Written::Refused(met) = self.store.write(invocation, write.when(as_read)).await? else { return Ok(()) };
-            let met: Option<SuppressionRow> = met.map(read_row).transpose()?;
-            match met.filter(|row| row.status == Status::Active) {
-                Some(row) if row.is_against(sender) => senders = row.senders,
+            let Written::Refused(stored) = self.store.write(invocation, write.when(as_read)).await? else {
+                return Ok(Break(()));
+            };
+            let stored: Option<SuppressionRow> = stored.map(read_row).transpose()?;
+            match stored.filter(|row| row.status == Status::Active) {
+                Some(row) if row.is_against(sender) => Ok(Continue(row.senders)),
                 // As it was written before rows named senders.
                 Some(row) if row.is_of_one_bot() && row.senders.is_empty() => {
                     let reason = Condition::is("reason", row.reason);
                     let as_read = Condition::all([is(Status::Active)?, Condition::has_not("senders"), reason]);
                     let write = self.removal(invocation, channel, to)?.when(as_read);
-                    return self.store.write(invocation, write).await.map(drop);
+                    self.store.write(invocation, write).await.map(|_| Break(()))
                 }
-                _ => return Ok(()),
+                _ => Ok(Break(())),
             }
-        }
-        Err(StoreError::Conflict)
+        };
+        self.store.retry_from(invocation, vec![sender.to_owned()], step).await
     }
 
     fn removal(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<Write, StoreError> {

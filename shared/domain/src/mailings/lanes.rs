@@ -109,7 +109,7 @@ mod tests {
                 assert!((1..=LANES as usize).contains(&active.len()), "{active:?} at a time");
                 if dice.u8(..8) == 0 {
                     // A pause: all are given back; and a resume.
-                    shards.iter_mut().for_each(ShardRow::rests);
+                    shards.iter_mut().for_each(|shard| shard.work.rest());
                     let again: Vec<_> =
                         to_hand_out(&shards, now).into_iter().map(|(one, at)| (one.shard, at)).collect();
                     again.into_iter().for_each(|(one, at)| shards[one as usize].hand_over(at, None, now));
@@ -117,7 +117,7 @@ mod tests {
                 }
                 let at = active[dice.usize(..active.len())] as usize;
                 now = now.plus_ms(1_000);
-                shards[at].rests();
+                shards[at].work.rest();
                 match dice.u8(..3) {
                     0 => shards[at].due = Some(now.plus_ms(dice.i64(0..20_000))),
                     _ => shards[at].state = Finished,

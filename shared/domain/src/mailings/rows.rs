@@ -21,12 +21,10 @@ use crate::codes::{FileProblem, Reason, SendingHold, codes};
 use crate::delivery::{Delivered, Delivery, Marks};
 use crate::keys::{self, Key, Wake};
 use crate::lease::Lease;
-use crate::outbox::Emit;
 use crate::queue::{emit_hand_out, emit_import, emit_shard};
 use crate::time::Timestamp;
+use crate::work::{Work, check_after_ms};
 
-/// What was handed over and not taken on for this long is looked for; each time later than before.
-const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
 /// An upload that does not come is not waited for longer: hours more than a form is good for.
 pub const UPLOAD_MS: i64 = 8 * 3_600_000;
 /// Lines that came twice and are told one by one; more are only counted.
@@ -223,12 +221,8 @@ pub struct MailingRow {
     pub retry_unknown: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<Order>,
-    pub emit: Option<Emit>,
-    pub emits: u64,
-    pub wake: Option<String>,
-    pub wake_at: Option<String>,
-    #[serde(default)]
-    pub recoveries: u32,
+    #[serde(flatten)]
+    pub work: Work,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub started_at: Option<Timestamp>,
@@ -269,11 +263,7 @@ impl MailingRow {
             retry: 0,
             retry_unknown: 0,
             orders: Vec::new(),
-            emit: None,
-            emits: 0,
-            wake: None,
-            wake_at: None,
-            recoveries: 0,
+            work: Work::default(),
             created_at: now,
             updated_at: now,
             started_at: None,
@@ -299,33 +289,40 @@ impl MailingRow {
 
     /// Hands its file to an importer.
     pub fn hand_to_importer(&mut self, now: Timestamp) {
-        self.emits += 1;
-        self.emit = Some(emit_import(&self.mailing_id, self.emits));
-        self.waits(now.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+        let id = &self.mailing_id;
+        self.work.hand_over(id.as_str(), None, now, |seq| emit_import(id, seq));
     }
 
     /// Has its shards handed to senders.
     pub fn hand_out(&mut self, now: Timestamp) {
-        self.emits += 1;
-        self.emit = Some(emit_hand_out(&self.mailing_id, self.emits));
-        self.waits(now.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+        let id = &self.mailing_id;
+        self.work.hand_over(id.as_str(), None, now, |seq| emit_hand_out(id, seq));
     }
 
-    /// Is looked at again then.
-    pub fn waits(&mut self, until: Timestamp) {
-        let id = self.mailing_id.as_str();
-        self.wake = Some(keys::wake(Wake::Check, keys::wake_shard(id)));
-        self.wake_at = Some(keys::at_time(until, id));
+    /// Recovery looks at it then.
+    pub fn wait_until(&mut self, until: Timestamp) {
+        self.work.wait_until(Wake::Check, self.mailing_id.as_str(), until);
     }
 
-    /// Is looked at while it is sent.
-    pub fn is_watched(&mut self, now: Timestamp) {
-        self.waits(now.plus_ms(CHECK_AFTER_MS));
+    /// Recovery looks at it from time to time while it is sent.
+    pub fn watch(&mut self, now: Timestamp) {
+        self.wait_until(now.plus_ms(check_after_ms(0)));
     }
 
-    /// Nobody has to look at it.
-    pub fn rests(&mut self) {
-        (self.emit, self.wake, self.wake_at) = (None, None, None);
+    /// The row after a change of its state.
+    pub fn changed(self, before: &Self, now: Timestamp) -> Self {
+        Self { version: before.version + 1, updated_at: now, ..self }
+    }
+}
+
+impl Row for MailingRow {
+    fn key(&self) -> Key {
+        keys::mailing(&self.mailing_id)
+    }
+
+    /// Nobody has changed its state since it was read; checkpoints of its import may have been written.
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
     }
 }
 
@@ -358,12 +355,8 @@ pub struct ShardRow {
     #[serde(default)]
     pub touched: u64,
     pub last_attempt: Option<Timestamp>,
-    pub emit: Option<Emit>,
-    pub emits: u64,
-    pub wake: Option<String>,
-    pub wake_at: Option<String>,
-    #[serde(default)]
-    pub recoveries: u32,
+    #[serde(flatten)]
+    pub work: Work,
 }
 
 impl ShardRow {
@@ -382,36 +375,26 @@ impl ShardRow {
             retried_unknown: 0,
             touched: 0,
             last_attempt: None,
-            emit: None,
-            emits: 0,
-            wake: None,
-            wake_at: None,
-            recoveries: 0,
+            work: Work::default(),
         }
     }
 
     /// Hands it to a sender, no earlier than `not_before`. `id` is what the work is known by, if not by its number.
     pub fn hand_over(&mut self, not_before: Option<Timestamp>, id: Option<String>, now: Timestamp) {
         self.begun = true;
-        self.emits += 1;
-        self.emit = Some(emit_shard(&self.mailing_id, self.shard, self.emits, not_before, id));
-        let from = not_before.map_or(now, |at| at.max(now));
-        self.waits(from.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+        let (mailing, shard, wake_id) =
+            (&self.mailing_id, self.shard, keys::mailing_shard_id(&self.mailing_id, self.shard));
+        self.work.hand_over(&wake_id, not_before, now, |seq| emit_shard(mailing, shard, seq, not_before, id));
     }
 
-    pub fn waits(&mut self, until: Timestamp) {
-        let id = keys::mailing_shard_id(&self.mailing_id, self.shard);
-        self.wake = Some(keys::wake(Wake::Check, keys::wake_shard(&id)));
-        self.wake_at = Some(keys::at_time(until, &id));
-    }
-
-    pub fn rests(&mut self) {
-        (self.emit, self.wake, self.wake_at) = (None, None, None);
+    /// Recovery looks at it then.
+    pub fn wait_until(&mut self, until: Timestamp) {
+        self.work.wait_until(Wake::Check, &keys::mailing_shard_id(&self.mailing_id, self.shard), until);
     }
 
     /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand over.
     pub fn is_handed_over(&self) -> bool {
-        self.state != ShardState::Finished && self.wake.is_some()
+        self.state != ShardState::Finished && self.work.wake.is_some()
     }
 }
 
@@ -489,16 +472,19 @@ mod tests {
     fn a_shard_is_looked_for_after_it_was_handed_over_and_each_time_later() {
         let now = Timestamp::from_seconds(1_000_000);
         let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 7, EntryCounts::default());
-        assert!(!shard.begun && shard.wake.is_none());
+        assert!(!shard.begun && shard.work.wake.is_none());
         let mut waits = Vec::new();
         for recoveries in [0, 1, 20] {
-            shard.recoveries = recoveries;
+            shard.work.recoveries = recoveries;
             shard.hand_over(Some(now.plus_ms(5)), None, now);
-            let at = shard.wake_at.as_deref().and_then(keys::time_of).expect("a time");
+            let at = shard.work.wake_at.as_deref().and_then(keys::time_of).expect("a time");
             waits.push((at.millis() - now.millis()) / 60_000);
         }
         assert_eq!(waits, [10, 20, 640]);
-        assert_eq!((shard.emits, shard.emit.and_then(|emit| emit.not_before)), (3, Some(now.plus_ms(5).millis())));
+        assert_eq!(
+            (shard.work.emits, shard.work.emit.and_then(|emit| emit.not_before)),
+            (3, Some(now.plus_ms(5).millis()))
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use umavez_domain::time::{SECOND_MS, Timestamp};
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Transacted, Write, Written};
+use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
 /// How long after an operator settled a message as sent its echo may come.
 const LATE_ECHO_MS: i64 = 10 * 60 * SECOND_MS;
@@ -128,16 +128,8 @@ impl Conversations {
         message: impl Fn(&ConversationRow) -> StoredMessage,
         next: impl Fn(&ConversationRow) -> ConversationRow,
     ) -> Result<Taken, StoreError> {
-        let read = std::sync::Mutex::new(Some(row));
-        let (read, message, next) = (&read, &message, &next);
-        let step = || async move {
-            // As it was read before, the first time.
-            let first = read.lock().ok().and_then(|mut read| read.take());
-            let id = ConversationId::of(received.via, received.instance, &received.message.contact);
-            let row = match first {
-                Some(row) => row,
-                None => self.get(invocation, &id).await?,
-            };
+        let (message, next) = (&message, &next);
+        let step = |row: Option<ConversationRow>| async move {
             let before = row.unwrap_or_else(|| new_row(received, invocation.now));
             let mut after = next(&before);
             let key = keys::conversation_message(&before.id, &received.message.message_id);
@@ -158,10 +150,13 @@ impl Conversations {
                     Break(Taken { told: Told::Duplicate, row: None })
                 }
                 // Another message was faster: the next number is another.
-                Transacted::Refused(_) => Continue(()),
+                Transacted::Refused(mut refusals) => {
+                    let stored = refusals.get_mut(1).and_then(Option::take).and_then(|refusal| refusal.item);
+                    Continue(stored.map(read_row).transpose()?)
+                }
             })
         };
-        self.store.retry(invocation, step).await
+        self.store.retry_from(invocation, row, step).await
     }
 
     /// A message of ours by what its provider calls it; or one whose outcome is not known yet and that says the same.

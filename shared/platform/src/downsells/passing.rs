@@ -49,29 +49,24 @@ impl Downsells {
     pub(super) async fn see_to(
         &self,
         invocation: &Invocation,
-        offer: OfferRow,
+        offer: &OfferRow,
         charges: Option<ChargesRow>,
         downsells: &[DownsellRow],
     ) -> Result<Option<OfferRow>, StoreError> {
-        let read = std::sync::Mutex::new(Some((offer.clone(), charges)));
-        let (contact, read) = (offer.contact(), &read);
-        let step = || async {
-            // As it was read before, the first time.
-            let first = read.lock().ok().and_then(|mut read| read.take());
-            let (offer, charges) = match first {
-                Some(seen) => seen,
-                None => match self.offer_and_charges(invocation, &contact, &offer.id).await? {
-                    (Some(offer), charges) => (offer, charges),
-                    (None, _) => return Ok(Break(None)),
-                },
-            };
+        let contact = &offer.contact();
+        let step = |(offer, charges): (OfferRow, Option<ChargesRow>)| async move {
             let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
             let Some(outdated) = offer.follow_charges(charges.as_ref(), downsell, invocation.current()) else {
                 return Ok(Break(Some(offer)));
             };
-            let followed = self.follow(invocation, &offer, charges.as_ref(), outdated).await?;
-            Ok(followed.map_or(Continue(()), |after| Break(Some(after))))
+            if let Some(after) = self.follow(invocation, &offer, charges.as_ref(), outdated).await? {
+                return Ok(Break(Some(after)));
+            }
+            Ok(match self.offer_and_charges(invocation, contact, &offer.id).await? {
+                (Some(offer), charges) => Continue((offer, charges)),
+                (None, _) => Break(None),
+            })
         };
-        self.store.retry(invocation, step).await
+        self.store.retry_from(invocation, (offer.clone(), charges), step).await
     }
 }

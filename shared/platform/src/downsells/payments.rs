@@ -238,7 +238,7 @@ impl Downsells {
         let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
         let mut withdrawn = Withdrawn::of(charge);
         for offer in concerned {
-            let stands = self.see_to(invocation, offer.clone(), contact.charges.clone(), &downsells).await?;
+            let stands = self.see_to(invocation, offer, contact.charges.clone(), &downsells).await?;
             match stands {
                 Some(row) if row.passed_from.iter().any(|from| from == transaction_id) && why == Why::Expired => {
                     withdrawn.passed_on += 1;

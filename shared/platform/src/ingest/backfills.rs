@@ -2,21 +2,20 @@
 //! worked on by one at a time, and found again by recovery.
 
 use serde::{Deserialize, Serialize};
+use umavez_domain::change::{Fence, Row};
 use umavez_domain::codes::Reason;
 use umavez_domain::ingest::{BackfillId, BackfillInput, BackfillRequest, BackfillRow, BackfillState, Progress, Upload};
-use umavez_domain::keys::{self, Wake};
-use umavez_domain::outbox::Emit;
+use umavez_domain::keys::{self, Key, Wake};
 use umavez_domain::queue::emit_backfill;
 use umavez_domain::time::Timestamp;
+use umavez_domain::work::Work;
 
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{Condition, Found, Query, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
 /// A worker that is not heard of for this long has lost its job: the next run of recovery hands it over again.
 pub const LEASE_MS: i64 = 60_000;
-/// A job that nobody takes on for this long is handed over again; each time later than before.
-const CHECK_AFTER_MS: i64 = 10 * 60 * 1_000;
 /// A job whose worker was lost before is looked for this much later than its lease ends, doubled each time: one that no worker
 /// survives does not keep them busy.
 const AGAIN_MS: i64 = 60_000;
@@ -36,16 +35,8 @@ pub struct Backfills {
 pub struct Job {
     #[serde(flatten)]
     pub row: BackfillRow,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emit: Option<Emit>,
-    #[serde(default)]
-    pub emits: u64,
-    #[serde(default)]
-    pub recoveries: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wake: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wake_at: Option<String>,
+    #[serde(flatten)]
+    pub work: Work,
     /// Of the lines that were uploaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
@@ -85,10 +76,9 @@ impl Backfills {
         row: BackfillRow,
         request: &BackfillRequest,
     ) -> Result<Begun, StoreError> {
-        let mut job =
-            Job { row, emit: None, emits: 0, recoveries: 0, wake: None, wake_at: None, etag: None, size: None };
+        let mut job = Job { row, work: Work::default(), etag: None, size: None };
         match job.row.upload {
-            true => job.waits(invocation.now.plus_ms(UPLOAD_MS)),
+            true => job.wait_until(invocation.now.plus_ms(UPLOAD_MS)),
             false => job.hand_over(invocation.now),
         }
         let key = job.row.key();
@@ -133,7 +123,7 @@ impl Backfills {
         (next.row.reason, next.row.completed_at) = (None, None);
         next.hand_over(invocation.now);
         // It still waits for them: what is uploaded later is another file.
-        self.replace(invocation, next, as_read(&job)).await
+        self.replace(invocation, &job, next, None).await
     }
 
     /// Takes the job on, if it is to be worked on and nobody does.
@@ -172,16 +162,18 @@ impl Backfills {
     ) -> Result<Option<Job>, StoreError> {
         let now = invocation.current();
         let has_progress = progress.position != job.row.progress.position;
-        let recoveries = if has_progress { 0 } else { job.recoveries };
-        let mut next = Job { row: job.row.at(progress, state, now), recoveries, ..job.clone() };
+        let mut next = Job { row: job.row.at(progress, state, now), ..job.clone() };
+        if has_progress {
+            next.work.recoveries = 0;
+        }
         match state {
             // The rest is another invocation's: handed over with what is settled.
             BackfillState::Queued => next.hand_over(now),
-            state if state.is_settled() => next.is_over(),
+            state if state.is_settled() => next.work.rest(),
             // Taken on: rows without an emission do not wake the relay.
             _ => {
-                next.emit = None;
-                next.waits(now.plus_ms(LEASE_MS + AGAIN_MS * ((1 << recoveries.min(6)) - 1)));
+                next.work.emit = None;
+                next.wait_until(now.plus_ms(LEASE_MS + AGAIN_MS * ((1 << next.work.recoveries.min(6)) - 1)));
             }
         }
         self.under_lease(invocation, held, job, next, now).await
@@ -196,7 +188,7 @@ impl Backfills {
         row: BackfillRow,
     ) -> Result<Option<Job>, StoreError> {
         let mut next = Job { row, ..job.clone() };
-        next.is_over();
+        next.work.rest();
         self.under_lease(invocation, held, job, next, invocation.current()).await
     }
 
@@ -210,87 +202,69 @@ impl Backfills {
     ) -> Result<Option<Job>, StoreError> {
         // Handed on, or over: the next worker need not wait for the lease to end.
         let until = if next.row.state == BackfillState::Running { now.plus_ms(LEASE_MS) } else { now };
-        let write = self.write(&next)?.set_number("lease_until", until.millis());
-        let fenced = Condition::all([held.fence(), as_read(job)]);
+        let write = held.ending(Write::of_change(&self.table, job, &next)?, until);
+        let fenced = Condition::all([held.fence(), Condition::of(&job.fence())?]);
         match self.store.write(invocation, write.when(fenced)).await? {
             Written::New | Written::Mine => Ok(Some(next)),
             Written::Refused(_) => Ok(None),
         }
     }
 
-    /// Jobs of one shard that were not heard of until now.
-    pub async fn overdue(&self, invocation: &Invocation, shard: u32, limit: usize) -> Result<Vec<Found>, StoreError> {
-        let query = Query::waiting(&self.table, Wake::Check, shard).until(invocation.now).limit(limit);
-        self.store.nominate(invocation, &query).await
-    }
-
     /// Hands a job over again that was lost sight of, or gives up an upload that did not come. Whether it was so.
     pub async fn wake(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(job) = self.store.get::<Job>(invocation, &self.table, &found.key).await? else { return Ok(false) };
-        if job.wake_at.as_deref() != Some(&found.place) {
+        if !job.work.waits_at(&found.place) {
             return Ok(false);
         }
         let mut next = job.clone();
         match job.row.state {
             BackfillState::AwaitingUpload => {
                 next.row = job.row.failed(Reason::InputMissing, invocation.now);
-                next.is_over();
+                next.work.rest();
             }
             state if state.is_settled() => return Ok(false),
             _ => {
-                next.recoveries += 1;
+                next.work.recovered();
                 next.hand_over(invocation.now);
             }
         }
-        // Nobody works on it: a worker that has only just renewed its lease goes on.
-        let now = invocation.now.millis();
-        let unleased = Condition::any([Condition::has_not("lease_until"), Condition::at_most("lease_until", now)]);
-        self.replace(invocation, next, Condition::all([as_read(&job), unleased])).await
+        // A worker that has only just renewed its lease goes on.
+        self.replace(invocation, &job, next, Some(lease::is_free(invocation.now))).await
     }
 
-    async fn replace(&self, invocation: &Invocation, mut next: Job, when: Condition) -> Result<bool, StoreError> {
-        next.row.version += 1;
+    /// Commits a change of a job, if nobody has changed it since it was read and `also` holds.
+    async fn replace(
+        &self,
+        invocation: &Invocation,
+        before: &Job,
+        mut next: Job,
+        also: Option<Condition>,
+    ) -> Result<bool, StoreError> {
+        next.row.version = before.row.version + 1;
         next.row.updated_at = invocation.now;
-        let written = self.store.write(invocation, self.write(&next)?.when(when)).await?;
-        Ok(!matches!(written, Written::Refused(_)))
+        let as_read = Condition::all([Condition::of(&before.fence())?].into_iter().chain(also));
+        let write = Write::of_change(&self.table, before, &next)?.when(as_read);
+        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+    }
+}
+
+impl Row for Job {
+    fn key(&self) -> Key {
+        self.row.key()
     }
 
-    /// All of the row but its lease.
-    fn write(&self, job: &Job) -> Result<Write, StoreError> {
-        let mut write = Write::update(&self.table, job.row.key()).set_row(job, &[])?;
-        for (name, there) in [
-            ("emit", job.emit.is_some()),
-            ("wake", job.wake.is_some()),
-            ("wake_at", job.wake_at.is_some()),
-            ("reason", job.row.reason.is_some()),
-            ("completed_at", job.row.completed_at.is_some()),
-        ] {
-            if !there {
-                write = write.remove(name);
-            }
-        }
-        Ok(write)
+    fn fence(&self) -> Fence {
+        Fence::version(self.row.version)
     }
 }
 
 impl Job {
     fn hand_over(&mut self, now: Timestamp) {
-        self.emits += 1;
-        self.emit = Some(emit_backfill(&self.row.backfill_id, self.emits));
-        self.waits(now.plus_ms(CHECK_AFTER_MS << self.recoveries.min(6)));
+        let id = &self.row.backfill_id;
+        self.work.hand_over(id.as_str(), None, now, |seq| emit_backfill(id, seq));
     }
 
-    fn waits(&mut self, until: Timestamp) {
-        let id = self.row.backfill_id.as_str();
-        self.wake = Some(keys::wake(Wake::Check, keys::wake_shard(id)));
-        self.wake_at = Some(keys::at_time(until, id));
+    fn wait_until(&mut self, until: Timestamp) {
+        self.work.wait_until(Wake::Check, self.row.backfill_id.as_str(), until);
     }
-
-    fn is_over(&mut self) {
-        (self.emit, self.wake, self.wake_at) = (None, None, None);
-    }
-}
-
-fn as_read(job: &Job) -> Condition {
-    Condition::is_number("version", job.row.version)
 }

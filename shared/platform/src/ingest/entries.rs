@@ -1,5 +1,7 @@
 //! Inserting once, or merging: the domain decides, a conditional write is made, and what refused it is decided on again.
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
 use umavez_domain::codes::Action;
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
@@ -29,9 +31,6 @@ pub enum Inserted {
     /// The gate did not let it through.
     Held,
 }
-
-/// Others that write to the same slots meanwhile are met this often.
-const ROUNDS: usize = 60;
 
 impl Entries {
     pub fn of(&self, schema: Schema) -> &str {
@@ -79,35 +78,50 @@ impl Entries {
         invocation: &Invocation,
         asked: &Insertion,
         policy: &PolicyRow,
-        mut gate: impl FnMut(&Decision) -> bool,
+        gate: impl Fn(&Decision) -> bool,
     ) -> Result<Inserted, StoreError> {
-        let mut met = Met::default();
-        let mut first = true;
-        for _ in 0..ROUNDS {
-            let decision = decide(asked, &met, policy, invocation.now);
-            if !gate(&decision) {
-                return Ok(Inserted::Held);
+        let gate = &gate;
+        let step = |known: Option<Met>| async move {
+            let is_first = known.is_none();
+            let mut met = known.unwrap_or_default();
+            loop {
+                let decision = decide(asked, &met, policy, invocation.now);
+                if !gate(&decision) {
+                    return Ok(Break(Inserted::Held));
+                }
+                match decision {
+                    Decision::Done(outcome) if is_again(asked, &outcome) => {
+                        return Ok(Break(Inserted::Again(outcome)));
+                    }
+                    Decision::Done(outcome) => return Ok(Break(Inserted::Done(outcome))),
+                    Decision::Refused(errors) => return Ok(Break(Inserted::Refused(errors))),
+                    Decision::Read(id) => match self.row(invocation, asked.schema, &id).await? {
+                        Some(Row::Entry(row)) => met.read = Some(*row),
+                        // Its entry has moved since: look again.
+                        _ => return self.look(invocation, asked).await,
+                    },
+                    Decision::Look => return self.look(invocation, asked).await,
+                    Decision::Write { changes, outcome } => {
+                        return match self.make(invocation, asked.schema, &changes).await? {
+                            Made::All => Ok(Break(Inserted::Done(outcome))),
+                            // A first attempt is refused by all rows that conflict with it, and names them.
+                            Made::Refused(rows) if is_first => Ok(Continue(Some(Met::of(asked, rows)))),
+                            Made::Refused(_) => self.look(invocation, asked).await,
+                        };
+                    }
+                }
             }
-            match decision {
-                Decision::Done(outcome) if is_again(asked, &outcome) => return Ok(Inserted::Again(outcome)),
-                Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
-                Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
-                Decision::Read(id) => match self.row(invocation, asked.schema, &id).await? {
-                    Some(Row::Entry(row)) => met.read = Some(*row),
-                    // Its entry has moved since: look again.
-                    _ => met = self.met(invocation, asked).await?,
-                },
-                Decision::Look => met = self.met(invocation, asked).await?,
-                Decision::Write { changes, outcome } => match self.make(invocation, asked.schema, &changes).await? {
-                    Made::All => return Ok(Inserted::Done(outcome)),
-                    // A first attempt is refused by all that stands in its way, and tells it.
-                    Made::Refused(rows) if first => met = Met::of(asked, rows),
-                    Made::Refused(_) => met = self.met(invocation, asked).await?,
-                },
-            }
-            first = false;
-        }
-        Err(StoreError::Conflict)
+        };
+        self.store.retry_from(invocation, None, step).await
+    }
+
+    /// Decides again on what stands in both slots now.
+    async fn look(
+        &self,
+        invocation: &Invocation,
+        asked: &Insertion,
+    ) -> Result<ControlFlow<Inserted, Option<Met>>, StoreError> {
+        self.met(invocation, asked).await.map(|met| Continue(Some(met)))
     }
 
     /// What would come of an insert, on top of what earlier ones would have written; nothing is.
@@ -124,7 +138,7 @@ impl Entries {
             rows.extend(row.map(|row| (keys::entry(&slot), row)));
         }
         let mut met = Met::of(asked, rows);
-        for _ in 0..ROUNDS {
+        loop {
             match decide(asked, &met, policy, invocation.now) {
                 Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
                 Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
@@ -134,12 +148,11 @@ impl Entries {
                 }
                 Decision::Read(id) => match self.dry_row(invocation, asked.schema, &id, dry).await? {
                     Some(Row::Entry(row)) => met.read = Some(*row),
-                    _ => break,
+                    _ => return Err(StoreError::Conflict),
                 },
-                Decision::Look => break,
+                Decision::Look => return Err(StoreError::Conflict),
             }
         }
-        Err(StoreError::Conflict)
     }
 
     async fn dry_row(

@@ -1,6 +1,8 @@
 //! Test mode and policies: one partition, read whole and consistently by every insert, so that a request which begins after
 //! a change has returned never works by the old one, on any instance.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use umavez_domain::ingest::{PolicyKey, PolicyPatch, PolicyRow, Schema, TestModeRow};
 use umavez_domain::keys::{self, INGEST_CONFIG};
 
@@ -36,8 +38,6 @@ pub enum Patched {
 
 /// More rows than there are in the partition.
 const ALL: usize = 200;
-/// Others that change the same row meanwhile are met this often.
-const ROUNDS: usize = 50;
 
 impl SettingsTable {
     /// Reads them; policies that a new deployment brought are put there first.
@@ -97,19 +97,17 @@ impl SettingsTable {
         is_test_mode: bool,
         token: &str,
     ) -> Result<TestModeRow, StoreError> {
-        for _ in 0..ROUNDS {
+        let step = || async {
             let row: TestModeRow =
                 self.store.get(invocation, &self.table, &keys::test_mode()).await?.unwrap_or_default();
             // Set by this very request, whose reply was lost; what others did since is theirs.
             if row.mode_after(token).is_some() {
-                return Ok(row);
+                return Ok(Break(row));
             }
-            let Some(next) = row.set(is_test_mode, token, invocation.now) else { return Ok(row) };
-            if self.replace(invocation, &row, &next).await? {
-                return Ok(next);
-            }
-        }
-        Err(StoreError::Conflict)
+            let Some(next) = row.set(is_test_mode, token, invocation.now) else { return Ok(Break(row)) };
+            Ok(if self.replace(invocation, &row, &next).await? { Break(next) } else { Continue(()) })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// Nobody has flipped it since.
@@ -144,19 +142,20 @@ impl SettingsTable {
         key: PolicyKey,
         patch: &PolicyPatch,
     ) -> Result<Option<Patched>, StoreError> {
-        for _ in 0..ROUNDS {
+        let step = || async {
             let settings = self.read(invocation).await?;
             let row = settings.policies.into_iter().find(|row| row.schema == schema && row.policy_key == key);
-            let Some(row) = row else { return Ok(None) };
+            let Some(row) = row else { return Ok(Break(None)) };
             let Some(next) = patch.apply(&row, invocation.now) else {
-                return Ok(Some(Patched::Already(Box::new(row))));
+                return Ok(Break(Some(Patched::Already(Box::new(row)))));
             };
             let as_seen = Condition::Is("version".to_owned(), attribute(&row.version)?);
             let write = Write::put(&self.table, next.key(), &next)?.when(as_seen);
-            if !matches!(self.store.write(invocation, write).await?, Written::Refused(_)) {
-                return Ok(Some(Patched::Now(Box::new(next))));
-            }
-        }
-        Err(StoreError::Conflict)
+            Ok(match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => Break(Some(Patched::Now(Box::new(next)))),
+                Written::Refused(_) => Continue(()),
+            })
+        };
+        self.store.retry(invocation, step).await
     }
 }

@@ -1,39 +1,40 @@
 //! A mailing is begun by its first sender, and ended by whoever finishes its last shard.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use umavez_domain::mailings::{
     Completion, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, SendingRun, ShardState,
     completion, move_mailing,
 };
 
-use super::{Mailings, ROUNDS};
+use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::StoreError;
 
 impl Mailings {
     /// A sender has taken a shard: the mailing is being sent. `None`: it is not to be, by now.
     pub async fn begin(&self, invocation: &Invocation, row: MailingRow) -> Result<Option<MailingRow>, StoreError> {
-        let mut row = row;
-        for _ in 0..ROUNDS {
-            let state = match move_mailing(row.state, MailingEvent::Begun, row.is_ready()) {
-                Move::To(state) => state,
-                Move::Already => return Ok(Some(row)),
-                Move::Refused => return Ok(None),
-            };
-            let now = invocation.current();
-            let started_at = row.started_at.or(Some(now));
-            let counts = self.counts(invocation, &row.mailing_id).await?;
-            let run = Some(SendingRun { since: now, sent: counts.sent, tried: counts.tried() });
-            let mut after = MailingRow { state, started_at, last_attempt: Some(now), run, ..row.clone() };
-            if row.wake.is_none() {
-                after.is_watched(now);
+        let counts = match move_mailing(row.state, MailingEvent::Begun, row.is_ready()) {
+            Move::To(_) => self.counts(invocation, &row.mailing_id).await?,
+            Move::Already => return Ok(Some(row)),
+            Move::Refused => return Ok(None),
+        };
+        let now = invocation.current();
+        let run = Some(SendingRun { since: now, sent: counts.sent, tried: counts.tried() });
+        let rule = |row: &MailingRow| match move_mailing(row.state, MailingEvent::Begun, row.is_ready()) {
+            Move::To(state) => {
+                let started_at = row.started_at.or(Some(now));
+                let mut after = MailingRow { state, started_at, last_attempt: Some(now), run, ..row.clone() };
+                if row.work.wake.is_none() {
+                    after.watch(now);
+                }
+                (Some(after), true)
             }
-            match self.change(invocation, &row, after).await? {
-                Ok(row) => return Ok(Some(row)),
-                Err(Some(met)) => row = met,
-                Err(None) => return Ok(None),
-            }
-        }
-        Err(StoreError::Conflict)
+            Move::Already => (None, true),
+            Move::Refused => (None, false),
+        };
+        let committed = self.change(invocation, &row, rule).await?;
+        Ok(committed.row().and_then(|(row, is_begun)| is_begun.then_some(row)))
     }
 
     /// Ends the mailing if all of its shards are finished and their counts add up. What was found is told in any case.
@@ -42,8 +43,8 @@ impl Mailings {
         invocation: &Invocation,
         id: &MailingId,
     ) -> Result<Option<(Completion, Option<MailingRow>)>, StoreError> {
-        for _ in 0..ROUNDS {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
+        let step = || async {
+            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(None)) };
             let shards = self.shards(invocation, id).await?;
             let finished: Vec<_> = shards
                 .iter()
@@ -53,9 +54,9 @@ impl Mailings {
             let partial = row.progress.partial;
             let found = completion(row.shards, &finished, (!partial).then(|| row.progress.entries()));
             let imported = matches!(row.import, ImportState::Done | ImportState::Failed);
-            let Completion::Complete(counts) = &found else { return Ok(Some((found, None))) };
+            let Completion::Complete(counts) = &found else { return Ok(Break(Some((found, None)))) };
             if !imported {
-                return Ok(Some((found, None)));
+                return Ok(Break(Some((found, None))));
             }
             // An order that a shard has not followed yet will reopen it.
             let ordered = shards.iter().any(|shard| shard.retried < row.retry);
@@ -64,19 +65,18 @@ impl Mailings {
                 after.progress.correct(counts);
             }
             match move_mailing(row.state, MailingEvent::Finished, row.is_ready()) {
-                _ if ordered && row.state != MailingState::Canceled => return Ok(Some((found, None))),
+                _ if ordered && row.state != MailingState::Canceled => return Ok(Break(Some((found, None)))),
                 Move::To(state) => {
                     (after.state, after.finished_at) = (state, Some(invocation.current()));
-                    after.rests();
+                    after.work.rest();
                 }
-                _ if row.wake.is_some() => after.rests(),
-                _ => return Ok(Some((found, None))),
+                _ if row.work.wake.is_some() => after.work.rest(),
+                _ => return Ok(Break(Some((found, None)))),
             }
             let ended = after.state != row.state;
-            if let Ok(row) = self.change(invocation, &row, after).await? {
-                return Ok(Some((found, Some(row).filter(|_| ended))));
-            }
-        }
-        Err(StoreError::Conflict)
+            let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;
+            Ok(committed.map_or(Continue(()), |row| Break(Some((found, Some(row).filter(|_| ended))))))
+        };
+        self.store.retry(invocation, step).await
     }
 }

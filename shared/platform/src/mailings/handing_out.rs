@@ -1,11 +1,13 @@
 //! Shards are handed to senders: the first of each lane, what was given back, what an order is about.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use futures::future::try_join_all;
 use umavez_domain::keys;
 use umavez_domain::mailings::{ImportState, MailingId, MailingRow, MailingState, ShardRow, ShardState, to_hand_out};
 use umavez_domain::time::Timestamp;
 
-use super::{Mailings, ROUNDS};
+use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Write, Written};
 
@@ -22,11 +24,11 @@ impl Mailings {
         after.hand_over(not_before.filter(|at| *at > now), None, now);
         // Whoever works on it is looked after by its lease.
         if seen.state == ShardState::Processing && !lease_over {
-            (after.wake, after.wake_at) = (seen.wake.clone(), seen.wake_at.clone());
+            (after.work.wake, after.work.wake_at) = (seen.work.wake.clone(), seen.work.wake_at.clone());
         }
         let write = Write::changes(&self.table, keys::mailing_shard(&seen.mailing_id, seen.shard), seen, &after)?;
         let unchanged =
-            Condition::all([Condition::is_number("emits", seen.emits), Condition::is("state", seen.state.as_str())]);
+            Condition::all([Condition::of(&seen.work.fence())?, Condition::is("state", seen.state.as_str())]);
         Ok(write.when(unchanged))
     }
 
@@ -40,16 +42,17 @@ impl Mailings {
         if row.import == ImportState::Failed && self.shards(invocation, id).await?.is_empty() {
             self.make_shards(invocation, &row).await?;
         }
-        for _ in 0..ROUNDS {
+        let row = &row;
+        let step = || async move {
             let now = invocation.current();
             let shards = self.shards(invocation, id).await?;
-            let reopened = shards.iter().map(|shard| self.follow_order(invocation, &row, shard));
+            let reopened = shards.iter().map(|shard| self.follow_order(invocation, row, shard));
             let shards = try_join_all(reopened).await?;
             let to_hand_out = to_hand_out(&shards, now);
             if to_hand_out.is_empty() {
                 // Every shard is finished: it only has to be ended.
                 self.complete(invocation, id).await?;
-                return Ok(0);
+                return Ok(Break(0));
             }
             let mut refused = false;
             for (shard, not_before) in &to_hand_out {
@@ -57,30 +60,31 @@ impl Mailings {
                 refused |= matches!(self.store.write(invocation, write).await?, Written::Refused(_));
             }
             // A sender has given one back, or gone on to the next of its lane, since they were read: all are looked at again.
-            if !refused {
-                let count = to_hand_out.len();
-                self.handed_out(invocation, row).await?;
-                return Ok(count);
+            if refused {
+                return Ok(Continue(()));
             }
-        }
-        Err(StoreError::Conflict)
+            self.handed_out(invocation, row).await?;
+            Ok(Break(to_hand_out.len()))
+        };
+        self.store.retry(invocation, step).await
     }
 
-    /// The mailing's own word is done with, unless there is a newer one.
-    async fn handed_out(&self, invocation: &Invocation, row: MailingRow) -> Result<(), StoreError> {
-        let (emits, mut row) = (row.emits, row);
-        for _ in 0..ROUNDS {
-            let mut after = MailingRow { emit: None, recoveries: 0, ..row.clone() };
-            if is_worked_on(&row) {
-                after.is_watched(invocation.current());
+    /// The mailing's own emission is done with, unless there is a newer one.
+    async fn handed_out(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
+        let emits = row.work.emits;
+        let rule = |row: &MailingRow| {
+            // Whoever ended it meanwhile has seen to it that nobody looks for it.
+            if row.work.emits != emits || row.work.wake.is_none() {
+                return (None, ());
             }
-            match self.change(invocation, &row, after).await? {
-                // Whoever ended it meanwhile has seen to that nobody looks for it.
-                Err(Some(met)) if met.emits == emits && met.wake.is_some() => row = met,
-                Ok(_) | Err(_) => return Ok(()),
+            let mut after = row.clone();
+            (after.work.emit, after.work.recoveries) = (None, 0);
+            if is_worked_on(row) {
+                after.watch(invocation.current());
             }
-        }
-        Ok(())
+            (Some(after), ())
+        };
+        self.change(invocation, row, rule).await.map(drop)
     }
 
     /// Reopens a shard that has entries which an order is about, or tells it of the order.

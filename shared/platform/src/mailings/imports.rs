@@ -3,6 +3,9 @@
 //! Entries do not ask for the lease: they are inserted only where there is none, and each knows its line. An importer that
 //! lost its lease inserts what its successor inserts too, and cannot say how far it is.
 
+use std::ops::ControlFlow::{Break, Continue};
+
+use umavez_domain::change::Row;
 use umavez_domain::codes::{FileProblem, Reason};
 use umavez_domain::keys::{self, Wake};
 use umavez_domain::mailings::files::Arrived;
@@ -12,10 +15,10 @@ use umavez_domain::mailings::{
 };
 use umavez_domain::time::Timestamp;
 
-use super::{Mailings, ROUNDS, as_read};
+use super::Mailings;
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{Condition, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Committed, Condition, Start, StoreError, Write, Written, attribute, read_row};
 
 /// An importer that is not heard of for this long has lost its mailing.
 const LEASE_MS: i64 = 60_000;
@@ -42,21 +45,16 @@ pub enum Checkpoint {
 impl Mailings {
     /// The file has arrived: its import may begin. Whether it was this event that said so first.
     pub async fn arrived(&self, invocation: &Invocation, arrived: &Arrived) -> Result<bool, StoreError> {
-        let mut met = self.get(invocation, &arrived.mailing).await?;
-        for _ in 0..ROUNDS {
-            let Some(row) = met else { return Ok(false) };
-            let waits = row.import == ImportState::AwaitingUpload && row.state != MailingState::Canceled;
-            if !waits {
-                return Ok(false);
+        let rule = |row: &MailingRow| {
+            if row.import != ImportState::AwaitingUpload || row.state == MailingState::Canceled {
+                return (None, ());
             }
             let mut after = row.clone();
             after.file_is_there(arrived.etag.clone(), arrived.size, invocation.now);
-            match self.change(invocation, &row, after).await? {
-                Ok(_) => return Ok(true),
-                Err(row) => met = row,
-            }
-        }
-        Err(StoreError::Conflict)
+            (Some(after), ())
+        };
+        let committed = self.change(invocation, Start::Key(keys::mailing(&arrived.mailing)), rule).await?;
+        Ok(matches!(committed, Committed::Done(..)))
     }
 
     /// Takes the import on, if there is one to do and nobody does it.
@@ -91,14 +89,15 @@ impl Mailings {
         progress: ImportProgress,
     ) -> Result<Checkpoint, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
-        let mut next = MailingRow { progress, import: ImportState::Running, emit: None, ..row.clone() };
-        next.waits(until);
+        let mut next = MailingRow { progress, import: ImportState::Running, ..row.clone() };
+        next.work.emit = None;
+        next.wait_until(until);
         let write = Write::update(&self.table, keys::mailing(&row.mailing_id))
             .set_value("progress", attribute(&next.progress)?)
             .set("import", ImportState::Running.as_str())
             .set_number("lease_until", until.millis())
             .set("wake", keys::wake(Wake::Check, keys::wake_shard(row.mailing_id.as_str())))
-            .set("wake_at", next.wake_at.clone().unwrap_or_default())
+            .set("wake_at", next.work.wake_at.clone().unwrap_or_default())
             .remove("emit");
         // It is still this importer's, still under way, and still wanted.
         let importing =
@@ -119,26 +118,22 @@ impl Mailings {
         held: &Held,
         id: &MailingId,
     ) -> Result<bool, StoreError> {
-        let mut met = self.get(invocation, id).await?;
-        for _ in 0..ROUNDS {
-            let Some(row) = met.take() else { return Ok(false) };
+        let step = || async {
+            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(false)) };
+            let now = invocation.current();
             let mut after = row.clone();
-            after.hand_to_importer(invocation.current());
-            let after = super::changed(&row, after, invocation.current());
-            let write = Write::changes(&self.table, keys::mailing(id), &row, &after)?
-                // The next importer need not wait for the lease to end.
-                .set_number("lease_until", invocation.current().millis());
-            match self.store.write(invocation, write.when(Condition::all([as_read(&row), held.fence()]))).await? {
-                Written::New | Written::Mine => return Ok(true),
-                Written::Refused(item) => {
-                    met = item.map(read_row).transpose()?;
-                    if self.is_lost(invocation, held, id).await? {
-                        return Ok(false);
-                    }
-                }
+            after.hand_to_importer(now);
+            let after = after.changed(&row, now);
+            let write = Write::of_change(&self.table, &row, &after)?;
+            // The next importer need not wait for the lease to end.
+            let write = held.ending(write, now).when(Condition::all([Condition::of(&row.fence())?, held.fence()]));
+            match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => Ok(Break(true)),
+                Written::Refused(_) if self.is_lost(invocation, held, id).await? => Ok(Break(false)),
+                Written::Refused(_) => Ok(Continue(())),
             }
-        }
-        Err(StoreError::Conflict)
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// Whether what the mailing says, if it says anything by now, names columns of the file only.
@@ -163,10 +158,10 @@ impl Mailings {
         id: &MailingId,
         progress: &ImportProgress,
     ) -> Result<Option<MailingRow>, StoreError> {
-        for _ in 0..ROUNDS {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
+        let step = || async {
+            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(None)) };
             if matches!(row.import, ImportState::Done | ImportState::Failed) {
-                return Ok(None);
+                return Ok(Break(None));
             }
             let now = invocation.current();
             // From here on the shards' own rows say what is in them.
@@ -177,8 +172,8 @@ impl Mailings {
                 after.same_content_as = self.note_file(invocation, &content_hash, id).await?;
                 after.content_hash = Some(content_hash);
             }
-            after.recoveries = 0;
-            after.rests();
+            after.work.recoveries = 0;
+            after.work.rest();
             if !self.fits(invocation, &row, progress).await? {
                 // It waits for content that names no other columns than there are.
                 after.content_version = 0;
@@ -191,7 +186,7 @@ impl Mailings {
             // To be sent, or to be told that they will not be.
             let goes = matches!(after.state, MailingState::Queued | MailingState::Canceled);
             if goes {
-                after.is_watched(now);
+                after.watch(now);
             }
             let mut shards = Vec::new();
             for number in 0..row.shards {
@@ -201,14 +196,12 @@ impl Mailings {
                 }
                 shards.push(Write::put(&self.table, keys::mailing_shard(id, number), &shard)?.when(Condition::Absent));
             }
-            if let Some(row) = self.change_with(invocation, &row, after, held.fence(), shards).await? {
-                return Ok(Some(row));
+            if let Some(row) = self.commit_held(invocation, held, &row, after, shards).await? {
+                return Ok(Break(Some(row)));
             }
-            if self.is_lost(invocation, held, id).await? {
-                return Ok(None);
-            }
-        }
-        Err(StoreError::Conflict)
+            Ok(if self.is_lost(invocation, held, id).await? { Break(None) } else { Continue(()) })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// The file cannot be imported: the mailing has failed, and its name is free, in one transaction. What is there of it is
@@ -222,14 +215,14 @@ impl Mailings {
         problem: ImportProblem,
     ) -> Result<Option<MailingRow>, StoreError> {
         let held = found.map(|(held, _)| held);
-        for _ in 0..ROUNDS {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
+        let step = || async {
+            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(None)) };
             let Move::To(state) = move_mailing(row.state, MailingEvent::Unreadable, row.is_ready()) else {
-                return Ok(None);
+                return Ok(Break(None));
             };
             // It has come after all.
             if held.is_none() && row.import != ImportState::AwaitingUpload {
-                return Ok(None);
+                return Ok(Break(None));
             }
             let now = invocation.current();
             let mut after = MailingRow {
@@ -239,7 +232,7 @@ impl Mailings {
                 finished_at: Some(now),
                 ..row.clone()
             };
-            after.rests();
+            after.work.rest();
             if let Some((_, progress)) = found {
                 after.progress = progress.clone();
                 // What an importer before this one made of a file that is gone cannot be read again.
@@ -252,17 +245,20 @@ impl Mailings {
                 .remove("mailing_id")
                 .set_number("turn", row.turn + 1)
                 .when(Condition::is("mailing_id", id.as_str()));
-            let fence = held.map_or(Condition::has("pk"), Held::fence);
-            if let Some(row) = self.change_with(invocation, &row, after, fence, vec![name]).await? {
-                return Ok(Some(row));
+            let committed = match held {
+                Some(held) => self.commit_held(invocation, held, &row, after, vec![name]).await?,
+                None => self.commit_with(invocation, &row, after, vec![name]).await?,
+            };
+            if let Some(row) = committed {
+                return Ok(Break(Some(row)));
             }
-            if let Some(held) = held
-                && self.is_lost(invocation, held, id).await?
-            {
-                return Ok(None);
-            }
-        }
-        Err(StoreError::Conflict)
+            let is_lost = match held {
+                Some(held) => self.is_lost(invocation, held, id).await?,
+                None => false,
+            };
+            Ok(if is_lost { Break(None) } else { Continue(()) })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// The rows of the shards of a mailing whose import failed. (With the mailing's own, its name's and these, its failure

@@ -1,6 +1,7 @@
 //! What people ask of a mailing: content, pause, resume, cancel, and to send failed entries again.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::codes::SendingHold;
 use umavez_domain::keys;
@@ -9,9 +10,9 @@ use umavez_domain::mailings::{
     move_mailing,
 };
 
-use super::{ContentRow, Mailings, ROUNDS};
+use super::{ContentRow, Mailings};
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Write};
+use crate::store::{Committed, Start, StoreError, Write};
 
 /// Orders with a key of their own that are remembered.
 const MOST_ORDERS: usize = 50;
@@ -69,17 +70,12 @@ impl Mailings {
         paused_for: Option<SendingHold>,
         is_obsolete: impl Fn(&MailingRow) -> bool,
     ) -> Result<Ordered, StoreError> {
-        let mut met = self.get(invocation, id).await?;
-        for _ in 0..ROUNDS {
-            let Some(row) = met else { return Ok(Ordered::NoMailing) };
-            if is_obsolete(&row) {
-                return Ok(Ordered::Already(Box::new(row)));
+        let rule = |row: &MailingRow| {
+            if is_obsolete(row) {
+                return (None, Move::Already);
             }
-            let state = match move_mailing(row.state, event, row.is_ready()) {
-                Move::To(state) => state,
-                Move::Already => return Ok(Ordered::Already(Box::new(row))),
-                Move::Refused => return Ok(Ordered::Refused(Box::new(row))),
-            };
+            let moved = move_mailing(row.state, event, row.is_ready());
+            let Move::To(state) = moved else { return (None, moved) };
             let mut after = MailingRow { state, paused_for, ..row.clone() };
             if state == MailingState::Paused {
                 after.run = None;
@@ -87,26 +83,28 @@ impl Mailings {
             let imported = row.import == ImportState::Done;
             match state {
                 // While it is imported, the importer's own emission and time are its business.
-                MailingState::Paused if imported => after.rests(),
+                MailingState::Paused if imported => after.work.rest(),
                 MailingState::Queued => after.hand_out(invocation.now),
                 MailingState::Canceled => {
                     after.finished_at = Some(invocation.now);
                     match row.import {
-                        // Its entries are told.
+                        // Its entries are canceled by the senders.
                         ImportState::Done => after.hand_out(invocation.now),
-                        // So are those that are there by now, as soon as somebody has counted them.
+                        // So are those that are there by now, as soon as the importer has counted them.
                         ImportState::Queued | ImportState::Running => after.hand_to_importer(invocation.now),
-                        ImportState::AwaitingUpload | ImportState::Failed => after.rests(),
+                        ImportState::AwaitingUpload | ImportState::Failed => after.work.rest(),
                     }
                 }
                 _ => {}
             }
-            match self.change(invocation, &row, after).await? {
-                Ok(row) => return Ok(Ordered::Done(Box::new(row))),
-                Err(row) => met = row,
-            }
-        }
-        Err(StoreError::Conflict)
+            (Some(after), moved)
+        };
+        Ok(match self.change(invocation, Start::Key(keys::mailing(id)), rule).await? {
+            Committed::Done(row, _) => Ordered::Done(Box::new(row)),
+            Committed::Stopped(row, Move::Refused) => Ordered::Refused(Box::new(row)),
+            Committed::Stopped(row, _) => Ordered::Already(Box::new(row)),
+            Committed::Gone => Ordered::NoMailing,
+        })
     }
 
     /// Gives a mailing its content, or another one as long as nothing was sent.
@@ -117,8 +115,8 @@ impl Mailings {
         asked: &ContentRequest,
     ) -> Result<Ordered, StoreError> {
         let content = &asked.content;
-        for _ in 0..ROUNDS {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(Ordered::NoMailing) };
+        let step = || async {
+            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(Ordered::NoMailing)) };
             let stored = self.content(invocation, id).await?;
             // What is not said is as the upload said.
             let named_list = asked.list.clone().or_else(|| row.named_list.clone());
@@ -128,16 +126,16 @@ impl Mailings {
             if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version)
                 && same_list
             {
-                return Ok(Ordered::Already(Box::new(row)));
+                return Ok(Break(Ordered::Already(Box::new(row))));
             }
             // Of the row that the write is conditional on: an import that ends meanwhile is met in the next round.
             let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
             if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
-                return Ok(Ordered::Misfits(misfits));
+                return Ok(Break(Ordered::Misfits(misfits)));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
             if !open || row.started_at.is_some() {
-                return Ok(Ordered::Refused(Box::new(row)));
+                return Ok(Break(Ordered::Refused(Box::new(row))));
             }
             let mut after = MailingRow {
                 content_version: row.content_version + 1,
@@ -153,13 +151,11 @@ impl Mailings {
             }
             let stored = ContentRow { version: after.content_version, content: content.clone() };
             let write = Write::put(&self.table, keys::mailing_content(id), &stored)?;
-            // Nothing was sent of it, as its version says too: beginning changes it.
-            let unsent = Condition::has_not("started_at");
-            if let Some(row) = self.change_with(invocation, &row, after, unsent, vec![write]).await? {
-                return Ok(Ordered::Done(Box::new(row)));
-            }
-        }
-        Err(StoreError::Conflict)
+            // Nothing was sent of it, as its version says: beginning changes it.
+            let committed = self.commit_with(invocation, &row, after, vec![write]).await?;
+            Ok(committed.map_or(Continue(()), |row| Break(Ordered::Done(Box::new(row)))))
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// Has failed entries sent again, and unknown ones if that is said.
@@ -169,21 +165,22 @@ impl Mailings {
         id: &MailingId,
         asked: &Retry,
     ) -> Result<(Ordered, EntryCounts), StoreError> {
-        let mut met = self.get(invocation, id).await?;
-        for _ in 0..ROUNDS {
-            let Some(row) = met else { return Ok((Ordered::NoMailing, EntryCounts::default())) };
+        let step = || async {
+            let Some(row) = self.get(invocation, id).await? else {
+                return Ok(Break((Ordered::NoMailing, EntryCounts::default())));
+            };
             if let Some(known) = row.orders.iter().find(|one| one.key == asked.order.key) {
                 let (entries, same) = (known.entries, known.body == asked.order.body);
-                let told = if same { Ordered::Replayed(Box::new(row), entries) } else { Ordered::KeyReused };
-                return Ok((told, EntryCounts::default()));
+                let answer = if same { Ordered::Replayed(Box::new(row), entries) } else { Ordered::KeyReused };
+                return Ok(Break((answer, EntryCounts::default())));
             }
             let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
             let counts = self.counts(invocation, id).await?;
             if moved == Move::Refused {
-                return Ok((Ordered::Refused(Box::new(row)), counts));
+                return Ok(Break((Ordered::Refused(Box::new(row)), counts)));
             }
             if counts.failed == 0 && !(asked.include_unknown && counts.unknown > 0) {
-                return Ok((Ordered::Already(Box::new(row)), counts));
+                return Ok(Break((Ordered::Already(Box::new(row)), counts)));
             }
             let mut after = MailingRow { retry: row.retry + 1, ..row.clone() };
             if asked.include_unknown {
@@ -199,12 +196,10 @@ impl Mailings {
             after.orders.push(Order { entries, ..asked.order.clone() });
             let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
             after.orders.drain(..surplus);
-            match self.change(invocation, &row, after).await? {
-                Ok(row) => return Ok((Ordered::Done(Box::new(row)), counts)),
-                Err(row) => met = row,
-            }
-        }
-        Err(StoreError::Conflict)
+            let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;
+            Ok(committed.map_or(Continue(()), |row| Break((Ordered::Done(Box::new(row)), counts))))
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// Of all shards.

@@ -3,7 +3,7 @@
 use umavez_domain::codes::Reason;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    Completion, ImportState, MailingEvent, MailingId, MailingRow, Move, Recover, ShardRow, ShardState, is_abandoned,
+    Completion, ImportState, MailingEvent, MailingId, MailingRow, Move, Recover, ShardState, is_abandoned,
     move_mailing, recover_shard, to_hand_out,
 };
 
@@ -59,12 +59,13 @@ impl Mailings {
         else {
             return Ok(Recovered::Left);
         };
-        if seen.wake_at.as_deref() != Some(&found.place) {
+        if seen.work.wake_at.as_deref() != Some(&found.place) {
             return Ok(Recovered::Left);
         }
         let now = invocation.now;
         let lost = recover_shard(id, shard, seen.state, seen.lease.as_ref(), now);
-        let mut after = ShardRow { recoveries: seen.recoveries + 1, ..seen.clone() };
+        let mut after = seen.clone();
+        after.work.recovered();
         let unchanged = match (&lost, seen.state) {
             (Recover::Requeue { .. }, _) => {
                 (after.state, after.last_attempt) = (ShardState::Pending, None);
@@ -72,11 +73,11 @@ impl Mailings {
             }
             // Handed over, and not taken on.
             (Recover::Leave, ShardState::Pending) => {
-                Condition::all([Condition::is_number("emits", seen.emits), Condition::is("state", seen.state.as_str())])
+                Condition::all([Condition::of(&seen.work.fence())?, Condition::is("state", seen.state.as_str())])
             }
             // Nobody is to look for it.
             (Recover::Leave, ShardState::Finished) => {
-                after.recoveries = seen.recoveries;
+                after.work.recoveries = seen.work.recoveries;
                 Condition::is("state", ShardState::Finished.as_str())
             }
             (Recover::Leave, ShardState::Processing) => return Ok(Recovered::Left),
@@ -87,7 +88,7 @@ impl Mailings {
         };
         match is_worked_on(&mailing) && seen.state != ShardState::Finished {
             true => after.hand_over(None, emit_id, now),
-            false => after.rests(),
+            false => after.work.rest(),
         }
         let key = keys::mailing_shard(id, shard);
         let write = Write::changes(&self.table, key, &seen, &after)?.when(unchanged);
@@ -110,7 +111,7 @@ impl Mailings {
         if let Move::To(state) = move_mailing(row.state, MailingEvent::Abandoned, row.is_ready()) {
             let after = MailingRow { state, last_attempt: None, ..row.clone() };
             // Changed meanwhile: somebody works on it.
-            self.change(invocation, &row, after).await?.ok();
+            self.commit_with(invocation, &row, after, Vec::new()).await?;
         }
         Ok(())
     }
@@ -122,11 +123,12 @@ impl Mailings {
         found: &Found,
     ) -> Result<Recovered, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(Recovered::Left) };
-        if row.wake_at.as_deref() != Some(&found.place) {
+        if row.work.wake_at.as_deref() != Some(&found.place) {
             return Ok(Recovered::Left);
         }
         let now = invocation.now;
-        let mut after = MailingRow { recoveries: row.recoveries + 1, ..row.clone() };
+        let mut after = row.clone();
+        after.work.recovered();
         let recovered = match row.import {
             ImportState::AwaitingUpload => {
                 let missing = Self::missing(Reason::InputMissing);
@@ -146,27 +148,25 @@ impl Mailings {
                     Some((Completion::Complete(_), None)) if !ordered => return Ok(Recovered::Left),
                     Some((Completion::Complete(_), None)) => {}
                     Some((Completion::Mismatch { .. }, _)) => {
-                        after.is_watched(now);
-                        self.change(invocation, &row, after).await?.ok();
+                        after.watch(now);
+                        self.commit_with(invocation, &row, after, Vec::new()).await?;
                         return Ok(Recovered::Mismatch);
                     }
                     Some((Completion::Open(_), _)) | None => {}
                 }
                 let still = to_hand_out(&shards, now).into_iter().any(|(shard, _)| !shard.is_handed_over());
-                let told = row.emit.is_some() || ordered;
+                let told = row.work.emit.is_some() || ordered;
                 match is_worked_on(&row) && (still || told) {
                     true => after.hand_out(now),
                     false => {
-                        after.recoveries = 0;
-                        after.is_watched(now);
+                        after.work.recoveries = 0;
+                        after.watch(now);
                     }
                 }
                 if still || told { Recovered::HandedOut } else { Recovered::Left }
             }
         };
-        match self.change(invocation, &row, after).await? {
-            Ok(_) => Ok(recovered),
-            Err(_) => Ok(Recovered::Left),
-        }
+        let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;
+        Ok(committed.map_or(Recovered::Left, |_| recovered))
     }
 }

@@ -1,6 +1,8 @@
 //! The unit of work: a shard under its lease. A sender takes it, goes through its entries, and gives it back; whatever it
 //! writes about the shard names the lease's epoch.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use umavez_domain::keys;
 use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
@@ -10,7 +12,7 @@ use umavez_domain::mailings::{
 use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
 
-use super::{Mailings, ROUNDS};
+use super::Mailings;
 use crate::invocation::Invocation;
 use crate::lease::Held;
 use crate::store::{Condition, Returned, StoreError, Transacted, Write, Written, read_row};
@@ -73,7 +75,7 @@ impl Mailings {
         };
         // It was handed over again since: whoever has that word does it, at its time. Or it rests: its lane has another, and
         // hands it over in its turn.
-        if work.seq < seen.emits && work.seq > 0 || !seen.is_handed_over() {
+        if work.seq < seen.work.emits && work.seq > 0 || !seen.is_handed_over() {
             return Ok(Taken::NothingToDo);
         }
         let held = Held { owner: invocation.request_id.clone(), epoch, until };
@@ -83,14 +85,14 @@ impl Mailings {
             lease: Some(lease),
             last_attempt: Some(now),
             due: None,
-            emit: None,
             ..seen.clone()
         };
+        row.work.emit = None;
         // An order that came since is about all of its entries.
         if seen.cursor_order != seen.retried {
             row.cursor = None;
         }
-        row.waits(until);
+        row.wait_until(until);
         let write = Write::changes(&self.table, keys::mailing_shard(&mailing.mailing_id, shard), &seen, &row)?;
         match self.store.write(invocation, write.when(unleased_as_read(&seen))).await? {
             Written::New | Written::Mine => Ok(Taken::Mine(Box::new(ShardTurn { held, row }))),
@@ -102,15 +104,16 @@ impl Mailings {
     pub async fn keep_shard(&self, invocation: &Invocation, turn: &mut ShardTurn) -> Result<bool, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
         let mut row = turn.row.clone();
-        row.waits(until);
-        let (wake, wake_at) = (row.wake.clone().unwrap_or_default(), row.wake_at.clone().unwrap_or_default());
+        row.wait_until(until);
+        let (wake, wake_at) = (row.work.wake.clone().unwrap_or_default(), row.work.wake_at.clone().unwrap_or_default());
         let write = self.turn_write(turn, until)?.set("wake", wake).set("wake_at", wake_at).set_number("recoveries", 0);
         match self.store.update_returning(invocation, write.when(working(&turn.held))).await? {
             Returned::Row(item) => {
                 // What events and orders say of it meanwhile is told at its end.
                 let met: ShardRow = read_row(item)?;
                 turn.held.until = until;
-                turn.row = ShardRow { emits: met.emits, emit: met.emit, ..row };
+                (row.work.emits, row.work.emit) = (met.work.emits, met.work.emit);
+                turn.row = row;
                 Ok(true)
             }
             Returned::Refused(_) => Ok(false),
@@ -125,34 +128,35 @@ impl Mailings {
         turn: &ShardTurn,
         again: Option<Timestamp>,
     ) -> Result<bool, StoreError> {
-        for _ in 0..ROUNDS {
+        let step = || async {
             let id = &turn.row.mailing_id;
-            let Some(seen) = self.shard(invocation, id, turn.row.shard).await? else { return Ok(false) };
+            let Some(seen) = self.shard(invocation, id, turn.row.shard).await? else { return Ok(Break(false)) };
             if !is_mine(&seen, &turn.held) || seen.state != ShardState::Processing {
-                return Ok(false);
+                return Ok(Break(false));
             }
             let now = invocation.current();
             let ShardRow { counts, cursor, .. } = turn.row.clone();
             let cursor_order = turn.row.retried;
-            let mut after =
-                ShardRow { state: ShardState::Pending, counts, cursor, cursor_order, recoveries: 0, ..seen.clone() };
+            let mut after = ShardRow { state: ShardState::Pending, counts, cursor, cursor_order, ..seen.clone() };
+            after.work.recoveries = 0;
             if let Some(lease) = &mut after.lease {
                 lease.lease_until = now.millis();
             }
             match again {
                 Some(at) => after.hand_over(Some(at).filter(|at| *at > now), None, now),
                 // Handed out meanwhile, it is looked for as any other; else nobody is to look for it.
-                None if seen.emits != turn.row.emits => after.hand_over(None, None, now),
-                None => after.rests(),
+                None if seen.work.emits != turn.row.work.emits => after.hand_over(None, None, now),
+                None => after.work.rest(),
             }
             // It is still this sender's, and handed out as it was read.
-            let mine = Condition::all([working(&turn.held), Condition::is_number("emits", seen.emits)]);
+            let mine = Condition::all([working(&turn.held), Condition::of(&seen.work.fence())?]);
             let write = Write::changes(&self.table, keys::mailing_shard(id, seen.shard), &seen, &after)?;
-            if !matches!(self.store.write(invocation, write.when(mine)).await?, Written::Refused(_)) {
-                return Ok(true);
-            }
-        }
-        Err(StoreError::Conflict)
+            Ok(match self.store.write(invocation, write.when(mine)).await? {
+                Written::New | Written::Mine => Break(true),
+                Written::Refused(_) => Continue(()),
+            })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// What a turn knows of its shard, with a lease until then.
@@ -178,20 +182,23 @@ impl Mailings {
         next_look: Option<Timestamp>,
     ) -> Result<Finished, StoreError> {
         let id = &turn.row.mailing_id;
-        for _ in 0..ROUNDS {
+        let step = || async {
             let shards = self.shards(invocation, id).await?;
-            let Some(seen) = shards.iter().find(|one| one.shard == turn.row.shard) else { return Ok(Finished::Lost) };
+            let Some(seen) = shards.iter().find(|one| one.shard == turn.row.shard) else {
+                return Ok(Break(Finished::Lost));
+            };
             if !is_mine(seen, &turn.held) || seen.state != ShardState::Processing {
-                return Ok(Finished::Lost);
+                return Ok(Break(Finished::Lost));
             }
             let same = seen.touched == turn.row.touched
                 && (seen.retried, seen.retried_unknown) == (turn.row.retried, turn.row.retried_unknown);
             if !same {
-                return Ok(Finished::Changed);
+                return Ok(Break(Finished::Changed));
             }
             let now = invocation.current();
-            let mut after = ShardRow { counts, cursor: None, recoveries: 0, ..seen.clone() };
-            after.rests();
+            let mut after = ShardRow { counts, cursor: None, ..seen.clone() };
+            after.work.recoveries = 0;
+            after.work.rest();
             if let Some(lease) = &mut after.lease {
                 lease.lease_until = now.millis();
             }
@@ -229,16 +236,15 @@ impl Mailings {
                 Condition::is_number("touched", seen.touched),
                 Condition::is_number("retried", seen.retried),
                 Condition::is_number("retried_unknown", seen.retried_unknown),
-                Condition::is_number("emits", seen.emits),
+                Condition::of(&seen.work.fence())?,
             ]);
             let key = keys::mailing_shard(id, seen.shard);
             let mut writes = vec![Write::changes(&self.table, key, seen, &after)?.when(counted)];
             writes.extend(other);
-            if self.store.transact(invocation, writes).await? == Transacted::Done {
-                return Ok(ended);
-            }
-        }
-        Err(StoreError::Conflict)
+            let done = self.store.transact(invocation, writes).await? == Transacted::Done;
+            Ok(if done { Break(ended) } else { Continue(()) })
+        };
+        self.store.retry(invocation, step).await
     }
 }
 

@@ -4,6 +4,8 @@
 //! transaction with the row of its token, on the condition that the row is absent or names this
 //! bot. Bots are never deleted.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use serde_json::{Map, Value};
 use umavez_domain::channels::Channel;
 use umavez_domain::fields::FieldError;
@@ -13,9 +15,6 @@ use umavez_domain::senders::bots::{BotRow, TokenRow};
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::store::{Condition, Refusal, Store, StoreError, Transacted, Write, read_row};
-
-/// How often a change is tried again after another writer changed the bot.
-const ROUNDS: usize = 10;
 
 #[derive(Debug, Clone)]
 pub struct Bots {
@@ -91,13 +90,12 @@ impl Bots {
         slug: &str,
         body: &Map<String, Value>,
     ) -> Result<Changed, StoreError> {
-        let mut standing = self.get(invocation, slug).await?;
-        let mut owns_last_token = true;
-        for _ in 0..ROUNDS {
-            let Some(before) = standing else { return Ok(Changed::NoSuchBot) };
+        let standing = self.get(invocation, slug).await?;
+        let step = |(standing, owns_last_token): (Option<BotRow>, bool)| async move {
+            let Some(before) = standing else { return Ok(Break(Changed::NoSuchBot)) };
             let row = match before.read_change(body, invocation.now) {
                 Ok(row) => row,
-                Err(errors) => return Ok(Changed::Unfit(errors)),
+                Err(errors) => return Ok(Break(Changed::Unfit(errors))),
             };
             let as_read = Condition::is_number("version", before.version);
             let bot = Write::put(&self.table, keys::bot(slug), &row)?.when(as_read);
@@ -105,19 +103,16 @@ impl Bots {
             if row.token_ref != before.token_ref && owns_last_token {
                 writes.push(self.free_token(&before));
             }
-            standing = match self.store.transact(invocation, writes).await? {
-                Transacted::Done => return Ok(Changed::Done(row)),
+            Ok(match self.store.transact(invocation, writes).await? {
+                Transacted::Done => Break(Changed::Done(row)),
                 Transacted::Refused(refusals) => match refused(refusals)? {
-                    Refused::Bot(standing) => standing,
-                    Refused::LastToken => {
-                        owns_last_token = false;
-                        Some(before)
-                    }
-                    Refused::Token(owner) => return Ok(Changed::Unfit(vec![BotRow::token_taken(&owner.slug)])),
+                    Refused::Bot(standing) => Continue((standing, owns_last_token)),
+                    Refused::LastToken => Continue((Some(before), false)),
+                    Refused::Token(owner) => Break(Changed::Unfit(vec![BotRow::token_taken(&owner.slug)])),
                 },
-            };
-        }
-        Err(StoreError::Conflict)
+            })
+        };
+        self.store.retry_from(invocation, (standing, true), step).await
     }
 
     /// Makes the bot the owner of its token, with its limits, unless another bot owns it.

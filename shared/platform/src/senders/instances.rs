@@ -1,5 +1,8 @@
 //! Instances: what is set for an Evolution instance, a Telegram bot, or a name of a caller's own.
 
+use std::ops::ControlFlow::{Break, Continue};
+
+use umavez_domain::change::Fence;
 use umavez_domain::conversations::Via;
 use umavez_domain::keys;
 use umavez_domain::senders::instances::InstanceRow;
@@ -7,8 +10,6 @@ use umavez_domain::senders::instances::InstanceRow;
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
-
-const ROUNDS: usize = 4;
 
 #[derive(Debug, Clone)]
 pub struct Instances {
@@ -36,22 +37,19 @@ impl Instances {
     /// Sets an instance up, or anew. Whether it is new.
     pub async fn put(&self, invocation: &Invocation, wanted: InstanceRow) -> Result<(InstanceRow, bool), StoreError> {
         let key = keys::instance(wanted.channel, &wanted.instance);
-        let mut standing: Option<InstanceRow> = self.store.get(invocation, &self.table, &key).await?;
-        for _ in 0..ROUNDS {
-            let (row, free) = match &standing {
-                None => (wanted.clone(), Condition::Absent),
-                Some(before) => {
-                    let (created_at, version) = (before.created_at, before.version + 1);
-                    let as_read = Condition::is_number("version", before.version);
-                    (InstanceRow { created_at, version, ..wanted.clone() }, as_read)
-                }
-            };
-            let write = Write::put(&self.table, key.clone(), &row)?.when(free);
-            match self.store.write(invocation, write).await? {
-                Written::New | Written::Mine => return Ok((row, standing.is_none())),
-                Written::Refused(item) => standing = item.map(read_row).transpose()?,
-            }
-        }
-        Err(StoreError::Conflict)
+        let (key, wanted) = (&key, &wanted);
+        let standing: Option<InstanceRow> = self.store.get(invocation, &self.table, key).await?;
+        let step = |standing: Option<InstanceRow>| async move {
+            let version = standing.as_ref().map_or(0, |standing| standing.version);
+            let created_at = standing.as_ref().map_or(wanted.created_at, |standing| standing.created_at);
+            let row = InstanceRow { created_at, version: version + 1, ..wanted.clone() };
+            let as_read = Condition::of(&Fence::version(version))?;
+            let write = Write::put(&self.table, key.clone(), &row)?.when(as_read);
+            Ok(match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => Break((row, standing.is_none())),
+                Written::Refused(item) => Continue(item.map(read_row).transpose()?),
+            })
+        };
+        self.store.retry_from(invocation, standing, step).await
     }
 }

@@ -153,17 +153,30 @@ impl Store {
 
     /// Repeats a step that rests on several rows until it commits: `Continue` means that one of them changed since it was
     /// read.
-    pub async fn retry<T, F, Fut>(&self, invocation: &Invocation, step: F) -> Result<T, StoreError>
+    pub async fn retry<T, E, F, Fut>(&self, invocation: &Invocation, step: F) -> Result<T, E>
     where
+        E: From<StoreError>,
         F: Fn() -> Fut,
-        Fut: Future<Output = Result<ControlFlow<T>, StoreError>>,
+        Fut: Future<Output = Result<ControlFlow<T>, E>>,
     {
+        self.retry_from(invocation, (), |()| step()).await
+    }
+
+    /// As [`Self::retry`], for a step that knows something from the one before: rows that were read, or that refused it.
+    pub async fn retry_from<S, T, E, F, Fut>(&self, invocation: &Invocation, start: S, step: F) -> Result<T, E>
+    where
+        E: From<StoreError>,
+        F: Fn(S) -> Fut,
+        Fut: Future<Output = Result<ControlFlow<T, S>, E>>,
+    {
+        let mut known = start;
         let mut conflicts = Backoff::of::<T>();
         loop {
-            match step().await? {
+            match step(known).await? {
                 ControlFlow::Break(done) => return Ok(done),
-                ControlFlow::Continue(()) => conflicts.wait(invocation).await?,
+                ControlFlow::Continue(next) => known = next,
             }
+            conflicts.wait(invocation).await?;
         }
     }
 }
