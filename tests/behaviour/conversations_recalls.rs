@@ -207,3 +207,22 @@ async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn our_own_message_that_an_operator_called_unsent_is_recognized_when_it_comes_back() {
+    play_with(sending(1), async |world| {
+        instance(world, "whatsapp", &json!({})).await;
+        let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
+        world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+        whatsapp(world, &upsert("A1", "one", false, world.now().seconds())).await;
+        seconds(world, 6).await;
+        let path = format!("/outbound/messages/{}/settle", reply(world).await.id);
+        assert_eq!(world.post(&path, &json!({"sent": false})).await.body["status"], "FAILED");
+        let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
+        assert_eq!(echo.body["ours"], 1, "{}", echo.body);
+        let told = world.get(path.trim_end_matches("/settle")).await.body;
+        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{told}");
+        assert_eq!(conversation(world).await["conversation"]["hold"], Value::Null, "no person has answered");
+    })
+    .await;
+}

@@ -324,3 +324,34 @@ async fn an_event_of_an_earlier_attempt_ends_the_message_as_sent() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn proof_of_a_mail_that_an_operator_called_unsent_moves_it_to_sent() {
+    play_with(sending(1), async |world| {
+        let before = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::KillBefore) };
+        world.stack.add_fault(Fault::Call(before)).await.expect("armed");
+        let id = accept(world, "a", &email("ana@example.com")).await;
+        world.drain().await;
+        world.advance(Duration::from_secs(60)).await;
+        world.tick("Recovery").await;
+        assert_eq!(message(world, &id).await["status"], "UNKNOWN");
+        let settled = world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": false})).await;
+        assert_eq!((settled.status, &settled.body["status"]), (200, &json!("FAILED")), "{}", settled.body);
+        // The provider knows better.
+        let at = world.now().to_string();
+        let delivered = event("Delivery", &id, 1, &at, "ana@example.com");
+        deliver(world, &[&delivered, &delivered]).await;
+        let told = message(world, &id).await;
+        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("0100-x")), "{told}");
+        assert!(told["delivered_at"].is_string() && told["sent_at"].is_string(), "{told}");
+        assert_eq!(codes(&told).iter().filter(|code| **code == "reconciled").count(), 1, "{told}");
+        // It is sent: an order to send it again has nothing to do.
+        let resent = world.post(&format!("/outbound/messages/{id}/resend"), &json!({})).await;
+        assert_eq!(resent.status, 409, "{}", resent.body);
+        // What the operator said was sent gains what the provider calls it.
+        world.stack.clear_faults();
+        accept(world, "b", &email("bia@example.com")).await;
+        world.drain().await;
+    })
+    .await;
+}

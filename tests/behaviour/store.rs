@@ -1,13 +1,21 @@
 //! Conditional writes, transactions and leases, against the real SDK and the emulator.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
 use futures::future::join_all;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
-use umavez_domain::keys::Key;
+use umavez_domain::change::{Fence, Row};
+use umavez_domain::keys::{self, Key, Wake};
 use umavez_domain::time::Timestamp;
+use umavez_platform::due;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::{self, Held, Renewed, Taken};
-use umavez_platform::store::{Condition, Transacted, Write, Written, read_row};
-use umavez_tests::{Setup, World, play_with};
+use umavez_platform::store::{
+    Beside, Committed, Condition, Found, Next, Start, StoreError, Transacted, Write, Written, read_row, row_of,
+};
+use umavez_tests::{Setup, World, play, play_with};
 
 const TABLE: &str = "probe-jobs";
 
@@ -163,6 +171,114 @@ async fn of_many_workers_that_find_a_lease_over_one_has_the_next_turn() {
                 .collect();
             assert_eq!(held, [u64::try_from(turn).expect("positive")]);
         }
+    })
+    .await;
+}
+
+/// A row of the probe's table that counts its changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Counter {
+    id: String,
+    value: u32,
+    version: u64,
+}
+
+impl Row for Counter {
+    fn key(&self) -> Key {
+        key(&self.id)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
+}
+
+fn counted(before: &Counter) -> Counter {
+    Counter { value: before.value + 1, version: before.version + 1, ..before.clone() }
+}
+
+#[tokio::test]
+async fn a_change_that_loses_a_race_is_decided_again_on_the_row_that_won() {
+    play_with(probe(), async |world| {
+        let new = Counter { id: "c".to_owned(), value: 0, version: 0 };
+        let first = counted(&new);
+        assert!(world.store.commit(&world.invocation(), TABLE, &new, &first, Vec::new()).await.expect("an answer"));
+        assert!(!world.store.commit(&world.invocation(), TABLE, &new, &first, Vec::new()).await.expect("an answer"));
+        // All of them begin with the same row.
+        let change = async |n: usize| {
+            let invocation = Invocation::new(format!("worker-{n}"), world.now(), Duration::from_secs(30));
+            let asked = AtomicU32::new(0);
+            let rule = |row: &Counter| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                Ok(Next::commit(counted(row), row.value))
+            };
+            let committed = world.store.change(&invocation, TABLE, &first, rule).await.expect("an answer");
+            let Committed::Done(row, saw) = committed else { panic!("not committed: {committed:?}") };
+            assert_eq!(row.value, saw + 1, "decided on the row that it replaced");
+            asked.into_inner()
+        };
+        let asked = join_all((0..8).map(change)).await;
+        assert_eq!(value(world, "c").await, Some(9), "each once");
+        assert!(asked.iter().sum::<u32>() > 8, "some were decided again: {asked:?}");
+        let stop = |row: &Counter| Ok(Next::<Counter, _>::Stop(row.value));
+        let stopped = world.store.change(&world.invocation(), TABLE, Start::Key(key("c")), stop).await;
+        assert!(matches!(stopped, Ok(Committed::Stopped(row, 9)) if row.version == 9));
+        let gone = world.store.change(&world.invocation(), TABLE, Start::Key(key("d")), stop).await;
+        assert!(matches!(gone, Ok(Committed::Gone)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_required_write_that_is_refused_keeps_the_change_from_being_made() {
+    play_with(probe(), async |world| {
+        let row = Counter { id: "c".to_owned(), value: 1, version: 1 };
+        let write = Write::put(TABLE, key("c"), &row).expect("a row");
+        world.store.write(&world.invocation(), write).await.expect("written");
+        world.store.write(&world.invocation(), put("other", 1)).await.expect("written");
+        let asked = AtomicU32::new(0);
+        let rule = |before: &Counter| {
+            // The first time the other row is expected to be absent, which it is not.
+            let other = match asked.fetch_add(1, Ordering::Relaxed) {
+                0 => Condition::Absent,
+                _ => Condition::has("pk"),
+            };
+            let check = Write::check(TABLE, key("other"), other);
+            // Left out: it is there already.
+            let with = vec![put("other", 2).into(), Beside::required(check)];
+            let with = if asked.load(Ordering::Relaxed) > 1 { with.into_iter().skip(1).collect() } else { with };
+            Ok(Next::Commit { row: counted(before), with, out: () })
+        };
+        let committed = world.store.change(&world.invocation(), TABLE, &row, rule).await.expect("an answer");
+        assert!(matches!(committed, Committed::Done(row, ()) if row.value == 2));
+        assert_eq!((asked.into_inner(), value(world, "other").await), (2, Some(1)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn recovery_finds_every_row_of_a_shard_however_many_wait() {
+    const ROWS: usize = 450;
+    play(async |world| {
+        let table = world.stack.output("OutboundTable").expect("a table").to_owned();
+        let invocation = world.invocation();
+        let rows = (0..ROWS).map(|n| {
+            let at = keys::at_time(world.now().plus_ms(-1_000), &format!("row-{n:04}"));
+            let row =
+                json!({"pk": format!("WAITS#{n:04}"), "sk": "ROW", "wake": keys::wake(Wake::Check, 2), "wake_at": at});
+            row_of(&row).expect("a row")
+        });
+        world.store.insert_many(&invocation, &table, rows.collect()).await.expect("an answer");
+        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        let recover = async |found: Found| {
+            let is_new = seen.lock().expect("no panic").insert(found.key.pk.clone());
+            assert!(is_new, "{} is found twice", found.key.pk);
+            // One row that cannot be handled does not keep the others from being found.
+            if found.place.ends_with("0007") { Err(StoreError::Throttled) } else { Ok(true) }
+        };
+        let swept = due::recover(&world.store, &invocation, &table, Wake::Check, recover).await;
+        assert_eq!((swept.found, swept.done, swept.failed), (ROWS as u64, ROWS as u64 - 1, 1));
+        assert!(swept.finished && swept.unread == 0);
     })
     .await;
 }

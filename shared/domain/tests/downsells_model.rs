@@ -1152,7 +1152,7 @@ fn is_remembered(offer: &OfferRow, attempt: usize) -> bool {
     let delivery = &offer.delivery;
     let is_in_doubt = delivery.doubts.iter().any(|doubt| number(*doubt) == attempt);
     let is_under_way = delivery.state == State::Sending && number(delivery.attempt) == attempt;
-    let is_sent_soon = delivery.state == State::Sending && delivery.sent_attempt.is_some();
+    let is_sent_soon = delivery.state == State::Sending && delivery.sent_attempt().is_some();
     match offer.status {
         Status::Sent => true,
         Status::Pending => is_in_doubt || is_under_way || is_sent_soon,
@@ -1203,10 +1203,10 @@ fn reachable() -> Vec<(&'static str, Condition)> {
             any(world, |offer| offer.status == Status::Failed)
         }),
         ("sent by an earlier attempt while a later one is under way", |_, world| {
-            any(world, |offer| offer.delivery.state == State::Sending && offer.delivery.sent_attempt.is_some())
+            any(world, |offer| offer.delivery.state == State::Sending && offer.delivery.sent_attempt().is_some())
         }),
         ("sent by an earlier attempt", |_, world| {
-            let is_earlier = |delivery: &Delivery| delivery.sent_attempt.is_some_and(|sent| sent < delivery.attempt);
+            let is_earlier = |delivery: &Delivery| delivery.sent_attempt().is_some_and(|sent| sent < delivery.attempt);
             any(world, |offer| offer.status == Status::Sent && is_earlier(&offer.delivery))
         }),
         ("rejected in doubt", |scenario, world| {

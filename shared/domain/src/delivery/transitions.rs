@@ -28,8 +28,9 @@ pub struct Delivery {
     /// Attempts that may have been sent. While there are any, the delivery does not end as one that was not sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<u32>,
-    /// The attempt that is known to have been sent.
-    pub sent_attempt: Option<u32>,
+    /// Attempts that are known to have been sent. `provider_id` is that of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent_attempts: Vec<u32>,
     /// Attempts that the provider accepted and then refused to send: nothing proves them sent any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<u32>,
@@ -46,6 +47,10 @@ pub struct Delivery {
     /// What the provider calls it.
     pub provider_id: Option<String>,
     pub sent_at: Option<Timestamp>,
+}
+
+fn unless_empty(attempts: &Vec<u32>) -> Option<&Vec<u32>> {
+    Some(attempts).filter(|attempts| !attempts.is_empty())
 }
 
 /// A row whose delivery is embedded in it.
@@ -149,7 +154,7 @@ struct DeliveryFence<'a> {
     state: State,
     attempt: Option<u32>,
     doubts: Option<&'a Vec<u32>>,
-    sent_attempt: Option<u32>,
+    sent_attempts: Option<&'a Vec<u32>>,
     rejected: Option<&'a Vec<u32>>,
     recalled: Option<u32>,
 }
@@ -160,11 +165,16 @@ impl Delivery {
         Fence::same(&DeliveryFence {
             state: self.state,
             attempt: Some(self.attempt).filter(|attempt| *attempt > 0),
-            doubts: Some(&self.doubts).filter(|doubts| !doubts.is_empty()),
-            sent_attempt: self.sent_attempt,
-            rejected: Some(&self.rejected).filter(|rejected| !rejected.is_empty()),
+            doubts: unless_empty(&self.doubts),
+            sent_attempts: unless_empty(&self.sent_attempts),
+            rejected: unless_empty(&self.rejected),
             recalled: self.recalled,
         })
+    }
+
+    /// The first attempt that is known to have been sent.
+    pub fn sent_attempt(&self) -> Option<u32> {
+        self.sent_attempts.first().copied()
     }
 
     /// Whether an attempt is under way.
@@ -256,9 +266,12 @@ impl Delivery {
         if !self.is_sending(attempt) {
             return self.settled_late(attempt, verdict);
         }
-        if self.sent_attempt.is_some() {
-            // An earlier attempt was sent, and this one is over: the delivery was sent.
-            return Settled::Now(Self { sent_at: self.sent_at.or(Some(now)), ..self.over(State::Sent, None) });
+        if !self.sent_attempts.is_empty() {
+            // An earlier attempt was sent, and this one is over: the delivery was sent. This one may have been sent too, which
+            // counts if the provider rejects the earlier one.
+            let may_be_sent = matches!(verdict, Verdict::Unknown { .. } | Verdict::Again { why: Again::Policy, .. });
+            let next = if may_be_sent { self.with_doubt() } else { self.clone() };
+            return Settled::Now(next.over(State::Sent, None));
         }
         Settled::Now(match verdict {
             Verdict::Sent { .. } => return Settled::TooLate,
@@ -305,52 +318,48 @@ impl Delivery {
     /// Proof that an attempt was sent, from the sender, an event or our own echo. It also moves a delivery that was given up,
     /// or that an operator settled: the provider knows better.
     pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp) -> Settled<Self> {
-        if attempt == 0 || attempt > self.attempt || self.rejected.contains(&attempt) {
+        let is_over = matches!(self.state, State::Canceled | State::Suppressed | State::Expired | State::Deduped);
+        if is_over || attempt == 0 || attempt > self.attempt || self.rejected.contains(&attempt) {
             return Settled::TooLate;
         }
-        let sent_attempt = Some(attempt);
-        let provider_id = Some(provider_id.to_owned());
-        let others = || self.doubts.iter().copied().filter(|doubt| *doubt != attempt).collect();
-        match self.state {
-            // An operator said so, and now the provider does: what it calls the message is new.
-            State::Sent if self.provider_id.is_none() => {
-                Settled::Now(Self { sent_attempt, provider_id, ..self.clone() })
-            }
-            State::Sent => Settled::Already,
-            // A later attempt is under way: whatever its outcome is, the delivery was sent.
-            State::Sending if self.attempt != attempt && self.sent_attempt.is_some() => Settled::Already,
-            State::Sending if self.attempt != attempt => {
-                Settled::Now(Self { sent_attempt, provider_id, sent_at: Some(now), doubts: others(), ..self.clone() })
-            }
-            State::Sending | State::Queued | State::Unknown | State::Failed => {
-                let sent = self.over(State::Sent, None);
-                Settled::Now(Self { sent_attempt, provider_id, sent_at: Some(now), doubts: others(), ..sent })
-            }
-            State::Canceled | State::Suppressed | State::Expired | State::Deduped => Settled::TooLate,
+        if self.sent_attempts.contains(&attempt) {
+            return Settled::Already;
         }
+        let mut next = self.clone();
+        next.doubts.retain(|doubt| *doubt != attempt);
+        next.sent_attempts.push(attempt);
+        if self.sent_attempts.is_empty() {
+            next.provider_id = Some(provider_id.to_owned());
+        }
+        next.sent_at = self.sent_at.or(Some(now));
+        // A later attempt that is under way goes on: whatever its outcome is, the delivery was sent.
+        let goes_on = self.state == State::Sent || self.state == State::Sending && self.attempt != attempt;
+        Settled::Now(if goes_on { next } else { next.over(State::Sent, None) })
     }
 
-    /// The provider accepted an attempt and then refused to send it.
+    /// The provider accepted an attempt and then refused to send it. That is recorded whatever the state is, because proof of
+    /// the attempt may come later, and does not count then.
     pub fn rejected(&self, attempt: u32, code: &str) -> Settled<Self> {
         if attempt == 0 || attempt > self.attempt {
             return Settled::TooLate;
         }
-        let was_sent_by_it = self.state == State::Sent && self.sent_attempt.unwrap_or(self.attempt) == attempt;
-        if self.rejected.contains(&attempt) || self.state == State::Sent && !was_sent_by_it {
+        if self.rejected.contains(&attempt) {
             return Settled::Already;
         }
         let mut next = self.clone();
         next.rejected.push(attempt);
-        if next.sent_attempt == Some(attempt) {
-            (next.sent_attempt, next.sent_at) = (None, None);
-        }
         next.doubts.retain(|doubt| *doubt != attempt);
-        Settled::Now(if self.is_sending(attempt) && next.sent_attempt.is_some() {
-            next.over(State::Sent, None)
-        } else if self.is_sending(attempt) || was_sent_by_it {
-            next.unsent(State::Failed, Some(code))
-        } else {
-            self.resolved(next, code)
+        next.sent_attempts.retain(|sent| *sent != attempt);
+        // An operator's word that it was sent stands while there is an attempt that it may be about.
+        let is_operators_word = self.sent_attempts.is_empty() && !next.doubts.is_empty();
+        let was_sent = !next.sent_attempts.is_empty() || self.state == State::Sent && is_operators_word;
+        next.sent_at = next.sent_at.filter(|_| was_sent);
+        Settled::Now(match self.state {
+            State::Sent if was_sent => next,
+            State::Sending if self.attempt == attempt && was_sent => next.over(State::Sent, None),
+            State::Sent => next.unsent(State::Failed, Some(code)),
+            State::Sending if self.attempt == attempt => next.unsent(State::Failed, Some(code)),
+            _ => self.resolved(next, code),
         })
     }
 
@@ -407,10 +416,10 @@ impl Delivery {
     /// Settles an unknown delivery on an operator's word. `None` if it is not unknown.
     pub fn declared(&self, was_sent: bool, now: Timestamp) -> Option<Self> {
         (self.state == State::Unknown).then(|| {
-            let certain = Self { doubts: Vec::new(), ..self.clone() };
             match was_sent {
-                true => Self { sent_at: Some(now), ..certain.over(State::Sent, None) },
-                false => certain.over(State::Failed, None),
+                // Which attempt it was is not known: if the provider rejects one, it may have been another.
+                true => Self { sent_at: Some(now), ..self.over(State::Sent, None) },
+                false => Self { doubts: Vec::new(), ..self.over(State::Failed, None) },
             }
         })
     }

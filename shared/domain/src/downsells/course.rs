@@ -206,7 +206,7 @@ impl OfferRow {
         if !matches!(row.status, Status::Pending | Status::Canceled) {
             row.cancel_reason = None;
         }
-        let sent = row.delivery.sent_at.filter(|_| row.delivery.sent_attempt.is_some());
+        let sent = row.delivery.sent_at.filter(|_| row.delivery.sent_attempt().is_some());
         row.late_ms = sent.map(|at| (at.millis() - self.scheduled_at.millis()).max(0));
         row.expires_at = (!row.is_pending()).then(|| now.plus_days(keep_days).seconds());
         row

@@ -51,11 +51,11 @@ impl MessageRow {
 
     fn entry_of(&self, attempt: u32, verdict: &Verdict, after: &Delivery, now: Timestamp) -> Entry {
         let entry = |code: Decision| Entry::new(now, code).attempt(attempt);
-        if let Some(provider_id) = after.provider_id.as_deref().filter(|_| after.sent_attempt.is_some()) {
+        if let Some(provider_id) = after.provider_id.as_deref().filter(|_| after.sent_attempt().is_some()) {
             // The provider's word, also where a later attempt is still under way or has just ended.
-            let is_its_own = after.state == State::Sent && after.sent_attempt == Some(attempt);
+            let is_its_own = after.state == State::Sent && after.sent_attempt() == Some(attempt);
             let code = if is_its_own { Decision::Sent } else { Decision::Reconciled };
-            let attempt = after.sent_attempt.unwrap_or(attempt);
+            let attempt = after.sent_attempt().unwrap_or(attempt);
             return Entry::new(now, code).attempt(attempt).matched(format!("provider:{provider_id}"));
         }
         match verdict {

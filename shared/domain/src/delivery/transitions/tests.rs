@@ -150,7 +150,7 @@ fn sent_is_true_whoever_says_it_and_whenever() {
     let not_sent = unknown(1).declared(false, NOW).expect("settled");
     for delivery in [sending(1), unknown(1), resent.clone(), failed, not_sent] {
         let settled = now(delivery.confirmed(1, "p", NOW));
-        assert_eq!((settled.state, settled.sent_attempt), (State::Sent, Some(1)), "{delivery:?}");
+        assert_eq!((settled.state, settled.sent_attempt()), (State::Sent, Some(1)), "{delivery:?}");
         assert!(settled.reason.is_none() && settled.not_before.is_none());
         assert_eq!(settled.confirmed(1, "p", NOW), Settled::Already);
     }
@@ -174,7 +174,7 @@ fn proof_of_what_an_operator_called_sent_adds_what_the_provider_calls_it() {
 fn an_earlier_attempt_that_was_sent_ends_the_delivery_as_sent_whatever_the_later_one_says() {
     let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
     let known = now(second.confirmed(1, "p", NOW));
-    assert_eq!((known.state, known.sent_attempt), (State::Sending, Some(1)), "the later one is under way");
+    assert_eq!((known.state, known.sent_attempt()), (State::Sending, Some(1)), "the later one is under way");
     assert_eq!(known.confirmed(1, "p", NOW), Settled::Already);
     for verdict in [FAILED, again(Again::Retry), Verdict::Unknown { code: "c" }] {
         let settled = now(known.settled(2, &verdict, NOW));
@@ -252,6 +252,24 @@ fn a_rejected_attempt_leaves_the_doubt_about_another() {
 }
 
 #[test]
+fn what_is_known_of_the_attempts_does_not_depend_on_the_order_of_events() {
+    let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
+    // Both were sent, and the provider then rejects one of them.
+    let both = now(now(second.confirmed(1, "p", NOW)).settled(2, &sent(), NOW));
+    assert_eq!((both.state, both.sent_attempts.as_slice()), (State::Sent, [1, 2].as_slice()));
+    assert_eq!(now(both.rejected(1, "r")).state, State::Sent);
+    // The first is proved, the second is unknown: it may have been sent, if the first is rejected.
+    let first = now(now(second.confirmed(1, "p", NOW)).settled(2, &Verdict::Unknown { code: "c" }, NOW));
+    assert_eq!((first.state, first.doubts.as_slice()), (State::Sent, [2].as_slice()));
+    assert_eq!(now(first.rejected(1, "r")).state, State::Unknown);
+    // A rejection of another attempt is recorded, so that late proof of it does not count.
+    let by_second = now(second.settled(2, &sent(), NOW));
+    let rejected = now(now(by_second.rejected(1, "r")).rejected(2, "r"));
+    assert_eq!((rejected.state, rejected.sent_at), (State::Failed, None));
+    assert_eq!(rejected.confirmed(1, "p", NOW), Settled::TooLate);
+}
+
+#[test]
 fn a_cancel_is_truthful_and_stays_so() {
     use Cancel::{Already, AlreadySent, Ended, InFlight, Now};
     let answers: Vec<_> = ALL.into_iter().map(|state| Delivery { state, attempt: 1, ..queued() }.cancel().0).collect();
@@ -284,8 +302,10 @@ fn an_operator_settles_only_what_is_unknown() {
         assert_eq!(Delivery { state, ..queued() }.declared(true, NOW), None, "{state:?}");
     }
     let sent = unknown(1).declared(true, NOW).expect("settled");
-    assert_eq!((sent.state, sent.sent_at, sent.doubts.len()), (State::Sent, Some(NOW), 0));
-    assert_eq!(unknown(1).declared(false, NOW).map(|failed| failed.state), Some(State::Failed));
+    assert_eq!((sent.state, sent.sent_at, sent.doubts.as_slice()), (State::Sent, Some(NOW), [1].as_slice()));
+    let failed = unknown(1).declared(false, NOW).expect("settled");
+    assert_eq!((failed.state, failed.doubts.len()), (State::Failed, 0));
+    assert_eq!(now(sent.rejected(1, "rejected")).state, State::Failed, "no attempt is left that it may be about");
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn sent_is_true_whoever_says_it_and_whenever() {
         assert_eq!((row.delivery.reason, row.work.emit, row.work.wake), (None, None, None), "nothing is tried again");
     }
     let known = learned(&second, 1, &sent());
-    assert_eq!((known.status, known.delivery.sent_attempt), (Status::Pending, Some(1)), "the second is under way");
+    assert_eq!((known.status, known.delivery.sent_attempt()), (Status::Pending, Some(1)), "the second is under way");
     assert_eq!(learned(&known, 2, &again(Again::Retry)).status, Status::Sent);
     let already = learned(&sending(), 1, &sent());
     assert_eq!(already.settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::Already);
