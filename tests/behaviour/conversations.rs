@@ -1,4 +1,5 @@
-//! Every burst gets one answer, and no message goes unanswered: from the webhook to what the provider was given.
+//! Every burst gets one answer, and no message goes unanswered: from the webhook to what the
+//! provider was given.
 
 use std::time::Duration;
 

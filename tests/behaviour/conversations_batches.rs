@@ -1,4 +1,5 @@
-//! What one batch takes of the messages that are pending, and the order in which the responder gets them.
+//! What one batch takes of the messages that are pending, and the order in which the responder gets
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -152,7 +153,8 @@ async fn a_burst_that_telegram_delivers_out_of_order_is_shown_as_it_was_written(
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         let now = world.now().seconds();
-        // The last three were written within one second: Telegram counts its messages, so 9 comes before 10.
+        // The last three were written within one second: Telegram counts its messages, so 9 comes
+        // before 10.
         let written = [
             (12, "fifth", now + 1),
             (7, "first", now - 2),

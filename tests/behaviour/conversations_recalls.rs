@@ -172,7 +172,8 @@ async fn a_reply_that_a_person_made_needless_while_it_was_kept_is_finished() {
 
 #[tokio::test]
 async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
-    // Sent again by the channel's policy: the first attempt is proved to have been sent, and the second is not made.
+    // Sent again by the channel's policy: the first attempt is proved to have been sent, and the
+    // second is not made.
     let setup = sending(1).parameter("UnknownPolicies", r#"{"whatsapp": "resend"}"#);
     play_with(setup, async |world| {
         instance(world, "whatsapp", &json!({})).await;

@@ -1,4 +1,5 @@
-//! Offers follow a /start or a charge, wait for their time, leave once, and only while something is unpaid.
+//! Offers follow a /start or a charge, wait for their time, leave once, and only while something is
+//! unpaid.
 
 use std::time::Duration;
 
@@ -77,7 +78,8 @@ pub async fn pays(world: &World, transaction: &str) -> Answer {
     answer
 }
 
-/// The answer to a payment or an expiry whose contact is known: canceled, in flight, already sent and passed on.
+/// The answer to a payment or an expiry whose contact is known: canceled, in flight, already sent
+/// and passed on.
 pub fn withdrawn(charge: &str, [canceled, in_flight, already_sent, passed_on]: [u32; 4]) -> Value {
     json!({
         "ok": true, "charge": charge, "canceled": canceled, "in_flight": in_flight, "already_sent": already_sent,
@@ -676,7 +678,8 @@ async fn two_triggers_at_once_make_one_pending_offer() {
     .await;
 }
 
-/// Where the sender is held while the person pays: before its nth call to the store or to Telegram, or after it.
+/// Where the sender is held while the person pays: before its nth call to the store or to Telegram,
+/// or after it.
 #[tokio::test]
 async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
     for (service, nth, action) in [

@@ -1,4 +1,5 @@
-//! What people set up and look at, and what gateways may tell: each refusal names what is wrong and leaves nothing behind.
+//! What people set up and look at, and what gateways may tell: each refusal names what is wrong and
+//! leaves nothing behind.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -340,7 +341,8 @@ async fn a_payment_that_was_not_seen_through_is_by_recovery() {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
         charged(world, "tx-1").await;
-        // The gate is closed, and then the process dies before it ends the offer; the gateway does not tell again.
+        // The gate is closed, and then the process dies before it ends the offer; the gateway does
+        // not tell again.
         let fault = CallFault {
             function: Some("webhook-intake".to_owned()),
             operation: Some("TransactWriteItems".to_owned()),

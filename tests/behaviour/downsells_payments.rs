@@ -1,5 +1,5 @@
-//! Payment webhooks as real gateways send them, and charges that follow each other: a payment that is known to the gateway
-//! counts, and an offer whose charge ran out goes to the next one.
+//! Payment webhooks as real gateways send them, and charges that follow each other: a payment that
+//! is known to the gateway counts, and an offer whose charge ran out goes to the next one.
 
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ async fn expires(world: &World, transaction: &str) -> Value {
     answer.body
 }
 
-/// Bodies as they come from Mercado Pago, Asaas, Efí and hand-written flows, once their ids were mapped.
+/// Bodies as they come from Mercado Pago, Asaas, Efí and hand-written flows, once their ids were
+/// mapped.
 #[tokio::test]
 async fn a_payment_counts_whatever_else_the_gateway_says() {
     play(async |world| {
@@ -80,7 +81,8 @@ async fn a_transaction_that_is_a_number_is_the_same_as_its_digits() {
     .await;
 }
 
-/// The stored transaction says whose offers are canceled; what the body says otherwise is named, and its values are not.
+/// The stored transaction says whose offers are canceled; what the body says otherwise is named,
+/// and its values are not.
 #[tokio::test]
 async fn a_payment_of_a_known_transaction_counts_whoever_it_names() {
     play(async |world| {
@@ -153,7 +155,8 @@ async fn a_payment_that_cannot_be_placed_is_kept_until_its_person_is_known() {
     .await;
 }
 
-/// Webhooks come in any order: the charge names its person after it was reported as expired, and is paid after all.
+/// Webhooks come in any order: the charge names its person after it was reported as expired, and is
+/// paid after all.
 #[tokio::test]
 async fn a_charge_that_is_reported_after_its_expiry_still_says_whose_payment_it_is() {
     play(async |world| {
@@ -300,8 +303,8 @@ async fn an_offer_is_not_passed_on_where_its_downsell_is_no_longer_for_charges()
     }
 }
 
-/// The second charge finds the offer of the first pending; the first runs out, and the offer ends, before the second is
-/// written.
+/// The second charge finds the offer of the first pending; the first runs out, and the offer ends,
+/// before the second is written.
 #[tokio::test]
 async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
     play_with(sending(1), async |world| {
@@ -345,8 +348,8 @@ async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
     .await;
 }
 
-/// The sender has read the charges and is about to claim; the payment is written, and its process dies before it ends the
-/// offer. Only the claim's own check of the charges is left.
+/// The sender has read the charges and is about to claim; the payment is written, and its process
+/// dies before it ends the offer. Only the claim's own check of the charges is left.
 #[tokio::test]
 async fn a_payment_that_is_written_keeps_a_claim_out_that_was_decided_before() {
     play(async |world| {

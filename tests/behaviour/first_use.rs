@@ -1,4 +1,5 @@
-//! What somebody meets in the first ten minutes: pages, links and a clock that can be moved and set back.
+//! What somebody meets in the first ten minutes: pages, links and a clock that can be moved and set
+//! back.
 
 use std::time::Duration;
 
@@ -86,7 +87,8 @@ async fn a_clock_that_is_reset_shows_the_time_of_the_machine_and_messages_still_
         let now = umavez_platform::clock::Clock::default().now().seconds();
         assert!((now - 60..=now + 60).contains(&reset.body["unix"].as_i64().expect("seconds")), "{}", reset.body);
         assert_eq!(world.stack.clock().offset_ms(), 0);
-        // The bot and the chat were used a week later: their limits must not hold this message until then.
+        // The bot and the chat were used a week later: their limits must not hold this message
+        // until then.
         assert_eq!(telegram(world, "c", "1001").await.status, 202);
         world.drain().await;
         assert_eq!(crate::outbound::sent(world).len(), 3);

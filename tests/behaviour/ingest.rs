@@ -1,4 +1,5 @@
-//! Ingest through the stack: normalized, inserted once or merged, by the policy and the schema of the moment.
+//! Ingest through the stack: normalized, inserted once or merged, by the policy and the schema of
+//! the moment.
 
 use std::time::Duration;
 

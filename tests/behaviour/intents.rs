@@ -247,7 +247,8 @@ async fn a_repeated_release_does_not_hit_the_next_holder() {
     play(async |world| {
         let first = held(world, "a").await;
         let path = release_path(&first);
-        // By its own key, when the reply to the first release was lost: the same answer, though another holds it.
+        // By its own key, when the reply to the first release was lost: the same answer, though
+        // another holds it.
         let once = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
         held(world, "b").await;
         let late = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;

@@ -1,4 +1,5 @@
-//! A guard with several holds: scheduled messages of one intention to one contact, in any order of accepting and cancelling.
+//! A guard with several holds: scheduled messages of one intention to one contact, in any order of
+//! accepting and cancelling.
 
 use std::time::Duration;
 
@@ -120,7 +121,8 @@ async fn a_message_that_fails_frees_its_week_and_leaves_the_others() {
     .await;
 }
 
-/// Two requests carry out one order: the second finds the message's own hold in the guard, which is not another's.
+/// Two requests carry out one order: the second finds the message's own hold in the guard, which is
+/// not another's.
 #[tokio::test]
 async fn an_order_to_send_again_that_comes_twice_at_once_is_one_order() {
     play_with(guarded(sending(1)), async |world| {

@@ -25,7 +25,8 @@ fn bucket() -> Key {
     Key { pk: "bucket".into(), sk: "ROW".into() }
 }
 
-/// An invocation at this moment of the test's own time; what passes meanwhile is a few milliseconds.
+/// An invocation at this moment of the test's own time; what passes meanwhile is a few
+/// milliseconds.
 fn at(world: &World, ms: i64) -> Invocation {
     let id = world.invocation().request_id;
     Invocation::new(id, Timestamp::from_millis(1_000_000_000 + ms), Duration::from_secs(30))
@@ -69,7 +70,8 @@ async fn senders_at_once_never_get_more_slots_than_the_limit() {
 async fn the_higher_class_goes_first_and_the_lowest_is_not_starved() {
     play_with(probe(), async |world| {
         let limiter = limiter(world);
-        // A second brings 45 messages of each kind, more than fit; each class asks in its turn, every 100 ms.
+        // A second brings 45 messages of each kind, more than fit; each class asks in its turn,
+        // every 100 ms.
         let mut waiting: [VecDeque<i64>; 2] = [(0..45).map(|_| 0).collect(), (0..45).map(|_| 0).collect()];
         let mut sent: [Vec<i64>; 2] = [Vec::new(), Vec::new()];
         let mut now = 0;

@@ -159,7 +159,8 @@ async fn what_was_kept_by_another_template_or_cannot_be_read_is_refused() {
 async fn a_bad_change_among_a_hundred_is_given_up_alone() {
     let expected = umavez_tests::Expected { dead_letters: 1, ..Default::default() };
     play_with(Setup::of_template(PROBE).expecting(expected), async |world| {
-        // The relay fails at once on an emission for a queue that nobody knows; its neighbours are published.
+        // The relay fails at once on an emission for a queue that nobody knows; its neighbours are
+        // published.
         for number in 0..100 {
             let queue = if number == 0 { "nowhere" } else { "work" };
             let body = json!({"kind": "job", "v": 1, "id": "none"}).to_string();

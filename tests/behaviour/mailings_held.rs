@@ -1,4 +1,5 @@
-//! What SES refuses to an account or an identity holds the mailing by name, and uses up nothing of its recipients.
+//! What SES refuses to an account or an identity holds the mailing by name, and uses up nothing of
+//! its recipients.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Mailings among others: late workers, several senders, one limit for all mail, deliveries that come twice.
+//! Mailings among others: late workers, several senders, one limit for all mail, deliveries that
+//! come twice.
 
 use std::time::Duration;
 
@@ -274,7 +275,8 @@ async fn of_strict_uploads_at_once_with_other_content_one_is_taken() {
 
 #[tokio::test]
 async fn a_sender_that_waits_for_ses_keeps_its_lease() {
-    // Three rounds of calls, of eleven seconds each: longer than a lease, and none longer than a call may take.
+    // Three rounds of calls, of eleven seconds each: longer than a lease, and none longer than a
+    // call may take.
     let setup = rate(2_000, 21).parameter("ProviderTimeoutSeconds", "30");
     play_with(setup, async |world| {
         at_ses(world, CallFault { times: 21, delay_ms: 11_000, ..CallFault::first(Action::DelayBefore) }).await;

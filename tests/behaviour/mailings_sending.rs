@@ -1,4 +1,5 @@
-//! Mailings on their way: pause, cancel, failures, crashes, two at once, and the link by which a recipient leaves.
+//! Mailings on their way: pause, cancel, failures, crashes, two at once, and the link by which a
+//! recipient leaves.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ pub fn mails(world: &World) -> usize {
     world.stack.catcher().sent(Some("email"), None).len()
 }
 
-/// Until so many mails were sent. Each look is a request, so that nothing is waited for by the clock.
+/// Until so many mails were sent. Each look is a request, so that nothing is waited for by the
+/// clock.
 pub async fn until_sent(world: &World, count: usize) {
     while mails(world) < count {
         assert_eq!(world.request_health().await, 200);
@@ -715,7 +717,8 @@ async fn handed_over(world: &World, id: &str) -> usize {
 
 #[tokio::test]
 async fn a_small_mailing_is_not_starved_by_a_large_one() {
-    // The large one would take minutes: it is not waited for, and does not end before the small one by chance.
+    // The large one would take minutes: it is not waited for, and does not end before the small one
+    // by chance.
     let world = World::start(rate(20, 0)).await;
     let pad = "x".repeat(600);
     let rows: String = (0..3_000).map(|n| format!("user{n}@example.com,{pad}\n")).collect();

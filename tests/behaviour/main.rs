@@ -1,4 +1,5 @@
-//! What the product does, through the local stack: HTTP in, real function processes, real SDKs against the emulators.
+//! What the product does, through the local stack: HTTP in, real function processes, real SDKs
+//! against the emulators.
 
 mod access;
 mod conversations;

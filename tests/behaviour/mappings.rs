@@ -1,4 +1,5 @@
-//! Mappings of queues: how many batches run at once, several queues of one function, messages that ask for a time.
+//! Mappings of queues: how many batches run at once, several queues of one function, messages that
+//! ask for a time.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What SES tells after it took a mail, in any order and any number of times; and the answer to "why?".
+//! What SES tells after it took a mail, in any order and any number of times; and the answer to
+//! "why?".
 
 use std::time::Duration;
 

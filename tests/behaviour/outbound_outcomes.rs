@@ -80,7 +80,8 @@ async fn whoever_blocked_the_bot_is_not_written_to_again_until_taken_off_the_lis
         assert_eq!(listed["suppressions"][0]["reason"], "bot_blocked");
         assert_eq!(listed["suppressions"][0]["source"], "provider");
         assert_eq!(listed["suppressions"][0]["message_id"], first.as_str());
-        // The intent was given back, so the next message takes it, and gives it back when it meets the list.
+        // The intent was given back, so the next message takes it, and gives it back when it meets
+        // the list.
         let second = accept(world, "b", &with(telegram("Oi"), intent())).await;
         world.drain().await;
         let told = message(world, &second).await;

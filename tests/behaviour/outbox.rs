@@ -1,4 +1,5 @@
-//! The primitives as functions use them: the outbox, queue and stream mappings, schedules, leases, and panics.
+//! The primitives as functions use them: the outbox, queue and stream mappings, schedules, leases,
+//! and panics.
 
 use std::time::Duration;
 

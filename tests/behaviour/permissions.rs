@@ -1,4 +1,5 @@
-//! Functions may do what the template grants their roles, and are refused everything else as on AWS.
+//! Functions may do what the template grants their roles, and are refused everything else as on
+//! AWS.
 
 use std::time::Duration;
 

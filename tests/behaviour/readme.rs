@@ -138,7 +138,8 @@ async fn a_responder_on_this_machine_answers_as_the_docs_say() {
         let question = asked.recv().await.expect("it was asked");
         assert!(question.starts_with("POST /answer?from=here HTTP/1.1\r\n"), "{question}");
         assert!(question.contains("\"text\":\"Oi\""), "{question}");
-        // By the secret as the docs have it read, and as the libraries of Standard Webhooks take it.
+        // By the secret as the docs have it read, and as the libraries of Standard Webhooks take
+        // it.
         let secrets: serde_json::Value = serde_json::from_str(&document("infra/local-secrets.json")).expect("JSON");
         let secret = secrets["WebhookSecrets"]["responder"].as_str().expect("a secret");
         let key = BASE64_STANDARD.decode(secret.strip_prefix("whsec_").expect("a prefix")).expect("base64");
@@ -153,7 +154,8 @@ async fn a_responder_on_this_machine_answers_as_the_docs_say() {
     .await;
 }
 
-/// A text of a message may have quotes and line ends: put between quotes as it is, it makes JSON that is none.
+/// A text of a message may have quotes and line ends: put between quotes as it is, it makes JSON
+/// that is none.
 #[test]
 fn the_recipes_for_n8n_let_json_be_written_by_a_function() {
     let readme = document(README);

@@ -1,4 +1,5 @@
-//! A bot or an instance without a credential: whoever sets it up or asks it to send is told so, and what already waits is seen.
+//! A bot or an instance without a credential: whoever sets it up or asks it to send is told so, and
+//! what already waits is seen.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -79,7 +80,8 @@ async fn a_message_that_was_accepted_is_the_same_message_after_its_credential_we
     .await;
 }
 
-/// The sender tries again until the secret can be read; a request is not refused for what may be there.
+/// The sender tries again until the secret can be read; a request is not refused for what may be
+/// there.
 #[tokio::test]
 async fn while_the_secret_cannot_be_read_nothing_is_refused() {
     play_with(sending(1), async |world| {

@@ -1,5 +1,5 @@
-//! Random histories: clients that check, repeat, release and read at the same time, functions that are killed under them,
-//! windows that pass; and every answer explained by the model, or not.
+//! Random histories: clients that check, repeat, release and read at the same time, functions that
+//! are killed under them, windows that pass; and every answer explained by the model, or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -86,7 +86,8 @@ async fn play(seed: u64) -> (usize, Option<String>) {
         if dice.u8(..3) == 0 {
             world.stack.add_fault(trouble(&mut dice)).await.expect("armed");
         }
-        // A release needs the fingerprint, which a read of today's intent gives; nobody knows it before the first check.
+        // A release needs the fingerprint, which a read of today's intent gives; nobody knows it
+        // before the first check.
         let events = join_all(planned.iter().map(|(reference, operation, key)| {
             perform(&world, reference, fingerprints.get(reference).cloned(), operation, key)
         }))
@@ -155,7 +156,8 @@ fn trouble(dice: &mut fastrand::Rng) -> Fault {
     })
 }
 
-/// What was seen, and the fingerprint if the answer tells it. A release of what nobody knows yet is not made.
+/// What was seen, and the fingerprint if the answer tells it. A release of what nobody knows yet is
+/// not made.
 async fn perform(
     world: &World,
     reference: &str,

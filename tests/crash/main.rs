@@ -1,6 +1,7 @@
-//! The crash-point suite: every scenario is run once as it should be, and then for every call that it made and the ways in
-//! which that call can go wrong. Ways that come to the same for the caller take turns, but in the long mode. At the end of each run the promises are audited from the tables, the queues
-//! and what clients were told.
+//! The crash-point suite: every scenario is run once as it should be, and then for every call that
+//! it made and the ways in which that call can go wrong. Ways that come to the same for the caller
+//! take turns, but in the long mode. At the end of each run the promises are audited from the
+//! tables, the queues and what clients were told.
 //!
 //! ```text
 //! cargo test --workspace                                              the default run, part of the tests
@@ -90,7 +91,8 @@ fn is_wanted(arguments: &[String]) -> bool {
     filters.is_empty() || filters.iter().any(|filter| "crash_points".contains(filter))
 }
 
-/// A broken promise is a panic inside a run; it is told by the suite, with the run that it belongs to.
+/// A broken promise is a panic inside a run; it is told by the suite, with the run that it belongs
+/// to.
 fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }

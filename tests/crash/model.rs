@@ -1,8 +1,9 @@
-//! What the intents API may answer: a small model, and a search for an order of events that explains what was seen.
+//! What the intents API may answer: a small model, and a search for an order of events that
+//! explains what was seen.
 //!
-//! Operations of one round overlap in time, so any order of them is possible. One that got no answer may have taken
-//! effect or not. A round is explained if, from some state that the last one could have ended in, some order gives
-//! exactly the answers that clients got.
+//! Operations of one round overlap in time, so any order of them is possible. One that got no
+//! answer may have taken effect or not. A round is explained if, from some state that the last one
+//! could have ended in, some order gives exactly the answers that clients got.
 
 use std::collections::BTreeSet;
 

@@ -174,7 +174,8 @@ impl Run {
         let model = self.world.stack.model();
         let mut moved = false;
         for schedule in model.functions.iter().flat_map(|function| &function.schedules) {
-            // One after the other, and all that follows from it: what a replay shows does not depend on who was faster.
+            // One after the other, and all that follows from it: what a replay shows does not
+            // depend on who was faster.
             self.world.stack.tick(&schedule.id).await;
             self.world.drain().await;
             moved = true;
@@ -216,7 +217,8 @@ impl Run {
         false
     }
 
-    /// Requests that were answered "try again": only faults cause them, and nothing causes an answer of 500.
+    /// Requests that were answered "try again": only faults cause them, and nothing causes an
+    /// answer of 500.
     fn unavailable(&self, strikes: usize) -> usize {
         let lines = self.world.events("HTTP");
         let failed: Vec<_> =

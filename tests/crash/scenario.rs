@@ -18,7 +18,8 @@ pub struct Scenario {
     pub audit: for<'a> fn(&'a Run) -> Work<'a, ()>,
     /// Clients that ask at the same time: the order of calls is not the same in every run.
     pub concurrent: bool,
-    /// Whether anything is left to others than the function that was asked: then time passes and schedules tick.
+    /// Whether anything is left to others than the function that was asked: then time passes and
+    /// schedules tick.
     pub swept: bool,
     /// The calls that faults strike. A scenario leaves out what another one strikes.
     pub strikes: fn(&Point) -> bool,
@@ -57,7 +58,8 @@ impl Kind {
     pub fn fits(self, operation: &str, concurrent: bool) -> bool {
         let look = LOOKS.contains(&operation);
         match self {
-            // A look changes nothing: died before it or after, it is the same; and so is any answer that is asked for again.
+            // A look changes nothing: died before it or after, it is the same; and so is any answer
+            // that is asked for again.
             Self::KilledAfter | Self::ReplyLost | Self::ErrorAfterApply if look => false,
             Self::Conflict => operation == "TransactWriteItems",
             Self::Partial => operation == "BatchExecuteStatement",
@@ -66,7 +68,8 @@ impl Kind {
         }
     }
 
-    /// The kind that comes to the same for the caller: a write that it does not know of, or one that was not made.
+    /// The kind that comes to the same for the caller: a write that it does not know of, or one
+    /// that was not made.
     pub fn like(self) -> Option<Self> {
         match self {
             Self::ReplyLost => Some(Self::ErrorAfterApply),

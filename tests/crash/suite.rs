@@ -55,7 +55,8 @@ pub async fn single_faults(every_way: bool) -> usize {
             })
             .buffer_unordered(AT_ONCE);
         while let Some((strikes, mut outcome)) = runs.next().await {
-            // The calls come in the same order every time: a fault that missed its call tested nothing.
+            // The calls come in the same order every time: a fault that missed its call tested
+            // nothing.
             if outcome.unstruck > 0 && !scenario.concurrent {
                 outcome.violation.get_or_insert_with(|| "the fault met no call".to_owned());
             }
@@ -75,7 +76,8 @@ pub async fn single_faults(every_way: bool) -> usize {
     tally.violations
 }
 
-/// `CRASH_SCENARIOS=mail` runs the scenarios with that in their names only: for whoever works on one.
+/// `CRASH_SCENARIOS=mail` runs the scenarios with that in their names only: for whoever works on
+/// one.
 fn is_asked_for(scenario: &Scenario) -> bool {
     std::env::var("CRASH_SCENARIOS").map_or(true, |part| scenario.name.contains(&part))
 }
@@ -120,7 +122,8 @@ pub async fn replay(seed: u64) -> usize {
     usize::from(outcome.violation.is_some())
 }
 
-/// A scenario in which nobody works at the same time: others may be one before the other, and differ in their order.
+/// A scenario in which nobody works at the same time: others may be one before the other, and
+/// differ in their order.
 const REPLAYED: &str = "a telegram message is sent";
 
 /// A seed gives the same trace every time, or replaying it would show something else.
@@ -143,8 +146,8 @@ pub async fn replays_are_alike() -> usize {
     1
 }
 
-/// The lines of each function, and those of the client, in their order: functions that work at the same time may be one
-/// before the other.
+/// The lines of each function, and those of the client, in their order: functions that work at the
+/// same time may be one before the other.
 fn by_function(trace: &[String]) -> BTreeMap<String, Vec<&str>> {
     let mut lines: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for line in trace {
@@ -154,7 +157,8 @@ fn by_function(trace: &[String]) -> BTreeMap<String, Vec<&str>> {
     lines
 }
 
-/// The suite can fail: each deliberately broken primitive is caught by some run, for what is broken in it.
+/// The suite can fail: each deliberately broken primitive is caught by some run, for what is broken
+/// in it.
 pub async fn broken_variants_are_caught() -> usize {
     let variants = [
         ("no_owner_token", "duplicate of itself"),
@@ -211,7 +215,8 @@ async fn baseline(scenario: &Scenario, setup: Setup) -> Outcome {
     run(scenario, setup, &[]).await
 }
 
-/// Every way in which a call can go wrong; or, of those that come to the same for its caller, one in turn.
+/// Every way in which a call can go wrong; or, of those that come to the same for its caller, one
+/// in turn.
 fn strikes(scenario: &Scenario, points: &[Point], every_way: bool) -> Vec<Strike> {
     let points = points.iter().filter(|point| (scenario.strikes)(point));
     let of = |(nth, point): (usize, &Point)| {

@@ -1,5 +1,5 @@
-//! What the template deploys beside the functions: queues for what fails, alarms that tell of it, logs that end, and roles
-//! that grant no more than they name.
+//! What the template deploys beside the functions: queues for what fails, alarms that tell of it,
+//! logs that end, and roles that grant no more than they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,8 +124,8 @@ fn every_function_writes_to_a_log_that_ends() {
     }
 }
 
-/// What may stand for more than one thing in a resource: streams of one log, objects under one prefix, and the identities
-/// that the account has, unless the deployment names one.
+/// What may stand for more than one thing in a resource: streams of one log, objects under one
+/// prefix, and the identities that the account has, unless the deployment names one.
 fn is_narrow(resource: &str) -> bool {
     let Some((before, after)) = resource.split_once('*') else { return true };
     let of_logs = before.contains(":log-group:/") && before.ends_with(':');
@@ -181,7 +181,8 @@ fn a_role_belongs_to_one_function() {
     }
 }
 
-/// What a deployment signs requests to responders with works with the official libraries of Standard Webhooks as it is.
+/// What a deployment signs requests to responders with works with the official libraries of
+/// Standard Webhooks as it is.
 #[test]
 fn the_responders_secret_is_made_as_standard_webhooks_have_it() {
     let secrets = Secrets::open(&model().secrets, &BTreeMap::new(), None, Clock::new(0)).expect("secrets");

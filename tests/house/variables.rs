@@ -1,6 +1,7 @@
 //! The environment: what the template sets is what the code reads, function by function.
 //!
-//! A function reads what its own sources name, and what is read by the constructors of the platform that they call.
+//! A function reads what its own sources name, and what is read by the constructors of the platform
+//! that they call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,8 @@ use crate::{model, sources, without_tests};
 /// Lambda sets these, and the SDK's own.
 const OF_LAMBDA: &str = "AWS_";
 
-/// The bodies of the platform's constructors that read the environment, as `Type::name` or `module::name`.
+/// The bodies of the platform's constructors that read the environment, as `Type::name` or
+/// `module::name`.
 fn constructors() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (path, text) in sources("shared/platform/src") {

@@ -41,7 +41,8 @@ pub async fn audit(world: &World, expected: Expected) {
     }
 }
 
-/// Visible and waiting messages, of the queues that functions read or of those that they do not: dead letters.
+/// Visible and waiting messages, of the queues that functions read or of those that they do not:
+/// dead letters.
 async fn messages(world: &World, read: bool) -> (usize, usize) {
     let sources = world.stack.model().functions.iter().flat_map(|function| &function.queue_sources);
     let are_read: HashSet<_> = sources.map(|source| source.queue.clone()).collect();
@@ -65,7 +66,8 @@ fn nothing_is_told_in_clear(world: &World) {
     }
 }
 
-/// I1 for intents: a held row has a holder; a guard lists exactly the holds that stand, and their windows do not overlap.
+/// I1 for intents: a held row has a holder; a guard lists exactly the holds that stand, and their
+/// windows do not overlap.
 async fn intents_have_one_holder(world: &World) {
     let rows = world.rows("IntentsTable").await;
     let now = world.now().seconds();
@@ -111,7 +113,8 @@ fn same_hold(hold: &Value, intent: &Value) -> bool {
     hold["holder"] == intent["holder"] && hold["fingerprint"] == intent["fingerprint"]
 }
 
-/// I4 and I5 for messages: whatever is not settled waits for somebody who can find it, and no attempt was called twice.
+/// I4 and I5 for messages: whatever is not settled waits for somebody who can find it, and no
+/// attempt was called twice.
 async fn messages_add_up(world: &World) {
     let rows = world.rows("OutboundTable").await;
     let intents = world.rows("IntentsTable").await;

@@ -1,4 +1,5 @@
-//! Every answer that a test gets is held against `infra/openapi.yaml`: what runs and what is described are the same.
+//! Every answer that a test gets is held against `infra/openapi.yaml`: what runs and what is
+//! described are the same.
 //!
 //! It knows the few words of JSON Schema that the description uses, and fails on any other.
 

@@ -1,8 +1,9 @@
 //! The harness of the behaviour tests: a world with verbs, which audits itself when a test is done.
 //!
-//! Each test has a stack of its own, in memory, with real function processes. Nothing sleeps: `drain` and `advance` wait
-//! for what moves. After the test the world is drained and audited: dead-letter queues are empty or accounted for, no
-//! function panicked, answered 5xx or was refused a call unless the test said so, nothing was sent that nobody looked at, no log line holds a
+//! Each test has a stack of its own, in memory, with real function processes. Nothing sleeps:
+//! `drain` and `advance` wait for what moves. After the test the world is drained and audited:
+//! dead-letter queues are empty or accounted for, no function panicked, answered 5xx or was refused
+//! a call unless the test said so, nothing was sent that nobody looked at, no log line holds a
 //! canary, and the tables keep their invariants.
 
 mod answer;

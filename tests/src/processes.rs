@@ -6,7 +6,8 @@ use std::time::Duration;
 /// The unit of times in `/proc`, on every Linux that there is.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What the process has run on a processor: by the scheduler's own account, of the threads that it has.
+/// What the process has run on a processor: by the scheduler's own account, of the threads that it
+/// has.
 pub fn nanoseconds(pid: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let of = |path: std::path::PathBuf| fs::read_to_string(path.join("schedstat")).unwrap_or_default();
@@ -14,8 +15,8 @@ pub fn nanoseconds(pid: u32) -> f64 {
     tasks.flatten().map(|task| first(of(task.path()))).sum::<f64>().max(Duration::from_nanos(1).as_nanos() as f64)
 }
 
-/// What the process has run on a processor since its start, for itself and in the system: with the threads that it had.
-/// Coarser than [`nanoseconds`].
+/// What the process has run on a processor since its start, for itself and in the system: with the
+/// threads that it had. Coarser than [`nanoseconds`].
 pub fn seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
     // Its second field is the program's name in brackets, which may hold anything.

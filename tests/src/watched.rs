@@ -48,7 +48,8 @@ fn of_alarm(alarm: &serde_yaml_ng::Value) -> Option<String> {
     (!namespace.starts_with(OF_AWS)).then_some(metric)
 }
 
-/// `[namespace, name, dimension, value, …, {options}]`, or `[{"expression": "SEARCH('{namespace,dimensions} MetricName=…')"}]`.
+/// `[namespace, name, dimension, value, …, {options}]`, or `[{"expression":
+/// "SEARCH('{namespace,dimensions} MetricName=…')"}]`.
 fn of_widget(widget: &Value) -> Vec<String> {
     let metrics = widget["properties"]["metrics"].as_array().expect("metrics");
     let of_row = |row: &Value| {

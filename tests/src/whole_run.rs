@@ -1,9 +1,10 @@
-//! What the functions did over a whole run of the tests: which of the template's grants they used, what they were refused,
-//! and which metrics they told of.
+//! What the functions did over a whole run of the tests: which of the template's grants they used,
+//! what they were refused, and which metrics they told of.
 //!
-//! Each world tells when it ends; the last test binary of `cargo test`, `whole_run`, reads what the others of its run
-//! told. A run is known by the process that started its binaries. A binary that runs only some of its tests tells
-//! nothing: what a part of the tests does not use may well be used.
+//! Each world tells when it ends; the last test binary of `cargo test`, `whole_run`, reads what the
+//! others of its run told. A run is known by the process that started its binaries. A binary that
+//! runs only some of its tests tells nothing: what a part of the tests does not use may well be
+//! used.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -34,7 +35,8 @@ pub struct Report {
     /// One line each: the function, the action, and the resource.
     pub unused: Vec<String>,
     pub refused: Vec<String>,
-    /// Metrics that alarms or the dashboard watch, and nobody told of by that name, in that namespace, with those dimensions.
+    /// Metrics that alarms or the dashboard watch, and nobody told of by that name, in that
+    /// namespace, with those dimensions.
     pub untold: Vec<String>,
 }
 
@@ -54,7 +56,8 @@ pub(crate) fn tell(permissions: &Permissions, lines: &[LogLine]) {
     }
 }
 
-/// The metrics that a line of a log tells of, each as its namespace, its name and the names of its dimensions.
+/// The metrics that a line of a log tells of, each as its namespace, its name and the names of its
+/// dimensions.
 fn metrics(line: &str) -> Vec<String> {
     let told = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
     let Some(Ok(told)) = told else { return Vec::new() };
@@ -136,7 +139,8 @@ impl Told {
     }
 }
 
-/// Whether these arguments let a test binary run all of its tests. (A runner with a process for each test says which.)
+/// Whether these arguments let a test binary run all of its tests. (A runner with a process for
+/// each test says which.)
 fn is_whole(mut arguments: impl Iterator<Item = String>) -> bool {
     if std::env::var_os("CRASH_SCENARIOS").is_some() {
         return false;

@@ -1,4 +1,5 @@
-//! `GET /console`: the page. It holds no data; whoever opens it brings a key, which stays in that browser tab.
+//! `GET /console`: the page. It holds no data; whoever opens it brings a key, which stays in that
+//! browser tab.
 
 use umavez_platform::http::Answer;
 

@@ -1,4 +1,5 @@
-//! What people set up and look at: bots, downsells, their queue and their numbers; over HTTP, and as a page.
+//! What people set up and look at: bots, downsells, their queue and their numbers; over HTTP, and
+//! as a page.
 
 mod bots;
 mod console;

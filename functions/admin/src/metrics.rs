@@ -1,5 +1,6 @@
-//! `GET /api/admin/bots/{slug}/metrics?from=&to=` or `?days=`: a bot's numbers, of the offers that were made in between. The
-//! last days are counted by the server's clock, because the caller's may differ.
+//! `GET /api/admin/bots/{slug}/metrics?from=&to=` or `?days=`: a bot's numbers, of the offers that
+//! were made in between. The last days are counted by the server's clock, because the caller's may
+//! differ.
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;

@@ -1,5 +1,6 @@
-//! `POST /api/admin/bots/{slug}/downsells/{id}/test`: the offer as it would be, now, to whoever tries it. It is a message like
-//! any other and no offer: it takes no slot, asks for no charge, and is in none of the numbers.
+//! `POST /api/admin/bots/{slug}/downsells/{id}/test`: the offer as it would be, now, to whoever
+//! tries it. It is a message like any other and no offer: it takes no slot, asks for no charge, and
+//! is in none of the numbers.
 
 use serde_json::json;
 use umavez_domain::channels::Content;

@@ -1,7 +1,9 @@
-//! Says who calls: the key's id and scopes for a key that is known and stands, the reason for any other.
+//! Says who calls: the key's id and scopes for a key that is known and stands, the reason for any
+//! other.
 //!
-//! It always lets the request through to its function, whose HTTP layer answers 401 and 403 as problem+json: the
-//! gateway's own refusals could not say why. Without this context a route is closed.
+//! It always lets the request through to its function, whose HTTP layer answers 401 and 403 as
+//! problem+json: the gateway's own refusals could not say why. Without this context a route is
+//! closed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Works on backfills, of both schemas whatever the test mode says: a job keeps the schema that it was made in.
+//! Works on backfills, of both schemas whatever the test mode says: a job keeps the schema that it
+//! was made in.
 
 mod input;
 mod work;

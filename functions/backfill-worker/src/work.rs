@@ -1,7 +1,8 @@
 //! One turn at a job: under its lease, from its last checkpoint on, as far as the time goes.
 //!
-//! A crash between two checkpoints makes the next worker do those lines again. That ends as it did the first time, because no
-//! two lines between checkpoints touch the same row, and a row knows the line that wrote it.
+//! A crash between two checkpoints makes the next worker do those lines again. That ends as it did
+//! the first time, because no two lines between checkpoints touch the same row, and a row knows the
+//! line that wrote it.
 
 use std::time::Duration;
 
@@ -114,7 +115,8 @@ impl Worker<'_> {
         Ok(true)
     }
 
-    /// Entries do not ask for the lease, so no line is begun without enough of it. Whether it is still this worker's.
+    /// Entries do not ask for the lease, so no line is begun without enough of it. Whether it is
+    /// still this worker's.
     async fn keep_the_lease(&mut self) -> Result<bool, StoreError> {
         let left_ms = self.held.until.millis() - self.invocation.current().millis();
         if left_ms > LEASE_MS / 2 {
@@ -152,7 +154,8 @@ impl Worker<'_> {
             let unsettled = std::cell::RefCell::new(&mut *unsettled);
             let gate = |decision: &_| unsettled.borrow_mut().admits(number, asked, decision);
             match self.deps.entries.insert_through(self.invocation, asked, &policy, gate).await? {
-                // An earlier line since the last checkpoint touched the same row: that one is settled first.
+                // An earlier line since the last checkpoint touched the same row: that one is
+                // settled first.
                 Inserted::Held => {
                     if !self.checkpoint(BackfillState::Running).await? {
                         return Ok(None);
@@ -168,7 +171,8 @@ impl Worker<'_> {
         self.unsettled.clear();
         let Some(progress) = self.job.row.progress.checkpoint(done) else { return Ok(false) };
         let backfills = &self.deps.backfills;
-        // A dry run keeps nothing of what it would have written, so what it has counted is kept only at its end.
+        // A dry run keeps nothing of what it would have written, so what it has counted is kept
+        // only at its end.
         if self.job.row.dry_run && state == BackfillState::Running {
             self.job.row.progress = progress;
             return Ok(true);

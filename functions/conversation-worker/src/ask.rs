@@ -1,4 +1,5 @@
-//! The responder is asked about a claimed batch, and what it says is written down, as long as it is still this worker's turn.
+//! The responder is asked about a claimed batch, and what it says is written down, as long as it is
+//! still this worker's turn.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::time::Duration;
@@ -42,7 +43,8 @@ pub async fn run(
         heard => (heard, "replied"),
     };
     let (turn, heard) = (&row, &heard);
-    // What was heard would have to be asked for again, so a store that does not answer is asked again too.
+    // What was heard would have to be asked for again, so a store that does not answer is asked
+    // again too.
     let written = persist(invocation, || write(deps, invocation, turn, settings, heard)).await?;
     Ok(match written {
         Written::Now(row) => answered(invocation, &row, code),
@@ -93,8 +95,8 @@ enum Written {
     LostTurn,
 }
 
-/// Writes what was heard, however often the conversation changes meanwhile, as long as it is this worker's turn. `turn` is the
-/// conversation as the worker claimed it.
+/// Writes what was heard, however often the conversation changes meanwhile, as long as it is this
+/// worker's turn. `turn` is the conversation as the worker claimed it.
 async fn write(
     deps: &Deps,
     invocation: &Invocation,

@@ -1,4 +1,5 @@
-//! Answers bursts of messages: claims them, asks the responder, hands its reply to outbound, and sees to its end.
+//! Answers bursts of messages: claims them, asks the responder, hands its reply to outbound, and
+//! sees to its end.
 
 mod ask;
 mod work;

@@ -14,7 +14,8 @@ use umavez_platform::store::StoreError;
 
 use crate::{Deps, ask};
 
-/// One step: `Continue` means that the conversation has changed since it was read, and that it is decided again.
+/// One step: `Continue` means that the conversation has changed since it was read, and that it is
+/// decided again.
 type Stepped = ControlFlow<Worked>;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, wake: &WakeUp) -> Result<Worked, StoreError> {
@@ -71,8 +72,8 @@ async fn step(
     }
 }
 
-/// Claims as many of the pending messages as one batch takes, and asks about them. The rest is woken for by the write that
-/// finishes the batch.
+/// Claims as many of the pending messages as one batch takes, and asks about them. The rest is
+/// woken for by the write that finishes the batch.
 async fn claim(
     deps: &Deps,
     invocation: &Invocation,
@@ -153,8 +154,8 @@ pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
     metrics::counter!("ConversationsNeedHuman").increment(1);
 }
 
-/// Reports messages that the retention period removed before they were answered. It runs before the write that passes them
-/// over, so that a crash in between repeats the line instead of losing it.
+/// Reports messages that the retention period removed before they were answered. It runs before the
+/// write that passes them over, so that a crash in between repeats the line instead of losing it.
 fn expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
     let (event, conversation_id) = (Event::ConversationMessagesExpired.as_str(), row.id.as_str());
     tracing::error!(event, conversation_id, messages, request_id = invocation.request_id);

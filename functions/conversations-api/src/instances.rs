@@ -1,4 +1,5 @@
-//! `/instances`: what is set for an Evolution instance, a Telegram bot, or a name of the caller's own.
+//! `/instances`: what is set for an Evolution instance, a Telegram bot, or a name of the caller's
+//! own.
 
 use serde_json::json;
 use umavez_domain::codes::Event;

@@ -1,4 +1,5 @@
-//! Conversations over HTTP: messages of any other channel, late answers, silence and its end, and how all of it stands.
+//! Conversations over HTTP: messages of any other channel, late answers, silence and its end, and
+//! how all of it stands.
 
 mod instances;
 mod messages;

@@ -1,4 +1,5 @@
-//! `POST /conversations/{id}/messages`: a message of any other channel, stored before it is answered.
+//! `POST /conversations/{id}/messages`: a message of any other channel, stored before it is
+//! answered.
 
 use serde_json::json;
 use umavez_domain::codes::Event;

@@ -1,4 +1,5 @@
-//! `GET /conversations` and `GET /conversations/{id}`: what waits for a person, and how one conversation stands.
+//! `GET /conversations` and `GET /conversations/{id}`: what waits for a person, and how one
+//! conversation stands.
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;

@@ -1,4 +1,5 @@
-//! `POST /conversations/{id}/replies`: a responder that said "later" answers, by the id of its batch.
+//! `POST /conversations/{id}/replies`: a responder that said "later" answers, by the id of its
+//! batch.
 
 use std::ops::ControlFlow::{Break, Continue};
 

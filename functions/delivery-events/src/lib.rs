@@ -1,5 +1,6 @@
-//! What SES tells after it took a mail: reconciles unknown attempts, notes deliveries, and suppresses addresses that
-//! bounced for good or complained. Delivered twice or in another order, events leave the same state.
+//! What SES tells after it took a mail: reconciles unknown attempts, notes deliveries, and
+//! suppresses addresses that bounced for good or complained. Delivered twice or in another order,
+//! events leave the same state.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Hands offers whose time is near to their queue. It never sends, and a tick that is missed, late or doubled changes nothing:
-//! each offer leaves the index of what is due by one conditional write.
+//! Hands offers whose time is near to their queue. It never sends, and a tick that is missed, late
+//! or doubled changes nothing: each offer leaves the index of what is due by one conditional write.
 
 use std::sync::Arc;
 

@@ -48,7 +48,8 @@ fn view(job: Job) -> Result<Value, Problem> {
     serde_json::to_value(BackfillView::from(job.row)).map_err(|error| Problem::internal().because(&error))
 }
 
-/// As it was accepted: the same answer whenever it is asked again, but for a form, which is signed anew.
+/// As it was accepted: the same answer whenever it is asked again, but for a form, which is signed
+/// anew.
 fn answer(deps: &Deps, invocation: &Invocation, job: Job) -> Result<Answer, Problem> {
     let state = if job.row.upload { BackfillState::AwaitingUpload } else { BackfillState::Queued };
     let mut view = serde_json::Map::new();

@@ -32,7 +32,8 @@ pub async fn run(
     Ok(batch::changes(invocation, event, |record| async move { expired(invocation, record) }).await)
 }
 
-/// The mapping's filter lets only TTL's removals of intent rows through; a record that is none of that is poison.
+/// The mapping's filter lets only TTL's removals of intent rows through; a record that is none of
+/// that is poison.
 fn expired(invocation: &Invocation, record: EventRecord) -> Result<Outcome, RecordError> {
     // The error's own text may repeat a stored value.
     let row: IntentRow = serde_dynamo::from_item(record.change.old_image).map_err(|_| Unreadable("an intent"))?;

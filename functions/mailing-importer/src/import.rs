@@ -1,8 +1,9 @@
-//! One turn at an import: under its lease, from its last checkpoint on, as far as the time goes. Memory is bounded by a piece
-//! of the file and the lines between two checkpoints, however large the file is.
+//! One turn at an import: under its lease, from its last checkpoint on, as far as the time goes.
+//! Memory is bounded by a piece of the file and the lines between two checkpoints, however large
+//! the file is.
 //!
-//! A crash between two checkpoints makes the next importer read those lines again. That ends as it did the first time,
-//! because an entry knows its line.
+//! A crash between two checkpoints makes the next importer read those lines again. That ends as it
+//! did the first time, because an entry knows its line.
 
 use std::time::Duration;
 
@@ -92,7 +93,8 @@ impl Importer<'_> {
                 }
                 let inserted = self.deps.mailings.insert_lines(self.invocation, &self.row, lines, &progress).await?;
                 progress = inserted.progress;
-                // The lines before it are there, whoever made them: an importer that died may have come as far.
+                // The lines before it are there, whoever made them: an importer that died may have
+                // come as far.
                 if let Some(bad) = bad {
                     return Ok(Ended::Bad(bad, progress));
                 }
@@ -109,7 +111,8 @@ impl Importer<'_> {
                 if read_all && at_end {
                     return Ok(self.whole(progress));
                 }
-                // No further than the one that found it canceled may have come: its lines are the same.
+                // No further than the one that found it canceled may have come: its lines are the
+                // same.
                 if self.row.state == MailingState::Canceled {
                     return Ok(Ended::Canceled(progress));
                 }
@@ -145,7 +148,8 @@ impl Importer<'_> {
         Ended::Bad(problem, self.row.progress.clone())
     }
 
-    /// Bytes from a place on, and whether the file ends with them. The error is why there will never be any.
+    /// Bytes from a place on, and whether the file ends with them. The error is why there will
+    /// never be any.
     async fn piece(&self, at: Place, length: u64) -> Result<Result<(Vec<u8>, bool), Reason>, StoreError> {
         let (Some(etag), Some(size)) = (&self.row.etag, self.row.size) else { return Ok(Err(Reason::InputMissing)) };
         let to = at.next_byte.saturating_add(length).min(size);
@@ -157,7 +161,8 @@ impl Importer<'_> {
         })
     }
 
-    /// Of the file up to here, if nobody told it. `piece` begins at `place`, and the last checkpoint lies in it.
+    /// Of the file up to here, if nobody told it. `piece` begins at `place`, and the last
+    /// checkpoint lies in it.
     fn hash(&self, piece: &[u8], place: Place, to: u64) -> Option<RunningHash> {
         let progress = &self.row.progress;
         let from = progress.place.next_byte;

@@ -1,7 +1,7 @@
 //! One turn at a shard: its lease, its entries page by page, and a recount at the end of a pass.
 //!
-//! Between two sub-batches the mailing and whoever is not to be written to are read anew: a pause, a cancel or an
-//! unsubscription is honoured after at most one sub-batch of each sender.
+//! Between two sub-batches the mailing and whoever is not to be written to are read anew: a pause,
+//! a cancel or an unsubscription is honoured after at most one sub-batch of each sender.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -31,7 +31,8 @@ const PAGE: usize = 4 * SUB_BATCH;
 const TURN: Duration = Duration::from_secs(45);
 /// What the writes around the last calls of a turn may take.
 const AROUND_CALLS: Duration = Duration::from_secs(10);
-/// The lease is renewed when less of it is left, also while calls are under way, however long they take.
+/// The lease is renewed when less of it is left, also while calls are under way, however long they
+/// take.
 const LEASE_WANTED_MS: i64 = LEASE_MS / 2;
 /// A renewal that the store did not answer is tried again after this.
 const RENEWAL_MS: i64 = 1_000;
@@ -259,8 +260,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// SES takes no mails of this account or identity: the mailing pauses, and the rest is not tried in vain. A person puts
-    /// it right, and resumes.
+    /// SES takes no mails of this account or identity: the mailing pauses, and the rest is not
+    /// tried in vain. A person puts it right, and resumes.
     async fn hold(&self, mailing: &MailingRow, why: SendingHold) -> Result<Ended, StoreError> {
         if self.deps.mailings.hold(self.invocation, mailing, why).await? {
             let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
@@ -283,7 +284,8 @@ impl Pass<'_> {
         Ok(self.content.clone())
     }
 
-    /// What its links are signed with, if it has any. `None`: there should be a secret, and there is none now.
+    /// What its links are signed with, if it has any. `None`: there should be a secret, and there
+    /// is none now.
     async fn signing(&self, mailing: &MailingRow) -> Option<Option<Signing>> {
         if !mailing.unsubscribe {
             return Some(None);
@@ -297,7 +299,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The pass is over: its entries are counted under the lease. `None`: there is something new to be done.
+    /// The pass is over: its entries are counted under the lease. `None`: there is something new to
+    /// be done.
     async fn count(&mut self) -> Result<Option<Ended>, StoreError> {
         let (id, shard) = (self.turn.row.mailing_id.clone(), self.turn.row.shard);
         for _ in 0..COUNTS {
@@ -384,7 +387,8 @@ impl Pass<'_> {
     }
 }
 
-/// Renews the lease of a shard for as long as its calls are under way. Once it is lost, none is begun.
+/// Renews the lease of a shard for as long as its calls are under way. Once it is lost, none is
+/// begun.
 async fn keep_up(
     deps: &Deps,
     invocation: &Invocation,

@@ -1,6 +1,8 @@
-//! Some entries of a shard are sent: slots for them first, then for each a claim, one call, and its outcome.
+//! Some entries of a shard are sent: slots for them first, then for each a claim, one call, and its
+//! outcome.
 //!
-//! A crash before a claim leaves the entry pending, and after it leaves it `SENDING`, which nobody repeats.
+//! A crash before a claim leaves the entry pending, and after it leaves it `SENDING`, which nobody
+//! repeats.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -28,7 +30,8 @@ use crate::Deps;
 
 /// Calls that are under way at a time.
 const AT_ONCE: usize = 10;
-/// Slots are taken for so long ahead, at most: whoever has a single mail to send is not kept waiting longer.
+/// Slots are taken for so long ahead, at most: whoever has a single mail to send is not kept
+/// waiting longer.
 const SLOTS_MS: i64 = 1_000;
 /// What the claim may take of the lease.
 const LEASE_MARGIN_MS: i64 = 2_000;
@@ -108,7 +111,8 @@ impl Batch<'_> {
         Ok(Sent::Some { moves: told, held_for: self.held_for.get() })
     }
 
-    /// Sends one entry. Returns the states that it went from and to; `None` if nothing was done with it.
+    /// Sends one entry. Returns the states that it went from and to; `None` if nothing was done
+    /// with it.
     async fn one(&self, entry: &Entry, attempt: u32, slot: Timestamp) -> Result<Option<One>, StoreError> {
         sleep(slot.millis() - self.invocation.current().millis()).await;
         if self.held_for.get().is_some() {
@@ -160,7 +164,8 @@ impl Batch<'_> {
         }))
     }
 
-    /// Parks the bucket of a limit that was met, and writes the outcome. Returns the entry's state then.
+    /// Parks the bucket of a limit that was met, and writes the outcome. Returns the entry's state
+    /// then.
     async fn settle(
         &self,
         entry: &Entry,

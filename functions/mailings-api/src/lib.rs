@@ -1,4 +1,5 @@
-//! Mailings over HTTP: uploads, content, orders, what became of them, and the link by which a recipient leaves a list.
+//! Mailings over HTTP: uploads, content, orders, what became of them, and the link by which a
+//! recipient leaves a list.
 
 mod content;
 mod entries;

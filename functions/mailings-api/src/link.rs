@@ -1,5 +1,5 @@
-//! `/u/{token}`: looking changes nothing, because mail programs and scanners look; posting takes the recipient off the
-//! mailing's list, however often it is done.
+//! `/u/{token}`: looking changes nothing, because mail programs and scanners look; posting takes
+//! the recipient off the mailing's list, however often it is done.
 
 use umavez_domain::codes::Event;
 use umavez_domain::mailings::{
@@ -57,7 +57,8 @@ async fn found(
     Ok(row.and_then(|row| row.list).map(|list| (entry, list)))
 }
 
-/// Whoever reads this is no program: a page, and not a problem. Mail programs try again by its status.
+/// Whoever reads this is no program: a page, and not a problem. Mail programs try again by its
+/// status.
 fn later(invocation: &Invocation, language: Language, problem: &Problem) -> Answer {
     let cause = problem.cause.as_deref();
     tracing::error!(event = "LINK_FAILED", cause, request_id = invocation.request_id);

@@ -23,7 +23,8 @@ pub async fn order(
 
 pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = RetryRequest::read(&request.object_or_nothing()?).map_err(Problem::invalid)?;
-    // Without a key of its own it is known by its request: an answer of the store that was lost makes no second order.
+    // Without a key of its own it is known by its request: an answer of the store that was lost
+    // makes no second order.
     let identity = request.identity(invocation)?;
     let order = Order { key: identity.key, body: identity.body, entries: 0 };
     let retry = Retry { include_unknown: asked.include_unknown, order };

@@ -1,7 +1,9 @@
-//! `POST /mailings` and `POST /mailings/uploads`: a file's name is a mailing's once, whoever comes first.
+//! `POST /mailings` and `POST /mailings/uploads`: a file's name is a mailing's once, whoever comes
+//! first.
 //!
-//! A file that came with its request is read whole before anything is written. Then it is put under a key of this request's
-//! own, and the mailing that names it is made by one transaction; whoever loses the name takes its object away again.
+//! A file that came with its request is read whole before anything is written. Then it is put under
+//! a key of this request's own, and the mailing that names it is made by one transaction; whoever
+//! loses the name takes its object away again.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -55,7 +57,8 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     create(deps, invocation, request, asked, Some((file, checked.format))).await
 }
 
-/// What says that it is text is taken for UTF-8 on its way here, and what was not is mangled by now.
+/// What says that it is text is taken for UTF-8 on its way here, and what was not is mangled by
+/// now.
 fn came_as_text(file: &[u8]) -> Result<(), Problem> {
     const REPLACED: &[u8] = "\u{fffd}".as_bytes();
     let Some(at) = file.windows(REPLACED.len()).position(|part| part == REPLACED) else { return Ok(()) };
@@ -72,8 +75,8 @@ pub async fn by_form(deps: &Deps, invocation: &Invocation, request: &Request) ->
     create(deps, invocation, request, asked, None).await
 }
 
-/// What a mailing says may name the columns of its file, and no others: an address of a thousand people is no place to find
-/// out about a misspelt one.
+/// What a mailing says may name the columns of its file, and no others: an address of a thousand
+/// people is no place to find out about a misspelt one.
 fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -> Result<(), Problem> {
     match content.misfits(format, unsubscribe) {
         misfits if misfits.is_empty() => Ok(()),
@@ -170,7 +173,8 @@ fn unavailable() -> Problem {
     Problem::new(503, ProblemCode::Unavailable, "the store did not answer; ask again")
 }
 
-/// The object of a mailing that was not made. If it cannot be taken away now, the bucket forgets it in days.
+/// The object of a mailing that was not made. If it cannot be taken away now, the bucket forgets it
+/// in days.
 async fn take_away(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
     if put && deps.uploads.delete(invocation, &row.object).await.is_err() {
         tracing::warn!(event = "NOT_TAKEN_AWAY", request_id = invocation.request_id);

@@ -15,7 +15,8 @@ use crate::Deps;
 /// What the writes around a call may take.
 const AROUND_CALL: Duration = Duration::from_secs(6);
 
-/// One try: `Continue` means that a row has changed since it was read, and that it is decided again.
+/// One try: `Continue` means that a row has changed since it was read, and that it is decided
+/// again.
 pub type Round = ControlFlow<Worked>;
 
 pub fn later(why: &'static str, at: Timestamp) -> Round {
@@ -36,7 +37,8 @@ pub fn claim(deps: &Deps, invocation: &Invocation, attempt: u32) -> Claim {
     Claim { attempt, token: invocation.write_token(), deadline: deadline(invocation, &deps.providers) }
 }
 
-/// The credential of a sender, `None` if it has none. A secret that cannot be read is nothing against the message: it waits.
+/// The credential of a sender, `None` if it has none. A secret that cannot be read is nothing
+/// against the message: it waits.
 pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved) -> Result<Option<String>, Round> {
     deps.senders.credential(invocation, sender).await.map_err(|error| {
         tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
@@ -44,8 +46,8 @@ pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved)
     })
 }
 
-/// Recovery would take a row for lost that waits in its queue. Not postponed, that costs a second copy in the queue, and
-/// nothing else.
+/// Recovery would take a row for lost that waits in its queue. Not postponed, that costs a second
+/// copy in the queue, and nothing else.
 pub fn log_not_postponed(invocation: &Invocation, error: &umavez_platform::store::StoreError) {
     tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);
 }

@@ -1,4 +1,5 @@
-//! The one that sends: rate token, then the claim with its gate, then the one call of the attempt, then its outcome.
+//! The one that sends: rate token, then the claim with its gate, then the one call of the attempt,
+//! then its outcome.
 
 mod deliver;
 mod message;
@@ -26,7 +27,8 @@ use umavez_platform::senders::Senders;
 use umavez_platform::store::Store;
 use umavez_platform::visibility::Visibility;
 
-/// All messages of a delivery at once: most of their time they wait for their slot or for the provider.
+/// All messages of a delivery at once: most of their time they wait for their slot or for the
+/// provider.
 const AT_ONCE: usize = 10;
 
 #[derive(Debug)]

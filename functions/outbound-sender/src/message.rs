@@ -1,5 +1,5 @@
-//! One message that a sender was handed. The rate slot comes first, because waiting for it may take longer than an attempt;
-//! then the claim, the call and its outcome (`umavez_platform::delivery`).
+//! One message that a sender was handed. The rate slot comes first, because waiting for it may take
+//! longer than an attempt; then the claim, the call and its outcome (`umavez_platform::delivery`).
 
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         NextStep::Expire => return expire(deps, invocation, row).await,
         NextStep::Claim { attempt } => attempt,
     };
-    // What follows may take seconds: its last moment is looked at again before the claim and before the call.
+    // What follows may take seconds: its last moment is looked at again before the claim and before
+    // the call.
     if deliver::is_out_of_time(deps, invocation) {
         return Ok(later("out_of_time", invocation.current()));
     }

@@ -1,6 +1,7 @@
-//! One offer that a sender was handed. The order is that of any message, with the gate in the claim: the rate slot first, then
-//! one transaction that begins the attempt only if nobody has paid, and then the call. A payment that was answered before the
-//! claim has closed the gate; one that comes after it finds the offer in flight.
+//! One offer that a sender was handed. The order is that of any message, with the gate in the
+//! claim: the rate slot first, then one transaction that begins the attempt only if nobody has
+//! paid, and then the call. A payment that was answered before the claim has closed the gate; one
+//! that comes after it finds the offer in flight.
 
 use umavez_domain::channels::{Channel, Content};
 use umavez_domain::delivery::{NextStep, Outcome, Settled};
@@ -18,7 +19,8 @@ use crate::Deps;
 use crate::deliver::{self, Round, done, later};
 use crate::rates::{self, RateRequest};
 
-/// An offer and the charges of its contact, as they were read. Each is judged by the other, so they are read together.
+/// An offer and the charges of its contact, as they were read. Each is judged by the other, so they
+/// are read together.
 struct Seen {
     offer: OfferRow,
     charges: Option<ChargesRow>,
@@ -64,7 +66,8 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         return Ok(later("out_of_time", invocation.current()));
     }
     let board = deps.boards.of(invocation, &offer.bot).await?;
-    // Looked at before the rate slot, so that none is wasted; and again in the claim, where it counts.
+    // Looked at before the rate slot, so that none is wasted; and again in the claim, where it
+    // counts.
     if let Some(round) = closed(deps, invocation, &board, seen).await? {
         return Ok(round);
     }
@@ -118,7 +121,8 @@ async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen
         GateState::Open => Ok(None),
         GateState::Closed(why) => end(deps, invocation, seen, why).await.map(Some),
         GateState::PassedOn(after) => {
-            // Passed on or changed by another: either way it is decided again on what is stored then.
+            // Passed on or changed by another: either way it is decided again on what is stored
+            // then.
             deps.boards.downsells.pass_on(invocation, offer, charges, &after).await?;
             Ok(Some(Round::Continue(())))
         }

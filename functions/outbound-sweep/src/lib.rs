@@ -1,5 +1,6 @@
-//! Hands messages whose time is near to their queues. It never sends, and a tick that is missed, late or doubled changes
-//! nothing: each message leaves the index of what is due by one conditional write.
+//! Hands messages whose time is near to their queues. It never sends, and a tick that is missed,
+//! late or doubled changes nothing: each message leaves the index of what is due by one conditional
+//! write.
 
 use std::sync::Arc;
 

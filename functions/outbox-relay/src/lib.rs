@@ -1,4 +1,5 @@
-//! Publishes what rows emit. It decides nothing: what is emitted was decided by the write that it sees.
+//! Publishes what rows emit. It decides nothing: what is emitted was decided by the write that it
+//! sees.
 
 use std::sync::Arc;
 

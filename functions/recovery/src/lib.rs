@@ -1,6 +1,7 @@
-//! Recovers what was not heard of in time: messages and offers that no sender took on, attempts whose sender died, backfills,
-//! imports and shards that nobody works on, conversations that nobody answers, and charges that are over. Every step is
-//! conditional on the row as it was read, so that it may run as often as it likes.
+//! Recovers what was not heard of in time: messages and offers that no sender took on, attempts
+//! whose sender died, backfills, imports and shards that nobody works on, conversations that nobody
+//! answers, and charges that are over. Every step is conditional on the row as it was read, so that
+//! it may run as often as it likes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,7 +102,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     }))
 }
 
-/// One run of recovery. Each method recovers one row and returns whether there was anything to recover.
+/// One run of recovery. Each method recovers one row and returns whether there was anything to
+/// recover.
 struct Run<'a> {
     deps: &'a Deps,
     invocation: &'a Invocation,

@@ -83,8 +83,8 @@ pub fn unreadable(unreadable: Unreadable) -> Problem {
     }
 }
 
-/// Stores what was told, each message by itself, and tells what became of it. A bot that is there for its offers alone has no
-/// conversations: what is said to it is passed over.
+/// Stores what was told, each message by itself, and tells what became of it. A bot that is there
+/// for its offers alone has no conversations: what is said to it is passed over.
 pub async fn take(
     deps: &Deps,
     invocation: &Invocation,

@@ -1,7 +1,8 @@
 //! What providers tell: verified, read, stored, and only then answered. It never sends.
 //!
-//! The order is the promise. Verified before it is read, so that nobody's words are looked at but the provider's. Stored
-//! before it is answered: what could not be stored is answered 5xx, and the provider tells it again.
+//! The order is the promise. Verified before it is read, so that nobody's words are looked at but
+//! the provider's. Stored before it is answered: what could not be stored is answered 5xx, and the
+//! provider tells it again.
 
 mod evolution;
 mod intake;
@@ -29,7 +30,8 @@ const PIX_EXPIRED: &str = "POST /api/payment/webhook/pix-expired";
 /// Evolution sends media with its messages if it is told to; they are passed over.
 const LARGEST_EVOLUTION: usize = 5 * 1024 * 1024;
 
-/// The routes of this function, as the template has them. Their callers have secrets of their own, and no key.
+/// The routes of this function, as the template has them. Their callers have secrets of their own,
+/// and no key.
 pub const ROUTES: &[Route] = &[
     Route::public(TELEGRAM).any_query(),
     Route::public(EVOLUTION).taking(LARGEST_EVOLUTION).any_query(),

@@ -1,5 +1,6 @@
-//! `POST /api/payment/webhook/…`: what a payment gateway says, signed; or a caller with a key for it. The event is
-//! stored before it is answered, and the answer says what changed. Unknown fields are ignored.
+//! `POST /api/payment/webhook/…`: what a payment gateway says, signed; or a caller with a key for
+//! it. The event is stored before it is answered, and the answer says what changed. Unknown fields
+//! are ignored.
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};

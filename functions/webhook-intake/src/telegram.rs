@@ -1,5 +1,5 @@
-//! `POST /webhooks/telegram/{bot}`: an update of the Bot API. A /start schedules offers; everything else that a person says is
-//! a message of a conversation, if the bot has any.
+//! `POST /webhooks/telegram/{bot}`: an update of the Bot API. A /start schedules offers; everything
+//! else that a person says is a message of a conversation, if the bot has any.
 
 use serde_json::json;
 use umavez_domain::channels::Channel;

@@ -1,6 +1,6 @@
-//! "Something moved": a number that grows with every write, message and invocation, so that whoever waits for work or
-//! for rest can sleep until there is a reason to look. And the calls that are being carried out, which nobody may be
-//! waiting for any more.
+//! "Something moved": a number that grows with every write, message and invocation, so that whoever
+//! waits for work or for rest can sleep until there is a reason to look. And the calls that are
+//! being carried out, which nobody may be waiting for any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

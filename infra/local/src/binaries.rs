@@ -22,8 +22,8 @@ pub fn directory() -> Result<PathBuf, StackError> {
     }
 }
 
-/// Builds every binary of the workspace with the profile of this program, so that what runs is what the source says.
-/// `quiet` shows nothing unless it fails.
+/// Builds every binary of the workspace with the profile of this program, so that what runs is what
+/// the source says. `quiet` shows nothing unless it fails.
 pub async fn build(quiet: bool) -> Result<(), StackError> {
     build_profile(quiet, if cfg!(debug_assertions) { "dev" } else { "release" }).await
 }
@@ -31,14 +31,15 @@ pub async fn build(quiet: bool) -> Result<(), StackError> {
 pub async fn build_profile(quiet: bool, profile: &str) -> Result<(), StackError> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = tokio::process::Command::new(cargo);
-    // What cargo tells the program that it runs is not for the cargo that this one runs: build scripts that look at it
-    // would run again, and all that depends on them.
+    // What cargo tells the program that it runs is not for the cargo that this one runs: build
+    // scripts that look at it would run again, and all that depends on them.
     for (name, _) in std::env::vars_os() {
         if is_of_this_run(&name.to_string_lossy()) {
             command.env_remove(name);
         }
     }
-    // Features are set in one place for the whole workspace, so this selection compiles no dependency a second time.
+    // Features are set in one place for the whole workspace, so this selection compiles no
+    // dependency a second time.
     command.current_dir(workspace_root()).args(["build", "--workspace", "--bins", "--profile", profile]);
     let output = if quiet {
         command.arg("--quiet").stdin(Stdio::null()).output().await?

@@ -22,7 +22,8 @@ pub struct Call {
     pub key: Option<String>,
     /// What a policy has to grant for it.
     pub actions: Vec<Needed>,
-    /// Of a presigned URL: the function (or the access key of whoever else) that signed it and must be granted this.
+    /// Of a presigned URL: the function (or the access key of whoever else) that signed it and must
+    /// be granted this.
     pub signer: Option<String>,
     /// What the caller was told; 0 when it was told nothing.
     pub status: u16,
@@ -32,7 +33,8 @@ pub struct Call {
     pub write_units: f64,
 }
 
-/// An IAM action, and the table, index, queue, secret, bucket or object (`bucket/key`) that it is on.
+/// An IAM action, and the table, index, queue, secret, bucket or object (`bucket/key`) that it is
+/// on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Needed {
     pub action: String,

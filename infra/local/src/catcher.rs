@@ -1,13 +1,14 @@
-//! What the providers would have received: Telegram's Bot API, Evolution API v2 for WhatsApp, SES v2 for email, and a
-//! responder that is asked what to say. Each request is answered as its provider would answer it, and kept whole but
-//! for the secrets in it. What the responder was asked is no message that went out: it is listed only for who names it.
+//! What the providers would have received: Telegram's Bot API, Evolution API v2 for WhatsApp, SES
+//! v2 for email, and a responder that is asked what to say. Each request is answered as its
+//! provider would answer it, and kept whole but for the secrets in it. What the responder was asked
+//! is no message that went out: it is listed only for who names it.
 //!
 //! - `request`: a request as it came, its parameters in whatever form, and its secrets masked.
-//! - `telegram`, `evolution`, `ses`, `responder`: per provider, to whom a request goes and what the answer to it is.
-//!   They keep nothing and decide nothing else.
+//! - `telegram`, `evolution`, `ses`, `responder`: per provider, to whom a request goes and what the
+//!   answer to it is. They keep nothing and decide nothing else.
 //!
-//! Every request goes through `Catcher::take`: whoever wants a provider to fail, to stall or to lose an answer begins
-//! there, and finds both the request and what would have been the answer.
+//! Every request goes through `Catcher::take`: whoever wants a provider to fail, to stall or to
+//! lose an answer begins there, and finds both the request and what would have been the answer.
 
 mod evolution;
 mod request;
@@ -43,8 +44,8 @@ pub struct Sent {
     /// RFC 3339, by the clock of the stack.
     pub at: String,
     pub caller: String,
-    /// Chat ids, telephone numbers, addresses, or the batch that a responder is asked about: as far as the request
-    /// names any.
+    /// Chat ids, telephone numbers, addresses, or the batch that a responder is asked about: as far
+    /// as the request names any.
     pub to: Vec<String>,
     pub method: String,
     /// With the query, if there is one.
@@ -140,8 +141,8 @@ impl Catcher {
         self.take(&responder::PROVIDER, caller, &Request::new(method, path, headers, body))
     }
 
-    /// What was received, the oldest first: all that went out, or that of one channel, or to one address. What the
-    /// responder was asked did not go out: its channel has to be named.
+    /// What was received, the oldest first: all that went out, or that of one channel, or to one
+    /// address. What the responder was asked did not go out: its channel has to be named.
     pub fn sent(&self, channel: Option<&str>, to: Option<&str>) -> Vec<Sent> {
         let kept = self.kept();
         let is_listed = |one: &&Received| channel.map_or(one.goes_out, |channel| one.sent.channel == channel);

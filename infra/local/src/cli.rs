@@ -17,7 +17,8 @@ const DEFAULT_PORT: u16 = 3000;
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The port of the API on 127.0.0.1, of the stack to start (0 takes a free one) or of the one that runs
+    /// The port of the API on 127.0.0.1, of the stack to start (0 takes a free one) or of the one
+    /// that runs
     #[arg(long, global = true, default_value_t = DEFAULT_PORT)]
     port: u16,
     #[command(flatten)]
@@ -42,13 +43,15 @@ enum Command {
         /// Print nothing but seconds since 1970, for scripts
         #[arg(long)]
         unix: bool,
-        /// Return to the machine's time. Rows stay as they are: what was scheduled for later stays so
+        /// Return to the machine's time. Rows stay as they are: what was scheduled for later stays
+        /// so
         #[arg(long, conflicts_with = "unix")]
         reset: bool,
     },
     /// Show what the running stack has sent
     Sent {
-        /// Only this one: telegram, whatsapp or email; or responder, whose questions are not shown otherwise
+        /// Only this one: telegram, whatsapp or email; or responder, whose questions are not shown
+        /// otherwise
         #[arg(long)]
         channel: Option<String>,
         /// Only to this address

@@ -1,5 +1,5 @@
-//! The stack's time: the machine's, moved forward or set back to it by command. Everything that waits here waits on this
-//! clock.
+//! The stack's time: the machine's, moved forward or set back to it by command. Everything that
+//! waits here waits on this clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! DynamoDB and its streams: the embedded emulator, its tables from the template, and TTL by the stack's clock.
+//! DynamoDB and its streams: the embedded emulator, its tables from the template, and TTL by the
+//! stack's clock.
 
 mod changes;
 
@@ -22,8 +23,9 @@ pub struct Dynamo {
     pub address: SocketAddr,
     tables: Arc<Vec<Table>>,
     clock: Clock,
-    /// Table, key and expiry of rows that TTL removed. The emulator's own sweep knows only the machine's time, so rows are
-    /// removed here, and the mark that AWS puts on such removals with them.
+    /// Table, key and expiry of rows that TTL removed. The emulator's own sweep knows only the
+    /// machine's time, so rows are removed here, and the mark that AWS puts on such removals with
+    /// them.
     removed_by_ttl: Arc<Mutex<HashSet<String>>>,
     /// One sweep at a time, so that a mark is of one removal.
     sweeping: Arc<Mutex<()>>,
@@ -40,7 +42,8 @@ struct Server {
 }
 
 impl Dynamo {
-    /// Opens the database (in memory without a file), makes the tables that are missing, and serves it on loopback.
+    /// Opens the database (in memory without a file), makes the tables that are missing, and serves
+    /// it on loopback.
     pub async fn start(
         file: Option<&Path>,
         tables: &[Table],
@@ -53,7 +56,8 @@ impl Dynamo {
         }
         .map_err(|error| StackError::Emulator(format!("DynamoDB: {error}")))?;
         if file.is_some() {
-            // Leaves SQLite at synchronous=NORMAL: five times faster, and it still survives a killed process.
+            // Leaves SQLite at synchronous=NORMAL: five times faster, and it still survives a
+            // killed process.
             db.enable_bulk_loading().and_then(|()| db.disable_bulk_loading()).map_err(emulator)?;
         }
         create_tables(&db, tables)?;
@@ -120,7 +124,8 @@ impl Dynamo {
         Some(answered.await)
     }
 
-    /// Removes what has expired by the stack's clock, as TTL would in the days after. Returns how many rows.
+    /// Removes what has expired by the stack's clock, as TTL would in the days after. Returns how
+    /// many rows.
     pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
         let this = self.clone();
         blocking(move || {
@@ -187,7 +192,8 @@ impl Dynamo {
     }
 }
 
-/// Makes the tables that are missing. One that another template made is refused: its rows and indexes would not fit.
+/// Makes the tables that are missing. One that another template made is refused: its rows and
+/// indexes would not fit.
 fn create_tables(db: &Database, tables: &[Table]) -> Result<(), StackError> {
     let json = |value: serde_json::Result<Value>| value.map_err(|error| StackError::Emulator(error.to_string()));
     let existing = json(serde_json::to_value(db.list_tables(request(json!({}))?).map_err(emulator)?))?;

@@ -1,7 +1,7 @@
 //! What SES publishes of an email that it took: sent, and then delivered, bounced or complained of.
 //!
-//! An ordinary address is delivered to. The addresses of SES's mailbox simulator behave as they do on AWS, with a label
-//! (`bounce+label@…`) or without.
+//! An ordinary address is delivered to. The addresses of SES's mailbox simulator behave as they do
+//! on AWS, with a label (`bounce+label@…`) or without.
 
 mod history;
 #[cfg(test)]
@@ -44,8 +44,8 @@ impl EmailEvents {
         self.on.load(Ordering::SeqCst)
     }
 
-    /// Publishes what becomes of an email. Of one that was refused, or that names no configuration set of the template,
-    /// nothing is heard.
+    /// Publishes what becomes of an email. Of one that was refused, or that names no configuration
+    /// set of the template, nothing is heard.
     pub async fn publish(&self, request: &[u8], caught: &Caught) {
         let Some(message_id) = caught.body["MessageId"].as_str().filter(|_| caught.status == 200 && self.are_on())
         else {

@@ -1,6 +1,7 @@
 //! Faults on demand: what can go wrong between a function and the world, said in advance.
 //!
-//! A fault waits for its call, delivery or tick, strikes as often as it was told, and is then spent.
+//! A fault waits for its call, delivery or tick, strikes as often as it was told, and is then
+//! spent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

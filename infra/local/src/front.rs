@@ -1,8 +1,10 @@
-//! The one way from the functions to the world: every call to AWS and to a provider passes here, is known by its caller, let
-//! through if the policies of its role say so, counted, and answered by the emulator that it is for.
+//! The one way from the functions to the world: every call to AWS and to a provider passes here, is
+//! known by its caller, let through if the policies of its role say so, counted, and answered by
+//! the emulator that it is for.
 //!
-//! A caller is known by its access key and its session token. Providers take neither, so their base URLs carry both:
-//! `http://provider.local/telegram` in a function's environment becomes `http://front/_provider/<caller>@<token>/telegram`.
+//! A caller is known by its access key and its session token. Providers take neither, so their base
+//! URLs carry both: `http://provider.local/telegram` in a function's environment becomes
+//! `http://front/_provider/<caller>@<token>/telegram`.
 
 mod call;
 mod key_sizes;
@@ -65,7 +67,8 @@ pub struct Front {
     pub http: reqwest::Client,
 }
 
-/// The front's listener is bound before everything behind it: the functions and queues need its address.
+/// The front's listener is bound before everything behind it: the functions and queues need its
+/// address.
 pub async fn bind() -> Result<(TcpListener, SocketAddr), StackError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -81,8 +84,8 @@ pub fn serve(front: Front, listener: TcpListener, tasks: &mut JoinSet<()>) {
     });
 }
 
-/// A request that has arrived is carried out, whether or not its caller still waits: a task of its own is not dropped
-/// with the connection.
+/// A request that has arrived is carried out, whether or not its caller still waits: a task of its
+/// own is not dropped with the connection.
 async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
     let is_head = request.method() == Method::HEAD;
     let arrived = match Arrived::at_s3(&front, request) {
@@ -197,7 +200,8 @@ impl Front {
             "secretsmanager" => return (self.secretsmanager(call), Units::default()),
             "ses" => {
                 let caught = self.catcher.ses(caller, method, path, headers, body);
-                // Before the answer: on AWS too, an event can be there before the sender has noted what it sent.
+                // Before the answer: on AWS too, an event can be there before the sender has noted
+                // what it sent.
                 self.email_events.publish(body, &caught).await;
                 caught
             }
@@ -293,8 +297,8 @@ impl Front {
         Some(Answered { status, headers, body })
     }
 
-    /// What an index says that lags behind, while the indexes are frozen. A consistent read does not lag: of a local
-    /// index it is up to date, and of a global one it is refused.
+    /// What an index says that lags behind, while the indexes are frozen. A consistent read does
+    /// not lag: of a local index it is up to date, and of a global one it is refused.
     async fn stale(&self, call: &Arrived) -> Option<Response> {
         let is_consistent = call.request["ConsistentRead"] == true;
         if call.operation != "Query" || is_consistent || !self.parts.faults.indexes_are_frozen() {

@@ -1,14 +1,16 @@
-//! The functions of the stack: each runs as real processes that talk to a Lambda Runtime API of our own, so what runs
-//! on a laptop is the same program, started, fed, timed out and killed in the same way, as on Lambda.
+//! The functions of the stack: each runs as real processes that talk to a Lambda Runtime API of our
+//! own, so what runs on a laptop is the same program, started, fed, timed out and killed in the
+//! same way, as on Lambda.
 //!
 //! - `pool`: the invocations that wait for a function, and how many processes serve them.
 //! - `instance`: the life of one process, from its start to its end.
-//! - `runtime_api`: what a process talks to. It decides nothing, it passes calls on to the instance.
+//! - `runtime_api`: what a process talks to. It decides nothing, it passes calls on to the
+//!   instance.
 //! - `process`: the operating system's side; `guard` sees that no process outlives the stack.
 //! - `logs`, `log_pipe`: what the processes print.
 //!
-//! Two promises. `invoke` always returns: each way in which a process can end or hang has its error. And when it
-//! returns, all that the process printed before its answer is in `Logs`.
+//! Two promises. `invoke` always returns: each way in which a process can end or hang has its
+//! error. And when it returns, all that the process printed before its answer is in `Logs`.
 
 mod guard;
 mod instance;
@@ -89,7 +91,8 @@ pub struct Exit {
     pub signal: Option<i32>,
 }
 
-/// A handle: clones are cheap and mean the same functions. When the last one is gone, so are the processes.
+/// A handle: clones are cheap and mean the same functions. When the last one is gone, so are the
+/// processes.
 #[derive(Clone)]
 pub struct Functions(Arc<Shared>);
 
@@ -101,7 +104,8 @@ struct Shared {
 }
 
 impl Functions {
-    /// Opens the runtime API on a free port of the loopback. Processes start when there is something for them to do.
+    /// Opens the runtime API on a free port of the loopback. Processes start when there is
+    /// something for them to do.
     pub async fn start(specs: Vec<FunctionSpec>, logs: Logs) -> io::Result<Functions> {
         let (address, mailboxes, api) = runtime_api::start().await?;
         let guard = Arc::new(Guard::start()?);
@@ -117,9 +121,11 @@ impl Functions {
         Ok(Functions(Arc::new(Shared { pools, busy, invocations: AtomicU64::new(0), api })))
     }
 
-    /// Hands the event to an idle process, to a new one, or waits its turn, and returns what the function answered.
+    /// Hands the event to an idle process, to a new one, or waits its turn, and returns what the
+    /// function answered.
     ///
-    /// A caller that drops the future does not stop the invocation: once a process has it, it runs to its end.
+    /// A caller that drops the future does not stop the invocation: once a process has it, it runs
+    /// to its end.
     pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Bytes, InvokeError> {
         let pool = self.pool(function)?;
         if event.len() > PAYLOAD_LIMIT {
@@ -129,8 +135,8 @@ impl Functions {
         pool.invoke(event, Busy::new(&self.0.busy)).await
     }
 
-    /// Starts one process of every function and waits until each asks for work. The first function that does not is told
-    /// with the reason; what it printed is in the logs by then.
+    /// Starts one process of every function and waits until each asks for work. The first function
+    /// that does not is told with the reason; what it printed is in the logs by then.
     pub async fn start_one_of_each(&self) -> Result<(), (String, InvokeError)> {
         let starts = self
             .0
@@ -156,13 +162,14 @@ impl Functions {
         let _ = self.0.busy.subscribe().wait_for(|busy| *busy == 0).await;
     }
 
-    /// Kills all processes of the function, waits until they are gone, and says how many there were. What they had in
-    /// hand fails as `Died`; what waits for its turn goes to new processes.
+    /// Kills all processes of the function, waits until they are gone, and says how many there
+    /// were. What they had in hand fails as `Died`; what waits for its turn goes to new processes.
     pub async fn kill(&self, function: &str) -> Result<usize, InvokeError> {
         Ok(self.pool(function)?.kill().await)
     }
 
-    /// Kills the process that signs with this session token, as [`Self::kill`] does all; whether there is one.
+    /// Kills the process that signs with this session token, as [`Self::kill`] does all; whether
+    /// there is one.
     pub async fn kill_process(&self, session_token: &str) -> bool {
         for pool in self.0.pools.values() {
             if pool.kill_instance(session_token).await {
@@ -172,8 +179,9 @@ impl Functions {
         false
     }
 
-    /// Changes the environment of every function (a new clock offset, say) and kills all processes, idle or not, so that
-    /// whatever runs after this call runs with the change. To lose no invocation, be `quiet` first.
+    /// Changes the environment of every function (a new clock offset, say) and kills all processes,
+    /// idle or not, so that whatever runs after this call runs with the change. To lose no
+    /// invocation, be `quiet` first.
     pub async fn restart(&self, mut change: impl FnMut(&mut BTreeMap<String, String>)) {
         for pool in self.0.pools.values() {
             pool.change_environment(&mut change);
@@ -226,7 +234,8 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// What the locks of this module protect is whole between any two statements, so a panic elsewhere does not spoil it.
+/// What the locks of this module protect is whole between any two statements, so a panic elsewhere
+/// does not spoil it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

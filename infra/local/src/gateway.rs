@@ -1,12 +1,13 @@
-//! An API Gateway HTTP API: a request becomes an event of payload format 2.0, a function's answer becomes a response.
+//! An API Gateway HTTP API: a request becomes an event of payload format 2.0, a function's answer
+//! becomes a response.
 //!
 //! - `routes`: which route a request takes.
 //! - `event`: what the function and the authorizer are given.
 //! - `response`: what the client is given.
 //!
-//! What the gateway itself answers, always as `{"message": …}`: 404 without a route, 413 for a body that is too large,
-//! 403 when the authorizer refuses and 500 when it fails, 502 when the function fails or its answer cannot be read, 503
-//! when there is no answer in time.
+//! What the gateway itself answers, always as `{"message": …}`: 404 without a route, 413 for a body
+//! that is too large, 403 when the authorizer refuses and 500 when it fails, 502 when the function
+//! fails or its answer cannot be read, 503 when there is no answer in time.
 
 mod event;
 mod response;
@@ -44,7 +45,8 @@ const BODY_LIMIT: usize = 10 * 1024 * 1024;
 pub struct Gateway {
     pub api: Api,
     pub functions: Functions,
-    /// How long a client waits for a function, its authorizer not counted. An HTTP API waits 29 seconds.
+    /// How long a client waits for a function, its authorizer not counted. An HTTP API waits 29
+    /// seconds.
     pub timeout: Duration,
     /// Milliseconds since the epoch.
     pub now: Arc<dyn Fn() -> i64 + Send + Sync>,
@@ -77,7 +79,8 @@ impl Gateway {
         }
         let route = match_route(&self.api.routes, parts.method.as_str(), parts.uri.path());
         let Match { route, parameters } = route.ok_or(StatusCode::NOT_FOUND)?;
-        // Nobody is there to read the answer to a body that ends in the middle, so only its size is worth an answer.
+        // Nobody is there to read the answer to a body that ends in the middle, so only its size is
+        // worth an answer.
         let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
         let authorizer = match &self.api.authorizer {
             _ if !route.authorized => None,

@@ -1,8 +1,9 @@
-//! The local stack: reads `template.yaml`, embeds the emulators, and runs the real functions against them, so that the
-//! whole product runs on a laptop with one command and no account.
+//! The local stack: reads `template.yaml`, embeds the emulators, and runs the real functions
+//! against them, so that the whole product runs on a laptop with one command and no account.
 //!
-//! It holds no business word. Tables, queues, routes, schedules and mappings come from the template; what it does not
-//! know there it refuses. Every call of a function to AWS or to a provider passes the [`front`].
+//! It holds no business word. Tables, queues, routes, schedules and mappings come from the
+//! template; what it does not know there it refuses. Every call of a function to AWS or to a
+//! provider passes the [`front`].
 
 pub mod activity;
 pub mod binaries;

@@ -1,4 +1,5 @@
-//! What the template's parameters are on this machine, where a deployment would say it: `infra/local-parameters.json`.
+//! What the template's parameters are on this machine, where a deployment would say it:
+//! `infra/local-parameters.json`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! What the local stack knows of a template, after parameters and intrinsics are resolved. Names are physical names.
+//! What the local stack knows of a template, after parameters and intrinsics are resolved. Names
+//! are physical names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -173,7 +174,8 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct ConfigurationSet {
     pub name: String,
-    /// Per enabled destination on the default event bus: the types of events that it gets, as events name them.
+    /// Per enabled destination on the default event bus: the types of events that it gets, as
+    /// events name them.
     pub destinations: Vec<BTreeSet<&'static str>>,
 }
 

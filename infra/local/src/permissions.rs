@@ -1,7 +1,9 @@
-//! What the functions may do: the policies of the template, evaluated as IAM does it. A call needs a grant for each of
-//! its actions, and a denial beats every grant. Whoever is no function may do everything.
+//! What the functions may do: the policies of the template, evaluated as IAM does it. A call needs
+//! a grant for each of its actions, and a denial beats every grant. Whoever is no function may do
+//! everything.
 //!
-//! Which grants were ever used is kept, so that tests can tell which the functions could do without.
+//! Which grants were ever used is kept, so that tests can tell which the functions could do
+//! without.
 
 mod statement;
 #[cfg(test)]
@@ -184,7 +186,8 @@ impl Role {
         Ok(role)
     }
 
-    /// Whether an action may be done on a resource, which may have several names. Every grant that says so is used.
+    /// Whether an action may be done on a resource, which may have several names. Every grant that
+    /// says so is used.
     fn decide(&self, action: &str, resources: &[String], context: &Context) -> Decision {
         let is_named = |pattern: &String| resources.iter().any(|resource| is_like(pattern, resource));
         let denies = |denial: &&Statement| {
@@ -205,8 +208,9 @@ impl Role {
         decision
     }
 
-    /// What Lambda itself does with the role of a function: it writes its logs, and its mappings read queues and streams.
-    /// A mapping whose role does not let it is not made. Here the stack does this without asking, so it is asked now.
+    /// What Lambda itself does with the role of a function: it writes its logs, and its mappings
+    /// read queues and streams. A mapping whose role does not let it is not made. Here the stack
+    /// does this without asking, so it is asked now.
     fn used_by_lambda(&self, function: &Function) -> Result<(), String> {
         for action in ["logs:CreateLogStream", "logs:PutLogEvents"] {
             self.decide(action, &resources(action, &function.log_group), &[]);
@@ -234,8 +238,8 @@ impl Role {
     }
 }
 
-/// The ARNs that policies may name a thing by. Mail is sent from an address, by the identity of the address or of any
-/// domain that it is in.
+/// The ARNs that policies may name a thing by. Mail is sent from an address, by the identity of the
+/// address or of any domain that it is in.
 fn resources(action: &str, on: &str) -> Vec<String> {
     let service = action.split(':').next().unwrap_or_default();
     let arn = |name: &str| template::arn_at(service, name);

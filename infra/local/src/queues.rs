@@ -1,8 +1,8 @@
 //! SQS: the embedded emulator, and the desk where messages wait by the stack's clock.
 //!
-//! The emulator knows only the machine's time. So a delayed message is sent at once and parked here when it is received,
-//! and a message that failed stays parked for its visibility timeout before the emulator gets it back, counts the
-//! receive and redrives it. Moving time then moves both.
+//! The emulator knows only the machine's time. So a delayed message is sent at once and parked here
+//! when it is received, and a message that failed stays parked for its visibility timeout before
+//! the emulator gets it back, counts the receive and redrives it. Moving time then moves both.
 
 mod desk;
 #[cfg(test)]
@@ -40,8 +40,8 @@ pub struct Queues {
     clock: Clock,
     activity: Activity,
     desk: Arc<Mutex<Desk>>,
-    /// Held from a delayed send to the note of its delay, and while received messages are sorted: a message must not be
-    /// received before its delay is known.
+    /// Held from a delayed send to the note of its delay, and while received messages are sorted: a
+    /// message must not be received before its delay is known.
     sorting: Arc<AsyncMutex<()>>,
 }
 
@@ -165,8 +165,8 @@ impl Queues {
         (status, [("content-type", "application/x-amz-json-1.0")], body).into_response()
     }
 
-    /// Removes the delay from a send and tells when the message is due, if later than now. A delay that SQS would refuse
-    /// stays for the emulator to refuse.
+    /// Removes the delay from a send and tells when the message is due, if later than now. A delay
+    /// that SQS would refuse stays for the emulator to refuse.
     fn take_delay(&self, queue: &str, entry: &mut Value) -> Option<i64> {
         let own = entry.get("DelaySeconds").and_then(Value::as_i64);
         let seconds = match own {
@@ -258,8 +258,9 @@ impl Queues {
         Ok(())
     }
 
-    /// Makes delayed messages ready whose time has come, and gives those whose visibility timeout has passed back to the
-    /// emulator, which counts and redrives. One that it does not know any more was deleted by its function.
+    /// Makes delayed messages ready whose time has come, and gives those whose visibility timeout
+    /// has passed back to the emulator, which counts and redrives. One that it does not know any
+    /// more was deleted by its function.
     pub async fn wake(&self, queue: &str) {
         let over = self.desk().wake(queue, self.clock.now_ms());
         for receipt in over {
@@ -272,7 +273,8 @@ impl Queues {
         self.activity.moved();
     }
 
-    /// Time was set back: delays and visibility timeouts are durations, so they end as much earlier.
+    /// Time was set back: delays and visibility timeouts are durations, so they end as much
+    /// earlier.
     pub fn set_back(&self, by_ms: i64) {
         self.desk().set_back(by_ms);
         self.activity.moved();
@@ -299,7 +301,8 @@ impl Queues {
         Ok(Counts { visible: number(names[0]), moving, waiting, between })
     }
 
-    /// Every message that is not with a function, to be kept over a restart: queue, body, attributes, due time.
+    /// Every message that is not with a function, to be kept over a restart: queue, body,
+    /// attributes, due time.
     pub async fn export(&self) -> Result<Vec<Value>, StackError> {
         let mut kept = Vec::new();
         for queue in self.specs.keys() {

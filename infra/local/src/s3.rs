@@ -1,7 +1,9 @@
-//! S3: the embedded emulator, which keeps objects as files, and around it what it does not do: conditions of reads,
-//! forms, presigned URLs by the stack's clock, CORS, events, and objects that expire.
+//! S3: the embedded emulator, which keeps objects as files, and around it what it does not do:
+//! conditions of reads, forms, presigned URLs by the stack's clock, CORS, events, and objects that
+//! expire.
 //!
-//! Bodies pass in pieces, both ways: an object may be larger than memory. The emulator checks every signature.
+//! Bodies pass in pieces, both ways: an object may be larger than memory. The emulator checks every
+//! signature.
 
 mod access;
 mod call;
@@ -216,8 +218,8 @@ impl S3 {
     }
 }
 
-/// Whether the emulator can keep an object of this key: as a file below its bucket, with its ETag in another file whose
-/// name holds both in Base64.
+/// Whether the emulator can keep an object of this key: as a file below its bucket, with its ETag
+/// in another file whose name holds both in Base64.
 fn is_a_file_name(bucket: &str, key: &str) -> bool {
     let in_base64 = |text: &str| text.len().div_ceil(3) * 4;
     let plain = |part: &str| !["", ".", ".."].contains(&part) && part.len() <= 255;

@@ -1,5 +1,5 @@
-//! Ticks. A schedule that was missed, because time was moved or the machine slept, fires once and goes on from there. When
-//! time is set back, its next tick is one period after the new time.
+//! Ticks. A schedule that was missed, because time was moved or the machine slept, fires once and
+//! goes on from there. When time is set back, its next tick is one period after the new time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -95,7 +95,8 @@ impl Ticker {
     }
 }
 
-/// The next tick after one was fired: in step with the last, unless time has run past that or was set back.
+/// The next tick after one was fired: in step with the last, unless time has run past that or was
+/// set back.
 fn following(fired: i64, every: i64, now: i64) -> i64 {
     let (next, latest) = (fired.saturating_add(every), now.saturating_add(every));
     if (now + 1..=latest).contains(&next) { next } else { latest }

@@ -1,8 +1,8 @@
 //! Secrets Manager: the secrets of the template, with the values that they have here.
 //!
-//! A value is the template's, or made up if the template says so, unless the file of local values has another, unless
-//! another was put while the stack ran. What was made up or put is kept in the data directory, if there is one. Values are
-//! told to callers of the API and to nobody else.
+//! A value is the template's, or made up if the template says so, unless the file of local values
+//! has another, unless another was put while the stack ran. What was made up or put is kept in the
+//! data directory, if there is one. Values are told to callers of the API and to nobody else.
 
 mod password;
 #[cfg(test)]
@@ -68,8 +68,8 @@ pub struct Refusal {
 }
 
 impl Secrets {
-    /// `given`: local values by logical id; those of secrets that the template does not have are left alone, as a
-    /// template for a test has only some of them.
+    /// `given`: local values by logical id; those of secrets that the template does not have are
+    /// left alone, as a template for a test has only some of them.
     pub fn open(
         secrets: &[Secret],
         given: &BTreeMap<String, Value>,
@@ -99,7 +99,8 @@ impl Secrets {
         Ok(Self(Arc::new(Shared { secrets: secrets.to_vec(), file, clock, versions: Mutex::new(versions) })))
     }
 
-    /// Puts a value into a secret that is named by its logical id, its name or its ARN; the id of the version.
+    /// Puts a value into a secret that is named by its logical id, its name or its ARN; the id of
+    /// the version.
     pub fn set(&self, name: &str, value: &Value) -> Result<String, StackError> {
         let Some(secret) = self.by_logical_id(name).or_else(|| self.find(name)) else {
             let known: Vec<_> = self.0.secrets.iter().map(|secret| secret.logical_id.as_str()).collect();
@@ -180,7 +181,8 @@ impl Secrets {
     }
 }
 
-/// Replaces `{{resolve:secretsmanager:<secret>}}` by that secret's value, as CloudFormation does when it makes a secret.
+/// Replaces `{{resolve:secretsmanager:<secret>}}` by that secret's value, as CloudFormation does
+/// when it makes a secret.
 fn resolve_references(secrets: &[Secret], versions: &mut BTreeMap<String, Version>) {
     for secret in secrets {
         let value = versions.get(&secret.logical_id).map(|version| version.value.clone()).unwrap_or_default();
@@ -193,7 +195,8 @@ fn resolve_references(secrets: &[Secret], versions: &mut BTreeMap<String, Versio
     }
 }
 
-/// Where the workspace has its values for this machine: made-up ones, which the catcher takes for true.
+/// Where the workspace has its values for this machine: made-up ones, which the catcher takes for
+/// true.
 pub fn local_file() -> PathBuf {
     workspace_root().join("infra/local-secrets.json")
 }

@@ -1,4 +1,5 @@
-//! Event source mappings: what brings messages and changes to their functions, and takes failures back.
+//! Event source mappings: what brings messages and changes to their functions, and takes failures
+//! back.
 
 mod filter;
 mod queue;
@@ -20,8 +21,8 @@ enum Verdict {
     Failed(HashSet<String>),
 }
 
-/// Reads a batch response as Lambda does: nothing or an empty list is success, an identifier that is empty or unknown,
-/// or an answer that cannot be read, fails the whole batch.
+/// Reads a batch response as Lambda does: nothing or an empty list is success, an identifier that
+/// is empty or unknown, or an answer that cannot be read, fails the whole batch.
 fn verdict(answer: &[u8], partial: bool, known: &HashSet<String>) -> Verdict {
     if !partial || answer.is_empty() {
         return Verdict::AllDone;

@@ -42,7 +42,8 @@ use crate::{StackError, binaries, control};
 
 /// The gateway gives up on a function after this.
 const GATEWAY_LIMIT: Duration = Duration::from_secs(29);
-/// Rows and objects that have expired are removed this often. AWS takes days; nothing may depend on either.
+/// Rows and objects that have expired are removed this often. AWS takes days; nothing may depend on
+/// either.
 const TTL_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -54,7 +55,8 @@ pub struct Options {
     pub port: u16,
     /// Where state is kept; none: nowhere.
     pub data: Option<PathBuf>,
-    /// A file with values of secrets by their logical ids, instead of the template's; it need not be there.
+    /// A file with values of secrets by their logical ids, instead of the template's; it need not
+    /// be there.
     pub secrets: Option<PathBuf>,
     /// Processes per function, unless the template reserves fewer.
     pub concurrency: usize,
@@ -64,8 +66,8 @@ pub struct Options {
     pub echo_logs: bool,
     /// How far the stack's time is ahead from the start, unless what was kept is further.
     pub clock_offset_ms: i64,
-    /// Whether a process of every function is started at once, so that one that does not start is told at the start and
-    /// not by its first invocation.
+    /// Whether a process of every function is started at once, so that one that does not start is
+    /// told at the start and not by its first invocation.
     pub start_functions: bool,
 }
 
@@ -105,16 +107,16 @@ struct Shared {
     mappings: Mappings,
     /// Gone after [`Stack::stop`], and its lock with it.
     state: Mutex<Option<StateDirectory>>,
-    /// As it was last kept. Checkpoints and messages are of one moment: a stack that is killed goes on from there, and
-    /// what came since is in the streams.
+    /// As it was last kept. Checkpoints and messages are of one moment: a stack that is killed goes
+    /// on from there, and what came since is in the streams.
     kept: Mutex<Kept>,
     tasks: Mutex<JoinSet<()>>,
     moving_time: tokio::sync::Mutex<()>,
 }
 
 impl Stack {
-    /// Starts everything. The functions' binaries must be there ([`binaries::build`]). Their processes start on demand,
-    /// but for the first ones if the options say so.
+    /// Starts everything. The functions' binaries must be there ([`binaries::build`]). Their
+    /// processes start on demand, but for the first ones if the options say so.
     pub async fn start(options: Options) -> Result<Self, StackError> {
         let mut model = template::load(&options.template, &options.parameters)?;
         check(&model)?;
@@ -306,7 +308,8 @@ impl Stack {
         parts.activity.stop();
         let keeping = self.0.state.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if keeping {
-            // A message that is being received is in nobody's hand: let those who receive come to their end.
+            // A message that is being received is in nobody's hand: let those who receive come to
+            // their end.
             while parts.activity.receiving() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -1,5 +1,5 @@
-//! What survives a restart: the tables' file and the objects, and beside them the clock, the streams' positions, waiting messages, and the
-//! values that secrets were given.
+//! What survives a restart: the tables' file and the objects, and beside them the clock, the
+//! streams' positions, waiting messages, and the values that secrets were given.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -68,7 +68,8 @@ impl StateDirectory {
         serde_json::from_str(&text).map_err(|error| unreadable(&file, &error))
     }
 
-    /// Written beside and moved into place, so that a killed stack leaves the old or the new and never a half.
+    /// Written beside and moved into place, so that a killed stack leaves the old or the new and
+    /// never a half.
     pub fn save(&self, kept: &Kept) -> Result<(), StackError> {
         let text = serde_json::to_string(kept).map_err(|error| StackError::Emulator(error.to_string()))?;
         let (file, beside) = (self.path.join("state.json"), self.path.join("state.json.new"));

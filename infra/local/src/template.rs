@@ -1,5 +1,6 @@
-//! Reads a SAM template into the [`Model`] that the local stack runs. It knows types of resources, never their names, and
-//! refuses whatever it does not know: a half-understood template would run otherwise than the deployed one.
+//! Reads a SAM template into the [`Model`] that the local stack runs. It knows types of resources,
+//! never their names, and refuses whatever it does not know: a half-understood template would run
+//! otherwise than the deployed one.
 
 mod buckets;
 mod error;
@@ -44,7 +45,8 @@ const SECTIONS: &[&str] = &[
     "Outputs",
 ];
 
-/// The model of a template under these parameter values; functions, tables and queues stand in the order of the file.
+/// The model of a template under these parameter values; functions, tables and queues stand in the
+/// order of the file.
 pub fn load(yaml: &str, parameters: &BTreeMap<String, String>) -> Result<Model, TemplateError> {
     let (document, order) = yaml::parse(yaml)?;
     let root = Node::new(&document, "");
@@ -85,7 +87,8 @@ pub fn load(yaml: &str, parameters: &BTreeMap<String, String>) -> Result<Model, 
 }
 
 fn build(all: &[Resource]) -> Result<Model, TemplateError> {
-    // Routes are found at the functions, so the API has to be known before them, wherever it stands.
+    // Routes are found at the functions, so the API has to be known before them, wherever it
+    // stands.
     let mut api: Option<HttpApi> = None;
     for resource in of_kind(all, names::HTTP_API) {
         if api.is_some() {
@@ -189,7 +192,8 @@ mod tests {
         load(REAL, &given(&[("Stage", "local")])).unwrap()
     }
 
-    /// A function of the real template; the template grows, and these tests are about how it is read.
+    /// A function of the real template; the template grows, and these tests are about how it is
+    /// read.
     fn function<'a>(model: &'a Model, binary: &str) -> &'a crate::model::Function {
         model.functions.iter().find(|function| function.binary == binary).unwrap()
     }
@@ -256,7 +260,8 @@ mod tests {
                     assert!(!action.contains('*'), "{statement}");
                 }
                 for resource in texts(&statement["Resource"]) {
-                    // Identities of SES are not the template's: which there are is the account's matter.
+                    // Identities of SES are not the template's: which there are is the account's
+                    // matter.
                     let own = resource.contains("umavez-local") || resource.contains(":identity/");
                     assert!(resource.starts_with("arn:aws:") && own, "{statement}");
                 }

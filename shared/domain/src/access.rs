@@ -12,7 +12,8 @@ hash_id! {
     KeyId = "", 16
 }
 
-/// A key as its caller sends it, reduced to what may be kept. Keys are long and random, so one hash is enough.
+/// A key as its caller sends it, reduced to what may be kept. Keys are long and random, so one hash
+/// is enough.
 #[derive(Debug, Clone)]
 pub struct PresentedKey {
     pub id: KeyId,
@@ -45,7 +46,8 @@ pub struct KeyRecord {
 }
 
 impl KeyRecord {
-    /// Whether the presented key is this one and still stands. The hash is compared in constant time.
+    /// Whether the presented key is this one and still stands. The hash is compared in constant
+    /// time.
     pub fn admits(&self, presented: &PresentedKey) -> bool {
         let same: bool = self.hash.as_bytes().ct_eq(presented.hash.as_bytes()).into();
         same && self.revoked_at.is_none()

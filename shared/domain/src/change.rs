@@ -1,7 +1,9 @@
-//! A change of one stored row: what the row becomes, and what must still hold for that to be written.
+//! A change of one stored row: what the row becomes, and what must still hold for that to be
+//! written.
 //!
-//! A rule is a pure function from a row, as it was read, to [`Next`]. It decides; the store commits on
-//! the row's [`Fence`] and, if another writer was faster, asks the rule again with the row that won.
+//! A rule is a pure function from a row, as it was read, to [`Next`]. It decides; the store commits
+//! on the row's [`Fence`] and, if another writer was faster, asks the rule again with the row that
+//! won.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

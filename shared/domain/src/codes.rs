@@ -1,4 +1,5 @@
-//! The closed list of codes that answers, logs and metrics carry. A code is a word of the product: it is never renamed.
+//! The closed list of codes that answers, logs and metrics carry. A code is a word of the product:
+//! it is never renamed.
 
 /// Defines an enum whose variants have one fixed text each.
 macro_rules! codes {
@@ -121,7 +122,8 @@ codes! {
         OutboundDeduped = "OUTBOUND_DEDUPED",
         OutboundSent = "OUTBOUND_SENT",
         OutboundRetry = "OUTBOUND_RETRY",
-        /// The provider refuses the sender of a message; the message waits until an operator fixes that.
+        /// The provider refuses the sender of a message; the message waits until an operator fixes
+        /// that.
         OutboundHeld = "OUTBOUND_HELD",
         OutboundUnknown = "OUTBOUND_UNKNOWN",
         OutboundFailed = "OUTBOUND_FAILED",
@@ -198,7 +200,8 @@ codes! {
         DownsellRecovered = "[DOWNSELL][RECOVERED]",
         /// What a payment gateway told, and what became of it.
         PaymentWebhook = "PAYMENT_WEBHOOK",
-        /// A payment or an expiry names another owner than the stored transaction has; the stored one counted.
+        /// A payment or an expiry names another owner than the stored transaction has; the stored
+        /// one counted.
         PaymentOwnerDiffers = "PAYMENT_OWNER_DIFFERS",
         /// A payment was stored whose contact is not known yet.
         PaymentOwnerUnknown = "PAYMENT_OWNER_UNKNOWN",
@@ -208,8 +211,9 @@ codes! {
 }
 
 codes! {
-    /// Why SES takes no mail at all from an account or an identity. Nothing is wrong with a mail that meets one of these:
-    /// mailings pause by themselves under its name until a person has put it right and resumes them.
+    /// Why SES takes no mail at all from an account or an identity. Nothing is wrong with a mail
+    /// that meets one of these: mailings pause by themselves under its name until a person has put
+    /// it right and resumes them.
     SendingHold {
         /// The address or domain that the mail is from is not verified.
         IdentityNotVerified = "identity_not_verified",

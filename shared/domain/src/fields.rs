@@ -1,4 +1,5 @@
-//! Reading a JSON request field by field, so that every refusal names its field and all of them are told at once.
+//! Reading a JSON request field by field, so that every refusal names its field and all of them are
+//! told at once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,7 +12,8 @@ use crate::time::Timestamp;
 const MOST_UNKNOWN: usize = 20;
 const LONGEST_NAME: usize = 100;
 
-/// One field that cannot be taken as it is. `detail` is written for the caller and never repeats the value.
+/// One field that cannot be taken as it is. `detail` is written for the caller and never repeats
+/// the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldError {
     pub field: String,
@@ -25,7 +27,8 @@ impl FieldError {
     }
 }
 
-/// A reader over one JSON object. Each getter notes what is wrong and goes on; [`Fields::finish`] tells.
+/// A reader over one JSON object. Each getter notes what is wrong and goes on; [`Fields::finish`]
+/// tells.
 #[derive(Debug)]
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
@@ -148,8 +151,9 @@ impl<'a> Fields<'a> {
         self.known.push(name);
     }
 
-    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of it comes back in
-    /// any case, so that the rest can be judged too; [`Fields::finish`] refuses the whole.
+    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of
+    /// it comes back in any case, so that the rest can be judged too; [`Fields::finish`] refuses
+    /// the whole.
     pub fn nested<T>(
         &mut self,
         name: &str,
@@ -174,7 +178,8 @@ impl<'a> Fields<'a> {
         self.errors.iter().any(|error| error.field == field)
     }
 
-    /// Returns `value` if nothing was refused. A field that was not read is refused here, unless the reader is open.
+    /// Returns `value` if nothing was refused. A field that was not read is refused here, unless
+    /// the reader is open.
     pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Vec<FieldError>> {
         let most = if self.open { 0 } else { MOST_UNKNOWN };
         let unknown = self.object.keys().filter(|name| !self.known.contains(&name.as_str())).take(most);
@@ -197,7 +202,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A UUID in its usual form, with hyphens. The other forms that libraries accept would be other keys of one thing.
+/// A UUID in its usual form, with hyphens. The other forms that libraries accept would be other
+/// keys of one thing.
 pub fn parse_uuid(text: &str) -> Option<Uuid> {
     if text.len() != 36 { None } else { Uuid::try_parse(text).ok() }
 }

@@ -1,7 +1,8 @@
-//! Typed ids. An id is a prefix that names its kind and the lower-case hex digits of a hash, so what it is made of cannot be
-//! read from it, and the same input always makes the same id.
+//! Typed ids. An id is a prefix that names its kind and the lower-case hex digits of a hash, so
+//! what it is made of cannot be read from it, and the same input always makes the same id.
 
-/// The text is not an id of the kind that was asked for. The text itself is left out: it may come from a caller.
+/// The text is not an id of the kind that was asked for. The text itself is left out: it may come
+/// from a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be {prefix:?} followed by {digits} lower-case hex digits")]
 pub struct InvalidId {
@@ -16,8 +17,9 @@ pub fn is_hex(text: &str, digits: usize) -> bool {
 
 /// Defines an id type: `hash_id! { /// A message.  MessageId = "msg_", 32 }`.
 ///
-/// Each invocation makes a type of its own, so an id of one kind does not fit where another is expected. An id is serialized as
-/// its text; reading one back checks it as `parse` does, so a value of the type always has its one form.
+/// Each invocation makes a type of its own, so an id of one kind does not fit where another is
+/// expected. An id is serialized as its text; reading one back checks it as `parse` does, so a
+/// value of the type always has its one form.
 macro_rules! hash_id {
     ($(#[$meta:meta])* $name:ident = $prefix:literal, $digits:literal) => {
         $(#[$meta])*
@@ -26,7 +28,8 @@ macro_rules! hash_id {
         pub struct $name(String);
 
         impl $name {
-            /// Hashes `text` into an id. What may be an input, and in which form, is for the type's own constructors to say.
+            /// Hashes `text` into an id. What may be an input, and in which form, is for the type's
+            /// own constructors to say.
             pub(crate) fn hash(text: &str) -> Self {
                 Self(format!("{}{}", $prefix, &crate::keys::short_hash(text)[..$digits]))
             }

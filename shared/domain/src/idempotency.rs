@@ -34,15 +34,16 @@ pub enum KnownBy<'a> {
     Request(&'a str),
 }
 
-/// Returns what a request is stored by. It is a hash of the API key's id, the route, the parameters of the path and the
-/// `Idempotency-Key`, so the same key sent by two callers, on two routes or for two resources is two requests. A key that
-/// reads like the id of a request is still a key.
+/// Returns what a request is stored by. It is a hash of the API key's id, the route, the parameters
+/// of the path and the `Idempotency-Key`, so the same key sent by two callers, on two routes or for
+/// two resources is two requests. A key that reads like the id of a request is still a key.
 pub fn request_key(caller: &KeyId, route: &str, path: &BTreeMap<&str, &str>, known_by: KnownBy<'_>) -> String {
     let (kind, text) = match known_by {
         KnownBy::Key(key) => ("key", key.as_str()),
         KnownBy::Request(id) => ("request", id),
     };
-    // As JSON, because callers choose the text of paths and keys: no two of the parts can run into each other.
+    // As JSON, because callers choose the text of paths and keys: no two of the parts can run into
+    // each other.
     body_hash(json!([caller, route, path, kind, text]).to_string().as_bytes())
 }
 

@@ -1,8 +1,8 @@
 //! Ingest: Telegram and email items are normalized, keyed by policy, inserted once or merged.
 //!
-//! [`normalize_telegram`] and [`normalize_email`] make of an item a [`Normalized`] entry with its keys;
-//! [`read_insert`] takes exactly that. [`decide`] says what becomes of it, given what stands in the slots of its
-//! keys.
+//! [`normalize_telegram`] and [`normalize_email`] make of an item a [`Normalized`] entry with its
+//! keys; [`read_insert`] takes exactly that. [`decide`] says what becomes of it, given what stands
+//! in the slots of its keys.
 
 mod answer;
 mod backfill;

@@ -1,7 +1,8 @@
 //! Intents: two texts with the same intention reach a contact once per window.
 //!
-//! An intent is known by its fingerprint and has one holder. The row's own key is the constraint; a type with a rolling
-//! window or a contact's scope also has a guard row, written in the same transaction.
+//! An intent is known by its fingerprint and has one holder. The row's own key is the constraint; a
+//! type with a rolling window or a contact's scope also has a guard row, written in the same
+//! transaction.
 
 mod check;
 mod decision;

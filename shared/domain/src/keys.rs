@@ -1,4 +1,5 @@
-//! The only place that formats a key. Keys are stored for years: a changed golden string is a data migration.
+//! The only place that formats a key. Keys are stored for years: a changed golden string is a data
+//! migration.
 
 pub mod index;
 
@@ -34,8 +35,8 @@ pub fn intent(client: Uuid, fingerprint: &str) -> Key {
     Key { pk: intents_of_client(client), sk: format!("{INTENT_PREFIX}{fingerprint}") }
 }
 
-/// The row that guards a rolling window, or a contact over all references: of one bucket, or rolling. Types have no `#` in
-/// their names.
+/// The row that guards a rolling window, or a contact over all references: of one bucket, or
+/// rolling. Types have no `#` in their names.
 pub fn intent_guard(client: Uuid, intent_type: &str, reference: Option<Uuid>, bucket: Option<i64>) -> Key {
     let reference = reference.map_or_else(|| "contact".to_owned(), |id| id.hyphenated().to_string());
     let bucket = bucket.map(|bucket| format!("#{bucket}")).unwrap_or_default();
@@ -120,7 +121,8 @@ pub fn time_of(place: &str) -> Option<Timestamp> {
     place.split_once('#').and_then(|(at, _)| at.parse().ok()).map(Timestamp::from_millis)
 }
 
-/// The id of a place made by [`at_time`], and of no other text: cursors are held against it before they reach a query.
+/// The id of a place made by [`at_time`], and of no other text: cursors are held against it before
+/// they reach a query.
 pub fn id_at_time(place: &str) -> Option<&str> {
     let (_, id) = place.split_once('#')?;
     time_of(place).filter(|at| at_time(*at, id) == place).map(|_| id)
@@ -160,8 +162,8 @@ pub(crate) fn short_hash(text: &str) -> String {
     hex::encode(&Sha256::digest(text.as_bytes())[..16])
 }
 
-/// The partition of the Config table that holds what every insert must know, the test mode and all policies: one
-/// consistent query reads it.
+/// The partition of the Config table that holds what every insert must know, the test mode and all
+/// policies: one consistent query reads it.
 pub const INGEST_CONFIG: &str = "INGEST";
 
 /// The row that says which schema is in use.
@@ -177,8 +179,8 @@ pub fn policy(schema: Schema, policy: PolicyKey) -> Key {
     Key { pk: INGEST_CONFIG.to_owned(), sk: format!("{POLICY_PREFIX}{schema}#{policy}") }
 }
 
-/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a marker stands in
-/// each of the others, in the very place where an entry of that key would be.
+/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a
+/// marker stands in each of the others, in the very place where an entry of that key would be.
 pub fn entry(slot: &EntryId) -> Key {
     Key { pk: format!("ENTRY#{slot}"), sk: "ENTRY".to_owned() }
 }
@@ -231,14 +233,15 @@ pub fn mailing_of(key: &Key) -> Option<(MailingId, Option<u32>)> {
     }
 }
 
-/// Whoever left a list: spread over sixteen partitions by the hash of the address, as other suppressions are.
+/// Whoever left a list: spread over sixteen partitions by the hash of the address, as other
+/// suppressions are.
 pub fn unsubscribed(list: &str, email_hash: &str) -> Key {
     let shard = email_hash.get(..1).and_then(|digit| u32::from_str_radix(digit, 16).ok()).unwrap_or(0);
     Key { pk: unsubscribed_from(list, shard), sk: email_hash.to_owned() }
 }
 
-/// One partition of those who left a list. However a list's name is typed, who left it has left it: its case, its spaces and
-/// how its accents are written make no other list.
+/// One partition of those who left a list. However a list's name is typed, who left it has left it:
+/// its case, its spaces and how its accents are written make no other list.
 pub fn unsubscribed_from(list: &str, shard: u32) -> String {
     let list = list.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
     format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&composed(&list)))
@@ -291,7 +294,8 @@ pub fn mailing_line(id: &MailingId, shard: u32, line: u64) -> Key {
 /// What the partition of an instance begins with.
 pub const INSTANCE_PREFIX: &str = "INSTANCE#";
 
-/// The settings of one instance in the Config table. A partition each: every message of it reads one.
+/// The settings of one instance in the Config table. A partition each: every message of it reads
+/// one.
 pub fn instance(via: Via, name: &str) -> Key {
     Key { pk: format!("{INSTANCE_PREFIX}{via}#{name}"), sk: "INSTANCE".to_owned() }
 }
@@ -304,11 +308,6 @@ pub fn conversation_partition(id: &ConversationId) -> String {
 /// The row that says where a conversation stands.
 pub fn conversation(id: &ConversationId) -> Key {
     Key { pk: conversation_partition(id), sk: "STATE".to_owned() }
-}
-
-/// The conversation of a key that the index by time found.
-pub fn conversation_of(key: &Key) -> Option<ConversationId> {
-    key.pk.strip_prefix("CONVERSATION#").filter(|_| key.sk == "STATE").and_then(ConversationId::parse)
 }
 
 /// A message of a conversation, by what its provider calls it: told twice, it is one row.

@@ -1,13 +1,19 @@
 //! A lease with an epoch: who works on a row, until when, and which turn this is.
 //!
-//! Correctness comes from the epoch: every write under a lease names it, so a holder that lost its lease changes nothing.
-//! Time only decides when another may try.
+//! Correctness comes from the epoch: every write under a lease names it, so a holder that lost its
+//! lease changes nothing. Time only decides when another may try.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// The lease attributes of a row. `lease_until` is in milliseconds, because conditions compare it as a number.
+/// The attributes that a lease is stored as.
+pub const OWNER: &str = "lease_owner";
+pub const EPOCH: &str = "lease_epoch";
+pub const UNTIL: &str = "lease_until";
+
+/// The lease attributes of a row. `lease_until` is in milliseconds, because conditions compare it
+/// as a number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub lease_owner: String,

@@ -1,8 +1,9 @@
 //! Mailings: a CSV becomes a mailing once, a recipient gets it once, a crash changes neither.
 //!
-//! [`Format::detect`] finds out how a file is written, [`Records`] reads it from any record on, and [`normalize_email`]
-//! gives each recipient the one form that it is known by. A mailing's entries are spread over shards: [`take`] says who may
-//! work on one, [`next_of_entry`] what is done with a recipient, [`completion`] when all of it is over.
+//! [`Format::detect`] finds out how a file is written, [`Records`] reads it from any record on, and
+//! [`normalize_email`] gives each recipient the one form that it is known by. A mailing's entries
+//! are spread over shards: [`take`] says who may work on one, [`next_of_entry`] what is done with a
+//! recipient, [`completion`] when all of it is over.
 
 mod check;
 mod content;

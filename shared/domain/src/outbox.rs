@@ -1,7 +1,7 @@
 //! The row is the outbox: a state change that must cause work carries an [`Emit`] in the same item.
 //!
-//! The relay sees the row before and after a change and publishes if and only if `seq` changed. It is at-least-once, so
-//! what is published has a deterministic `id` that consumers know it by.
+//! The relay sees the row before and after a change and publishes if and only if `seq` changed. It
+//! is at-least-once, so what is published has a deterministic `id` that consumers know it by.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;

@@ -1,7 +1,8 @@
-//! What our pages have in common: the language of the reader, the frame, and what a browser may load with them. A page is
-//! whole in itself: no script, and nothing from elsewhere.
+//! What our pages have in common: the language of the reader, the frame, and what a browser may
+//! load with them. A page is whole in itself: no script, and nothing from elsewhere.
 
-/// For the answer's header: a page that holds what we did not write still does nothing but post its own form.
+/// For the answer's header: a page that holds what we did not write still does nothing but post its
+/// own form.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; \
     base-uri 'none'; frame-ancestors 'none'";
 
@@ -12,7 +13,8 @@ pub enum Language {
 }
 
 impl Language {
-    /// The one that an `Accept-Language` prefers, the first of those it likes equally; English where it names neither.
+    /// The one that an `Accept-Language` prefers, the first of those it likes equally; English
+    /// where it names neither.
     pub fn of(accept_language: Option<&str>) -> Self {
         let asked: Vec<_> = accept_language.unwrap_or_default().split(',').filter_map(asked).collect();
         let unnamed = |language: &Self| !asked.iter().any(|(name, _)| Self::named(name) == Some(*language));

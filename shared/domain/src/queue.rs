@@ -1,7 +1,8 @@
 //! What our queues carry: the name of each queue, its bodies, and how rows emit them.
 //!
-//! Bodies are tagged and versioned, because a message may be in a queue over a deployment. They name rows, and nothing of whom
-//! those are about. The queues of backfills and imports also carry what S3 tells of uploaded files.
+//! Bodies are tagged and versioned, because a message may be in a queue over a deployment. They
+//! name rows, and nothing of whom those are about. The queues of backfills and imports also carry
+//! what S3 tells of uploaded files.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -91,7 +92,8 @@ pub fn emit_offer(contact: &ContactId, id: &OfferId, seq: u64, not_before: Optio
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WakeUp {
     pub conversation: ConversationId,
-    /// How many messages had been received when it was decided on: once there are more, one of them wakes later.
+    /// How many messages had been received when it was decided on: once there are more, one of them
+    /// wakes later.
     pub received: u64,
 }
 
@@ -116,7 +118,8 @@ impl WakeUp {
         json!({"kind": "wake", "v": 1, "conversation_id": self.conversation, "received": self.received}).to_string()
     }
 
-    /// Emitted by a row under this name; `seq` is greater than that of any emission of the row before.
+    /// Emitted by a row under this name; `seq` is greater than that of any emission of the row
+    /// before.
     pub fn emit(&self, name: &str, seq: u64, not_before: Timestamp) -> Emit {
         Emit {
             seq,
@@ -225,7 +228,8 @@ impl ShardJob {
     }
 }
 
-/// Hands a mailing to an importer. `seq` is greater than that of any emission of the mailing's row before.
+/// Hands a mailing to an importer. `seq` is greater than that of any emission of the mailing's row
+/// before.
 pub fn emit_import(id: &MailingId, seq: u64) -> Emit {
     of_mailing(id, seq, &OfMailing::Import { v: 1, mailing_id: id.clone() })
 }
@@ -239,7 +243,8 @@ fn of_mailing(id: &MailingId, seq: u64, body: &OfMailing) -> Emit {
     Emit { seq, queue: MAILING_IMPORT_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body: text(body) }
 }
 
-/// Hands a shard to a sender. `id` names the work to whoever looks at the queue; recovery gives its own.
+/// Hands a shard to a sender. `id` names the work to whoever looks at the queue; recovery gives its
+/// own.
 pub fn emit_shard(
     mailing: &MailingId,
     shard: u32,

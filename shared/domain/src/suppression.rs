@@ -1,5 +1,5 @@
-//! Addresses that are not written to, per channel: why, since when, and who said so. Whoever left a list of mailings has a row of
-//! another kind, and is asked for in the same words.
+//! Addresses that are not written to, per channel: why, since when, and who said so. Whoever left a
+//! list of mailings has a row of another kind, and is asked for in the same words.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -37,7 +37,8 @@ pub struct SuppressionRow {
     pub source: String,
     /// The message that brought it about.
     pub message_id: Option<String>,
-    /// Whose messages it is about: who blocks one bot still hears of others. Nobody: it is about all.
+    /// Whose messages it is about: who blocks one bot still hears of others. Nobody: it is about
+    /// all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<String>,
     pub created_at: Timestamp,
@@ -112,7 +113,8 @@ pub mod source {
     pub const OPERATOR: &str = "operator";
 }
 
-/// A suppression as it is listed: an address that a channel does not write to, or one that left a list of mailings.
+/// A suppression as it is listed: an address that a channel does not write to, or one that left a
+/// list of mailings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SuppressionView {
     pub channel: Channel,
@@ -164,7 +166,8 @@ impl Reach {
         list_name(list).map(Self::List).map_err(|error| errors.push(error)).ok()
     }
 
-    /// An address in its one form. A list knows the addresses of files, however they were typed there.
+    /// An address in its one form. A list knows the addresses of files, however they were typed
+    /// there.
     pub fn read_to(&self, to: &str, errors: &mut Vec<FieldError>) -> Option<String> {
         let form = match self {
             Self::Channel(channel) => normalize_to(*channel, to),

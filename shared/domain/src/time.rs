@@ -36,7 +36,8 @@ impl Timestamp {
         text.parse::<jiff::Timestamp>().ok().and_then(|at| Self::of_calendar(at.as_millisecond()))
     }
 
-    /// A time from the year 1 to the last days of 9999: any other is written in a form that nobody reads back.
+    /// A time from the year 1 to the last days of 9999: any other is written in a form that nobody
+    /// reads back.
     pub fn of_calendar(ms: i64) -> Option<Self> {
         const FIRST_MS: i64 = Timestamp::from_ordinal(1).0;
         const LAST_MS: i64 = Timestamp::from_ordinal(3_652_058).0;
@@ -75,7 +76,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The parser takes more forms than RFC 3339 has (no seconds, a zone in brackets); a caller gets one.
+/// The parser takes more forms than RFC 3339 has (no seconds, a zone in brackets); a caller gets
+/// one.
 fn has_rfc3339_shape(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |from: usize, to: usize| bytes[from..to].iter().all(u8::is_ascii_digit);

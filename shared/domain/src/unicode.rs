@@ -2,8 +2,8 @@
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-/// The text in Unicode's composed form (NFC). Some systems write `é` as one character and others as `e` with an accent after
-/// it.
+/// The text in Unicode's composed form (NFC). Some systems write `é` as one character and others as
+/// `e` with an accent after it.
 pub fn composed(text: &str) -> String {
     ComposingNormalizerBorrowed::new_nfc().normalize(text).into_owned()
 }

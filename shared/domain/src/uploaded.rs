@@ -10,8 +10,8 @@ pub struct Object {
     pub size: u64,
 }
 
-/// The objects that a message tells of; `None` if it is no word of S3's. Keys are as S3 writes them, with escapes: ours have
-/// no character that it would escape.
+/// The objects that a message tells of; `None` if it is no word of S3's. Keys are as S3 writes
+/// them, with escapes: ours have no character that it would escape.
 pub fn objects(message: &Value) -> Option<Vec<Object>> {
     if let Some(records) = message["Records"].as_array() {
         return Some(records.iter().filter_map(object).collect());

@@ -1,8 +1,9 @@
 //! What a row waits for, and the work that it hands over.
 //!
-//! The row is the outbox: the write that changes its state also sets `emit`, which the relay publishes.
-//! Whatever waits, for its time, for a worker or for a person, is in the index by time, put there by the
-//! write that made it wait. So nothing is lost between two writes, and recovery finds what nobody took on.
+//! The row is the outbox: the write that changes its state also sets `emit`, which the relay
+//! publishes. Whatever waits, for its time, for a worker or for a person, is in the index by time,
+//! put there by the write that made it wait. So nothing is lost between two writes, and recovery
+//! finds what nobody took on.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -13,10 +14,12 @@ use crate::keys::{self, Wake};
 use crate::outbox::{Emit, MAX_DELAY_SECONDS};
 use crate::time::{SECOND_MS, Timestamp};
 
-/// A sweep takes out of the index what is due within this: what a queue can hold, less a tick of the schedule.
+/// A sweep takes out of the index what is due within this: what a queue can hold, less a tick of
+/// the schedule.
 pub const LOOK_AHEAD_MS: i64 = (MAX_DELAY_SECONDS - 60) * SECOND_MS;
 
-/// Work that was handed over and not taken on for this long is handed over again, each time later than before.
+/// Work that was handed over and not taken on for this long is handed over again, each time later
+/// than before.
 const CHECK_AFTER_MS: i64 = 10 * 60 * SECOND_MS;
 
 /// How long after its `recoveries`-th recovery work is looked for again.
@@ -24,7 +27,8 @@ pub const fn check_after_ms(recoveries: u32) -> i64 {
     CHECK_AFTER_MS << if recoveries < 6 { recoveries } else { 6 }
 }
 
-/// When work leaves: at once through the outbox if a queue can hold it that long, else by the due index.
+/// When work leaves: at once through the outbox if a queue can hold it that long, else by the due
+/// index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     /// Emitted with this message; delivered no earlier than the time, if there is one.
@@ -41,12 +45,13 @@ pub fn due(at: Option<Timestamp>, now: Timestamp) -> Due {
     }
 }
 
-/// The part of a row that moves it: embedded in everything that a queue, a sweep or recovery hands on.
+/// The part of a row that moves it: embedded in everything that a queue, a sweep or recovery hands
+/// on.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Work {
-    /// Published by the relay when its number changes. Absent while a worker has the row: rows without one do not wake the
-    /// relay.
+    /// Published by the relay when its number changes. Absent while a worker has the row: rows
+    /// without one do not wake the relay.
     pub emit: Option<Emit>,
     /// What a sweep emits when its time has come.
     pub later: Option<Emit>,
@@ -62,7 +67,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Hands the work to its queue, to be delivered no earlier than `at`. Until a worker takes it on, recovery looks for it.
+    /// Hands the work to its queue, to be delivered no earlier than `at`. Until a worker takes it
+    /// on, recovery looks for it.
     pub fn hand_over(&mut self, id: &str, at: Option<Timestamp>, now: Timestamp, emit: impl FnOnce(u64) -> Emit) {
         self.emits += 1;
         self.emit = Some(emit(self.emits));
@@ -122,7 +128,8 @@ impl Work {
         Fence::same(&HandedOver { emits: Some(self.emits).filter(|emits| *emits > 0) })
     }
 
-    /// Whether the row still waits at the place where an index found it. An index may lag behind its table.
+    /// Whether the row still waits at the place where an index found it. An index may lag behind
+    /// its table.
     pub fn waits_at(&self, place: &str) -> bool {
         self.wake_at.as_deref() == Some(place)
     }
@@ -133,8 +140,8 @@ impl Work {
         self.wake_at.as_deref().filter(|_| waits_for_it).and_then(keys::time_of)
     }
 
-    /// The queue keeps it hidden until `until`, so recovery need not look for it before. `None` if it does not look for it
-    /// sooner than that, or if it waits for something else.
+    /// The queue keeps it hidden until `until`, so recovery need not look for it before. `None` if
+    /// it does not look for it sooner than that, or if it waits for something else.
     pub fn postponed(&self, id: &str, until: Timestamp, now: Timestamp) -> Option<Self> {
         let looked_for = self.looked_for_at(Wake::Check, id)?;
         let is_soon = looked_for.millis() <= until.millis() + CHECK_AFTER_MS / 2;

@@ -1,8 +1,9 @@
-//! The claim protocol, checked in every interleaving of a small world: two messages, one of them told twice, two
-//! workers that may die, a responder that may fail, a person who may answer and whose message may be delivered late, an
-//! operator who holds and releases, replies of several parts, attempts that are not sent, time that passes. The product's own
-//! [`Course`] decides every step. The store takes a write only if the row is as it was read; the model compares the
-//! rows themselves, where the product compares their versions.
+//! The claim protocol, checked in every interleaving of a small world: two messages, one of them
+//! told twice, two workers that may die, a responder that may fail, a person who may answer and
+//! whose message may be delivered late, an operator who holds and releases, replies of several
+//! parts, attempts that are not sent, time that passes. The product's own [`Course`] decides every
+//! step. The store takes a write only if the row is as it was read; the model compares the rows
+//! themselves, where the product compares their versions.
 
 use std::collections::BTreeMap;
 
@@ -144,7 +145,8 @@ impl World {
         self.course = course;
     }
 
-    /// The transaction of a reply: where the conversation stands, the row of the batch, and the message.
+    /// The transaction of a reply: where the conversation stands, the row of the batch, and the
+    /// message.
     fn reply(&mut self, batch: u64, parts: u32) {
         if self.replies.iter().any(|reply| reply.0 == batch) {
             return;
@@ -276,7 +278,8 @@ impl Model for Small {
             now: 0,
             course: Course::default(),
             stored: Vec::new(),
-            // Two tellings of one message meet each other; what else happens in the other worlds meets either alike.
+            // Two tellings of one message meet each other; what else happens in the other worlds
+            // meets either alike.
             producers: [told(if self.troubles > 0 { 2 } else { 1 }), told(second)],
             workers: [Worker::Idle, Worker::Idle],
             batches: BTreeMap::new(),
@@ -293,7 +296,8 @@ impl Model for Small {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Act>) {
-        // Towards the end time passes only for those who wait: requests have ended, one way or the other.
+        // Towards the end time passes only for those who wait: requests have ended, one way or the
+        // other.
         let told = world.producers.iter().all(|producer| producer.read.is_none());
         let waits = told && !world.is_answered() && world.now < LAST + PATIENCE;
         if world.now < LAST || waits {

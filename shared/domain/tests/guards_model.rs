@@ -1,5 +1,6 @@
-//! The guard of an intention checked in every interleaving: workers that read a guard, decide by the product's own
-//! functions and write on the version that they read, with lost replies, deaths and repeated requests.
+//! The guard of an intention checked in every interleaving: workers that read a guard, decide by
+//! the product's own functions and write on the version that they read, with lost replies, deaths
+//! and repeated requests.
 
 use stateright::{Checker, Model, Property};
 use umavez_domain::intents::{Check, GuardAsked, GuardRow, Hold, Holder, IntentTypes, Taken};
@@ -148,7 +149,8 @@ impl Model for Guarded {
                     }
                     // Lost to another change of the guard: it reads again.
                     Some(_) => {}
-                    // The hold is not in the guard: only the intent's row is written, if it is still held.
+                    // The hold is not in the guard: only the intent's row is written, if it is
+                    // still held.
                     None => (world.messages[number].held, world.messages[number].canceled) = (false, true),
                 }
             }

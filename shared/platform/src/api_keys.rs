@@ -1,4 +1,5 @@
-//! API keys in the Config table: found by the authorizer, made and revoked by an operator's command.
+//! API keys in the Config table: found by the authorizer, made and revoked by an operator's
+//! command.
 
 use umavez_domain::access::{KeyId, KeyRecord, PresentedKey};
 use umavez_domain::keys::{self, API_KEY_PREFIX};
@@ -57,7 +58,7 @@ pub async fn revoke(
     id: &KeyId,
     at: Timestamp,
 ) -> Result<bool, StoreError> {
-    let still_valid = Condition::all([Condition::has("pk"), Condition::has_not("revoked_at")]);
+    let still_valid = Condition::all([Condition::exists(), Condition::has_not("revoked_at")]);
     let write = Write::update(table, keys::api_key(id)).set("revoked_at", at.to_string()).when(still_valid);
     match store.write(invocation, write).await? {
         Written::New | Written::Mine => Ok(true),

@@ -1,7 +1,8 @@
 //! The AWS clients: built once per process, over one HTTP client with one TLS set-up.
 //!
-//! A Lambda has its credentials and its region in its environment, so nothing else is asked. Endpoints come from the
-//! SDK's own variables (`AWS_ENDPOINT_URL_DYNAMODB`, `AWS_ENDPOINT_URL`, …).
+//! A Lambda has its credentials and its region in its environment, so nothing else is asked.
+//! Endpoints come from the SDK's own variables (`AWS_ENDPOINT_URL_DYNAMODB`, `AWS_ENDPOINT_URL`,
+//! …).
 
 mod post;
 
@@ -17,7 +18,8 @@ pub use self::post::PresignedPost;
 use crate::clock::Clock;
 use crate::config::{self, ConfigError};
 
-/// One attempt. An operation has [`crate::invocation::Invocation::within`] besides, which follows the time left.
+/// One attempt. An operation has [`crate::invocation::Invocation::within`] besides, which follows
+/// the time left.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// A part of a file is megabytes, not a row.
@@ -73,7 +75,8 @@ impl Aws {
         Ok(Self { http: http_client(), region, credentials, clock, endpoint: None })
     }
 
-    /// For tools and tests that talk to emulators: everything at one address, known there by the access key.
+    /// For tools and tests that talk to emulators: everything at one address, known there by the
+    /// access key.
     pub fn at(endpoint: &str, access_key: &str) -> Self {
         let credentials = Credentials::new(access_key, "none", None, None, "given");
         let region = Region::new("us-east-1");
@@ -89,7 +92,8 @@ impl Aws {
         client!(self, aws_sdk_sqs, "SQS")
     }
 
-    /// A presigned URL begins to run at the process's own time. An endpoint of ours knows buckets by their path.
+    /// A presigned URL begins to run at the process's own time. An endpoint of ours knows buckets
+    /// by their path.
     pub fn s3(&self) -> aws_sdk_s3::Client {
         let timeouts = timeouts().to_builder().operation_attempt_timeout(UPLOAD_TIMEOUT).build();
         let builder = config!(self, aws_sdk_s3, "S3", self.http.clone(), RetryConfig::standard(), timeouts);
@@ -101,7 +105,8 @@ impl Aws {
         client!(self, aws_sdk_secretsmanager, "SECRETS_MANAGER")
     }
 
-    /// Over its caller's own connections, and with its caller's own idea of retries and time: a mail is not sent twice.
+    /// Over its caller's own connections, and with its caller's own idea of retries and time: a
+    /// mail is not sent twice.
     pub fn sesv2(&self, http: SharedHttpClient, retry: RetryConfig) -> aws_sdk_sesv2::Client {
         client!(self, aws_sdk_sesv2, "SESV2", http, retry, TimeoutConfig::disabled())
     }

@@ -1,4 +1,5 @@
-//! The one clock. Configuration can offset it, so that a test or a laptop can move time for every function at once.
+//! The one clock. Configuration can offset it, so that a test or a laptop can move time for every
+//! function at once.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +22,8 @@ impl Clock {
     }
 
     pub fn now(self) -> Timestamp {
-        // A machine whose clock stands before 1970 is not one that Lambda or a laptop runs on; zero is as good as any.
+        // A machine whose clock stands before 1970 is not one that Lambda or a laptop runs on; zero
+        // is as good as any.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
         Timestamp::from_millis(ms).plus_ms(self.offset_ms)

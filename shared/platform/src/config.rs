@@ -1,4 +1,5 @@
-//! Configuration is read once, by name, at start. What is missing or malformed is told by the variable's name.
+//! Configuration is read once, by name, at start. What is missing or malformed is told by the
+//! variable's name.
 
 use std::env;
 use std::str::FromStr;

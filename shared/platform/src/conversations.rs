@@ -1,14 +1,17 @@
-//! The Conversations table: where each conversation stands, its messages, and the reply of each batch.
+//! The Conversations table: where each conversation stands, its messages, and the reply of each
+//! batch.
 //!
-//! Invariants. Where a conversation stands is one row, and each change of it is computed by [`Course`] from the row as it was
-//! read and written on the condition that its version has not changed; who lost decides again on the row that won. A
-//! message is one row by its provider's id, in one transaction with the number that it gets. A reply is one row by its
-//! batch, in one transaction with the message that it is sent as. So a message is in exactly one batch, and a batch has one
-//! reply.
+//! Invariants. Where a conversation stands is one row, and each change of it is computed by
+//! [`Course`] from the row as it was read and written on the condition that its version has not
+//! changed; who lost decides again on the row that won. A message is one row by its provider's id,
+//! in one transaction with the number that it gets. A reply is one row by its batch, in one
+//! transaction with the message that it is sent as. So a message is in exactly one batch, and a
+//! batch has one reply.
 //!
-//! Interleavings. A message against a claim: the version decides, and the message is in the batch or in the next. A worker
-//! that lost its turn: its epoch is not the row's. Two answers to one batch: the row of the batch decides. A hold against a
-//! reply: the version decides, and a reply that lost is kept until the hold is over.
+//! Interleavings. A message against a claim: the version decides, and the message is in the batch
+//! or in the next. A worker that lost its turn: its epoch is not the row's. Two answers to one
+//! batch: the row of the batch decides. A hold against a reply: the version decides, and a reply
+//! that lost is kept until the hold is over.
 
 mod answers;
 mod listing;
@@ -72,8 +75,8 @@ impl Conversations {
         self.store.get_both(invocation, (&self.instances.table, &instance), (&self.table, &conversation)).await
     }
 
-    /// What is set for a conversation. One whose instance was taken away goes on as by default, without a responder of its
-    /// own: what it was asked does not get lost.
+    /// What is set for a conversation. One whose instance was taken away goes on as by default,
+    /// without a responder of its own: what it was asked does not get lost.
     pub async fn settings(&self, invocation: &Invocation, row: &ConversationRow) -> Result<InstanceRow, StoreError> {
         let set = self.instances.get(invocation, row.channel, &row.instance).await?;
         Ok(set.unwrap_or_else(|| InstanceRow::by_default(row.channel, &row.instance, invocation.now)))
@@ -103,8 +106,8 @@ impl Conversations {
         Ok(self.unneeded_reply_write(before, after, now)?.into_iter().map(Beside::from).collect())
     }
 
-    /// Finishes a batch whose withheld reply is obsolete because a person answered. Removes its outcome, unless a part of
-    /// the reply was sent.
+    /// Finishes a batch whose withheld reply is obsolete because a person answered. Removes its
+    /// outcome, unless a part of the reply was sent.
     fn unneeded_reply_write(
         &self,
         before: &ConversationRow,
@@ -116,7 +119,7 @@ impl Conversations {
         let write = self.finished(Write::update(&self.table, keys::conversation_batch(&batch)), now)?;
         let write = if before.course.part == 0 { write.remove("outcome") } else { write };
         // The row of a batch that has a reply is there.
-        Ok(Some(write.when(Condition::has("pk"))))
+        Ok(Some(write.when(Condition::exists())))
     }
 
     /// The end of a batch, from which on its row may be removed.

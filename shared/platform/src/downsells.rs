@@ -1,15 +1,18 @@
 //! The Downsells table: what is offered, to whom, and what they were asked to pay.
 //!
-//! Invariants. Everything about one contact of a bot is in one partition: the charges that are open with the number of
-//! payments, a slot per downsell, and the offers. Every change is computed by a pure function from the rows as they were
-//! read, and written on the condition that none of them has changed. A trigger is one transaction over all downsells of its
-//! bot; an end of an offer is one with its slot; an attempt is begun in one with a check of the charges.
+//! Invariants. Everything about one contact of a bot is in one partition: the charges that are open
+//! with the number of payments, a slot per downsell, and the offers. Every change is computed by a
+//! pure function from the rows as they were read, and written on the condition that none of them
+//! has changed. A trigger is one transaction over all downsells of its bot; an end of an offer is
+//! one with its slot; an attempt is begun in one with a check of the charges.
 //!
-//! Interleavings. A payment against a claim: both name the version of the charges, so the claim was first, and the payment
-//! finds the offer in flight, or the payment was first, and the gate is closed. A payment against a trigger: likewise, and
-//! the trigger decides again. Two triggers: the slot's version decides. A cancel against a claim: the offer's version. A
-//! payment that was told and not seen through: the charges stay in the index of what waits until its offers have ended. An
-//! offer whose charge expired and that is passed on to another: `domain::downsells::passing` lists what it can meet.
+//! Interleavings. A payment against a claim: both name the version of the charges, so the claim was
+//! first, and the payment finds the offer in flight, or the payment was first, and the gate is
+//! closed. A payment against a trigger: likewise, and the trigger decides again. Two triggers: the
+//! slot's version decides. A cancel against a claim: the offer's version. A payment that was told
+//! and not seen through: the charges stay in the index of what waits until its offers have ended.
+//! An offer whose charge expired and that is passed on to another: `domain::downsells::passing`
+//! lists what it can meet.
 
 mod boards;
 mod contact;

@@ -1,14 +1,16 @@
 //! The index by time: one sweep, and one recovery loop, for every table that has rows which wait.
 //!
-//! The index only nominates, because it may lag behind its table; a conditional write on the row itself decides. So each of
-//! these may run twice, late or not at all, and changes nothing that another has changed since.
+//! The index only nominates, because it may lag behind its table; a conditional write on the row
+//! itself decides. So each of these may run twice, late or not at all, and changes nothing that
+//! another has changed since.
 
 use std::future::Future;
 use std::time::Duration;
 
 use futures::StreamExt;
+use umavez_domain::keys::index::BY_TIME;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
-use umavez_domain::outbox::Emit;
+use umavez_domain::outbox::{self, Emit};
 use umavez_domain::time::Timestamp;
 use umavez_domain::work::{LOOK_AHEAD_MS, check_after_ms};
 
@@ -65,7 +67,8 @@ where
     each(store, invocation, table, wake, invocation.now, recover).await
 }
 
-/// Handles every row that waits for `wake` until `until`, the earliest of each shard first, as long as there is time.
+/// Handles every row that waits for `wake` until `until`, the earliest of each shard first, as long
+/// as there is time.
 async fn each<F, Fut>(
     store: &Store,
     invocation: &Invocation,
@@ -151,8 +154,8 @@ pub enum Emission {
     Made(Box<dyn Fn(u64, Option<i64>) -> Emit + Send + Sync>),
 }
 
-/// Hands a due row to its queue, which holds it until its time: one write, without reading the row. It is refused if the row
-/// no longer waits for this very time, or if `when` does not hold.
+/// Hands a due row to its queue, which holds it until its time: one write, without reading the row.
+/// It is refused if the row no longer waits for this very time, or if `when` does not hold.
 pub async fn hand_over(
     store: &Store,
     invocation: &Invocation,
@@ -164,21 +167,22 @@ pub async fn hand_over(
     let due_at = keys::time_of(&row.found.place).unwrap_or(now).max(now);
     let shard = keys::wake_shard(row.id);
     let write = Write::update(row.table, row.found.key.clone())
-        .set("wake", keys::wake(Wake::Check, shard))
-        .set("wake_at", keys::at_time(due_at.plus_ms(check_after_ms(0)), row.id))
+        .set(BY_TIME.partition, keys::wake(Wake::Check, shard))
+        .set(BY_TIME.sort, keys::at_time(due_at.plus_ms(check_after_ms(0)), row.id))
         .set("updated_at", now.to_string())
         .increment("version");
     let write = match &row.emission {
-        Emission::Prepared => write.copy("emit", "later").remove("later"),
+        Emission::Prepared => write.copy(outbox::ATTRIBUTE, "later").remove("later"),
         Emission::Made(make) => {
             // Numbered by the clock, which is ahead of every number that was counted.
             let seq = u64::try_from(now.millis()).unwrap_or(0);
             let emit = make(seq, Some(due_at.millis()));
-            write.set_value("emit", attribute(&emit)?).set_number("emits", seq)
+            write.set_value(outbox::ATTRIBUTE, attribute(&emit)?).set_number("emits", seq)
         }
     };
     // It still waits for this very time.
-    let waits = [Condition::is("wake", keys::wake(Wake::Due, shard)), Condition::is("wake_at", &row.found.place)];
+    let waits =
+        [Condition::is(BY_TIME.partition, keys::wake(Wake::Due, shard)), Condition::is(BY_TIME.sort, &row.found.place)];
     let waits = Condition::all(waits.into_iter().chain(when));
     store.update_returning(invocation, also(write).when(waits)).await
 }

@@ -1,4 +1,5 @@
-//! The process of a function: telemetry, a runtime, the dependencies once, then one invocation after another.
+//! The process of a function: telemetry, a runtime, the dependencies once, then one invocation
+//! after another.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -33,7 +34,8 @@ where
             let deps = deps.clone();
             async move {
                 let invocation = Arc::new(Invocation::of_lambda(&request.lambda_context(), clock));
-                // Boxed, here and below: the types of whole functions within those of the runtime are too deep to compile.
+                // Boxed, here and below: the types of whole functions within those of the runtime
+                // are too deep to compile.
                 let run = |request| Box::pin(run(deps, invocation.clone(), request));
                 let answered = http::answer(routes, &invocation, request, run).await;
                 telemetry::flush();

@@ -1,7 +1,9 @@
-//! HTTP as every function speaks it: a request read once, a route with its scope, an answer or a problem.
+//! HTTP as every function speaks it: a request read once, a route with its scope, an answer or a
+//! problem.
 //!
-//! Who the caller is was settled by the authorizer; what it may do is settled here, from the route's scope, so that 401
-//! and 403 are problems like any other. A route that the function does not know answers 404.
+//! Who the caller is was settled by the authorizer; what it may do is settled here, from the
+//! route's scope, so that 401 and 403 are problems like any other. A route that the function does
+//! not know answers 404.
 
 mod answer;
 mod identity;
@@ -41,8 +43,8 @@ pub struct Route {
 pub enum Query {
     /// These; any other is refused, as an unknown field of a body is.
     Only(&'static [&'static str]),
-    /// Any: others write the address (a payment gateway, a mail client that adds to links), and what we do not know is
-    /// ignored.
+    /// Any: others write the address (a payment gateway, a mail client that adds to links), and
+    /// what we do not know is ignored.
     Any,
 }
 
@@ -79,7 +81,8 @@ impl Route {
     }
 }
 
-/// Answers one request: admits it, runs it, and turns whatever comes of it into a response. Panics are contained.
+/// Answers one request: admits it, runs it, and turns whatever comes of it into a response. Panics
+/// are contained.
 pub async fn answer<F, Fut>(
     routes: &[Route],
     invocation: &Invocation,

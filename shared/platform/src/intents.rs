@@ -1,8 +1,9 @@
-//! The Intents table: how a hold is taken and given back. The rules that judge a refused write are in the domain.
+//! The Intents table: how a hold is taken and given back. The rules that judge a refused write are
+//! in the domain.
 //!
-//! Invariant: at any time at most one holder has an intent, and the caller that was answered "yes" is the one in the row.
-//! A hold is one conditional update (one request, one write unit). A guarded type reads its guard and writes it in the
-//! same transaction: see [`guards`].
+//! Invariant: at any time at most one holder has an intent, and the caller that was answered "yes"
+//! is the one in the row. A hold is one conditional update (one request, one write unit). A guarded
+//! type reads its guard and writes it in the same transaction: see [`guards`].
 
 mod guards;
 
@@ -43,8 +44,8 @@ pub struct Release<'a> {
     pub fingerprint: &'a str,
     /// Release only this holder's; none: whoever holds it.
     pub holder: Option<&'a str>,
-    /// What this release is known by: a hash of its `Idempotency-Key`, or of its request. The SDK's own retry, or a late
-    /// first attempt, must not hit the next holder either.
+    /// What this release is known by: a hash of its `Idempotency-Key`, or of its request. The SDK's
+    /// own retry, or a late first attempt, must not hit the next holder either.
     pub key: &'a str,
     pub body_hash: &'a str,
 }
@@ -79,11 +80,13 @@ impl Intents {
 
     /// The write that takes an intent's row for its holder.
     fn hold_write(&self, hold: &Hold, now: Timestamp) -> Result<Write, StoreError> {
-        // The intent is free: it was never taken, or its row has expired and TTL is late, or it was given back.
+        // The intent is free: it was never taken, or its row has expired and TTL is late, or it was
+        // given back.
         let free = Condition::any([
             Condition::Absent,
             Condition::at_most("expires_at", now.seconds()),
-            // A first attempt that comes late, after its own hold was given back, does not take it again.
+            // A first attempt that comes late, after its own hold was given back, does not take it
+            // again.
             Condition::all([Condition::is("status", "RELEASED"), Condition::not_stamped("hold")]),
         ]);
         let mut write = Write::update(&self.table, hold.key.clone())
@@ -99,8 +102,9 @@ impl Intents {
         Ok(write.when(free))
     }
 
-    /// The write that gives back the row of an intent that a message holds, to stand beside the write that ends the
-    /// message. Refused where another has it by now, or it was released by hand: then there is nothing to give back.
+    /// The write that gives back the row of an intent that a message holds, to stand beside the
+    /// write that ends the message. Refused where another has it by now, or it was released by
+    /// hand: then there is nothing to give back.
     pub fn give_back_write(&self, held: &IntentRef, holder: &str, now: Timestamp) -> Option<Write> {
         let client = parse_uuid(&held.client_id)?;
         let key = keys::intent(client, &held.fingerprint);
@@ -120,10 +124,12 @@ impl Intents {
         Some(self.release_write(&key, &release, now).when(mine))
     }
 
-    /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by then.
+    /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by
+    /// then.
     pub async fn release(&self, invocation: &Invocation, release: &Release<'_>) -> Result<Freed, StoreError> {
         let key = keys::intent(release.client, release.fingerprint);
-        // A hold without a guard whose holder is named is one write; the rest has to see the row first.
+        // A hold without a guard whose holder is named is one write; the rest has to see the row
+        // first.
         let mut met = match release.holder {
             Some(holder) => {
                 let unguarded =
@@ -158,8 +164,9 @@ impl Intents {
         let now = invocation.now;
         let row = || {
             let write = self.release_write(key, release, now);
-            // A hold that was given back and taken again since it was read is another hold, with its own place in a guard.
-            let same_hold = Condition::is_number("version", seen.version);
+            // A hold that was given back and taken again since it was read is another hold, with
+            // its own place in a guard.
+            let same_hold = Condition::version(seen.version);
             write.when(Condition::all([still_held(release, &seen.holder, now), same_hold]))
         };
         let beside = match GuardRelease::of(key, seen) {
@@ -198,7 +205,8 @@ impl Intents {
         Ok(row.filter(|row| row.is_alive(invocation.now)))
     }
 
-    /// A client's intents, in the order of their fingerprints. `after` is the last fingerprint of the page before.
+    /// A client's intents, in the order of their fingerprints. `after` is the last fingerprint of
+    /// the page before.
     pub async fn page(
         &self,
         invocation: &Invocation,

@@ -53,12 +53,14 @@ impl Invocation {
         self.deadline.saturating_duration_since(Instant::now()).saturating_sub(MARGIN)
     }
 
-    /// Runs a call within the time that is left. The SDK has no timeout of its own over all its attempts.
+    /// Runs a call within the time that is left. The SDK has no timeout of its own over all its
+    /// attempts.
     pub async fn within<F: Future>(&self, call: F) -> Result<F::Output, TimedOut> {
         tokio::time::timeout(self.time_left().min(CALL_LIMIT), call).await.map_err(|_| TimedOut)
     }
 
-    /// A token for one write: unique, so that "already there, and it is mine" can be told from a duplicate.
+    /// A token for one write: unique, so that "already there, and it is mine" can be told from a
+    /// duplicate.
     pub fn write_token(&self) -> String {
         format!("{}/{}", self.request_id, self.writes.fetch_add(1, Ordering::Relaxed))
     }

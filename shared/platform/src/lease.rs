@@ -1,7 +1,8 @@
-//! Leases on rows: taken when free or over, renewed by their epoch, and named by every write under them.
+//! Leases on rows: taken when free or over, renewed by their epoch, and named by every write under
+//! them.
 
 use umavez_domain::keys::Key;
-use umavez_domain::lease::Lease;
+use umavez_domain::lease::{EPOCH, Lease, OWNER, UNTIL};
 use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
@@ -32,24 +33,26 @@ pub enum Renewed {
 }
 
 impl Held {
-    /// Moves the end of the lease with a write under it. A worker that is done ends it now, so that the next one need not wait.
+    /// Moves the end of the lease with a write under it. A worker that is done ends it now, so that
+    /// the next one need not wait.
     pub fn ending(&self, write: Write, until: Timestamp) -> Write {
-        write.set_number("lease_until", until.millis())
+        write.set_number(UNTIL, until.millis())
     }
 
     /// The row is still worked on by this turn of this owner.
     pub fn fence(&self) -> Condition {
-        Condition::all([Condition::is("lease_owner", &self.owner), Condition::is_number("lease_epoch", self.epoch)])
+        Condition::all([Condition::is(OWNER, &self.owner), Condition::is_number(EPOCH, self.epoch)])
     }
 }
 
 /// Nobody has the lease of a row any more.
 pub fn is_free(now: Timestamp) -> Condition {
-    Condition::any([Condition::has_not("lease_until"), Condition::at_most("lease_until", now.millis())])
+    Condition::any([Condition::has_not(UNTIL), Condition::at_most(UNTIL, now.millis())])
 }
 
-/// Takes the lease on an existing row if it is free or over. `owner` is this invocation's own: nobody else uses it. The next epoch comes from the row as it is now: the taking
-/// write is conditional on it, so two takers cannot both have it.
+/// Takes the lease on an existing row if it is free or over. `owner` is this invocation's own:
+/// nobody else uses it. The next epoch comes from the row as it is now: the taking write is
+/// conditional on it, so two takers cannot both have it.
 pub async fn take(
     store: &Store,
     invocation: &Invocation,
@@ -60,8 +63,9 @@ pub async fn take(
 ) -> Result<Taken, StoreError> {
     // A row that was never leased: most first takes need no read.
     let mut asked = held(owner, 1, invocation.current(), for_ms);
-    let mut condition = Condition::all([Condition::has("pk"), Condition::has_not("lease_epoch")]);
-    // Each round is conditional on what the last one saw; losing it means that another took it, who is then busy.
+    let mut condition = Condition::all([Condition::exists(), Condition::has_not(EPOCH)]);
+    // Each round is conditional on what the last one saw; losing it means that another took it, who
+    // is then busy.
     loop {
         let refused = match store.write(invocation, lease_write(table, key, &asked).when(condition)).await? {
             Written::New | Written::Mine => return Ok(Taken::Held(asked)),
@@ -78,10 +82,8 @@ pub async fn take(
         }
         asked = held(owner, seen.lease_epoch + 1, now, for_ms);
         // Over, and still as it was seen.
-        condition = Condition::all([
-            Condition::is_number("lease_epoch", seen.lease_epoch),
-            Condition::at_most("lease_until", now.millis()),
-        ]);
+        condition =
+            Condition::all([Condition::is_number(EPOCH, seen.lease_epoch), Condition::at_most(UNTIL, now.millis())]);
     }
 }
 
@@ -107,9 +109,9 @@ fn held(owner: &str, epoch: u64, now: Timestamp, for_ms: i64) -> Held {
 
 fn lease_write(table: &str, key: &Key, held: &Held) -> Write {
     Write::update(table, key.clone())
-        .set("lease_owner", &held.owner)
-        .set_number("lease_epoch", held.epoch)
-        .set_number("lease_until", held.until.millis())
+        .set(OWNER, &held.owner)
+        .set_number(EPOCH, held.epoch)
+        .set_number(UNTIL, held.until.millis())
 }
 
 fn leased(item: Option<Item>) -> Result<Option<Lease>, StoreError> {

@@ -1,4 +1,5 @@
-//! Everything that touches AWS or the process. Rules live in `umavez_domain`; a function joins the two.
+//! Everything that touches AWS or the process. Rules live in `umavez_domain`; a function joins the
+//! two.
 
 pub mod api_keys;
 pub mod aws;

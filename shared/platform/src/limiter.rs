@@ -1,8 +1,9 @@
 //! Rate limits as rows: one conditional update a grant.
 //!
-//! Invariant: two grants of one bucket are never nearer than its interval, because each moves `free_at_us` forward by it,
-//! from what the condition saw. A bucket that was parked grants nothing before its time. A bucket whose next slot lies
-//! further ahead than a grant can put it ([`Limit::furthest_us`]) was used by a clock that was wrong, and counts as idle.
+//! Invariant: two grants of one bucket are never nearer than its interval, because each moves
+//! `free_at_us` forward by it, from what the condition saw. A bucket that was parked grants nothing
+//! before its time. A bucket whose next slot lies further ahead than a grant can put it
+//! ([`Limit::furthest_us`]) was used by a clock that was wrong, and counts as idle.
 
 use serde::Deserialize;
 use umavez_domain::keys::Key;
@@ -48,7 +49,8 @@ impl Limiter {
         self.grant_row(invocation, key, limit, reach_ms, 1).await
     }
 
-    /// Takes so many slots in a row, the first of them within reach of now: one write for all of them.
+    /// Takes so many slots in a row, the first of them within reach of now: one write for all of
+    /// them.
     pub async fn grant_row(
         &self,
         invocation: &Invocation,
@@ -97,7 +99,8 @@ impl Limiter {
         Ok(Grant::Later(now.plus_ms(reach_ms)))
     }
 
-    /// When there may be a slot within reach; none if there may be one now. A look costs a fraction of a refusal.
+    /// When there may be a slot within reach; none if there may be one now. A look costs a fraction
+    /// of a refusal.
     pub async fn look(
         &self,
         invocation: &Invocation,
@@ -113,7 +116,8 @@ impl Limiter {
         }
     }
 
-    /// A provider said to wait: no slot of this bucket before `until`. A shorter wait does not shorten a longer one.
+    /// A provider said to wait: no slot of this bucket before `until`. A shorter wait does not
+    /// shorten a longer one.
     pub async fn park(&self, invocation: &Invocation, key: &Key, until: Timestamp) -> Result<(), StoreError> {
         let sooner =
             Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", until.millis())]);

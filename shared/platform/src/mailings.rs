@@ -1,7 +1,8 @@
 //! The Mailings table: names, mailings, shards and entries.
 //!
-//! Every change of a mailing's state is read, decided and written on the condition that the row's `version` is the one that
-//! was read. Whatever works on a shard has its lease. An entry's own state decides about the entry, and nothing else does.
+//! Every change of a mailing's state is read, decided and written on the condition that the row's
+//! `version` is the one that was read. Whatever works on a shard has its lease. An entry's own
+//! state decides about the entry, and nothing else does.
 
 mod counts;
 mod course;
@@ -96,9 +97,10 @@ impl Mailings {
         Ok(self.store.page(invocation, &query.limit(100)).await?.rows)
     }
 
-    /// The name, the mailing, its place in the list, what it says and that it is the first with its file are one transaction:
-    /// two uploads of one name make one mailing. `seen` is the name's row as the mailing's identity was made from, and
-    /// `same_file` is who was known to have a file of the same bytes.
+    /// The name, the mailing, its place in the list, what it says and that it is the first with its
+    /// file are one transaction: two uploads of one name make one mailing. `seen` is the name's row
+    /// as the mailing's identity was made from, and `same_file` is who was known to have a file of
+    /// the same bytes.
     pub async fn create(
         &self,
         invocation: &Invocation,
@@ -147,7 +149,8 @@ impl Mailings {
         }
     }
 
-    /// Changes a mailing by a rule that gives the next row, or `None` if there is nothing to change, and what to answer.
+    /// Changes a mailing by a rule that gives the next row, or `None` if there is nothing to
+    /// change, and what to answer.
     async fn change<T>(
         &self,
         invocation: &Invocation,
@@ -163,8 +166,8 @@ impl Mailings {
         self.store.change(invocation, &self.table, start, rule).await
     }
 
-    /// Commits one change of a mailing that was read as `before`, together with other writes: all or none. `None`: the mailing,
-    /// or a row that one of the others rests on, has changed since.
+    /// Commits one change of a mailing that was read as `before`, together with other writes: all
+    /// or none. `None`: the mailing, or a row that one of the others rests on, has changed since.
     async fn commit_with(
         &self,
         invocation: &Invocation,

@@ -1,8 +1,9 @@
 //! The relay of the outbox: publishes what rows emit, in order, and decides nothing.
 //!
-//! It is lifted over a table's stream. The changes of one delivery are published in as few requests as there are queues
-//! and tens of messages; each entry of each answer is checked. A record whose publication failed fails the delivery from
-//! there on, so the stream delivers it again; what was published twice by that is known to its consumers by its id.
+//! It is lifted over a table's stream. The changes of one delivery are published in as few requests
+//! as there are queues and tens of messages; each entry of each answer is checked. A record whose
+//! publication failed fails the delivery from there on, so the stream delivers it again; what was
+//! published twice by that is known to its consumers by its id.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +110,8 @@ impl Relay {
     }
 }
 
-/// Neighbours that go to the same queue, as many as one request takes. The order of what one row emits stays.
+/// Neighbours that go to the same queue, as many as one request takes. The order of what one row
+/// emits stays.
 fn batches<'p, 'a>(publications: &'p [Publication<'a>]) -> Vec<&'p [Publication<'a>]> {
     let mut batches = Vec::new();
     let mut begin = 0;

@@ -1,7 +1,9 @@
-//! HTTP requests to others than AWS: one request each, with a timeout of its own, and never repeated here.
+//! HTTP requests to others than AWS: one request each, with a timeout of its own, and never
+//! repeated here.
 //!
-//! Connections are kept for moments only. A function is frozen between invocations, and a request over a connection that
-//! the other side has closed meanwhile fails after its bytes have left: nobody would know whether it was heard.
+//! Connections are kept for moments only. A function is frozen between invocations, and a request
+//! over a connection that the other side has closed meanwhile fails after its bytes have left:
+//! nobody would know whether it was heard.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Secrets of Secrets Manager: read once and again from time to time, so that a rotated one is taken up without a deployment.
+//! Secrets of Secrets Manager: read once and again from time to time, so that a rotated one is
+//! taken up without a deployment.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,8 @@
 //! DynamoDB, with one idea: a conditional write is the only arbiter, and its outcome is a value.
 //!
-//! [`Write`] is a change to one row with its condition. It is made alone ([`Store::write`]) or with others
-//! ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood; [`StoreError`] means that the
-//! store did not answer, or not with anything we can read.
+//! [`Write`] is a change to one row with its condition. It is made alone ([`Store::write`]) or with
+//! others ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood;
+//! [`StoreError`] means that the store did not answer, or not with anything we can read.
 //!
 //! [`Query`] says which rows of a table or an index to read.
 

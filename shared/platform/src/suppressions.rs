@@ -1,5 +1,6 @@
-//! The suppression list: one row per channel and address, for all senders or for those that it names. A removed one stays as
-//! a mark, so that an old event that is delivered again does not bring it back.
+//! The suppression list: one row per channel and address, for all senders or for those that it
+//! names. A removed one stays as a mark, so that an old event that is delivered again does not
+//! bring it back.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -20,16 +21,16 @@ fn is(status: Status) -> Result<Condition, StoreError> {
     Ok(Condition::Is("status".to_owned(), attribute(&status)?))
 }
 
-/// Nothing is sent to an address that is on the list: nobody has put it there, or not against this sender, or it was taken
-/// off.
+/// Nothing is sent to an address that is on the list: nobody has put it there, or not against this
+/// sender, or it was taken off.
 pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str, sender: &str) -> Result<Write, StoreError> {
     let against_others = Condition::all([Condition::has("senders"), Condition::lacks("senders", sender)]);
     let free = Condition::any([Condition::Absent, is(Status::Removed)?, against_others]);
     Ok(Write::check(table, keys::suppression(channel.as_str(), to), free))
 }
 
-/// Puts an address on the list, unless it is there, or was taken off after what this tells of. For all senders also where
-/// it was for some; for one more of those also where it was for others.
+/// Puts an address on the list, unless it is there, or was taken off after what this tells of. For
+/// all senders also where it was for some; for one more of those also where it was for others.
 pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
     let key = keys::suppression(row.channel.as_str(), &row.to);
     let removed = is(Status::Removed)?;
@@ -71,7 +72,8 @@ impl Suppressions {
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
     }
 
-    /// A person has shown that this sender can write to them again. What holds against others, or all, stays.
+    /// A person has shown that this sender can write to them again. What holds against others, or
+    /// all, stays.
     pub async fn lift(
         &self,
         invocation: &Invocation,

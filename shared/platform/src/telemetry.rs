@@ -1,7 +1,8 @@
 //! JSON logs and embedded metrics on standard output, where Lambda collects both.
 //!
-//! A line holds ids, codes and counts. Payloads, addresses and secrets stay out by construction: only our own crates speak
-//! below `warn` (the SDK prints bodies there), and a panic is told by its place, never by its message.
+//! A line holds ids, codes and counts. Payloads, addresses and secrets stay out by construction:
+//! only our own crates speak below `warn` (the SDK prints bodies there), and a panic is told by its
+//! place, never by its message.
 
 use std::io::stdout;
 use std::sync::OnceLock;
@@ -18,7 +19,8 @@ const NAMESPACE_VARIABLE: &str = "METRICS_NAMESPACE";
 const LEVEL_VARIABLE: &str = "LOG_LEVEL";
 static METRICS: OnceLock<&'static Collector> = OnceLock::new();
 
-/// Sets up logs and metrics for this process. Called once, first thing. `path` is that of any item of the function's crate.
+/// Sets up logs and metrics for this process. Called once, first thing. `path` is that of any item
+/// of the function's crate.
 pub fn init(path: &str) -> Result<(), ConfigError> {
     let level = config::optional::<LevelFilter>(LEVEL_VARIABLE, "a log level")?.unwrap_or(LevelFilter::INFO);
     let quiet = level.min(LevelFilter::WARN);
@@ -37,8 +39,8 @@ pub fn init(path: &str) -> Result<(), ConfigError> {
 
 fn init_metrics() -> Result<(), ConfigError> {
     let Some(namespace) = config::text(NAMESPACE_VARIABLE) else { return Ok(()) };
-    // No dimension but a metric's own labels: CloudWatch adds nothing up over dimensions, and what several functions tell
-    // of is one metric, on which alarms are set.
+    // No dimension but a metric's own labels: CloudWatch adds nothing up over dimensions, and what
+    // several functions tell of is one metric, on which alarms are set.
     let collector = Builder::new().cloudwatch_namespace(namespace).init();
     // Refused only when there is a recorder already: then that one goes on.
     if let Ok(collector) = collector {
@@ -47,7 +49,8 @@ fn init_metrics() -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Writes what was measured since the last time. Called before an invocation answers: afterwards Lambda freezes us.
+/// Writes what was measured since the last time. Called before an invocation answers: afterwards
+/// Lambda freezes us.
 pub fn flush() {
     if let Some(collector) = METRICS.get() {
         // Nobody can be told that standard output is gone.

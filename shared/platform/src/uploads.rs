@@ -1,4 +1,5 @@
-//! Files that callers upload: a form signed for one key, limited in size and time, and read back in pieces.
+//! Files that callers upload: a form signed for one key, limited in size and time, and read back in
+//! pieces.
 
 use std::time::Duration;
 
@@ -48,8 +49,8 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Good for one key, for so many bytes, for a quarter of an hour; and for no other content than that with this SHA-256 (in base64), if
-    /// it is given.
+    /// Good for one key, for so many bytes, for a quarter of an hour; and for no other content than
+    /// that with this SHA-256 (in base64), if it is given.
     pub fn form(
         &self,
         invocation: &Invocation,

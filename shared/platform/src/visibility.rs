@@ -1,6 +1,7 @@
-//! A message that is early goes back to its queue, hidden until its time. Nothing sends to its own queue: Lambda takes that
-//! for a loop and stops it. How often a message was received says nothing about it, so the queues that use this allow
-//! for many receptions, and a message that cannot be read is put aside here.
+//! A message that is early goes back to its queue, hidden until its time. Nothing sends to its own
+//! queue: Lambda takes that for a loop and stops it. How often a message was received says nothing
+//! about it, so the queues that use this allow for many receptions, and a message that cannot be
+//! read is put aside here.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,8 @@ use crate::queue::QueueError;
 
 /// The longest that a queue hides a message, less what may have passed since it was received.
 const LONGEST_SECONDS: i64 = 12 * 3_600 - 600;
-/// A message that cannot be read is tried this often, that far apart, before it is put aside: a deployment may be under way,
-/// and whoever reads it next be new.
+/// A message that cannot be read is tried this often, that far apart, before it is put aside: a
+/// deployment may be under way, and whoever reads it next be new.
 const TRIES_OF_UNREADABLE: u32 = 3;
 const UNREADABLE_MS: i64 = 60_000;
 
@@ -26,7 +27,8 @@ pub struct Visibility {
 }
 
 impl Visibility {
-    /// Of the queues whose URLs these variables have, and the queue for what cannot be read, if it is put aside here.
+    /// Of the queues whose URLs these variables have, and the queue for what cannot be read, if it
+    /// is put aside here.
     pub fn from_env(
         sqs: aws_sdk_sqs::Client,
         variables: &[&str],
@@ -37,7 +39,8 @@ impl Visibility {
         Ok(Self { sqs, queues: named.collect(), dead_letters: dead_letters.map(config::required).transpose()? })
     }
 
-    /// Hides a message for that long, rounded up to whole seconds. If it cannot be, the queue's own time holds.
+    /// Hides a message for that long, rounded up to whole seconds. If it cannot be, the queue's own
+    /// time holds.
     pub async fn hide(&self, invocation: &Invocation, message: &SqsMessage, for_ms: i64) {
         let Some((url, receipt)) = self.url(message).zip(message.receipt_handle.as_ref()) else { return };
         let seconds = (for_ms.max(0).saturating_add(999) / 1_000).min(LONGEST_SECONDS);

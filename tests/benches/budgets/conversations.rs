@@ -1,4 +1,5 @@
-//! A message of a conversation: what it costs to store it, however long the conversation is, and to answer it.
+//! A message of a conversation: what it costs to store it, however long the conversation is, and to
+//! answer it.
 
 use std::time::Duration;
 

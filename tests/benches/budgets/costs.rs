@@ -1,5 +1,6 @@
-//! What operations cost, from what was counted while they were done: requests, units, invocations and log lines, at list
-//! prices. `cargo bench --profile dev --package umavez-tests --bench budgets -- costs` writes it to `docs/costs.md`.
+//! What operations cost, from what was counted while they were done: requests, units, invocations
+//! and log lines, at list prices. `cargo bench --profile dev --package umavez-tests --bench budgets
+//! -- costs` writes it to `docs/costs.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -130,7 +131,8 @@ struct Spent {
     invocations: u64,
     /// Deliveries of queues to functions: each is received and deleted.
     deliveries: f64,
-    /// What SES told: the event bus puts it into its queue one by one, and no function of ours is seen to do it.
+    /// What SES told: the event bus puts it into its queue one by one, and no function of ours is
+    /// seen to do it.
     told: f64,
     calls: Vec<Call>,
     log_bytes: f64,
@@ -225,7 +227,8 @@ fn read(line: &LogLine) -> Value {
 
 const SINGLE_MAIL: &str = "message by email, accepted to delivered";
 
-/// Each is done twice, and the second counts: the first reads secrets, makes buckets of limits, seeds policies.
+/// Each is done twice, and the second counts: the first reads secrets, makes buckets of limits,
+/// seeds policies.
 async fn operations(world: &World) -> Vec<Spent> {
     let put = world.request(Method::PUT, "/instances/telegram/default").bearer_auth(KEY).json(&json!({}));
     assert_eq!(world.send(put).await.status, 201);
@@ -283,7 +286,8 @@ async fn answered(world: &World, turn: u32) -> Spent {
     .await
 }
 
-/// A charge with its offer, which waits for a sweep and is sent; one that is paid before that; and the payment.
+/// A charge with its offer, which waits for a sweep and is sent; one that is paid before that; and
+/// the payment.
 async fn offered(world: &World, turn: u32) -> Vec<Spent> {
     let charge = |what: &str, chat: u32| {
         let transaction = format!("{what}-{turn}");

@@ -49,7 +49,8 @@ async fn one_offer(world: &World) {
         told("charge made, one offer scheduled", &calls, None);
         let claims: Vec<_> = sent.iter().filter(|call| call.operation == "TransactWriteItems").cloned().collect();
         told("offer, claim with its gate", &claims[..1], Some((1, CLAIM_UNITS)));
-        // Two rows, and both indexes: it waits for nothing any more, and is listed as what it came to.
+        // Two rows, and both indexes: it waits for nothing any more, and is listed as what it came
+        // to.
         told("offer, outcome with its slot", &claims[1..], Some((1, 6.0)));
         let (answer, calls) =
             world.calls_of("webhook-intake", world.post("/api/payment/webhook/payment-approved", &charge)).await;

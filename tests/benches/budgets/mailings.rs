@@ -1,5 +1,6 @@
-//! Mailings: what a recipient costs from the file to SENT, what a row costs to import, and what the number of rows does to
-//! memory and to partitions. Limits are of counts, and of ratios within this run.
+//! Mailings: what a recipient costs from the file to SENT, what a row costs to import, and what the
+//! number of rows does to memory and to partitions. Limits are of counts, and of ratios within this
+//! run.
 
 mod imports;
 mod sending;
@@ -60,7 +61,8 @@ pub async fn mail(world: &World, recipients: usize) {
     send(world, recipients, "").await;
 }
 
-/// A mailing that waits for its slots: its lanes ask for them beside each other, and some are refused.
+/// A mailing that waits for its slots: its lanes ask for them beside each other, and some are
+/// refused.
 async fn at_the_rate_of_a_new_account() {
     let world = &start(LANES as usize, "SendRates", &json!({})).await;
     // Long names make more shards of few recipients than there are lanes.

@@ -1,5 +1,5 @@
-//! `cargo bench`: the budgets, as a table. Requests and capacity are counted at the front; times are ratios against a
-//! control in the same run, and nothing here fails because a machine was slow.
+//! `cargo bench`: the budgets, as a table. Requests and capacity are counted at the front; times
+//! are ratios against a control in the same run, and nothing here fails because a machine was slow.
 
 mod conversations;
 mod costs;
@@ -30,7 +30,8 @@ fn main() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        // Counts are the same without optimization: `--profile dev` does for them, and builds in a fraction of the time.
+        // Counts are the same without optimization: `--profile dev` does for them, and builds in a
+        // fraction of the time.
         let profile = if cfg!(debug_assertions) { "dev" } else { "bench" };
         eprintln!("building the functions with the {profile} profile");
         binaries::build_profile(false, profile).await.expect("the functions build");

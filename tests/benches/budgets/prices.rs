@@ -2,8 +2,8 @@
 
 use umavez_local::calls::Call;
 
-/// Per million, in dollars: on-demand write and read units, queue requests, HTTP API requests, Lambda requests on arm64 and
-/// its gigabyte-seconds, and mails.
+/// Per million, in dollars: on-demand write and read units, queue requests, HTTP API requests,
+/// Lambda requests on arm64 and its gigabyte-seconds, and mails.
 const WRITE_UNIT: f64 = 0.625;
 const READ_UNIT: f64 = 0.125;
 pub const QUEUE_REQUEST: f64 = 0.40;
@@ -43,8 +43,9 @@ pub fn of_messages(calls: &[Call], invocations: u64) {
     );
 }
 
-/// A million recipients, of a mailing that took these calls up to SENT for some, and these for what SES told afterwards.
-/// `senders` work at a time, and wait for slots most of it: beside that time, what Lambda takes per request is nothing.
+/// A million recipients, of a mailing that took these calls up to SENT for some, and these for what
+/// SES told afterwards. `senders` work at a time, and wait for slots most of it: beside that time,
+/// what Lambda takes per request is nothing.
 pub fn of_recipients(sent: &[Call], told: &[Call], recipients: usize, senders: u32, mails_per_second: f64) {
     let gigabyte_seconds = f64::from(senders) * GIGABYTES / mails_per_second;
     println!("\na million recipients, at list prices ({senders} senders at {mails_per_second} mails a second)");

@@ -1,4 +1,5 @@
-//! The control of the import: the same rows, each put by a request of its own, in a process of its own.
+//! The control of the import: the same rows, each put by a request of its own, in a process of its
+//! own.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ use umavez_tests::{World, processes};
 
 use crate::mailings::{address, name};
 
-/// The argument that makes this program the control, before where to put, into which table, and how many rows.
+/// The argument that makes this program the control, before where to put, into which table, and how
+/// many rows.
 pub const ARGUMENT: &str = "single-puts";
 const SHARDS: u32 = 10;
 

@@ -1,9 +1,11 @@
-//! `cargo bench --bench startup`: how long every function of the template takes from the start of its process to its first
-//! question to the Runtime API, how large it is, and how much memory it has by then, against an empty `lambda_runtime` in the
-//! same run. Times are told and not held: nothing here fails because a machine was slow. Sizes are held.
+//! `cargo bench --bench startup`: how long every function of the template takes from the start of
+//! its process to its first question to the Runtime API, how large it is, and how much memory it
+//! has by then, against an empty `lambda_runtime` in the same run. Times are told and not held:
+//! nothing here fails because a machine was slow. Sizes are held.
 //!
-//! Measured is what is deployed: binaries of the release profile, which cargo builds first. Or those that are there already:
-//! `UMAVEZ_BENCH_BINARIES` names a folder with `<function>/bootstrap` in it, as `sam build` leaves them in `target/lambda`.
+//! Measured is what is deployed: binaries of the release profile, which cargo builds first. Or
+//! those that are there already: `UMAVEZ_BENCH_BINARIES` names a folder with `<function>/bootstrap`
+//! in it, as `sam build` leaves them in `target/lambda`.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -26,7 +28,8 @@ const PROFILE: &str = "release";
 const STARTS: usize = 20;
 /// A process that asks later than this does not come up at all.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The goals: × the empty one for functions without TLS at their start and for those with it, and megabytes.
+/// The goals: × the empty one for functions without TLS at their start and for those with it, and
+/// megabytes.
 const MOST_PLAIN: f64 = 2.0;
 const MOST_WITH_TLS: f64 = 4.0;
 const MOST_MEGABYTES: f64 = 12.0;
@@ -50,8 +53,8 @@ fn main() {
     }
 }
 
-/// A function that was given something of AWS has a client for it, which reads the certificates of this machine when it
-/// is made.
+/// A function that was given something of AWS has a client for it, which reads the certificates of
+/// this machine when it is made.
 fn sets_up_tls(function: &Function) -> bool {
     let kinds = ["_TABLE", "_QUEUE", "_SECRET", "_BUCKET"];
     function.environment.keys().any(|name| kinds.iter().any(|kind| name.ends_with(kind)))
@@ -168,8 +171,8 @@ fn of_lambda(address: &str) -> [(&'static str, &str); 9] {
     ]
 }
 
-/// Amazon Linux has its certificates in one file. Where each has a file of its own besides, as on Debian, all of them would
-/// be read twice.
+/// Amazon Linux has its certificates in one file. Where each has a file of its own besides, as on
+/// Debian, all of them would be read twice.
 fn certificates() -> Option<&'static str> {
     let places = ["/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem"];
     places.into_iter().find(|place| Path::new(place).is_file())
@@ -185,8 +188,8 @@ impl Drop for Killed {
     }
 }
 
-/// The goals are held against the medians. A machine that does other things interrupts some starts; then the quickest shows
-/// what the program itself takes.
+/// The goals are held against the medians. A machine that does other things interrupts some starts;
+/// then the quickest shows what the program itself takes.
 fn table(measured: &[Measured]) {
     let wall = |one: &Measured| one.median(|start| start.milliseconds);
     let processor = |one: &Measured| one.median(|start| start.processor_milliseconds);

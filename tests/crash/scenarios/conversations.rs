@@ -1,4 +1,5 @@
-//! Conversations: every message is stored once and in one batch, a batch has one reply, none is lost, none stays stuck.
+//! Conversations: every message is stored once and in one batch, a batch has one reply, none is
+//! lost, none stays stuck.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

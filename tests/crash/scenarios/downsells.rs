@@ -1,5 +1,5 @@
-//! Downsells: a trigger makes each offer once, an offer leaves once and only while something is unpaid, and what a payment
-//! was answered holds.
+//! Downsells: a trigger makes each offer once, an offer leaves once and only while something is
+//! unpaid, and what a payment was answered holds.
 
 use std::time::Duration;
 

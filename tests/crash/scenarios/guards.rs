@@ -1,4 +1,5 @@
-//! Guards of intentions: scheduled messages are accepted and cancelled, and the guard lists exactly what stands.
+//! Guards of intentions: scheduled messages are accepted and cancelled, and the guard lists exactly
+//! what stands.
 
 use serde_json::{Value, json};
 use umavez_tests::Setup;

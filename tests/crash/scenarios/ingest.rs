@@ -1,5 +1,5 @@
-//! Entries: a key has one owner, an update moves its keys whole or not at all, and a backfill that dies anywhere ends as one
-//! that does not.
+//! Entries: a key has one owner, an update moves its keys whole or not at all, and a backfill that
+//! dies anywhere ends as one that does not.
 
 use serde_json::{Value, json};
 use umavez_tests::Setup;

@@ -1,4 +1,5 @@
-//! Intents: one holder, told so; nobody blocked by itself; a release that frees exactly what it was meant to.
+//! Intents: one holder, told so; nobody blocked by itself; a release that frees exactly what it was
+//! meant to.
 
 use std::time::Duration;
 

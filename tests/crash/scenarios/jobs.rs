@@ -1,4 +1,5 @@
-//! Jobs of the probe: created once, handed over with the write, worked on under a lease, completed once.
+//! Jobs of the probe: created once, handed over with the write, worked on under a lease, completed
+//! once.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Mailings: a file becomes a mailing once, each recipient is called once per attempt and settled, and totals add up.
+//! Mailings: a file becomes a mailing once, each recipient is called once per attempt and settled,
+//! and totals add up.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use umavez_tests::{Answer, Setup};
 use crate::run::{Point, Run};
 use crate::scenario::{LOOKS, Scenario};
 
-/// Slots so far apart that one mail is settled before the next is claimed, on a loaded machine too: the calls come in the
-/// same order every time, and a fault finds one of them under way.
+/// Slots so far apart that one mail is settled before the next is claimed, on a loaded machine too:
+/// the calls come in the same order every time, and a fault finds one of them under way.
 fn setup() -> Setup {
     Setup::default().parameter("SendRates", r#"{"email": {"sender": "2/1s"}}"#)
 }
@@ -121,7 +122,8 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// What changes something, and the first of each kind of look: between two looks nothing can be half done.
+/// What changes something, and the first of each kind of look: between two looks nothing can be
+/// half done.
 fn is_effect(point: &Point) -> bool {
     !LOOKS.contains(&point.operation.as_str()) || point.nth == 1
 }

@@ -1,4 +1,5 @@
-//! Messages: accepted once, one call per attempt, never lost, and an intent that is kept or given back as they ended.
+//! Messages: accepted once, one call per attempt, never lost, and an intent that is kept or given
+//! back as they ended.
 
 use std::time::Duration;
 

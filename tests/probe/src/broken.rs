@@ -1,4 +1,5 @@
-//! Primitives as they are often written, each wrong in one way. The crash-point suite has to catch every one.
+//! Primitives as they are often written, each wrong in one way. The crash-point suite has to catch
+//! every one.
 
 use umavez_platform::config::ConfigError;
 use umavez_platform::http::{Answer, Problem};
@@ -13,7 +14,8 @@ use crate::job::{Job, key};
 pub enum Broken {
     /// The SDK's retry meets its own first attempt and takes it for somebody else's.
     NoOwnerToken,
-    /// The terminal write does not ask whether the lease is still held, or whether it was made before.
+    /// The terminal write does not ask whether the lease is still held, or whether it was made
+    /// before.
     UnfencedWrite,
     /// The row is written, and then the message is sent.
     PublishOutside,

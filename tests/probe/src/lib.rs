@@ -1,5 +1,6 @@
-//! A small capability that uses every primitive of the platform and nothing else, so that tests can break them one by
-//! one: jobs are created once, handed over through the outbox, worked on under a lease, and found again by recovery.
+//! A small capability that uses every primitive of the platform and nothing else, so that tests can
+//! break them one by one: jobs are created once, handed over through the outbox, worked on under a
+//! lease, and found again by recovery.
 
 pub mod api;
 pub mod broken;

@@ -8,8 +8,8 @@ use crate::World;
 const MOST_MESSAGES: usize = 100;
 const MOST_BYTES: usize = 262_144;
 
-/// I1 and I4 for conversations: every message has its own number, every answered one its batch, and whatever is not
-/// answered is looked for, or a person has it.
+/// I1 and I4 for conversations: every message has its own number, every answered one its batch, and
+/// whatever is not answered is looked for, or a person has it.
 pub async fn conversations_add_up(world: &World) {
     let rows = world.rows("ConversationsTable").await;
     let questions = questions(world);
@@ -32,7 +32,8 @@ pub async fn conversations_add_up(world: &World) {
             assert!(number(batch, "from") > ends, "batches overlap: {batch}");
             ends = number(batch, "batch");
             assert!(ends <= claimed, "{batch}");
-            // The responder was shown every message that the batch answers, whenever it was asked about it.
+            // The responder was shown every message that the batch answers, whenever it was asked
+            // about it.
             let batch_id = json!(format!("{}-{ends}", state["id"].as_str().unwrap_or_default()));
             for question in questions.iter().filter(|question| question["batch_id"] == batch_id) {
                 let answered: Vec<_> = (number(batch, "from")..=ends).collect();

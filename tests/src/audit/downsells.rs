@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::World;
 
-/// One pending offer per contact and downsell, and it has the slot; whatever is not settled is looked for; what was paid for
-/// is not offered any more.
+/// One pending offer per contact and downsell, and it has the slot; whatever is not settled is
+/// looked for; what was paid for is not offered any more.
 pub async fn downsells_add_up(world: &World) {
     let rows = world.rows("DownsellsTable").await;
     let offers = || rows.iter().filter(|row| row["scheduled_at"].is_string());

@@ -88,7 +88,8 @@ impl Rows<'_> {
         }
     }
 
-    /// I4: what is over is all over, and what is not, somebody looks for: the mailing, and of each lane one shard and no more.
+    /// I4: what is over is all over, and what is not, somebody looks for: the mailing, and of each
+    /// lane one shard and no more.
     fn nothing_is_forgotten(&self) {
         let (state, mailing) = (self.mailing["state"].as_str().expect("a state"), self.mailing);
         let over = matches!(state, "COMPLETED" | "CANCELED" | "FAILED");

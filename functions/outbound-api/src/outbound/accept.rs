@@ -1,4 +1,5 @@
-//! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why not.
+//! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why
+//! not.
 
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode, Reason};
 use umavez_domain::fields::FieldError;
@@ -14,8 +15,8 @@ use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
-    // A message is known by its key or by its `id`, which are one and the same: this is the identity of the message, and not
-    // of the request.
+    // A message is known by its key or by its `id`, which are one and the same: this is the
+    // identity of the message, and not of the request.
     let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
     let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
     let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
@@ -47,7 +48,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
 }
 
-/// Refuses a request that cannot be taken any more. If its message was accepted before, it is still the same message.
+/// Refuses a request that cannot be taken any more. If its message was accepted before, it is still
+/// the same message.
 async fn unless_standing(
     deps: &Deps,
     invocation: &Invocation,

@@ -12,7 +12,8 @@ use umavez_platform::messages::{Order, Resent};
 use super::message::{id, no_such_message};
 use crate::Deps;
 
-/// Tells the truth: what was cancelled will not be sent, and what is in flight or sent was not cancelled.
+/// Tells the truth: what was cancelled will not be sent, and what is in flight or sent was not
+/// cancelled.
 pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
     let Some(canceled) = deps.messages.cancel(invocation, &id).await? else { return Err(no_such_message()) };

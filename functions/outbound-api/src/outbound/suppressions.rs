@@ -1,5 +1,6 @@
-//! `GET`, `POST` and `DELETE /suppressions`: the addresses that are not written to. With `list`, those who left that list of
-//! mailings; of them only hashes are stored, so an address is told to whoever asked by it.
+//! `GET`, `POST` and `DELETE /suppressions`: the addresses that are not written to. With `list`,
+//! those who left that list of mailings; of them only hashes are stored, so an address is told to
+//! whoever asked by it.
 
 use serde_json::json;
 use umavez_domain::channels::Channel;

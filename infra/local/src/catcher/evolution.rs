@@ -1,4 +1,5 @@
-//! Evolution API v2: `POST /message/sendText/{instance}` and `/message/sendMedia/{instance}`, with an `apikey` header.
+//! Evolution API v2: `POST /message/sendText/{instance}` and `/message/sendMedia/{instance}`, with
+//! an `apikey` header.
 
 use serde_json::{Value, json};
 

@@ -28,7 +28,8 @@ pub(super) struct Request {
     pub(super) headers: BTreeMap<String, String>,
     /// The JSON, or `{"raw": text}`.
     pub(super) body: Value,
-    /// The parameters, whether they came as a query, JSON, a form or multipart. Of a file in multipart, its name.
+    /// The parameters, whether they came as a query, JSON, a form or multipart. Of a file in
+    /// multipart, its name.
     pub(super) parameters: Map<String, Value>,
 }
 
@@ -69,8 +70,8 @@ impl Request {
         self.segments.iter().map(String::as_str).collect()
     }
 
-    /// The target as it came, where `is_secret` says which segments are none of anybody's business: of those, only what
-    /// stands before a colon is left.
+    /// The target as it came, where `is_secret` says which segments are none of anybody's business:
+    /// of those, only what stands before a colon is left.
     pub(super) fn masked_target(&self, is_secret: fn(&str) -> bool) -> String {
         let (path, query) = self.target.split_once('?').map_or((self.target.as_str(), None), |(p, q)| (p, Some(q)));
         let masked = path.split('/').map(|segment| match urlencoded::decode(segment) {

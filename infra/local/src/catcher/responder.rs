@@ -1,4 +1,5 @@
-//! A responder: `POST` of JSON to any path. It is asked about the `messages` of a batch and answers with their texts.
+//! A responder: `POST` of JSON to any path. It is asked about the `messages` of a batch and answers
+//! with their texts.
 
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Caught, Provider, Reading, Stamp, request::Request};
 
-/// The methods that send something, the parameter without which they send nothing, and what Telegram says then.
+/// The methods that send something, the parameter without which they send nothing, and what
+/// Telegram says then.
 const SENDING: [(&str, &str, &str); 9] = [
     ("sendmessage", "text", "message text is empty"),
     ("sendphoto", "photo", "there is no photo in the request"),

@@ -1,7 +1,9 @@
-//! `cargo run -- demo`: plays `infra/demo.yaml` on a stack of its own, and fails if anything does not add up.
+//! `cargo run -- demo`: plays `infra/demo.yaml` on a stack of its own, and fails if anything does
+//! not add up.
 //!
-//! The script is data: requests, things that go wrong, and what must come out. This file knows none of its words. Each
-//! line of the ledger is a number that was counted, and what it is the number of.
+//! The script is data: requests, things that go wrong, and what must come out. This file knows none
+//! of its words. Each line of the ledger is a number that was counted, and what it is the number
+//! of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +29,8 @@ struct Step {
     #[serde(default)]
     parameters: BTreeMap<String, String>,
     request: Option<Request>,
-    /// Send the request this often, all at once; `{n}` in its headers and body is the number of each.
+    /// Send the request this often, all at once; `{n}` in its headers and body is the number of
+    /// each.
     #[serde(default = "once")]
     times: usize,
     /// Kill this function's processes while the requests are under way, and try again what failed.
@@ -35,7 +38,8 @@ struct Step {
     advance: Option<String>,
     #[serde(default)]
     expect: Vec<Expect>,
-    /// Keeps the value at a JSON pointer of the last answer under a name, for `{name}` in later steps.
+    /// Keeps the value at a JSON pointer of the last answer under a name, for `{name}` in later
+    /// steps.
     #[serde(default)]
     keep: BTreeMap<String, String>,
 }
@@ -207,7 +211,8 @@ impl Player {
         Ok(())
     }
 
-    /// All answers, as `{status, body}`. A request whose function died is sent again, as any client would.
+    /// All answers, as `{status, body}`. A request whose function died is sent again, as any client
+    /// would.
     async fn send(&self, request: &Arc<Request>, times: usize, kill: Option<&str>) -> Result<Vec<Value>, CliError> {
         let mut sending = JoinSet::new();
         for number in 0..times {

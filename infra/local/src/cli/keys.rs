@@ -22,7 +22,8 @@ const TABLE_OUTPUT: &str = "ConfigTable";
 pub struct KeysArguments {
     #[command(subcommand)]
     command: KeysCommand,
-    /// The Config table of a deployment. Region and credentials then come from AWS_REGION, AWS_ACCESS_KEY_ID, …
+    /// The Config table of a deployment. Region and credentials then come from AWS_REGION,
+    /// AWS_ACCESS_KEY_ID, …
     #[arg(long, global = true)]
     table: Option<String>,
 }

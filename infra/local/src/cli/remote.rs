@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::CliError;
 
 const UNITS: &[(u64, &str)] = &[(1, "s"), (60, "m"), (3_600, "h"), (86_400, "d")];
-/// What `sent --wait` takes for soon: longer than a burst of messages is waited for, and than the first tries again.
+/// What `sent --wait` takes for soon: longer than a burst of messages is waited for, and than the
+/// first tries again.
 const WAIT_SECONDS: u64 = 30;
 
 pub async fn about(port: u16) -> Result<Value, CliError> {

@@ -87,7 +87,8 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says on the terminal what somebody who waits for an answer should know: a function that does not start, or dies.
+/// Says on the terminal what somebody who waits for an answer should know: a function that does not
+/// start, or dies.
 async fn tell_of_failures(stack: &Stack) {
     let mut position = stack.logs().position();
     let told = |line: &LogLine| line.line.contains("START_FAILED") || line.line.contains(PROCESS_DIED);

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::{Dynamo, blocking, emulator, mark, request, temporary_file};
 use crate::StackError;
 
-/// At every write to a table with a stream the emulator looks for the newest change, and at every read for those after
-/// one. It has no index for either: a million rows would each look at all before them.
+/// At every write to a table with a stream the emulator looks for the newest change, and at every
+/// read for those after one. It has no index for either: a million rows would each look at all
+/// before them.
 const INDEX: &str = "CREATE INDEX IF NOT EXISTS _changes_in_order \
                      ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
 
@@ -22,8 +23,8 @@ pub(super) struct Shard {
     id: String,
 }
 
-/// Gives the emulator's changes their index. What is in memory is the emulator's alone, so there it is done in a copy that
-/// then takes its place.
+/// Gives the emulator's changes their index. What is in memory is the emulator's alone, so there it
+/// is done in a copy that then takes its place.
 pub(super) fn add_index(db: &Database, file: Option<&Path>) -> Result<(), StackError> {
     if let Some(file) = file {
         return index(file);
@@ -41,7 +42,8 @@ fn index(file: &Path) -> Result<(), StackError> {
 }
 
 impl Dynamo {
-    /// The records of a table's stream after a sequence number, oldest first, as an event source mapping delivers them.
+    /// The records of a table's stream after a sequence number, oldest first, as an event source
+    /// mapping delivers them.
     pub async fn records_after(
         &self,
         table: &str,

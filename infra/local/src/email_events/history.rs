@@ -91,7 +91,8 @@ impl Fate {
     }
 }
 
-/// The events of an email in the order in which they happen. Recipients that share a fate share an event.
+/// The events of an email in the order in which they happen. Recipients that share a fate share an
+/// event.
 pub(super) fn history(email: &Email) -> Vec<Event> {
     let mut events = vec![email.event("Send", "Email Sent", "send", json!({}))];
     if let Some(recipients) = email.those(|fate| matches!(fate, Fate::Delivered | Fate::Complaint)) {

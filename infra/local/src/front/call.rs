@@ -54,8 +54,8 @@ impl ForS3 {
 }
 
 impl Arrived {
-    /// A call to S3, or the request if it is for another service. It is signed in a header, in its URL, in its form, or
-    /// not at all.
+    /// A call to S3, or the request if it is for another service. It is signed in a header, in its
+    /// URL, in its form, or not at all.
     pub(super) fn at_s3(front: &Front, request: Request) -> Result<Self, Box<Request>> {
         let (method, headers) = (request.method().clone(), request.headers().clone());
         let what = What::of(&method, request.uri(), &headers);
@@ -143,8 +143,8 @@ impl Arrived {
         self.signer.as_deref().unwrap_or(&self.caller)
     }
 
-    /// What the policies have to grant before it is carried out. Providers are outside of AWS, and for whom a form speaks
-    /// is known when it is read.
+    /// What the policies have to grant before it is carried out. Providers are outside of AWS, and
+    /// for whom a form speaks is known when it is read.
     pub(super) fn to_be_granted(&self) -> Vec<Needed> {
         if GRANTED.contains(&self.service.as_str()) { self.needed() } else { Vec::new() }
     }
@@ -171,7 +171,8 @@ fn process(headers: &HeaderMap) -> String {
     headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-/// Who signed a request and for which service: the credential of its SigV4 header. The signature is not checked.
+/// Who signed a request and for which service: the credential of its SigV4 header. The signature is
+/// not checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Signed {
     access_key: String,
@@ -198,8 +199,8 @@ fn operation(headers: &HeaderMap) -> String {
     target.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the first may be secret. A
-/// responder is only ever asked, at whatever path.
+/// `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the
+/// first may be secret. A responder is only ever asked, at whatever path.
 fn provider_operation<'a>(service: &str, path: &'a str) -> &'a str {
     match service {
         "responder" => "Ask",
@@ -245,9 +246,9 @@ fn sender(request: &Value) -> &str {
     address(request["FromEmailAddress"].as_str().unwrap_or_default())
 }
 
-/// What a policy has to grant for a call, each once. A query of an index needs the index; a transaction and a batch of
-/// statements need what their parts need; a batch of messages needs what one of it needs; a mail needs its sender and the
-/// configuration set that it names.
+/// What a policy has to grant for a call, each once. A query of an index needs the index; a
+/// transaction and a batch of statements need what their parts need; a batch of messages needs what
+/// one of it needs; a mail needs its sender and the configuration set that it names.
 fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec<Needed> {
     let needed = |action: &str, on: &str| Needed { action: format!("{service}:{action}"), on: on.to_owned() };
     let mut all: Vec<_> = match operation {

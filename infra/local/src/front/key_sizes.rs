@@ -1,4 +1,5 @@
-//! Keys that are longer than AWS takes, which the emulator does not refuse where an index is concerned.
+//! Keys that are longer than AWS takes, which the emulator does not refuse where an index is
+//! concerned.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,8 @@ impl KeySizes {
         Self { tables: tables.collect() }
     }
 
-    /// What AWS says to a request with a key that is too long: in the key condition of a query, or in an item that is put.
+    /// What AWS says to a request with a key that is too long: in the key condition of a query, or
+    /// in an item that is put.
     pub(super) fn refusal(&self, operation: &str, request: &Value) -> Option<&'static str> {
         let keys = self.tables.get(request["TableName"].as_str()?)?;
         match operation {

@@ -101,7 +101,8 @@ pub(super) fn throttled_statement(statement: &Value) -> Value {
     throttled
 }
 
-/// Another transaction is at work on the rows: of a transaction, every write says so. Or on the object.
+/// Another transaction is at work on the rows: of a transaction, every write says so. Or on the
+/// object.
 pub(super) fn conflict(service: &str, request: &Value) -> Response {
     if service == "s3" {
         let message = "A conflicting operation occurred during your conditional request.";

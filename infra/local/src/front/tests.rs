@@ -1,4 +1,5 @@
-//! Calls to DynamoDB as the SDK makes them, and to a responder: what is noted of them, and what can go wrong.
+//! Calls to DynamoDB as the SDK makes them, and to a responder: what is noted of them, and what can
+//! go wrong.
 
 use serde_json::{Value, json};
 

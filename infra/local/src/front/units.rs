@@ -11,7 +11,8 @@ pub(super) struct Units {
     pub(super) write: f64,
 }
 
-/// Asks for the capacity that a request consumes, which the caller's SDK does not mind in its answer.
+/// Asks for the capacity that a request consumes, which the caller's SDK does not mind in its
+/// answer.
 pub(super) fn with_capacity(request: &Value, body: &Bytes) -> Bytes {
     const ASK: &[u8] = br#","ReturnConsumedCapacity":"TOTAL"}"#;
     let asks = |fields: &Map<String, Value>| fields.is_empty() || fields.contains_key("ReturnConsumedCapacity");
@@ -22,9 +23,10 @@ pub(super) fn with_capacity(request: &Value, body: &Bytes) -> Bytes {
     }
 }
 
-/// What a request consumed. An answer that refuses a condition does not say, though AWS charges for it: such a write is
-/// counted by the size of the row that it met. Nor does a batch of statements of which each that is about a table was
-/// refused: those are counted by what they would have written.
+/// What a request consumed. An answer that refuses a condition does not say, though AWS charges for
+/// it: such a write is counted by the size of the row that it met. Nor does a batch of statements
+/// of which each that is about a table was refused: those are counted by what they would have
+/// written.
 pub(super) fn units(operation: &str, request: &Value, answer: &[u8]) -> Units {
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Units::default() };
     let consumed = match &answer["ConsumedCapacity"] {
@@ -54,7 +56,8 @@ pub(super) fn units(operation: &str, request: &Value, answer: &[u8]) -> Units {
     }
 }
 
-/// What the refused statements of a batch cost that are about tables of which the answer says nothing.
+/// What the refused statements of a batch cost that are about tables of which the answer says
+/// nothing.
 fn unsaid(request: &Value, answer: &Value) -> f64 {
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
     let said: Vec<_> = list(&answer["ConsumedCapacity"]).iter().map(|part| part["TableName"].clone()).collect();

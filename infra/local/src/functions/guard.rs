@@ -1,9 +1,10 @@
 //! No process outlives the stack, whatever ends the stack.
 //!
-//! A process that waits for work ends by itself when the stack is gone: `lambda_runtime` returns when its connection
-//! breaks. One in the middle of an invocation goes on, perhaps for ever. So a small shell, in a process group of its own,
-//! reads from a pipe which processes there are. When the stack ends, even by SIGKILL, the kernel closes the pipe, and the
-//! shell kills what is left. (The direct way, PR_SET_PDEATHSIG, needs unsafe code.)
+//! A process that waits for work ends by itself when the stack is gone: `lambda_runtime` returns
+//! when its connection breaks. One in the middle of an invocation goes on, perhaps for ever. So a
+//! small shell, in a process group of its own, reads from a pipe which processes there are. When
+//! the stack ends, even by SIGKILL, the kernel closes the pipe, and the shell kills what is left.
+//! (The direct way, PR_SET_PDEATHSIG, needs unsafe code.)
 
 use std::{
     io::{self, Write},

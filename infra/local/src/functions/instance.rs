@@ -1,5 +1,6 @@
-//! The life of one process: it starts, asks for work, gets an invocation, answers, asks again. All that happens to it
-//! arrives in one mailbox, so its state is local variables of one task and needs no lock.
+//! The life of one process: it starts, asks for work, gets an invocation, answers, asks again. All
+//! that happens to it arrives in one mailbox, so its state is local variables of one task and needs
+//! no lock.
 
 use std::{
     ops::ControlFlow::{self, Break, Continue},
@@ -21,7 +22,8 @@ use super::{
     random_uuid,
 };
 
-/// From the start of a process to its first request for work, and from an answer to the next request.
+/// From the start of a process to its first request for work, and from an answer to the next
+/// request.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
 /// How the line begins that tells of a process that is gone without being told to.
@@ -59,7 +61,8 @@ pub(super) async fn run(pool: Arc<Pool>, id: String, mut mailbox: mpsc::Unbounde
         pool.tell(&format!("{PROCESS_DIED}: {error}"));
     }
     pool.ended(&id);
-    // Only now does whoever asked for the end hear of it: the one in `end`, and others whose call is still unread.
+    // Only now does whoever asked for the end hear of it: the one in `end`, and others whose call
+    // is still unread.
     drop((end, mailbox));
 }
 
@@ -187,7 +190,8 @@ impl Instance<'_> {
                 },
                 exit = self.process.exited() => return Break(End::Failed(InvokeError::Died(exit))),
                 job = self.pool.next_job(self.id) => {
-                    // News of a death may be late. An invocation is not given to a process that is known to be gone.
+                    // News of a death may be late. An invocation is not given to a process that is
+                    // known to be gone.
                     if let Some(exit) = self.process.has_exited() {
                         self.pool.put_back(job);
                         return Break(End::Failed(InvokeError::Died(exit)));
@@ -198,7 +202,8 @@ impl Instance<'_> {
         }
     }
 
-    /// Waits for the answer to the invocation that the process has. Without one, the process is gone.
+    /// Waits for the answer to the invocation that the process has. Without one, the process is
+    /// gone.
     async fn until_answer(
         &mut self,
         current: &str,

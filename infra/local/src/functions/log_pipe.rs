@@ -1,7 +1,9 @@
-//! The way of a process's output into the logs. Stdout and stderr are one pipe, so their lines keep their order.
+//! The way of a process's output into the logs. Stdout and stderr are one pipe, so their lines keep
+//! their order.
 //!
-//! To know that everything printed so far has arrived, the stack writes a mark into the same pipe and waits until it
-//! comes out at the other end. A pipe is a queue: what was printed before the mark has come out before it.
+//! To know that everything printed so far has arrived, the stack writes a mark into the same pipe
+//! and waits until it comes out at the other end. A pipe is a queue: what was printed before the
+//! mark has come out before it.
 
 use std::{
     io::{self, PipeWriter, Write},
@@ -18,7 +20,8 @@ use super::Logs;
 /// A longer line is cut, as CloudWatch does.
 const LONGEST_LINE: usize = 256 * 1024;
 
-/// The mark always comes through; this is for a machine so loaded that waiting longer is the greater harm.
+/// The mark always comes through; this is for a machine so loaded that waiting longer is the
+/// greater harm.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) struct LogPipe {
@@ -47,7 +50,8 @@ impl LogPipe {
     /// Returns when all that was printed so far is in the logs.
     pub(super) async fn settle(&mut self) {
         let (writer, mark) = (self.writer.clone(), self.mark.clone());
-        // It blocks while the pipe is full. The pipe cannot be made not to block: that would hold for the process too.
+        // It blocks while the pipe is full. The pipe cannot be made not to block: that would hold
+        // for the process too.
         let written = spawn_blocking(move || (&*writer).write_all(&[&mark, b"\n".as_slice()].concat()));
         let seen = async {
             if matches!(written.await, Ok(Ok(()))) {
@@ -113,7 +117,8 @@ impl Splitter {
         pieces
     }
 
-    /// A mark may stand in the middle of a line that the process is still printing; the line then goes on after it.
+    /// A mark may stand in the middle of a line that the process is still printing; the line then
+    /// goes on after it.
     fn finish_line(&mut self) -> Piece {
         if self.unfinished.ends_with(&self.mark) {
             self.unfinished.truncate(self.unfinished.len() - self.mark.len());

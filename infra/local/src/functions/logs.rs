@@ -1,4 +1,5 @@
-//! What the processes print, line by line: the last lines in memory, and on request in files and on stderr.
+//! What the processes print, line by line: the last lines in memory, and on request in files and on
+//! stderr.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -44,8 +45,8 @@ struct Lines {
 }
 
 impl Logs {
-    /// Keeps the last 20,000 lines in memory. With a directory, each function's lines are also appended to
-    /// `<function>.log` there; with echo, they are also printed to stderr.
+    /// Keeps the last 20,000 lines in memory. With a directory, each function's lines are also
+    /// appended to `<function>.log` there; with echo, they are also printed to stderr.
     pub fn new(directory: Option<&Path>, echo: bool) -> io::Result<Logs> {
         if let Some(directory) = directory {
             fs::create_dir_all(directory)?;
@@ -82,8 +83,9 @@ impl Logs {
         lines.kept.range(first..).cloned().collect()
     }
 
-    /// The first line from a position on that is wanted, printed or yet to be printed, or nothing after the limit. For
-    /// what a process prints outside of an invocation; what it printed within one is there when `invoke` returns.
+    /// The first line from a position on that is wanted, printed or yet to be printed, or nothing
+    /// after the limit. For what a process prints outside of an invocation; what it printed within
+    /// one is there when `invoke` returns.
     pub async fn wait_for(&self, position: u64, limit: Duration, wanted: impl Fn(&LogLine) -> bool) -> Option<LogLine> {
         let mut from = position;
         let mut news = self.0.position.subscribe();

@@ -1,4 +1,5 @@
-//! One function: the invocations that wait, first come first served, and the processes that serve them.
+//! One function: the invocations that wait, first come first served, and the processes that serve
+//! them.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -23,8 +24,8 @@ use super::{
     runtime_api::Mailboxes,
 };
 
-/// Between starts of a function whose processes do not come up: nothing after the first failure, then 100 ms, doubled
-/// up to this.
+/// Between starts of a function whose processes do not come up: nothing after the first failure,
+/// then 100 ms, doubled up to this.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 pub(super) struct Pool {
@@ -51,7 +52,8 @@ struct State {
 struct Entry {
     mailbox: mpsc::UnboundedSender<Call>,
     pid: Option<u32>,
-    /// Starting, idle, or done but for asking again: it will take an invocation from the queue without anyone's help.
+    /// Starting, idle, or done but for asking again: it will take an invocation from the queue
+    /// without anyone's help.
     available: bool,
 }
 
@@ -62,7 +64,8 @@ pub(super) struct Job {
     busy: Busy,
 }
 
-/// Counts an invocation as busy. It travels with the result, so that the count goes down when the caller has it.
+/// Counts an invocation as busy. It travels with the result, so that the count goes down when the
+/// caller has it.
 pub(super) struct Busy(watch::Sender<usize>);
 
 impl Pool {
@@ -133,7 +136,8 @@ impl Pool {
         true
     }
 
-    /// The number of processes that were told to stop, and for each instance the receiver that wakes when it is gone.
+    /// The number of processes that were told to stop, and for each instance the receiver that
+    /// wakes when it is gone.
     pub(super) fn send_stop(&self) -> (usize, Vec<oneshot::Receiver<()>>) {
         let state = lock(&self.state);
         let processes = state.instances.values().filter(|entry| entry.pid.is_some()).count();
@@ -223,7 +227,8 @@ impl Pool {
         state.tell_starting(&Ok(()));
     }
 
-    /// Fails the invocation that waited longest, so that a function that never comes up leaves nobody waiting.
+    /// Fails the invocation that waited longest, so that a function that never comes up leaves
+    /// nobody waiting.
     pub(super) fn init_failed(&self, error: InvokeError) {
         tracing::warn!(function = self.spec.name, %error, "a process did not start");
         let job = {
@@ -237,12 +242,14 @@ impl Pool {
         }
     }
 
-    /// Said before the result is passed on: a caller that comes back at once is not to find everyone occupied.
+    /// Said before the result is passed on: a caller that comes back at once is not to find
+    /// everyone occupied.
     pub(super) fn available(&self, instance: &str) {
         lock(&self.state).set_available(instance, true);
     }
 
-    /// Waits for the invocation whose turn it is. Safe to cancel: a job is either in the queue or returned.
+    /// Waits for the invocation whose turn it is. Safe to cancel: a job is either in the queue or
+    /// returned.
     pub(super) async fn next_job(&self, instance: &str) -> Job {
         loop {
             let queued = self.queued.notified();

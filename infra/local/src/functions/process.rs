@@ -44,7 +44,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(output.writer()?)
             .stderr(output.writer()?)
-            // Ctrl-C in the terminal goes to the stack alone, which then ends its processes in order.
+            // Ctrl-C in the terminal goes to the stack alone, which then ends its processes in
+            // order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -89,9 +90,11 @@ fn lambda_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
     let FunctionSpec { name, program, memory_mb, .. } = launch.spec;
     let root = program.parent().map(|directory| directory.display().to_string());
     vec![
-        // On Lambda it is a host and a port. `lambda_runtime` takes a path as well, but then wants the scheme too.
+        // On Lambda it is a host and a port. `lambda_runtime` takes a path as well, but then wants
+        // the scheme too.
         ("AWS_LAMBDA_RUNTIME_API", format!("http://{}/{}", launch.address, launch.instance)),
-        // Every process signs with a token of its own, as on Lambda: a call is known by the process that made it.
+        // Every process signs with a token of its own, as on Lambda: a call is known by the process
+        // that made it.
         ("AWS_SESSION_TOKEN", launch.instance.clone()),
         ("AWS_LAMBDA_FUNCTION_NAME", name.clone()),
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb.to_string()),

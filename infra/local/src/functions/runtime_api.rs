@@ -1,4 +1,5 @@
-//! The Lambda Runtime API over HTTP, at a path per instance. It knows the wire, and the instance knows what to do.
+//! The Lambda Runtime API over HTTP, at a path per instance. It knows the wire, and the instance
+//! knows what to do.
 
 use std::{
     collections::HashMap,
@@ -32,8 +33,8 @@ use super::{
 /// Where the calls of each instance's process go.
 pub(super) type Mailboxes = Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Call>>>>;
 
-/// Larger answers are cut off. Those in between are read to their end and refused, so that the process reads the
-/// refusal and not a broken connection, at which it would end.
+/// Larger answers are cut off. Those in between are read to their end and refused, so that the
+/// process reads the refusal and not a broken connection, at which it would end.
 const READ_LIMIT: usize = 64 * 1024 * 1024;
 
 pub(super) async fn start() -> io::Result<(SocketAddr, Mailboxes, JoinHandle<()>)> {
@@ -108,7 +109,8 @@ async fn answer(
     }
 }
 
-/// A call to an instance that is not there, or is going, is dropped with the sender in it, which is a refusal.
+/// A call to an instance that is not there, or is going, is dropped with the sender in it, which is
+/// a refusal.
 fn deliver(mailboxes: &Mailboxes, instance: &str, call: Call) {
     if let Some(mailbox) = lock(mailboxes).get(instance) {
         let _ = mailbox.send(call);

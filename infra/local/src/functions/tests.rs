@@ -1,5 +1,5 @@
-//! The function in these tests is this test binary itself, started with the arguments that run only `the_probe`: a small
-//! client of the runtime API that does what its events say.
+//! The function in these tests is this test binary itself, started with the arguments that run only
+//! `the_probe`: a small client of the runtime API that does what its events say.
 
 use std::{path::Path, time::Duration};
 

@@ -13,7 +13,8 @@ use crate::template::{ACCOUNT, API_ID, REGION};
 
 const STAGE: &str = "$default";
 
-/// Headers that are between the client and the gateway, and those that have their own place in the event.
+/// Headers that are between the client and the gateway, and those that have their own place in the
+/// event.
 const NOT_PASSED_ON: [&str; 8] =
     ["connection", "cookie", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
@@ -128,8 +129,8 @@ fn cookies(headers: &HeaderMap) -> Vec<String> {
     each.filter(|cookie| !cookie.is_empty()).collect()
 }
 
-/// The body as text and whether that is base64. The header alone decides: what is said to be text and is not UTF-8 has
-/// lost what it was, as any text in an event has.
+/// The body as text and whether that is base64. The header alone decides: what is said to be text
+/// and is not UTF-8 has lost what it was, as any text in an event has.
 fn body(headers: &HeaderMap, body: &Bytes) -> (String, bool) {
     let content_type = headers.get(header::CONTENT_TYPE).map(text).unwrap_or_default();
     if body.is_empty() || is_text(&content_type) {

@@ -1,6 +1,6 @@
-//! Which route a request takes. Of the routes that fit, segment by segment from the left, a literal beats a
-//! `{parameter}` and a parameter beats the greedy `{parameter+}`; then the method itself beats `ANY`; `$default` takes
-//! what is left.
+//! Which route a request takes. Of the routes that fit, segment by segment from the left, a literal
+//! beats a `{parameter}` and a parameter beats the greedy `{parameter+}`; then the method itself
+//! beats `ANY`; `$default` takes what is left.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 

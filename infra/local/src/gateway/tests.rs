@@ -1,5 +1,6 @@
-//! The function and the authorizer in these tests are this test binary itself, started with the arguments that run only
-//! `the_function`: a small client of the runtime API that does what the path, or the caller's header, says.
+//! The function and the authorizer in these tests are this test binary itself, started with the
+//! arguments that run only `the_function`: a small client of the runtime API that does what the
+//! path, or the caller's header, says.
 
 use std::collections::BTreeMap;
 

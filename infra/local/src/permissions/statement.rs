@@ -1,4 +1,5 @@
-//! A statement of a policy, and when it is about a call. What the local stack cannot evaluate it does not take.
+//! A statement of a policy, and when it is about a call. What the local stack cannot evaluate it
+//! does not take.
 
 use std::sync::Arc;
 
@@ -72,7 +73,8 @@ pub(super) fn holds(conditions: &[Condition], context: &Context) -> bool {
     })
 }
 
-/// Whether a text is like a pattern, where `*` is any text, also with slashes in it, and `?` any character.
+/// Whether a text is like a pattern, where `*` is any text, also with slashes in it, and `?` any
+/// character.
 pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     match pattern.find(['*', '?']) {
         None => pattern == text,

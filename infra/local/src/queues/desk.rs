@@ -1,4 +1,5 @@
-//! The desk: messages in hand, between the emulator and the functions, with the times that they wait for.
+//! The desk: messages in hand, between the emulator and the functions, with the times that they
+//! wait for.
 
 use std::collections::HashMap;
 
@@ -111,7 +112,8 @@ impl Desk {
         self.held.remove(receipt);
     }
 
-    /// Makes ready what was delayed until now, and returns the receipts of what was hidden until now.
+    /// Makes ready what was delayed until now, and returns the receipts of what was hidden until
+    /// now.
     pub(super) fn wake(&mut self, queue: &str, now: i64) -> Vec<String> {
         let mut over = Vec::new();
         for (receipt, held) in self.held.iter_mut().filter(|(_, held)| held.queue == queue) {

@@ -1,4 +1,5 @@
-//! Who may talk to the emulator: whoever signs with the secret that belongs to the access key, and the stack itself.
+//! Who may talk to the emulator: whoever signs with the secret that belongs to the access key, and
+//! the stack itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,8 +34,8 @@ struct Signed;
 pub(super) fn emulator(directory: &Path) -> Result<S3Service, StackError> {
     let files = FileSystem::new(directory).map_err(|error| StackError::Emulator(format!("S3: {error:?}")))?;
     let mut config = S3Config::default();
-    // The stack's time may be years ahead of the machine's, which is all that the emulator knows: when a URL is over is
-    // decided before, by the stack's clock.
+    // The stack's time may be years ahead of the machine's, which is all that the emulator knows:
+    // when a URL is over is decided before, by the stack's clock.
     config.presigned_url_max_skew_time_secs = u32::MAX;
     let mut builder = S3ServiceBuilder::new(files);
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));

@@ -1,4 +1,5 @@
-//! What a request asks of S3: the operation, told by method, path and query, and what a policy has to grant for it.
+//! What a request asks of S3: the operation, told by method, path and query, and what a policy has
+//! to grant for it.
 
 use http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
@@ -52,8 +53,8 @@ impl What {
         }
     }
 
-    /// What a policy has to grant, under which `s3:prefix`, for a reader to be told that there is no such object. Others
-    /// are told that it is not for them.
+    /// What a policy has to grant, under which `s3:prefix`, for a reader to be told that there is
+    /// no such object. Others are told that it is not for them.
     pub fn needed_to_miss(&self) -> (Needed, &str) {
         (Needed { action: "s3:ListBucket".to_owned(), on: self.bucket.clone() }, &self.key)
     }

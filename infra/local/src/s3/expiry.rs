@@ -1,5 +1,5 @@
-//! Objects that are older than the rules of their bucket let them be are removed. (On AWS from the next midnight on, and
-//! some hours later.)
+//! Objects that are older than the rules of their bucket let them be are removed. (On AWS from the
+//! next midnight on, and some hours later.)
 
 use std::fs;
 use std::path::Path;

@@ -141,7 +141,8 @@ fn parameter(head: &str, name: &str) -> Option<String> {
     Some(value.trim_matches('"').replace("%22", "\""))
 }
 
-/// Where the needle begins, by Horspool: a long needle is passed over in long steps, which counts for a gigabyte.
+/// Where the needle begins, by Horspool: a long needle is passed over in long steps, which counts
+/// for a gigabyte.
 fn position(hay: &[u8], needle: &[u8]) -> Option<usize> {
     let last = needle.len().checked_sub(1)?;
     let mut steps = [needle.len(); 256];

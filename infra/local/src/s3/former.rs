@@ -1,4 +1,5 @@
-//! What a refused upload must not replace: the emulator looks at a checksum only when the file is in its place.
+//! What a refused upload must not replace: the emulator looks at a checksum only when the file is
+//! in its place.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -101,8 +101,8 @@ impl Posted {
     }
 }
 
-/// The file, until it is too large, and an error at its end if it is too small: the emulator keeps nothing of a file
-/// that breaks off.
+/// The file, until it is too large, and an error at its end if it is too small: the emulator keeps
+/// nothing of a file that breaks off.
 fn bounded(
     form: Form,
     size: Arc<AtomicU64>,

@@ -1,4 +1,5 @@
-//! Presigned URLs: who signed them, and when they are over. Whether the signature is right, the emulator says.
+//! Presigned URLs: who signed them, and when they are over. Whether the signature is right, the
+//! emulator says.
 
 use axum::response::Response;
 use http::Uri;

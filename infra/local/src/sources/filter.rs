@@ -1,5 +1,5 @@
-//! Patterns of event source mappings and of rules: an object is matched field by field, a list is any of its matchers. Of
-//! a list in the event, one item that matches is enough.
+//! Patterns of event source mappings and of rules: an object is matched field by field, a list is
+//! any of its matchers. Of a list in the event, one item that matches is enough.
 
 use serde_json::Value;
 

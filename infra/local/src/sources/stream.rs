@@ -1,5 +1,6 @@
-//! A stream's mapping: reads a table's changes in order, delivers in batches, retries, and sends what it gives up on to
-//! the failure queue. A batching window is not waited for: it only bounds how late Lambda may be.
+//! A stream's mapping: reads a table's changes in order, delivers in batches, retries, and sends
+//! what it gives up on to the failure queue. A batching window is not waited for: it only bounds
+//! how late Lambda may be.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,9 +16,11 @@ use crate::faults::DeliveryAction;
 use crate::model::StreamSource;
 use crate::parts::Parts;
 
-/// Attempts at one batch when the template sets no limit: AWS would go on until the record is too old.
+/// Attempts at one batch when the template sets no limit: AWS would go on until the record is too
+/// old.
 const UNLIMITED: u32 = 100;
-/// Records that are read at once where a filter may leave few of them: as many as the emulator gives.
+/// Records that are read at once where a filter may leave few of them: as many as the emulator
+/// gives.
 const PAGE: usize = 1_000;
 
 #[derive(Clone)]
@@ -89,8 +92,8 @@ impl StreamMapping {
         }
     }
 
-    /// Delivers until every record is handled or given up. A stack of parts: a failed batch is split if the template
-    /// says so, so that one bad record does not take its neighbours with it.
+    /// Delivers until every record is handled or given up. A stack of parts: a failed batch is
+    /// split if the template says so, so that one bad record does not take its neighbours with it.
     async fn deliver(&self, records: Vec<Value>) -> Result<(), StackError> {
         let mut parts = vec![(records, 0)];
         while let Some((part, attempts)) = parts.pop() {
@@ -101,7 +104,8 @@ impl StreamMapping {
             let rest = part[left..].to_vec();
             let failures = if left > 0 { 1 } else { attempts + 1 };
             if self.source.bisect && rest.len() > 1 && left == 0 {
-                // A split does not count as a retry: the good half must not be given up with the bad one.
+                // A split does not count as a retry: the good half must not be given up with the
+                // bad one.
                 let second = rest[rest.len() / 2..].to_vec();
                 let first = rest[..rest.len() / 2].to_vec();
                 parts.push((second, attempts));

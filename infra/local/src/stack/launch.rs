@@ -21,7 +21,8 @@ pub(super) struct Addresses<'a> {
     pub(super) front: &'a str,
 }
 
-/// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs locally.
+/// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs
+/// locally.
 pub(super) fn spec(
     function: &Function,
     directory: &Path,

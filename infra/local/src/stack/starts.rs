@@ -1,5 +1,5 @@
-//! Whether every function starts with the parameters of this stack. The functions decide, by the same code as on AWS: each
-//! reads its whole configuration before it asks for work.
+//! Whether every function starts with the parameters of this stack. The functions decide, by the
+//! same code as on AWS: each reads its whole configuration before it asks for work.
 
 use serde_json::Value;
 
@@ -7,8 +7,8 @@ use crate::StackError;
 use crate::functions::{Functions, InvokeError, Logs};
 use crate::model::{Function, Model};
 
-/// Starts a process of every function. If a function rejects an environment variable, the error names the parameter behind
-/// it.
+/// Starts a process of every function. If a function rejects an environment variable, the error
+/// names the parameter behind it.
 pub(super) async fn check(model: &Model, functions: &Functions, logs: &Logs) -> Result<(), StackError> {
     let Err((name, error)) = functions.start_one_of_each().await else { return Ok(()) };
     let Some(function) = model.functions.iter().find(|function| function.name == name) else {

@@ -12,13 +12,14 @@ use crate::StackError;
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
 impl Stack {
-    /// Returns when nothing is left to do before a delay: no invocation, no change unread, no message to deliver.
+    /// Returns when nothing is left to do before a delay: no invocation, no change unread, no
+    /// message to deliver.
     pub async fn drain(&self) -> Result<(), StackError> {
         self.limited(self.rest()).await
     }
 
-    /// Returns when nothing is left to do within this time either: waits for messages in queues that are due by then,
-    /// and for what follows from them.
+    /// Returns when nothing is left to do within this time either: waits for messages in queues
+    /// that are due by then, and for what follows from them.
     pub async fn drain_within(&self, within: Duration) -> Result<(), StackError> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         self.limited(async {
@@ -38,7 +39,8 @@ impl Stack {
         let mut moved = self.0.parts.activity.watch();
         loop {
             moved.mark_unchanged();
-            // The looks are taken one after the other: rest is only what nothing disturbed meanwhile.
+            // The looks are taken one after the other: rest is only what nothing disturbed
+            // meanwhile.
             if self.busy_with().await?.is_none() && !moved.has_changed().unwrap_or(false) {
                 return Ok(());
             }
@@ -69,8 +71,8 @@ impl Stack {
         Ok((busy > 0).then(|| format!("{busy} invocations")))
     }
 
-    /// Moves time forward: drains, restarts the functions with the new clock, lets everything that waited follow
-    /// (delays, schedules, TTL unless told not to), and drains again.
+    /// Moves time forward: drains, restarts the functions with the new clock, lets everything that
+    /// waited follow (delays, schedules, TTL unless told not to), and drains again.
     pub async fn advance(&self, by: Duration, sweep_ttl: bool) -> Result<(), StackError> {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
@@ -85,8 +87,8 @@ impl Stack {
         self.keep(|kept| kept.clock_offset_ms = offset)
     }
 
-    /// Returns to the machine's time. Rows are not changed: what was scheduled for a later time, or is held until then,
-    /// stays so. Messages in queues wait as long as they would have waited.
+    /// Returns to the machine's time. Rows are not changed: what was scheduled for a later time, or
+    /// is held until then, stays so. Messages in queues wait as long as they would have waited.
     pub async fn reset_clock(&self) -> Result<(), StackError> {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
@@ -98,8 +100,8 @@ impl Stack {
         self.drain().await
     }
 
-    /// The functions get a new time before anything else: what wakes when the clock moves must not meet a process that
-    /// is about to be replaced.
+    /// The functions get a new time before anything else: what wakes when the clock moves must not
+    /// meet a process that is about to be replaced.
     async fn restart_at(&self, offset_ms: i64) {
         let set_offset = |environment: &mut BTreeMap<String, String>| {
             environment.insert(OFFSET_VARIABLE.to_owned(), offset_ms.to_string());

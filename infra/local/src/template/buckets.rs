@@ -1,4 +1,5 @@
-//! Buckets: whom they tell of their objects, which pages may use them, and when what is in them is removed.
+//! Buckets: whom they tell of their objects, which pages may use them, and when what is in them is
+//! removed.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub(super) fn bucket(resource: &Resource, all: &[Resource]) -> Result<Bucket> {
         "NotificationConfiguration",
         "CorsConfiguration",
         "LifecycleConfiguration",
-        // Of no consequence on one machine, where there is one version of an object and nobody else to see it.
+        // Of no consequence on one machine, where there is one version of an object and nobody else
+        // to see it.
         "BucketEncryption",
         "OwnershipControls",
         "PublicAccessBlockConfiguration",
@@ -105,8 +107,8 @@ fn cors_rule(node: Node) -> Result<CorsRule> {
     })
 }
 
-/// A rule that expires objects; `None` if it is switched off or is about parts of uploads and older versions only, of
-/// which there are none to keep here.
+/// A rule that expires objects; `None` if it is switched off or is about parts of uploads and older
+/// versions only, of which there are none to keep here.
 fn expiration(node: Node) -> Result<Option<Expiration>> {
     let node = node.only(&[
         "Id",

@@ -1,5 +1,5 @@
-//! Why a template does not load: where, and what. A template that the local stack only half understands would behave
-//! otherwise than the deployed one, so nothing is skipped.
+//! Why a template does not load: where, and what. A template that the local stack only half
+//! understands would behave otherwise than the deployed one, so nothing is skipped.
 
 use std::fmt;
 

@@ -23,7 +23,8 @@ pub(super) const PROPERTIES: &[&str] = &[
     "Environment",
     "Role",
     "Events",
-    // Of no consequence on one machine: the binary is built for it and its output is read from the process.
+    // Of no consequence on one machine: the binary is built for it and its output is read from the
+    // process.
     "Architectures",
     "Description",
     "Handler",
@@ -90,8 +91,8 @@ fn log_group(node: &Node) -> Result<Option<String>> {
     group.map(|group| group.text()).transpose()
 }
 
-/// `Globals.Function` under a function's own properties, merged as SAM does it: mappings by key, lists one after the
-/// other, and the function's own scalars win.
+/// `Globals.Function` under a function's own properties, merged as SAM does it: mappings by key,
+/// lists one after the other, and the function's own scalars win.
 pub(super) fn merge(globals: &Value, own: Value) -> Value {
     match (globals, own) {
         (Value::Object(globals), Value::Object(mut own)) => {

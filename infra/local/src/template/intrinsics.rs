@@ -12,7 +12,8 @@ use super::yaml::join;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// Resolves against one template. Physical names may themselves hold intrinsics, so they are worked out when asked for.
+/// Resolves against one template. Physical names may themselves hold intrinsics, so they are worked
+/// out when asked for.
 pub(super) struct Resolver<'a> {
     values: BTreeMap<String, String>,
     conditions: Option<&'a Value>,
@@ -32,7 +33,8 @@ impl<'a> Resolver<'a> {
         Self { values, conditions, resources, in_progress: RefCell::default() }
     }
 
-    /// The value without intrinsics; `None` where it is `AWS::NoValue`, which takes its key or list item with it.
+    /// The value without intrinsics; `None` where it is `AWS::NoValue`, which takes its key or list
+    /// item with it.
     pub(super) fn resolve(&self, node: &Node) -> Result<Option<Value>> {
         if let Some((name, argument)) = intrinsic(node) {
             return self.call(name, &argument);
@@ -221,7 +223,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The name and the argument, if this is an intrinsic. The path stays that of the place where it is used.
+/// The name and the argument, if this is an intrinsic. The path stays that of the place where it is
+/// used.
 fn intrinsic<'a>(node: &Node<'a>) -> Option<(&'a str, Node<'a>)> {
     let object = node.value.as_object().filter(|object| object.len() == 1)?;
     let (name, argument) = object.iter().next()?;

@@ -11,7 +11,8 @@ use super::resources::Resource;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// The types of events as templates write them, without regard to case and underscores, and as events name them.
+/// The types of events as templates write them, without regard to case and underscores, and as
+/// events name them.
 const EVENT_TYPES: [(&str, &str); 10] = [
     ("send", "Send"),
     ("delivery", "Delivery"),

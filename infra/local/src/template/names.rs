@@ -1,4 +1,5 @@
-//! What `Ref` and `GetAtt` give for a resource of each known type, with the local account in the place of a real one.
+//! What `Ref` and `GetAtt` give for a resource of each known type, with the local account in the
+//! place of a real one.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +8,12 @@ pub const ACCOUNT: &str = "000000000000";
 pub const STACK: &str = "umavez-local";
 pub const API_ID: &str = "local-api";
 
-/// What stands before a queue's name in its URL. The stack puts its own address there once it has a port.
+/// What stands before a queue's name in its URL. The stack puts its own address there once it has a
+/// port.
 pub const QUEUE_URL_BASE: &str = "http://sqs.local/000000000000/";
 
-/// The API's own address, as a template puts it together. The stack puts its own address there once it has a port.
+/// The API's own address, as a template puts it together. The stack puts its own address there once
+/// it has a port.
 pub const API_URL: &str = "https://local-api.execute-api.us-east-1.amazonaws.com";
 
 pub(super) const FUNCTION: &str = "AWS::Serverless::Function";
@@ -97,8 +100,9 @@ pub fn configuration_set_arn(name: &str) -> String {
     format!("arn:aws:ses:{REGION}:{ACCOUNT}:configuration-set/{name}")
 }
 
-/// The ARN of what a call to a service is on, by the name that the call knows it by: a table or `table/index/name`, a
-/// queue, a secret, a bucket or `bucket/key`, a log group, or with its kind what SES has.
+/// The ARN of what a call to a service is on, by the name that the call knows it by: a table or
+/// `table/index/name`, a queue, a secret, a bucket or `bucket/key`, a log group, or with its kind
+/// what SES has.
 pub fn arn_at(service: &str, name: &str) -> String {
     match service {
         "dynamodb" => arn(TABLE, name),

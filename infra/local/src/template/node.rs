@@ -1,4 +1,5 @@
-//! A JSON value that knows where it stands in the template, so that every complaint can name the place.
+//! A JSON value that knows where it stands in the template, so that every complaint can name the
+//! place.
 
 use std::time::Duration;
 

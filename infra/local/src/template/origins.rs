@@ -1,4 +1,5 @@
-//! Which parameters stand in a function's variables. A function refuses a variable; people know the parameter.
+//! Which parameters stand in a function's variables. A function refuses a variable; people know the
+//! parameter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +7,9 @@ use serde_json::Value;
 
 use super::node::Node;
 
-/// Per variable of a function's environment, the parameters that its value is made of, by way of conditions too.
-/// `globals` and `own` are `Environment.Variables` as they stand in the template, before anything is resolved.
+/// Per variable of a function's environment, the parameters that its value is made of, by way of
+/// conditions too. `globals` and `own` are `Environment.Variables` as they stand in the template,
+/// before anything is resolved.
 pub(super) fn parameters_of(
     root: &Node,
     globals: Option<&Value>,

@@ -1,4 +1,5 @@
-//! The resources that will exist, with resolved properties; tables, queues and roles read from them.
+//! The resources that will exist, with resolved properties; tables, queues and roles read from
+//! them.
 
 use std::time::Duration;
 
@@ -141,7 +142,8 @@ pub(super) fn table(resource: &Resource) -> Result<Table> {
     })
 }
 
-/// The indexes of one kind, as they stand there. Whether their keys fit the table's is for DynamoDB to say.
+/// The indexes of one kind, as they stand there. Whether their keys fit the table's is for DynamoDB
+/// to say.
 fn indexes(list: &Node) -> Result<Value> {
     let all = list.items()?;
     if all.is_empty() {
@@ -200,7 +202,8 @@ pub(super) fn queue(resource: &Resource, all: &[Resource]) -> Result<Queue> {
     })
 }
 
-/// The statements of a role's inline policies. Managed policies are refused: what they allow is not in the template.
+/// The statements of a role's inline policies. Managed policies are refused: what they allow is not
+/// in the template.
 pub(super) fn role_statements(resource: &Resource) -> Result<Vec<Value>> {
     let known = ["RoleName", "AssumeRolePolicyDocument", "Policies", "Description", "Path", "Tags"];
     let node = resource.node().only(&known)?;

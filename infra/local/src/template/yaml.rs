@@ -5,7 +5,8 @@ use serde_yaml_ng::Value as Yaml;
 
 use super::error::{Problem, TemplateError};
 
-/// The template as JSON, and the logical ids of its resources in the order of the file, which JSON maps do not keep.
+/// The template as JSON, and the logical ids of its resources in the order of the file, which JSON
+/// maps do not keep.
 pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), TemplateError> {
     let yaml: Yaml =
         serde_yaml_ng::from_str(text).map_err(|error| TemplateError::new("", Problem::NotYaml(error.to_string())))?;

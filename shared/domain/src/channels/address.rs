@@ -1,5 +1,5 @@
-//! Where a message goes: the channels, and the one form that an address has in each. Suppression and limits are keyed
-//! by that form, so two spellings of one address must not both survive.
+//! Where a message goes: the channels, and the one form that an address has in each. Suppression
+//! and limits are keyed by that form, so two spellings of one address must not both survive.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +42,8 @@ impl std::fmt::Display for Channel {
     }
 }
 
-/// The form of an address that is stored and compared. The error is written for the caller and never repeats the value.
+/// The form of an address that is stored and compared. The error is written for the caller and
+/// never repeats the value.
 pub fn normalize_to(channel: Channel, text: &str) -> Result<String, &'static str> {
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
     match channel {
@@ -52,7 +53,8 @@ pub fn normalize_to(channel: Channel, text: &str) -> Result<String, &'static str
     }
 }
 
-/// Whether a normalized address is a group's. What a Telegram @username stands for cannot be seen from it.
+/// Whether a normalized address is a group's. What a Telegram @username stands for cannot be seen
+/// from it.
 pub fn is_group(channel: Channel, to: &str) -> bool {
     match channel {
         Channel::Email => false,
@@ -61,7 +63,8 @@ pub fn is_group(channel: Channel, to: &str) -> bool {
     }
 }
 
-/// The other form of a Brazilian mobile number: WhatsApp knows many by the eight digits that they had before the ninth.
+/// The other form of a Brazilian mobile number: WhatsApp knows many by the eight digits that they
+/// had before the ninth.
 pub fn brazilian_twin(to: &str) -> Option<String> {
     let local = to.strip_prefix("55").filter(|_| is_digits(to))?;
     let (area, number) = local.split_at_checked(2)?;
@@ -100,7 +103,8 @@ fn email(text: &str) -> Result<String, &'static str> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// The characters of an atom, and dots. The others would have to be quoted, and a comma reads as a second recipient.
+/// The characters of an atom, and dots. The others would have to be quoted, and a comma reads as a
+/// second recipient.
 fn is_local_part(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".!#$%&'*+/=?^_`{|}~-".contains(&byte)
 }
@@ -133,7 +137,8 @@ fn telegram(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A person is the number's digits, however it was written, and a group, or somebody without a number, its JID.
+/// A person is the number's digits, however it was written, and a group, or somebody without a
+/// number, its JID.
 fn whatsapp(text: &str) -> Result<String, &'static str> {
     let text = text.to_ascii_lowercase();
     if let Some(id) = text.strip_suffix(GROUP_JID) {

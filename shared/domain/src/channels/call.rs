@@ -18,7 +18,8 @@ impl HttpCall {
     }
 }
 
-/// Fit for a log: no credential (Telegram has it in the path, Evolution in a header), no address, no content.
+/// Fit for a log: no credential (Telegram has it in the path, Evolution in a header), no address,
+/// no content.
 impl fmt::Debug for HttpCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
@@ -42,7 +43,8 @@ fn masked(path: &str) -> String {
     }
 }
 
-/// `text` as one segment of a path: nothing in it can end the segment, the path or the request line.
+/// `text` as one segment of a path: nothing in it can end the segment, the path or the request
+/// line.
 pub(crate) fn segment(text: &str) -> String {
     let mut segment = String::with_capacity(text.len());
     for byte in text.bytes() {

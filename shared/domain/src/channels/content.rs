@@ -1,5 +1,5 @@
-//! What a message says, per channel, and reading it from a request. What is accepted here is what the provider can
-//! take: a refusal belongs to the caller's request, not to an attempt hours later.
+//! What a message says, per channel, and reading it from a request. What is accepted here is what
+//! the provider can take: a refusal belongs to the caller's request, not to an attempt hours later.
 
 mod types;
 
@@ -30,7 +30,8 @@ const EMAIL_BODY: usize = 200 * 1024;
 const EMAIL_MAILBOX: usize = 320;
 const URL: usize = 2048;
 
-/// Reads a request's `content`. What is wrong is added to `errors`, each under its path from `content` on.
+/// Reads a request's `content`. What is wrong is added to `errors`, each under its path from
+/// `content` on.
 pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<FieldError>) -> Option<Content> {
     let mut fields = Fields::of(object);
     let content = match channel {
@@ -296,8 +297,8 @@ fn is_mimetype(text: &str) -> bool {
     text.len() <= MIMETYPE && text.split_once('/').is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
-/// The normalized address of a mailbox: an address, or a name before an address in angle brackets. A name with commas and
-/// the like must be in quotes, or it would read as several mailboxes.
+/// The normalized address of a mailbox: an address, or a name before an address in angle brackets.
+/// A name with commas and the like must be in quotes, or it would read as several mailboxes.
 pub(crate) fn address_of_mailbox(text: &str) -> Option<String> {
     let text = text.trim();
     let (name, address) = match text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) {

@@ -1,4 +1,5 @@
-//! The Telegram Bot API (<https://core.telegram.org/bots/api>): how a message is asked for, and what the answer means.
+//! The Telegram Bot API (<https://core.telegram.org/bots/api>): how a message is asked for, and
+//! what the answer means.
 
 pub mod html;
 pub mod markdown_v2;
@@ -137,8 +138,9 @@ struct Parameters {
     migrate_to_chat_id: Option<i64>,
 }
 
-/// What an answer means. A refusal counts as one only in Telegram's own envelope: a 404 page from something in between
-/// says nothing about the message. The exception is 429, which is known not sent whoever says it.
+/// What an answer means. A refusal counts as one only in Telegram's own envelope: a 404 page from
+/// something in between says nothing about the message. The exception is 429, which is known not
+/// sent whoever says it.
 pub fn classify(status: u16, body: &[u8]) -> Outcome {
     let answer = serde_json::from_slice::<Answer>(body).ok();
     match (status, answer) {
@@ -152,7 +154,8 @@ pub fn classify(status: u16, body: &[u8]) -> Outcome {
     }
 }
 
-/// Telegram does not say whether the bot or the chat is over its limit, so the wider of the two is held back.
+/// Telegram does not say whether the bot or the chat is over its limit, so the wider of the two is
+/// held back.
 fn throttled(parameters: Option<Parameters>) -> Outcome {
     let seconds = parameters.and_then(|parameters| parameters.retry_after);
     Outcome::Throttled { retry_after_ms: delivery::retry_after_ms(seconds), scope: ThrottleScope::Bot }
@@ -230,7 +233,8 @@ fn forbidden(reason: &str) -> Outcome {
         ("bot is not a member", code::BOT_NOT_MEMBER, false),
         ("bot can't initiate conversation", code::CONVERSATION_NOT_STARTED, false),
     ];
-    // "bot can't send messages to the user" has been seen to pass by itself, so what is not listed never suppresses.
+    // "bot can't send messages to the user" has been seen to pass by itself, so what is not listed
+    // never suppresses.
     let (code, suppress) = CODES
         .iter()
         .find(|(start, ..)| reason.starts_with(start))

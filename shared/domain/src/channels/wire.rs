@@ -28,8 +28,8 @@ pub fn to_telegram(token: &str, to: &str, content: &Telegram) -> HttpCall {
     telegram::request(token, to, &wire)
 }
 
-/// Telegram does not say what a 429 limits. The limit of a group is the lowest and the first to be met, so what was meant
-/// for one holds back the group; anything else holds back the bot.
+/// Telegram does not say what a 429 limits. The limit of a group is the lowest and the first to be
+/// met, so what was meant for one holds back the group; anything else holds back the bot.
 pub fn of_telegram(to: &str, status: u16, body: &[u8]) -> Outcome {
     match telegram::classify(status, body) {
         Outcome::Throttled { retry_after_ms, .. } if is_group(Channel::Telegram, to) => {

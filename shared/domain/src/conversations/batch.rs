@@ -1,7 +1,9 @@
-//! What one batch takes of the messages that are pending, and the order in which the responder gets them.
+//! What one batch takes of the messages that are pending, and the order in which the responder gets
+//! them.
 //!
-//! Which messages a batch has is decided by their numbers, in the order of arrival: it is fixed by the write that claims
-//! it, and the same however often the responder is asked. Their order inside of the batch is the provider's.
+//! Which messages a batch has is decided by their numbers, in the order of arrival: it is fixed by
+//! the write that claims it, and the same however often the responder is asked. Their order inside
+//! of the batch is the provider's.
 
 use super::course::Course;
 use super::identity::Via;
@@ -11,7 +13,8 @@ use crate::time::{DAY_MS, Timestamp};
 
 /// The most messages of a batch.
 pub const MOST_MESSAGES: usize = 100;
-/// The most bytes of JSON that the messages of a batch have together. A single message is always taken, whatever its size.
+/// The most bytes of JSON that the messages of a batch have together. A single message is always
+/// taken, whatever its size.
 pub const MOST_BYTES: usize = 256 * 1024;
 
 /// Messages are kept for at least a day: one that is missing earlier has not expired.
@@ -22,13 +25,15 @@ const SHORTEST_RETENTION_MS: i64 = DAY_MS;
 pub enum Portion {
     /// Those up to `last`. The first of the rest was received at `rest_since`, if there is a rest.
     UpTo { last: u64, rest_since: Option<Timestamp> },
-    /// Those up to `last` are not stored any more: the retention period ended before anybody answered them.
+    /// Those up to `last` are not stored any more: the retention period ended before anybody
+    /// answered them.
     Expired { last: u64 },
 }
 
-/// Decides what the next batch takes. `messages` are the first of those that are pending, by their number; there must be one
-/// more than a batch takes, if there are so many. A batch ends at a gap in the numbers. `None`: the first pending message
-/// was received too recently to have expired, so the read does not show it yet.
+/// Decides what the next batch takes. `messages` are the first of those that are pending, by their
+/// number; there must be one more than a batch takes, if there are so many. A batch ends at a gap
+/// in the numbers. `None`: the first pending message was received too recently to have expired, so
+/// the read does not show it yet.
 pub fn portion(course: &Course, messages: &[StoredMessage], now: Timestamp) -> Option<Portion> {
     let next = course.claimed + 1;
     let number = |message: &StoredMessage| message.number.unwrap_or(0);
@@ -52,12 +57,12 @@ pub fn portion(course: &Course, messages: &[StoredMessage], now: Timestamp) -> O
     Some(Portion::UpTo { last, rest_since: None })
 }
 
-/// The messages of a batch in the order in which they were sent: by the provider's time, then by the provider's own order,
-/// then by arrival.
+/// The messages of a batch in the order in which they were sent: by the provider's time, then by
+/// the provider's own order, then by arrival.
 ///
-/// Telegram counts the messages of a chat, so its ids order those of one second. The ids of WhatsApp are random, and those
-/// of callers are theirs: there, arrival orders what was sent at the same time. A message without a time stays behind the one
-/// that arrived before it.
+/// Telegram counts the messages of a chat, so its ids order those of one second. The ids of
+/// WhatsApp are random, and those of callers are theirs: there, arrival orders what was sent at the
+/// same time. A message without a time stays behind the one that arrived before it.
 pub fn in_order(via: Via, mut messages: Vec<StoredMessage>) -> Vec<StoredMessage> {
     messages.sort_by_key(|message| message.number);
     let mut time = Timestamp::from_millis(i64::MIN);

@@ -1,9 +1,10 @@
 //! The course of a conversation: three watermarks, one phase, and every way in which they move.
 //!
-//! Messages are numbered as they are received. `answered <= claimed <= received` holds always: what lies above `claimed` is
-//! pending, what lies between `answered` and `claimed` is the one batch in process. Two pendings or two batches cannot be
-//! written down. Each change is computed from the row as it was read and written on the condition that its version has not
-//! changed, so the store refuses whoever decided on an older row, and the model in the tests is this very code.
+//! Messages are numbered as they are received. `answered <= claimed <= received` holds always: what
+//! lies above `claimed` is pending, what lies between `answered` and `claimed` is the one batch in
+//! process. Two pendings or two batches cannot be written down. Each change is computed from the
+//! row as it was read and written on the condition that its version has not changed, so the store
+//! refuses whoever decided on an older row, and the model in the tests is this very code.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -57,14 +58,16 @@ pub struct Course {
     pub received: u64,
     pub claimed: u64,
     pub answered: u64,
-    /// A person answered up to here while a reply was on its way: done with as soon as that is settled.
+    /// A person answered up to here while a reply was on its way: done with as soon as that is
+    /// settled.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settled: u64,
     pub phase: Phase,
     /// Milliseconds: when the first pending message came, and the last.
     pub pending_since: Option<i64>,
     pub last_at: Option<i64>,
-    /// Milliseconds, by the provider's clock: when the contact's latest message was sent, of those that say so.
+    /// Milliseconds, by the provider's clock: when the contact's latest message was sent, of those
+    /// that say so.
     pub last_sent_at: Option<i64>,
     /// Milliseconds: when the first message of the batch in process came.
     pub batch_since: Option<i64>,
@@ -75,7 +78,8 @@ pub struct Course {
     /// How often the responder was asked about this batch.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Milliseconds: the responder is not asked again before this, or its late answer is waited for until then.
+    /// Milliseconds: the responder is not asked again before this, or its late answer is waited for
+    /// until then.
     pub not_before: Option<i64>,
     /// The part of the reply that is on its way, or is next, of so many.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -85,7 +89,8 @@ pub struct Course {
     /// How often a part was handed to outbound: names the message that it became.
     #[serde(default, skip_serializing_if = "is_default")]
     pub handed: u32,
-    /// The message that whoever holds the conversation has called back: if it had not left, it is said after the hold.
+    /// The message that whoever holds the conversation has called back: if it had not left, it is
+    /// said after the hold.
     #[serde(default, skip_serializing_if = "is_default")]
     pub recalled: u32,
     pub hold: Option<Hold>,
@@ -98,7 +103,8 @@ pub enum Step {
     Rest,
     /// Nothing is to be done before then.
     Wait(Timestamp),
-    /// Read the first pending messages, write [`Course::claim`] of what one batch takes of them, then ask the responder.
+    /// Read the first pending messages, write [`Course::claim`] of what one batch takes of them,
+    /// then ask the responder.
     Claim,
     /// Write this course, then ask the responder about its batch, which was claimed before.
     Ask(Course),
@@ -154,8 +160,8 @@ impl Course {
         self.hold.is_some_and(|hold| hold.until.is_none_or(|until| until > now.millis()))
     }
 
-    /// When what is pending is to be claimed: a while after the last message, and not longer after the first than is
-    /// bearable.
+    /// When what is pending is to be claimed: a while after the last message, and not longer after
+    /// the first than is bearable.
     pub fn due(&self, timing: &Timing) -> Option<Timestamp> {
         let (first, last) = (self.pending_since?, self.last_at?);
         Some(Timestamp::from_millis((last + timing.debounce_ms).min(first + timing.max_wait_ms)))
@@ -170,7 +176,8 @@ impl Course {
     pub fn receive(&self, now: Timestamp, sent_at: Option<Timestamp>) -> Self {
         let last_at = self.last_at.map_or(now.millis(), |last| last.max(now.millis()));
         let pending_since = if self.is_pending() { self.pending_since } else { Some(now.millis()) };
-        // A time far ahead of ours is a wrong clock: it must not make every later answer of a person look old.
+        // A time far ahead of ours is a wrong clock: it must not make every later answer of a
+        // person look old.
         let sent_at = sent_at.map(|at| at.min(now.plus_ms(PROVIDER_SKEW_MS)).millis());
         let last_sent_at = self.last_sent_at.max(sent_at);
         Self { received: self.received + 1, pending_since, last_at: Some(last_at), last_sent_at, ..self.clone() }
@@ -199,7 +206,8 @@ impl Course {
         }
     }
 
-    /// The course after a claim of this portion of what is pending. The rest stays pending, and is the next batch.
+    /// The course after a claim of this portion of what is pending. The rest stays pending, and is
+    /// the next batch.
     pub fn claim(&self, portion: Portion, now: Timestamp, timing: &Timing) -> Self {
         let (last, rest_since) = match portion {
             Portion::UpTo { last, rest_since } => (last, rest_since),
@@ -299,21 +307,23 @@ impl Course {
         let released = Self { hold: None, ..self.clone() };
         match self.phase {
             Phase::Stuck => Self { phase: Phase::Asking, attempts: 0, ..released },
-            // Its own wake-up may have come in vain meanwhile. While a worker asks, there is no time to wait for.
+            // Its own wake-up may have come in vain meanwhile. While a worker asks, there is no
+            // time to wait for.
             Phase::Asking => Self { not_before: None, ..released },
             _ => released,
         }
     }
 
-    /// A person wrote at `at`, by the provider's clock, and has answered everything that the contact sent before. If the
-    /// contact's latest message was sent later, or in the same moment, everything stays pending. Where the provider gave
-    /// no time, the order of arrival decides.
+    /// A person wrote at `at`, by the provider's clock, and has answered everything that the
+    /// contact sent before. If the contact's latest message was sent later, or in the same moment,
+    /// everything stays pending. Where the provider gave no time, the order of arrival decides.
     pub fn answered_by_person(&self, at: Option<Timestamp>) -> Self {
         let is_later = |(at, last): (Timestamp, i64)| at.millis() <= last;
         if at.zip(self.last_sent_at).is_some_and(is_later) { self.clone() } else { self.settle() }
     }
 
-    /// Whether the reply that is on its way is to be canceled: somebody holds the conversation, or a person has answered.
+    /// Whether the reply that is on its way is to be canceled: somebody holds the conversation, or
+    /// a person has answered.
     pub fn is_recalled(&self) -> bool {
         self.phase == Phase::Sending && (self.settled >= self.claimed || self.recalled == self.handed)
     }
@@ -345,8 +355,8 @@ impl Course {
         }
     }
 
-    /// When a wake-up has to come for the conversation to go on, unless somebody has it in hand. A worker that waits puts
-    /// its own wake-up back.
+    /// When a wake-up has to come for the conversation to go on, unless somebody has it in hand. A
+    /// worker that waits puts its own wake-up back.
     pub fn wake_up(&self, now: Timestamp, timing: &Timing) -> Option<Timestamp> {
         if self.is_held(now) {
             return None;

@@ -22,7 +22,8 @@ hash_id! {
 }
 
 impl ConversationId {
-    /// Contacts are foreign and personal, so they are hashed; names of instances have no separator in them.
+    /// Contacts are foreign and personal, so they are hashed; names of instances have no separator
+    /// in them.
     pub fn of(via: Via, instance: &str, contact: &str) -> Self {
         Self::hash(&format!("{via}/{instance}/{contact}"))
     }

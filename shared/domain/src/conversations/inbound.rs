@@ -1,5 +1,6 @@
-//! What providers tell of, read into one shape. A body was verified before it comes here. What is kept is picked out of it,
-//! so that nothing else of it (Evolution puts its `apikey` there) goes any further.
+//! What providers tell of, read into one shape. A body was verified before it comes here. What is
+//! kept is picked out of it, so that nothing else of it (Evolution puts its `apikey` there) goes
+//! any further.
 
 pub mod evolution;
 pub mod telegram;
@@ -42,7 +43,8 @@ codes! {
         /// Nothing that somebody said: a service message, a vote, a key.
         NotAMessage = "not_a_message",
         UnknownEvent = "unknown_event",
-        /// It says nothing, yet. It may come again with what it says, and must not be known by then.
+        /// It says nothing, yet. It may come again with what it says, and must not be known by
+        /// then.
         Empty = "empty",
         /// One of several that cannot be read. The others are.
         Malformed = "malformed",
@@ -148,8 +150,8 @@ fn at_seconds(seconds: i64) -> Option<Timestamp> {
     seconds.checked_mul(SECOND_MS).filter(|ms| *ms > 0).and_then(Timestamp::of_calendar)
 }
 
-/// JavaScript writes half of a character as `\ud83d`, which is no text to anybody else: the whole body would be refused
-/// for it. Such a half becomes the sign for what cannot be read.
+/// JavaScript writes half of a character as `\ud83d`, which is no text to anybody else: the whole
+/// body would be refused for it. Such a half becomes the sign for what cannot be read.
 fn mend(body: &[u8]) -> Vec<u8> {
     let mut mended = body.to_vec();
     let mut at = 0;

@@ -75,7 +75,8 @@ pub fn split(via: Via, text: &str) -> Vec<String> {
     }
 }
 
-/// Cut where a reader would: after a paragraph, a line, a sentence or a word, and within a word only if there is no other way.
+/// Cut where a reader would: after a paragraph, a line, a sentence or a word, and within a word
+/// only if there is no other way.
 fn parts(text: &str, limit: usize) -> Vec<String> {
     let (mut parts, mut rest) = (Vec::new(), text.trim());
     while units(rest) > limit {

@@ -17,8 +17,8 @@ use crate::webhooks::standard;
 /// Who asked for a message that is a reply, where others have the id of an API key.
 const CALLER: &str = "conversation";
 
-/// The request about a batch with these messages, in this order, signed by the rules of Standard Webhooks. Its id is the batch's: asked again, it is the same
-/// question.
+/// The request about a batch with these messages, in this order, signed by the rules of Standard
+/// Webhooks. Its id is the batch's: asked again, it is the same question.
 pub fn question(
     conversation: &ConversationRow,
     batch: &BatchId,
@@ -66,8 +66,9 @@ fn message(stored: &StoredMessage) -> Value {
     })
 }
 
-/// A part of a reply as the message that it is sent as, the nth that this batch hands over. Its end wakes the conversation.
-/// `None`: replies of this channel are taken by whoever brought the messages.
+/// A part of a reply as the message that it is sent as, the nth that this batch hands over. Its end
+/// wakes the conversation. `None`: replies of this channel are taken by whoever brought the
+/// messages.
 pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u32, text: &str) -> Option<NewMessage> {
     let text = Some(text.to_owned());
     let content = match conversation.channel {

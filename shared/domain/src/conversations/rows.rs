@@ -69,7 +69,8 @@ impl ConversationRow {
         }
     }
 
-    /// The row after a change of its course. If nobody has it in hand afterwards, it emits its own wake-up.
+    /// The row after a change of its course. If nobody has it in hand afterwards, it emits its own
+    /// wake-up.
     pub fn moved(&self, course: Course, now: Timestamp, timing: &Timing) -> Self {
         let mut next = self.with(course, now, timing);
         if let Some(at) = next.course.wake_up(now, timing) {
@@ -185,7 +186,8 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// A message to be answered: the last that `row` counts. It wakes a worker when its burst is due, by what is known now.
+    /// A message to be answered: the last that `row` counts. It wakes a worker when its burst is
+    /// due, by what is known now.
     pub fn numbered(&self, row: &ConversationRow, now: Timestamp, timing: &Timing) -> StoredMessage {
         let number = row.course.received;
         let wake = WakeUp { conversation: row.id.clone(), received: number };

@@ -1,7 +1,8 @@
-//! What a provider's events say about a delivery: proof about an attempt, and marks that are set once.
+//! What a provider's events say about a delivery: proof about an attempt, and marks that are set
+//! once.
 //!
-//! Events are delivered any number of times, in any order. Each is a mark that is set once, and what it proves about an
-//! attempt does not depend on which were seen before.
+//! Events are delivered any number of times, in any order. Each is a mark that is set once, and
+//! what it proves about an attempt does not depend on which were seen before.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;

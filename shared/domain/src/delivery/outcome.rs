@@ -1,6 +1,6 @@
-//! What one attempt came to. The whole policy is one question: is it known that nothing was sent? It is when the call was
-//! refused before a byte left, on 429, and on a 4xx that the provider documents. Everything else that is not a success is
-//! `Unknown`, and nobody repeats it blindly.
+//! What one attempt came to. The whole policy is one question: is it known that nothing was sent?
+//! It is when the call was refused before a byte left, on 429, and on a 4xx that the provider
+//! documents. Everything else that is not a success is `Unknown`, and nobody repeats it blindly.
 
 use crate::channels::email::ses;
 use crate::channels::telegram;
@@ -8,7 +8,8 @@ use crate::channels::whatsapp::evolution;
 use crate::codes::{Reason, SendingHold};
 use crate::suppression;
 
-/// Attempts of one message, the first included; a `Transient` after the last of them ends it as failed.
+/// Attempts of one message, the first included; a `Transient` after the last of them ends it as
+/// failed.
 pub const MAX_ATTEMPTS: u32 = 8;
 
 /// How long to stay away after a 429 that does not say.
@@ -27,13 +28,15 @@ const MAX_BACKOFF_MS: i64 = 300_000;
 pub enum Outcome {
     /// The provider took it, and calls it `provider_id`.
     Sent { provider_id: String },
-    /// Not sent, and the same call would be refused again. `suppress`: so would any other message to this address.
+    /// Not sent, and the same call would be refused again. `suppress`: so would any other message
+    /// to this address.
     Permanent { code: &'static str, suppress: bool },
     /// Not sent; a later attempt may succeed.
     Transient { code: &'static str },
     /// Not sent; nothing leaves in this scope before the time is over.
     Throttled { retry_after_ms: i64, scope: ThrottleScope },
-    /// Not sent. The provider refuses all mail of this sender until an operator fixes the account or the identity.
+    /// Not sent. The provider refuses all mail of this sender until an operator fixes the account
+    /// or the identity.
     Held { why: SendingHold },
     /// It may or may not have been sent.
     Unknown { code: &'static str },
@@ -125,8 +128,9 @@ pub fn of_failure(failure: CallFailure) -> Outcome {
     }
 }
 
-/// How long to wait after attempt `attempt` (from 1) ended `Transient`: 2 s, doubled each time, at most 5 min, of which
-/// the second half is scaled by `jitter` (permille; more than 1000 counts as 1000).
+/// How long to wait after attempt `attempt` (from 1) ended `Transient`: 2 s, doubled each time, at
+/// most 5 min, of which the second half is scaled by `jitter` (permille; more than 1000 counts as
+/// 1000).
 pub fn backoff_ms(attempt: u32, jitter: u32) -> i64 {
     // Eight doublings pass the cap, so the shift cannot overflow.
     let full = (FIRST_BACKOFF_MS << attempt.saturating_sub(1).min(8)).min(MAX_BACKOFF_MS);
@@ -134,7 +138,8 @@ pub fn backoff_ms(attempt: u32, jitter: u32) -> i64 {
     half + half * i64::from(jitter.min(1000)) / 1000
 }
 
-/// The wait that a 429 asks for. Kept to the letter, even when it is an hour; more than a week is nonsense.
+/// The wait that a 429 asks for. Kept to the letter, even when it is an hour; more than a week is
+/// nonsense.
 pub(crate) fn retry_after_ms(seconds: Option<i64>) -> i64 {
     let seconds = seconds.filter(|seconds| *seconds > 0);
     seconds.map_or(DEFAULT_RETRY_AFTER_MS, |seconds| seconds.saturating_mul(1_000).min(LONGEST_RETRY_AFTER_MS))

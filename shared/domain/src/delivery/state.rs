@@ -42,8 +42,8 @@ impl State {
         !matches!(self, Self::Queued | Self::Sending)
     }
 
-    /// Ended without being sent: what was reserved for it is released in the same write. An `UNKNOWN` may have been sent, and
-    /// keeps it.
+    /// Ended without being sent: what was reserved for it is released in the same write. An
+    /// `UNKNOWN` may have been sent, and keeps it.
     pub fn is_unsent(self) -> bool {
         matches!(self, Self::Failed | Self::Canceled | Self::Expired | Self::Suppressed)
     }

@@ -22,16 +22,19 @@ pub struct Delivery {
     /// The last attempt that was begun; 0 if none was.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
-    /// Attempts that do not count as tries: those that met a limit, and those before an order to send it again.
+    /// Attempts that do not count as tries: those that met a limit, and those before an order to
+    /// send it again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tries_from: u32,
-    /// Attempts that may have been sent. While there are any, the delivery does not end as one that was not sent.
+    /// Attempts that may have been sent. While there are any, the delivery does not end as one that
+    /// was not sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<u32>,
     /// Attempts that are known to have been sent. `provider_id` is that of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent_attempts: Vec<u32>,
-    /// Attempts that the provider accepted and then refused to send: nothing proves them sent any more.
+    /// Attempts that the provider accepted and then refused to send: nothing proves them sent any
+    /// more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<u32>,
     /// The attempt that was under way when the delivery was canceled.
@@ -124,12 +127,14 @@ impl<D> Settled<D> {
     }
 }
 
-/// What recovery does with a delivery that was not taken on, or whose sender was not heard of, in time.
+/// What recovery does with a delivery that was not taken on, or whose sender was not heard of, in
+/// time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovery<R> {
     /// It is handed to its queue again.
     Emitted(R),
-    /// Its attempt was given up: unknown from now on, unless an earlier one is known to have been sent.
+    /// Its attempt was given up: unknown from now on, unless an earlier one is known to have been
+    /// sent.
     GivenUp(R),
     /// It waits for nothing that is overdue.
     Nothing,
@@ -214,7 +219,8 @@ impl Delivery {
         })
     }
 
-    /// Judges the outcome of the attempt that is under way. `jitter` is in thousandths, because rules have no dice.
+    /// Judges the outcome of the attempt that is under way. `jitter` is in thousandths, because
+    /// rules have no dice.
     pub fn verdict(
         &self,
         window: Window,
@@ -242,7 +248,8 @@ impl Delivery {
                 verdict => verdict,
             },
             Outcome::Unknown { code } => Verdict::Unknown { code },
-            // A limit is not the message's fault: it does not use up a try, and is honoured however long it is.
+            // A limit is not the message's fault: it does not use up a try, and is honoured however
+            // long it is.
             Outcome::Throttled { retry_after_ms, .. } => again(Again::Throttled, code::THROTTLED, retry_after_ms),
             // Nor does a hold on the sender.
             Outcome::Held { why } => again(Again::Throttled, why.as_str(), HELD_WAIT_MS),
@@ -251,14 +258,16 @@ impl Delivery {
         }
     }
 
-    /// Gives up the attempt that is under way, if its sender was not heard of in time. `None` if it is not overdue.
+    /// Gives up the attempt that is under way, if its sender was not heard of in time. `None` if it
+    /// is not overdue.
     pub fn lost(&self, window: Window, policy: UnknownPolicy, now: Timestamp, jitter: u32) -> Option<Verdict> {
         let lost = Outcome::Unknown { code: code::SENDER_LOST };
         self.is_lost(now).then(|| self.verdict(window, lost, policy, now, jitter))
     }
 
-    /// Settles an attempt. "Sent" counts from anybody and at any time. Any other outcome counts while the attempt is under
-    /// way; after it was given up as lost, the sender's own word that it was not sent still resolves the doubt.
+    /// Settles an attempt. "Sent" counts from anybody and at any time. Any other outcome counts
+    /// while the attempt is under way; after it was given up as lost, the sender's own word that it
+    /// was not sent still resolves the doubt.
     pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp) -> Settled<Self> {
         if let Verdict::Sent { provider_id } = verdict {
             return self.confirmed(attempt, provider_id, now);
@@ -267,8 +276,8 @@ impl Delivery {
             return self.settled_late(attempt, verdict);
         }
         if !self.sent_attempts.is_empty() {
-            // An earlier attempt was sent, and this one is over: the delivery was sent. This one may have been sent too, which
-            // counts if the provider rejects the earlier one.
+            // An earlier attempt was sent, and this one is over: the delivery was sent. This one
+            // may have been sent too, which counts if the provider rejects the earlier one.
             let may_be_sent = matches!(verdict, Verdict::Unknown { .. } | Verdict::Again { why: Again::Policy, .. });
             let next = if may_be_sent { self.with_doubt() } else { self.clone() };
             return Settled::Now(next.over(State::Sent, None));
@@ -315,8 +324,8 @@ impl Delivery {
         if self.attempt == attempt && says_so { Settled::Already } else { Settled::TooLate }
     }
 
-    /// Proof that an attempt was sent, from the sender, an event or our own echo. It also moves a delivery that was given up,
-    /// or that an operator settled: the provider knows better.
+    /// Proof that an attempt was sent, from the sender, an event or our own echo. It also moves a
+    /// delivery that was given up, or that an operator settled: the provider knows better.
     pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp) -> Settled<Self> {
         let is_over = matches!(self.state, State::Canceled | State::Suppressed | State::Expired | State::Deduped);
         if is_over || attempt == 0 || attempt > self.attempt || self.rejected.contains(&attempt) {
@@ -332,13 +341,14 @@ impl Delivery {
             next.provider_id = Some(provider_id.to_owned());
         }
         next.sent_at = self.sent_at.or(Some(now));
-        // A later attempt that is under way goes on: whatever its outcome is, the delivery was sent.
+        // A later attempt that is under way goes on: whatever its outcome is, the delivery was
+        // sent.
         let goes_on = self.state == State::Sent || self.state == State::Sending && self.attempt != attempt;
         Settled::Now(if goes_on { next } else { next.over(State::Sent, None) })
     }
 
-    /// The provider accepted an attempt and then refused to send it. That is recorded whatever the state is, because proof of
-    /// the attempt may come later, and does not count then.
+    /// The provider accepted an attempt and then refused to send it. That is recorded whatever the
+    /// state is, because proof of the attempt may come later, and does not count then.
     pub fn rejected(&self, attempt: u32, code: &str) -> Settled<Self> {
         if attempt == 0 || attempt > self.attempt {
             return Settled::TooLate;
@@ -350,7 +360,8 @@ impl Delivery {
         next.rejected.push(attempt);
         next.doubts.retain(|doubt| *doubt != attempt);
         next.sent_attempts.retain(|sent| *sent != attempt);
-        // An operator's word that it was sent stands while there is an attempt that it may be about.
+        // An operator's word that it was sent stands while there is an attempt that it may be
+        // about.
         let is_operators_word = self.sent_attempts.is_empty() && !next.doubts.is_empty();
         let was_sent = !next.sent_attempts.is_empty() || self.state == State::Sent && is_operators_word;
         next.sent_at = next.sent_at.filter(|_| was_sent);
@@ -369,8 +380,8 @@ impl Delivery {
         self.resolved(Self { doubts, ..self.clone() }, code)
     }
 
-    /// A delivery that was unknown for attempts that were all not sent has failed, or was canceled in time. It is not sent again
-    /// by itself: somebody may have acted on it.
+    /// A delivery that was unknown for attempts that were all not sent has failed, or was canceled
+    /// in time. It is not sent again by itself: somebody may have acted on it.
     fn resolved(&self, next: Self, code: &str) -> Self {
         match (self.state == State::Unknown && next.doubts.is_empty(), self.recalled) {
             (true, None) => next.over(State::Failed, Some(code)),
@@ -384,8 +395,8 @@ impl Delivery {
         (self.state == State::Queued).then(|| self.unsent(state, reason))
     }
 
-    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second part is what to write, if
-    /// anything.
+    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second
+    /// part is what to write, if anything.
     pub fn cancel(&self) -> (Cancel, Option<Self>) {
         match self.state {
             State::Queued => {
@@ -402,8 +413,8 @@ impl Delivery {
         }
     }
 
-    /// Queues it again by an operator's order. Attempts that may have been sent stay in doubt. `None` if it is neither `FAILED`
-    /// nor `UNKNOWN`.
+    /// Queues it again by an operator's order. Attempts that may have been sent stay in doubt.
+    /// `None` if it is neither `FAILED` nor `UNKNOWN`.
     pub fn resent(&self) -> Option<Self> {
         matches!(self.state, State::Failed | State::Unknown).then(|| Self {
             tries_from: self.attempt,
@@ -417,7 +428,8 @@ impl Delivery {
     pub fn declared(&self, was_sent: bool, now: Timestamp) -> Option<Self> {
         (self.state == State::Unknown).then(|| {
             match was_sent {
-                // Which attempt it was is not known: if the provider rejects one, it may have been another.
+                // Which attempt it was is not known: if the provider rejects one, it may have been
+                // another.
                 true => Self { sent_at: Some(now), ..self.over(State::Sent, None) },
                 false => Self { doubts: Vec::new(), ..self.over(State::Failed, None) },
             }
@@ -445,8 +457,8 @@ impl Delivery {
 }
 
 impl Work {
-    /// What a delivery waits for after a change: its time, its sender, a person, or nothing. `emit` makes the job that is
-    /// handed to a sender.
+    /// What a delivery waits for after a change: its time, its sender, a person, or nothing. `emit`
+    /// makes the job that is handed to a sender.
     pub fn follow(
         &mut self,
         delivery: &Delivery,

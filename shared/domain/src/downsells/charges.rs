@@ -1,9 +1,9 @@
 //! What a contact was asked to pay. A charge only moves forward: `unpaid < expired < paid`.
 //!
-//! The row of a contact has what is open, and how many payments there were; the row of a transaction says whose it is and
-//! how far it has come, also when it comes in the wrong order. Transactions are known by their id alone, so ids must be
-//! unique over all gateways. A payment that names no contact is stored with its transaction and counts as soon as the
-//! contact is named.
+//! The row of a contact has what is open, and how many payments there were; the row of a
+//! transaction says whose it is and how far it has come, also when it comes in the wrong order.
+//! Transactions are known by their id alone, so ids must be unique over all gateways. A payment
+//! that names no contact is stored with its transaction and counts as soon as the contact is named.
 
 use std::collections::BTreeMap;
 
@@ -140,7 +140,8 @@ impl ChargesRow {
     }
 }
 
-/// Whose a transaction is, and how far it has come. One that was over before its contact was named has none.
+/// Whose a transaction is, and how far it has come. One that was over before its contact was named
+/// has none.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TransactionRow {
@@ -237,7 +238,8 @@ pub fn created(
 ) -> Told {
     match known {
         Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
-        // It was reported as over before it was reported as made: what it is stays, and its owner is known from now on.
+        // It was reported as over before it was reported as made: what it is stays, and its owner
+        // is known from now on.
         Some(known) if known.owner().is_none() => {
             Told::Over(Box::new(TransactionRow::moved(Some(known), of, known.status, now)))
         }
@@ -256,8 +258,8 @@ pub fn created(
     }
 }
 
-/// A charge was paid: whatever was scheduled for its contact until now is not sent any more. A payment that was stored
-/// before its contact was named counts now.
+/// A charge was paid: whatever was scheduled for its contact until now is not sent any more. A
+/// payment that was stored before its contact was named counts now.
 pub fn paid(charges: &ChargesRow, known: Option<&TransactionRow>, of: &Charge<'_>, now: Timestamp) -> Told {
     match known {
         Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,

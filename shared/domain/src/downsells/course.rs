@@ -1,11 +1,13 @@
-//! What may become of an offer. Each function takes the row as it was read and gives the row to write in its place, on the
-//! condition that its version has not changed; the gate takes the charges as they were read, on the same condition.
+//! What may become of an offer. Each function takes the row as it was read and gives the row to
+//! write in its place, on the condition that its version has not changed; the gate takes the
+//! charges as they were read, on the same condition.
 //!
-//! Invariants. An attempt is begun only from `QUEUED`, with the gate open on charges that have not changed until the claim
-//! is made: so none is begun after a payment was written. `SENDING` is never begun again: its exits are the outcome and
-//! `UNKNOWN`. What may have been sent does not end as unsent. An offer whose charge expired does not end while its contact
-//! has another unpaid charge: it is passed on to the newest one. So an unpaid charge that found an offer pending is not left
-//! without one.
+//! Invariants. An attempt is begun only from `QUEUED`, with the gate open on charges that have not
+//! changed until the claim is made: so none is begun after a payment was written. `SENDING` is
+//! never begun again: its exits are the outcome and `UNKNOWN`. What may have been sent does not end
+//! as unsent. An offer whose charge expired does not end while its contact has another unpaid
+//! charge: it is passed on to the newest one. So an unpaid charge that found an offer pending is
+//! not left without one.
 
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
@@ -29,7 +31,8 @@ pub enum End {
 }
 
 impl End {
-    /// Whether it follows from what the contact was asked to pay: then it holds only while that has not changed.
+    /// Whether it follows from what the contact was asked to pay: then it holds only while that has
+    /// not changed.
     pub const fn rests_on_charges(self) -> bool {
         matches!(self, Self::Canceled(Why::Paid | Why::Expired) | Self::Skipped(Why::NoUnpaidPix))
     }
@@ -45,7 +48,8 @@ pub enum GateState {
 }
 
 impl OfferRow {
-    /// Why this offer must not be sent any more, whatever its time: its contact paid, or its charge is no longer open.
+    /// Why this offer must not be sent any more, whatever its time: its contact paid, or its charge
+    /// is no longer open.
     pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<End> {
         if charges.map_or(0, |charges| charges.pay_epoch) != self.pay_epoch {
             return Some(End::Canceled(Why::Paid));
@@ -82,7 +86,8 @@ impl OfferRow {
         }
     }
 
-    /// What must hold when an attempt is begun: the charges are as they were read, and nobody suppressed the address.
+    /// What must hold when an attempt is begun: the charges are as they were read, and nobody
+    /// suppressed the address.
     pub fn gates(&self, charges: Option<&ChargesRow>, sender: &str) -> Vec<Gate> {
         let key = keys::charges(&self.contact());
         let fence = Fence::version(charges.map_or(0, |charges| charges.version));
@@ -97,7 +102,8 @@ impl OfferRow {
     pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
         let row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
-        // It is looked for soon after the deadline: where that is so already, its place in the index stays, and costs nothing.
+        // It is looked for soon after the deadline: where that is so already, its place in the
+        // index stays, and costs nothing.
         let looked_for = self.work.looked_for_at(Wake::Check, self.id.as_str());
         let stays = looked_for.is_some_and(|at| is_soon_after(claim.deadline, at));
         let (wake, wake_at) = match stays {
@@ -125,8 +131,8 @@ impl OfferRow {
         Some(Self { status: if row.is_pending() { row.status } else { status }, ..row })
     }
 
-    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second part is what to write, if
-    /// anything.
+    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second
+    /// part is what to write, if anything.
     pub fn cancel(&self, why: Why, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
         if let Some(row) = self.ended(End::Canceled(why), now, keep_days) {
             return (if row.is_pending() { Cancel::InFlight } else { Cancel::Now }, Some(row));
@@ -161,7 +167,8 @@ impl OfferRow {
         Recovery::Emitted(row)
     }
 
-    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if there is nothing to change.
+    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if
+    /// there is nothing to change.
     pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
         let work = self.work.postponed(self.id.as_str(), until, now).filter(|_| self.is_queued())?;
         Some(Self { work, ..self.next_version(now) })

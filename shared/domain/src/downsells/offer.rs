@@ -1,4 +1,5 @@
-//! The rows of one contact: its offers, the events that were refused, and the slot of each downsell.
+//! The rows of one contact: its offers, the events that were refused, and the slot of each
+//! downsell.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -61,8 +62,8 @@ codes! {
     }
 }
 
-/// One person of one bot: the partition that holds everything about them. The person is hashed. Rows and queue bodies are
-/// trusted to hold one: only we write them.
+/// One person of one bot: the partition that holds everything about them. The person is hashed.
+/// Rows and queue bodies are trusted to hold one: only we write them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContactId(String);
@@ -119,7 +120,8 @@ pub struct OfferRow {
     /// What its trigger said, as JSON text.
     pub meta: Option<String>,
     pub correlation_id: String,
-    /// How many payments the contact had made when it was scheduled: one that was scheduled before the last is not sent.
+    /// How many payments the contact had made when it was scheduled: one that was scheduled before
+    /// the last is not sent.
     pub pay_epoch: u64,
     #[serde(flatten)]
     pub delivery: Delivery,
@@ -131,7 +133,8 @@ pub struct OfferRow {
     /// It has been handed to its queue. In the index of a bot's offers, as the status is.
     #[serde(default, skip_serializing_if = "is_default")]
     pub enqueued: bool,
-    /// Nobody knows what became of it. In the same index, where the delivery is not: it changes with every attempt.
+    /// Nobody knows what became of it. In the same index, where the delivery is not: it changes
+    /// with every attempt.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unknown: bool,
     /// The index of a bot's offers, in the order of their making.
@@ -177,8 +180,8 @@ impl OfferRow {
         Window { not_before: Some(self.scheduled_at), not_after: Some(self.not_after) }
     }
 
-    /// Hands it to its queue, or leaves it to the sweep until `at` is near. A sweep makes the job from the offer's key, so it
-    /// is not stored before.
+    /// Hands it to its queue, or leaves it to the sweep until `at` is near. A sweep makes the job
+    /// from the offer's key, so it is not stored before.
     pub(super) fn scheduled(mut self, at: Timestamp, now: Timestamp) -> Self {
         let (contact, id) = (self.contact(), &self.id);
         self.work.schedule(id.as_str(), Some(at), now, |seq, not_before| emit_offer(&contact, id, seq, not_before));
@@ -192,7 +195,8 @@ impl OfferRow {
     }
 }
 
-/// An event that made no offer, in the place where its offer would be: told again, it gets the same answer.
+/// An event that made no offer, in the place where its offer would be: told again, it gets the same
+/// answer.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRow {
@@ -206,7 +210,8 @@ pub struct RefusedRow {
     pub expires_at: i64,
 }
 
-/// One pending offer per contact and downsell. It stays when the offer has ended, so that re-arming is decided on it.
+/// One pending offer per contact and downsell. It stays when the offer has ended, so that re-arming
+/// is decided on it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotRow {
@@ -216,7 +221,8 @@ pub struct SlotRow {
     pub ended_at: Option<Timestamp>,
     /// When an offer of it was last sent.
     pub sent_at: Option<Timestamp>,
-    /// How many payments its offer knew of; and how many offers of it were sent between those and the next.
+    /// How many payments its offer knew of; and how many offers of it were sent between those and
+    /// the next.
     #[serde(default)]
     pub pay_epoch: u64,
     #[serde(default)]

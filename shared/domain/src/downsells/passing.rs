@@ -1,21 +1,23 @@
-//! An offer whose charge expired is passed on to the newest unpaid charge of its contact: people make a new code when the
-//! old one ran out.
+//! An offer whose charge expired is passed on to the newest unpaid charge of its contact: people
+//! make a new code when the old one ran out.
 //!
-//! Invariant. An offer whose charge expired does not end while its contact has another unpaid charge, so an unpaid charge
-//! that found an offer pending is not left without one.
+//! Invariant. An offer whose charge expired does not end while its contact has another unpaid
+//! charge, so an unpaid charge that found an offer pending is not left without one.
 //!
-//! Passing on is one write of the offer, on the condition that the offer and the charges are as they were read; the slot
-//! does not change, because it is the same offer. Interleavings:
+//! Passing on is one write of the offer, on the condition that the offer and the charges are as
+//! they were read; the slot does not change, because it is the same offer. Interleavings:
 //!
-//! - against a claim or a cancel: the offer's version lets one of them through, and the other decides again.
-//! - against a payment: it changes the charges, so the offer is not passed on after it. Before it, the offer keeps its
-//!   `pay_epoch` and is canceled by the payment of any charge.
-//! - against the expiry of the other charge: it changes the charges too. After the passing on, that expiry finds the offer as
-//!   its own.
-//! - against the same expiry, delivered again: the offer has the other transaction by then, and `passed_from` says from which
-//!   it came, so that the second answer is the same as the first.
-//! - against a trigger: a charge that is made later changes the charges. If it still saw the first charge open, it is the
-//!   newest when the offer is passed on; if not, its trigger ends the offer and makes its own.
+//! - against a claim or a cancel: the offer's version lets one of them through, and the other
+//!   decides again.
+//! - against a payment: it changes the charges, so the offer is not passed on after it. Before it,
+//!   the offer keeps its `pay_epoch` and is canceled by the payment of any charge.
+//! - against the expiry of the other charge: it changes the charges too. After the passing on, that
+//!   expiry finds the offer as its own.
+//! - against the same expiry, delivered again: the offer has the other transaction by then, and
+//!   `passed_from` says from which it came, so that the second answer is the same as the first.
+//! - against a trigger: a charge that is made later changes the charges. If it still saw the first
+//!   charge open, it is the newest when the offer is passed on; if not, its trigger ends the offer
+//!   and makes its own.
 
 use super::charges::ChargesRow;
 use super::course::End;
@@ -41,7 +43,8 @@ impl OfferRow {
         of_charge && self.passed_from.iter().chain(&self.transaction_id).any(|its| its == transaction)
     }
 
-    /// What must be done with this offer because of the charges, if anything: it ends, or is passed on.
+    /// What must be done with this offer because of the charges, if anything: it ends, or is passed
+    /// on.
     pub fn follow_charges(
         &self,
         charges: Option<&ChargesRow>,
@@ -54,9 +57,9 @@ impl OfferRow {
         Some(passed_on.map_or(Outdated::Ends(end), |row| Outdated::PassedOn(Box::new(row))))
     }
 
-    /// The offer as one of the newest unpaid charge of its contact. It does not leave before it would have, nor before the
-    /// delay after that charge. `None`: there is no such charge, the downsell does not follow charges any more, or an earlier
-    /// attempt may have been sent.
+    /// The offer as one of the newest unpaid charge of its contact. It does not leave before it
+    /// would have, nor before the delay after that charge. `None`: there is no such charge, the
+    /// downsell does not follow charges any more, or an earlier attempt may have been sent.
     fn passed_on(&self, charges: &ChargesRow, downsell: Option<&DownsellRow>, now: Timestamp) -> Option<Self> {
         let downsell = downsell.filter(|row| row.active && row.after_pix && self.delivery.doubts.is_empty())?;
         let (transaction, made_at) = charges.newest_open(now)?;

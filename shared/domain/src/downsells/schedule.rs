@@ -1,4 +1,5 @@
-//! What a trigger makes: for each downsell of the bot an offer, or the reason why not. All of it is one transaction.
+//! What a trigger makes: for each downsell of the bot an offer, or the reason why not. All of it is
+//! one transaction.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,8 @@ codes! {
     }
 }
 
-/// What is known of one contact, as it was read: its charges, its slots with their offers, and the events that were asked for.
+/// What is known of one contact, as it was read: its charges, its slots with their offers, and the
+/// events that were asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Contact {
     pub charges: Option<ChargesRow>,
@@ -43,11 +45,13 @@ impl Contact {
         self.offers.get(&slot.offer).filter(|offer| offer.is_pending())
     }
 
-    /// Offers that were sent in this epoch and whose slots others have by now: a downsell may be sent again.
+    /// Offers that were sent in this epoch and whose slots others have by now: a downsell may be
+    /// sent again.
     pub fn sent_count_beyond_current_slots(&self, pay_epoch: u64) -> u32 {
         let in_epoch = self.slots.values().filter(|slot| slot.pay_epoch == pay_epoch);
         let before = in_epoch.map(|slot| {
-            // One that has ended is counted by its slot; one that was pending when the slot was read is not.
+            // One that has ended is counted by its slot; one that was pending when the slot was
+            // read is not.
             let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == Status::Sent);
             slot.sent.saturating_sub(u32::from(sent && !slot.pending))
         });
@@ -105,8 +109,9 @@ pub enum Step {
         slot_before: Option<SlotRow>,
         stale: Option<Box<(OfferRow, OfferRow)>>,
     },
-    /// The event is put down as refused. `pending`: the slot that a charge found taken. If its offer ends meanwhile, the
-    /// trigger decides again; otherwise the charge would be left without an offer.
+    /// The event is put down as refused. `pending`: the slot that a charge found taken. If its
+    /// offer ends meanwhile, the trigger decides again; otherwise the charge would be left without
+    /// an offer.
     Refuse { event: Box<RefusedRow>, pending: Option<SlotRow> },
     /// A pending offer changes, and the event is put down as part of it.
     Join { before: Box<OfferRow>, after: Box<OfferRow>, event: Box<RefusedRow> },

@@ -102,7 +102,8 @@ impl Scheduled {
     }
 }
 
-/// What a payment or an expiry did. After the answer to a payment, only what it counts as in flight may still be sent.
+/// What a payment or an expiry did. After the answer to a payment, only what it counts as in flight
+/// may still be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Withdrawn {
     pub charge: ChargeStatus,

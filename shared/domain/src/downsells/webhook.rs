@@ -1,5 +1,5 @@
-//! What a payment gateway says of a charge, or a flow that speaks for it. Fields that are not read here are ignored:
-//! gateways add their own. Ids are numbers or text, as the gateway has them.
+//! What a payment gateway says of a charge, or a flow that speaks for it. Fields that are not read
+//! here are ignored: gateways add their own. Ids are numbers or text, as the gateway has them.
 
 use serde_json::{Map, Value};
 
@@ -110,8 +110,8 @@ impl<T: PartialEq> Said<T> {
     }
 }
 
-/// A charge that was paid, or that can no longer be paid. Only its transaction must be there: a payment that was refused for
-/// anything else would let the payer get the offer.
+/// A charge that was paid, or that can no longer be paid. Only its transaction must be there: a
+/// payment that was refused for anything else would let the payer get the offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChargeEnded {
     pub transaction_id: String,
@@ -140,7 +140,8 @@ impl ChargeEnded {
         Charge { bot, telegram_id, transaction_id: &self.transaction_id }
     }
 
-    /// The charge with the person whom the body names; `None` unless it names the bot and the person.
+    /// The charge with the person whom the body names; `None` unless it names the bot and the
+    /// person.
     pub fn named(&self) -> Option<Charge<'_>> {
         Some(self.charge_of((self.bot.value()?, *self.telegram_id.value()?)))
     }

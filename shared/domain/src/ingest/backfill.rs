@@ -1,8 +1,9 @@
-//! Backfills: many items of one source as JSON lines, inserted under a job that can be stopped at any line.
+//! Backfills: many items of one source as JSON lines, inserted under a job that can be stopped at
+//! any line.
 //!
-//! A job goes forward by checkpoints. Between two of them no two lines touch the same row ([`Unsettled`]), and a row
-//! knows the line that wrote it; so whatever a crash makes the job do again ends as it did the first time, and is
-//! counted so.
+//! A job goes forward by checkpoints. Between two of them no two lines touch the same row
+//! ([`Unsettled`]), and a row knows the line that wrote it; so whatever a crash makes the job do
+//! again ends as it did the first time, and is counted so.
 
 mod dry_run;
 mod identity;

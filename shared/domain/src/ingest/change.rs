@@ -1,4 +1,5 @@
-//! Changes to slots, with the condition that each is made on. The shell makes all changes of a decision, or none.
+//! Changes to slots, with the condition that each is made on. The shell makes all changes of a
+//! decision, or none.
 
 use super::identity::EntryId;
 use super::rows::{EntryRow, MarkerRow, Row};
@@ -22,7 +23,8 @@ pub enum When {
     Absent,
     /// The entry is as it was read.
     Version(u64),
-    /// Nothing is there, or this entry's marker: also if an earlier attempt of the same write has put it there already.
+    /// Nothing is there, or this entry's marker: also if an earlier attempt of the same write has
+    /// put it there already.
     AbsentOrOwnedBy(EntryId),
 }
 
@@ -32,7 +34,8 @@ impl Change {
         Self { key: keys::entry(&row.entry_id), row: Some(Row::Entry(Box::new(row))), when: When::Absent }
     }
 
-    /// The other key of a new entry. Any marker refuses it, so that a refused insert tells all that is there.
+    /// The other key of a new entry. Any marker refuses it, so that a refused insert tells all that
+    /// is there.
     pub(super) fn claim(slot: &EntryId, marker: MarkerRow) -> Self {
         Self { key: keys::entry(slot), row: Some(Row::Marker(marker)), when: When::Absent }
     }

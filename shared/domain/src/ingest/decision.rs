@@ -9,9 +9,9 @@
 //! | not said | free      | inserted                  | inserted                                            |
 //! | not said | owned     | skipped                   | updated                                             |
 //!
-//! The shell's part is a loop: [`decide`] on an empty [`Met`], make its changes, and when they are refused decide
-//! again on what stands in the two slots. The first attempt, when it is refused, tells both; after any other refusal
-//! they are read, consistently.
+//! The shell's part is a loop: [`decide`] on an empty [`Met`], make its changes, and when they are
+//! refused decide again on what stands in the two slots. The first attempt, when it is refused,
+//! tells both; after any other refusal they are read, consistently.
 
 use super::change::{Change, marker};
 use super::identity::EntryId;
@@ -25,7 +25,8 @@ use crate::fields::FieldError;
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
-/// What stands in the slots of an insertion, as far as it is known: nothing before the first attempt.
+/// What stands in the slots of an insertion, as far as it is known: nothing before the first
+/// attempt.
 #[derive(Debug, Clone, Default)]
 pub struct Met {
     pub primary: Option<Row>,
@@ -40,7 +41,8 @@ pub enum Decision {
     Read(EntryId),
     /// What was met has changed in the meantime: read the two slots and decide again.
     Look,
-    /// Make all changes or none. If they are made it ends so; if not, decide again on what is in the slots now.
+    /// Make all changes or none. If they are made it ends so; if not, decide again on what is in
+    /// the slots now.
     Write { changes: Vec<Change>, outcome: Box<Outcome> },
     /// There is nothing to write.
     Done(Box<Outcome>),
@@ -110,7 +112,8 @@ impl Met {
         beside.or(read).map_or(Owner::Unread(&marker.entry_id), Owner::Entry)
     }
 
-    /// Another entry that has the secondary key. What stood in the slot may be older than the row, which knows its own.
+    /// Another entry that has the secondary key. What stood in the slot may be older than the row,
+    /// which knows its own.
     fn other_than(&self, row: &EntryRow) -> Option<EntryId> {
         let owner = self.secondary.as_ref()?.owner();
         (*owner != row.entry_id && !self.is_key_of(row)).then(|| owner.clone())
@@ -164,8 +167,8 @@ fn differ(one: &Option<String>, other: &Option<String>) -> bool {
     one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one != other)
 }
 
-/// A line of a backfill that is done again after a crash, or a request after its answer was lost, and was done before: it
-/// ends as it did then.
+/// A line of a backfill that is done again after a crash, or a request after its answer was lost,
+/// and was done before: it ends as it did then.
 fn done_before(
     asked: &Insertion,
     row: &EntryRow,
@@ -189,8 +192,8 @@ pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict:
     Outcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict }
 }
 
-/// An input that was known by its secondary key alone leaves its primary as another name of the entry, so that it is
-/// known by that too when it comes again.
+/// An input that was known by its secondary key alone leaves its primary as another name of the
+/// entry, so that it is known by that too when it comes again.
 pub(super) fn with_alias(asked: &Insertion, outcome: Outcome, now: Timestamp) -> Decision {
     match alias(asked, &outcome.row, now) {
         Some(change) => Decision::Write { changes: vec![change], outcome: Box::new(outcome) },

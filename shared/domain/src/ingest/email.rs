@@ -26,10 +26,11 @@ struct Mail {
     has_list_headers: bool,
 }
 
-/// Normalizes a mail: `{raw_text?, html?, from, subject?, content_type?, metadata?, source?: {message_id?, date?, headers?}}`.
+/// Normalizes a mail: `{raw_text?, html?, from, subject?, content_type?, metadata?, source?:
+/// {message_id?, date?, headers?}}`.
 ///
-/// A mail needs a text, as such or as HTML. A thread needs a subject; a newsletter needs a Message-ID, or a date and a
-/// subject.
+/// A mail needs a text, as such or as HTML. A thread needs a subject; a newsletter needs a
+/// Message-ID, or a date and a subject.
 pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let text = read_text(&mut fields);
@@ -110,8 +111,8 @@ fn decide(mail: &Mail, text: &str) -> ContentType {
     }
 }
 
-/// The header as it is shown, and the address in it. The address is read before names are decoded: an encoded name cannot say
-/// another one.
+/// The header as it is shown, and the address in it. The address is read before names are decoded:
+/// an encoded name cannot say another one.
 fn read_from(fields: &mut Fields<'_>) -> Option<(String, String)> {
     let from = fields.text("from")?;
     let shown = header(fields, "from", from, LONGEST_FROM)?;
@@ -141,8 +142,8 @@ fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
     Some(Mail { message_id: id, date: sent, has_list_headers: headers.is_some_and(are_of_a_list) })
 }
 
-/// Whether somebody sent it to many: RFC 2369 and 2919 headers, or the older `Precedence`. Other headers are not
-/// looked at.
+/// Whether somebody sent it to many: RFC 2369 and 2919 headers, or the older `Precedence`. Other
+/// headers are not looked at.
 fn are_of_a_list(headers: &Map<String, Value>) -> bool {
     headers.iter().any(|(name, value)| match name.to_ascii_lowercase().as_str() {
         "list-id" | "list-unsubscribe" => texts(value).any(|text| !text.trim().is_empty()),

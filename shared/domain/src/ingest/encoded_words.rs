@@ -1,7 +1,7 @@
 //! Encoded words (RFC 2047): how a header says what ASCII cannot.
 
-/// Decodes the encoded words of a header. A word in an unknown charset or encoding stays as it is, and so does a text that is
-/// not ASCII: somebody has decoded it already.
+/// Decodes the encoded words of a header. A word in an unknown charset or encoding stays as it is,
+/// and so does a text that is not ASCII: somebody has decoded it already.
 pub fn decode_words(header: &str) -> String {
     if !header.is_ascii() || !header.contains("=?") {
         return header.to_owned();

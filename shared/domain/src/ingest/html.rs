@@ -1,6 +1,7 @@
 //! The text of a mail that came as HTML alone.
 //!
-//! The same HTML always gives the same text. No key is made of it, but whether a mail is a newsletter may depend on it.
+//! The same HTML always gives the same text. No key is made of it, but whether a mail is a
+//! newsletter may depend on it.
 
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};

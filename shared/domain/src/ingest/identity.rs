@@ -5,13 +5,15 @@ use crate::codes::MatchedBy;
 use crate::id::hash_id;
 
 hash_id! {
-    /// The id of an entry, and of the slot that one of its keys owns: derived, so that one conditional write decides who
-    /// has it. Which key, in which schema, under which policy, is part of it.
+    /// The id of an entry, and of the slot that one of its keys owns: derived, so that one
+    /// conditional write decides who has it. Which key, in which schema, under which policy, is
+    /// part of it.
     EntryId = "ent_", 32
 }
 
 impl EntryId {
-    /// Schema and policy are words without line ends and the key comes last, so no two of them run into each other.
+    /// Schema and policy are words without line ends and the key comes last, so no two of them run
+    /// into each other.
     pub fn of(schema: Schema, policy: PolicyKey, which: MatchedBy, key: &str) -> Self {
         Self::hash(&format!("{schema}\n{policy}\n{which}\n{key}"))
     }

@@ -1,4 +1,5 @@
-//! `POST /db/insert`: what normalization returned, and nothing else. Without its keys nothing is inserted.
+//! `POST /db/insert`: what normalization returned, and nothing else. Without its keys nothing is
+//! inserted.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +13,8 @@ use super::words::{ContentType, PolicyKey, System};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 
-/// Reads a normalized entry. Its keys must have the shape of their policy, and fit what the entry says.
+/// Reads a normalized entry. Its keys must have the shape of their policy, and fit what the entry
+/// says.
 pub fn read_insert(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let source = read_source(&mut fields);

@@ -1,5 +1,5 @@
-//! What callers make up is stored as JSON text: it may have numbers, names and depths that a store's own types cannot
-//! hold.
+//! What callers make up is stored as JSON text: it may have numbers, names and depths that a
+//! store's own types cannot hold.
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;

@@ -1,4 +1,5 @@
-//! Links: the one form of a URL, the same without tracking, and finding it in a text. Nothing here fetches anything.
+//! Links: the one form of a URL, the same without tracking, and finding it in a text. Nothing here
+//! fetches anything.
 
 use url::Url;
 
@@ -8,8 +9,8 @@ use super::tracking::TRACKING;
 /// Longest URL that is taken, in bytes, as given and in its one form.
 pub const LONGEST_URL: usize = 2048;
 
-/// A text is a link if besides its URL it has no more than this, in characters: a title that a browser adds, or a
-/// remark.
+/// A text is a link if besides its URL it has no more than this, in characters: a title that a
+/// browser adds, or a remark.
 pub const LONGEST_COMMENT: usize = 140;
 
 /// A URL by the WHATWG rules, reduced to what names the page.
@@ -46,7 +47,8 @@ pub fn canonical_url(text: &str) -> Result<String, &'static str> {
     Link::parse(text).map(|link| link.canonical_url)
 }
 
-/// The hash of a canonical URL without tracking parameters and with the others sorted: the secondary key.
+/// The hash of a canonical URL without tracking parameters and with the others sorted: the
+/// secondary key.
 pub fn url_hash(canonical_url: &str) -> String {
     sha256(&without_tracking(canonical_url))
 }

@@ -8,8 +8,8 @@ use crate::time::Timestamp;
 /// Newsletters of one day are one: the day is Chicago's.
 static CHICAGO: jiff::tz::TimeZone = jiff::tz::get!("America/Chicago");
 
-/// A Message-ID in its one form, in angle brackets. Some programs hand it on without them, or folded over two lines.
-/// `None` if it says nothing.
+/// A Message-ID in its one form, in angle brackets. Some programs hand it on without them, or
+/// folded over two lines. `None` if it says nothing.
 pub fn message_id(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
     let inner = text.strip_prefix('<').unwrap_or(&text);
@@ -68,8 +68,8 @@ pub(super) fn sha256(text: &str) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
 
-/// A `<` or `@` in a quoted name or in a comment is not the address's. A quoted local part keeps its place, without its
-/// quotes.
+/// A `<` or `@` in a quoted name or in a comment is not the address's. A quoted local part keeps
+/// its place, without its quotes.
 fn without_quotes_and_comments(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let (mut quoted, mut depth, mut escaped) = (String::new(), 0_usize, false);

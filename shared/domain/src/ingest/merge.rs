@@ -1,5 +1,6 @@
-//! What an update makes of an entry: objects merge recursively, arrays and scalars replace, and what the input does not
-//! say stays. Ids, times of creation, policy and keys are no columns, so no update reaches them.
+//! What an update makes of an entry: objects merge recursively, arrays and scalars replace, and
+//! what the input does not say stays. Ids, times of creation, policy and keys are no columns, so no
+//! update reaches them.
 
 use serde_json::{Map, Value};
 

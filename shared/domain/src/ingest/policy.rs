@@ -1,5 +1,5 @@
-//! Policies: how an entry is keyed and what happens to one that is known already. The same four in both schemas; an
-//! operator may switch one off, or change what a conflict does.
+//! Policies: how an entry is keyed and what happens to one that is known already. The same four in
+//! both schemas; an operator may switch one off, or change what a conflict does.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -97,8 +97,8 @@ impl PolicyRow {
     }
 }
 
-/// The policy of a schema that an entry is to be inserted by. Without one, or with one that is switched off, nothing
-/// is.
+/// The policy of a schema that an entry is to be inserted by. Without one, or with one that is
+/// switched off, nothing is.
 pub fn resolve(rows: &[PolicyRow], schema: Schema, key: PolicyKey) -> Result<&PolicyRow, FieldError> {
     let refusal = |code, detail| FieldError::new("idempotency_policy_key", code, detail);
     match rows.iter().find(|row| row.schema == schema && row.policy_key == key) {

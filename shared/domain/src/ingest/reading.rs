@@ -1,4 +1,5 @@
-//! What the requests of ingest have in common: limits, and the few kinds of fields that only they have.
+//! What the requests of ingest have in common: limits, and the few kinds of fields that only they
+//! have.
 
 use serde_json::Value;
 
@@ -8,8 +9,8 @@ use crate::codes::FieldProblem;
 use crate::fields::Fields;
 use crate::time::Timestamp;
 
-/// Bytes. An entry with its metadata stays well below what one row can hold (400 KB), and what is normalized fits into
-/// the body of an insert.
+/// Bytes. An entry with its metadata stays well below what one row can hold (400 KB), and what is
+/// normalized fits into the body of an insert.
 pub const LONGEST_TELEGRAM_TEXT: usize = 32 * 1024;
 pub const LONGEST_EMAIL_TEXT: usize = 128 * 1024;
 /// What a mail's text may be derived from; a request has 256 KB.

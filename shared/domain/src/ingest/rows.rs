@@ -1,8 +1,8 @@
 //! The rows of Entries and EntriesTest.
 //!
-//! Every key of an entry owns a slot. An entry lives in the slot of its primary key (or of its secondary, if it has
-//! no primary); a marker stands in the slot of each other key and says who owns it. Whatever is to be inserted meets
-//! one of them at the place where it would have to be.
+//! Every key of an entry owns a slot. An entry lives in the slot of its primary key (or of its
+//! secondary, if it has no primary); a marker stands in the slot of each other key and says who
+//! owns it. Whatever is to be inserted meets one of them at the place where it would have to be.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -49,8 +49,9 @@ pub struct EntryRow {
     pub times: SourceTimes,
     /// Who has the secondary key that this entry would have.
     pub secondary_conflict: Option<EntryId>,
-    /// The line of a backfill, or the request with its key, that inserted it, and those that last updated it: what is done
-    /// again, after a crash or a lost answer, knows its own work from another's.
+    /// The line of a backfill, or the request with its key, that inserted it, and those that last
+    /// updated it: what is done again, after a crash or a lost answer, knows its own work from
+    /// another's.
     pub inserted_by: Option<LineRef>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updated_by: Vec<LineRef>,

@@ -1,4 +1,5 @@
-//! The shape that keys have under each policy. A key that somebody made up is refused here, before it can own a slot.
+//! The shape that keys have under each policy. A key that somebody made up is refused here, before
+//! it can own a slot.
 
 use super::entry::{Entry, Keys, Source};
 use super::link::canonical_url;
@@ -17,8 +18,8 @@ const SECONDARY: &str = "idempotency_key_secondary";
 
 /// Refuses keys that are not of their policy's shape, or that are another entry's.
 ///
-/// Secondary keys are not computed again: what goes into them may be in a newer version than when the entry was
-/// normalized.
+/// Secondary keys are not computed again: what goes into them may be in a newer version than when
+/// the entry was normalized.
 pub fn check_keys(fields: &mut Fields<'_>, entry: &Entry, keys: &Keys) {
     let fits = POLICIES.iter().any(|policy| policy.policy_key == keys.policy && policy.source == entry.source.system())
         && entry.content_type.policy() == keys.policy;

@@ -1,9 +1,10 @@
 //! The times of the source that went into an entry, and which input is newer.
 //!
-//! A source whose clock is ahead must not make everything that follows it old, so a time that lies ahead of ours counts as
-//! the moment when it came. That moment is known only the first time: when the same input comes again, later, it would
-//! count as newer than what has replaced it since. Times that lay ahead are therefore remembered until what is stored is
-//! newer than they say, and a remembered time is never newer.
+//! A source whose clock is ahead must not make everything that follows it old, so a time that lies
+//! ahead of ours counts as the moment when it came. That moment is known only the first time: when
+//! the same input comes again, later, it would count as newer than what has replaced it since.
+//! Times that lay ahead are therefore remembered until what is stored is newer than they say, and a
+//! remembered time is never newer.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -16,12 +17,13 @@ const REMEMBERED: usize = 32;
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceTimes {
-    /// The latest time that went into the entry, whatever an update was allowed to change; never ahead of our clock.
+    /// The latest time that went into the entry, whatever an update was allowed to change; never
+    /// ahead of our clock.
     pub source_time: Option<Timestamp>,
     /// The same time as the source said it.
     source_time_said: Option<Timestamp>,
-    /// Times that lay ahead of our clock when they came and are still later than `source_time`, in the order of their
-    /// arrival.
+    /// Times that lay ahead of our clock when they came and are still later than `source_time`, in
+    /// the order of their arrival.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     times_ahead: Vec<Timestamp>,
     /// The latest of those that there was no room for.
@@ -34,8 +36,9 @@ impl SourceTimes {
         Self::default().after(said, now).unwrap_or_default()
     }
 
-    /// The times after an input that says `said`; `None` if the input is stale: it is older than what is stored, or was
-    /// merged before and replaced since. An input without a time is never stale.
+    /// The times after an input that says `said`; `None` if the input is stale: it is older than
+    /// what is stored, or was merged before and replaced since. An input without a time is never
+    /// stale.
     pub fn after(&self, said: Option<Timestamp>, now: Timestamp) -> Option<Self> {
         let Some(said) = said else { return Some(self.clone()) };
         if self.source_time_said == Some(said) {
@@ -60,7 +63,8 @@ impl SourceTimes {
         Some(next)
     }
 
-    /// Forgets times that need no memory because the stored time is later, and the oldest of too many.
+    /// Forgets times that need no memory because the stored time is later, and the oldest of too
+    /// many.
     fn forget(&mut self) {
         let stored = self.source_time;
         self.times_ahead.retain(|ahead| Some(*ahead) > stored);

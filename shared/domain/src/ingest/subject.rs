@@ -1,12 +1,14 @@
 //! What a subject says without what mail programs and lists put before it.
 //!
-//! Threads and newsletters are keyed by it, and the keys are stored: this is version 1 and stays as it is. Prefixes of
-//! other languages (`AW:`, `RES:`) would be a version 2, under policies of their own.
+//! Threads and newsletters are keyed by it, and the keys are stored: this is version 1 and stays as
+//! it is. Prefixes of other languages (`AW:`, `RES:`) would be a version 2, under policies of their
+//! own.
 
 /// What mail programs put before a subject, each with a colon after it.
 const PREFIXES: [&str; 3] = ["re", "fwd", "fw"];
 
-/// The subject in lower case, with single spaces, without leading `re:`, `fw:`, `fwd:` and `[tags]`. It may be empty.
+/// The subject in lower case, with single spaces, without leading `re:`, `fw:`, `fwd:` and
+/// `[tags]`. It may be empty.
 pub fn subject_base(subject: &str) -> String {
     let words: Vec<_> = subject.split_whitespace().collect();
     let text = words.join(" ").to_lowercase();

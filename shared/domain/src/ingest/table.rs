@@ -1,4 +1,5 @@
-//! A table for the tests: it makes changes as the store does, all or none, and tells what refused them.
+//! A table for the tests: it makes changes as the store does, all or none, and tells what refused
+//! them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,7 +72,8 @@ impl Table {
             Decision::Done(outcome) => return Some(*outcome),
             Decision::Write { changes, outcome } => match self.make(&changes) {
                 Ok(()) => return Some(*outcome),
-                // The first attempt asks for both slots to be free: what refused it is all that is there.
+                // The first attempt asks for both slots to be free: what refused it is all that is
+                // there.
                 Err(refused) if met.primary.is_none() && met.secondary.is_none() => *met = Met::of(asked, refused),
                 Err(_) => *met = self.met(asked),
             },

@@ -22,8 +22,8 @@ struct Message {
     link: Option<Link>,
 }
 
-/// Normalizes a Telegram message: `{text, content_type?, metadata?, source: {chat_id, message_id, url?, date?,
-/// edit_date?}}`.
+/// Normalizes a Telegram message: `{text, content_type?, metadata?, source: {chat_id, message_id,
+/// url?, date?, edit_date?}}`.
 pub fn normalize_telegram(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let text = clean(&mut fields, "text", LONGEST_TELEGRAM_TEXT);

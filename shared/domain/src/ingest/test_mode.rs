@@ -12,13 +12,14 @@ use crate::time::Timestamp;
 /// How many flips the row remembers at least. It is read with every insert, so it is kept short.
 const REMEMBERED: usize = 64;
 
-/// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else toggles at the same
-/// time.
+/// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else
+/// toggles at the same time.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestModeRow {
     pub flips: u64,
-    /// Who flipped last, oldest first: a flip whose reply was lost is known again, and is not made twice.
+    /// Who flipped last, oldest first: a flip whose reply was lost is known again, and is not made
+    /// twice.
     #[serde(default)]
     pub recent: Vec<String>,
     pub updated_at: Option<Timestamp>,

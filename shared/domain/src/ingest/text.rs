@@ -1,7 +1,7 @@
 //! Texts as they are kept, and whether a mail's text is a newsletter's.
 
-/// A text in its one form: lines end with `\n` and not with spaces, nothing stands before or after it, and what
-/// cannot be seen and breaks readers (control characters, byte order marks) is gone.
+/// A text in its one form: lines end with `\n` and not with spaces, nothing stands before or after
+/// it, and what cannot be seen and breaks readers (control characters, byte order marks) is gone.
 pub fn clean_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let seen: String =
@@ -45,7 +45,8 @@ const MARKS: &[&str] = &[
     "clique aqui para se descadastrar",
 ];
 
-/// Whether a text has the marks of a newsletter. What a reply quotes does not count: quoting one does not make one.
+/// Whether a text has the marks of a newsletter. What a reply quotes does not count: quoting one
+/// does not make one.
 pub fn looks_like_newsletter(text: &str) -> bool {
     text.lines().map(str::trim_start).filter(|line| !line.starts_with('>')).any(|line| {
         let line = line.to_lowercase();

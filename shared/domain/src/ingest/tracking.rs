@@ -1,7 +1,8 @@
 //! Query parameters that say how somebody came to a page, and not which page it is.
 
-/// A list of tracking parameters, in lower case. Hashes made with it are stored: a name that is added or taken away
-/// is a new version, and pages that were hashed with the old one are still found by their primary key.
+/// A list of tracking parameters, in lower case. Hashes made with it are stored: a name that is
+/// added or taken away is a new version, and pages that were hashed with the old one are still
+/// found by their primary key.
 #[derive(Debug, Clone, Copy)]
 pub struct TrackingList {
     pub version: u32,

@@ -16,8 +16,9 @@ const REMEMBERED: usize = 8;
 
 /// Merges `asked` into `row`, which it is known by. `other` is whoever else has the secondary key.
 ///
-/// The row may be newer than what was met in the slots, and the write is conditional on the row alone: a key that the
-/// row does not have yet is therefore always claimed, and one that it has is its own.
+/// The row may be newer than what was met in the slots, and the write is conditional on the row
+/// alone: a key that the row does not have yet is therefore always claimed, and one that it has is
+/// its own.
 pub(super) fn update(
     asked: &Insertion,
     row: &EntryRow,
@@ -68,8 +69,8 @@ fn adopt_primary(asked: &Insertion, next: &mut EntryRow, now: Timestamp) -> Opti
     Some(change)
 }
 
-/// An edit that changes the secondary key: the old slot becomes free and the new one the entry's. If another has it,
-/// the entry does without and says whose it is.
+/// An edit that changes the secondary key: the old slot becomes free and the new one the entry's.
+/// If another has it, the entry does without and says whose it is.
 fn move_secondary(asked: &Insertion, next: &mut EntryRow, other: Option<EntryId>, now: Timestamp) -> Vec<Change> {
     let mut changes = Vec::new();
     let (Some(key), old) = (&asked.keys().secondary, &next.keys.secondary) else { return changes };

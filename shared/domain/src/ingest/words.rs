@@ -47,7 +47,8 @@ codes! {
 }
 
 codes! {
-    /// What an update may change. Ids, times of creation, policy and keys are not among them: they never change.
+    /// What an update may change. Ids, times of creation, policy and keys are not among them: they
+    /// never change.
     Column {
         Source = "source",
         ContentType = "content_type",

@@ -37,7 +37,8 @@ impl Check {
         fields.finish(check)
     }
 
-    /// Reads the `intent` of a message that will be sent at `at`: the same without a time of its own.
+    /// Reads the `intent` of a message that will be sent at `at`: the same without a time of its
+    /// own.
     pub fn read_for(body: &Map<String, Value>, types: &IntentTypes, at: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let client = fields.uuid("client_id");
@@ -63,8 +64,8 @@ impl Check {
         keys::intent(self.client, &self.fingerprint)
     }
 
-    /// The guard's key, for a type that has one. With a contact's scope all references share it; with buckets each has
-    /// its own.
+    /// The guard's key, for a type that has one. With a contact's scope all references share it;
+    /// with buckets each has its own.
     pub fn guard_key(&self) -> Option<Key> {
         let reference = match self.intent_type.scope {
             Scope::Reference => self.reference,
@@ -97,8 +98,8 @@ fn read_type<'t>(fields: &mut Fields<'_>, types: &'t IntentTypes) -> Option<&'t 
     known
 }
 
-/// The reference, from `reference_id` or from the type's field of `context`. Both are read in any case, so that what is
-/// malformed is told even when the type is unknown.
+/// The reference, from `reference_id` or from the type's field of `context`. Both are read in any
+/// case, so that what is malformed is told even when the type is unknown.
 fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> Option<Uuid> {
     let given = fields.optional_uuid("reference_id");
     let context = fields.optional_object("context");
@@ -263,7 +264,8 @@ mod tests {
         let oldest = now().plus_days(-23).plus_ms(1);
         assert!(read(&nudge(oldest)).is_ok());
         assert_eq!(refusal(&nudge(now().plus_days(-23))), [("at".to_owned(), FieldProblem::OutOfRange)]);
-        // Whatever is accepted lives, and no accepted moment shares a bucket with a row that has expired.
+        // Whatever is accepted lives, and no accepted moment shares a bucket with a row that has
+        // expired.
         let check = read(&nudge(oldest)).expect("taken");
         let expired_at = now().plus_days(-30);
         assert!(check.bucket > bucket(expired_at, 7));

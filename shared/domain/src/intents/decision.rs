@@ -108,7 +108,8 @@ pub enum Decision {
     Blocked(CheckAnswer),
 }
 
-/// Decides a check that was refused: its holder gets the same answer as the first time, anybody else is blocked.
+/// Decides a check that was refused: its holder gets the same answer as the first time, anybody
+/// else is blocked.
 pub fn judge(check: &Check, asked: &Hold, standing: &Standing) -> Decision {
     match standing {
         Standing::Row(row) if row.holder == asked.row.holder => {

@@ -6,7 +6,8 @@ use uuid::Uuid;
 use crate::id::is_hex;
 use crate::time::Timestamp;
 
-/// The number of the window that a point in time falls in: the ordinal of the UTC day, divided, rounded down.
+/// The number of the window that a point in time falls in: the ordinal of the UTC day, divided,
+/// rounded down.
 pub fn bucket(at: Timestamp, window_days: u32) -> i64 {
     at.ordinal().div_euclid(i64::from(window_days))
 }
@@ -16,8 +17,8 @@ pub fn bucket_end(bucket: i64, window_days: u32) -> Timestamp {
     Timestamp::from_ordinal((bucket + 1) * i64::from(window_days))
 }
 
-/// 32 hex digits over client, type, reference (or `none`) and bucket. The parts cannot hold a colon: they are UUIDs,
-/// type names and numbers.
+/// 32 hex digits over client, type, reference (or `none`) and bucket. The parts cannot hold a
+/// colon: they are UUIDs, type names and numbers.
 pub fn fingerprint(client: Uuid, intent_type: &str, reference: Option<Uuid>, bucket: i64) -> String {
     let reference = reference.map_or_else(|| "none".to_owned(), |id| id.hyphenated().to_string());
     let raw = format!("{}:{intent_type}:{reference}:{bucket}", client.hyphenated());

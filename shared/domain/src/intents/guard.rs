@@ -1,12 +1,15 @@
-//! The guard of a rolling window, or of one contact over all references: the list of the holds that stand under it.
+//! The guard of a rolling window, or of one contact over all references: the list of the holds that
+//! stand under it.
 //!
-//! Invariant: the windows in a guard do not overlap, and a hold is in the list from the write that takes its intent
-//! to the write that gives it back, or until no moment inside its window can be asked for any more.
+//! Invariant: the windows in a guard do not overlap, and a hold is in the list from the write that
+//! takes its intent to the write that gives it back, or until no moment inside its window can be
+//! asked for any more.
 //!
-//! A guard changes only by [`GuardRow::take`] and [`GuardRow::give_back`]. Each is written on the version that was
-//! read, in the transaction that writes the intent's row. Interleavings: two takes, or a take and a give-back, that read
-//! the same version: one is refused and decides again on the guard that won. A give-back that is repeated finds nothing
-//! of its hold and writes nothing. A late first attempt of any of them meets a newer version.
+//! A guard changes only by [`GuardRow::take`] and [`GuardRow::give_back`]. Each is written on the
+//! version that was read, in the transaction that writes the intent's row. Interleavings: two
+//! takes, or a take and a give-back, that read the same version: one is refused and decides again
+//! on the guard that won. A give-back that is repeated finds nothing of its hold and writes
+//! nothing. A late first attempt of any of them meets a newer version.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -16,8 +19,8 @@ use super::rows::IntentRow;
 use crate::keys::Key;
 use crate::time::Timestamp;
 
-/// How many holds for a later time one guard keeps. A hold for now always has a place: windows do not overlap, so there
-/// are at most two whose window has begun.
+/// How many holds for a later time one guard keeps. A hold for now always has a place: windows do
+/// not overlap, so there are at most two whose window has begun.
 pub const MOST_SCHEDULED: usize = 32;
 
 /// One hold under a guard. Times are in seconds; the window is `at..until`.
@@ -40,7 +43,8 @@ pub struct GuardHold {
 pub struct GuardRow {
     /// In the order of their windows.
     pub holds: Vec<GuardHold>,
-    /// Starts with the time of the first write: a guard that TTL removed and that is made again has no version twice.
+    /// Starts with the time of the first write: a guard that TTL removed and that is made again has
+    /// no version twice.
     pub version: u64,
     /// Seconds; the TTL attribute. When the last of the holds expires.
     pub expires_at: i64,
@@ -98,7 +102,8 @@ impl GuardRow {
         Self { holds: Vec::new(), version: now.millis().unsigned_abs(), expires_at: now.seconds() }
     }
 
-    /// Adds a hold if its window overlaps no other, and drops the holds whose window is too far back to be asked for.
+    /// Adds a hold if its window overlaps no other, and drops the holds whose window is too far
+    /// back to be asked for.
     pub fn take(&self, asked: &GuardAsked, now: Timestamp) -> Taken {
         let standing = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
         let mut conflicting: Vec<_> = standing().filter(|hold| hold.overlaps(&asked.hold)).collect();

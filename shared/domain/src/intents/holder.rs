@@ -1,4 +1,5 @@
-//! Who holds an intent. The same holder asking again may send: a lost reply does not block its own caller.
+//! Who holds an intent. The same holder asking again may send: a lost reply does not block its own
+//! caller.
 
 use std::fmt;
 
@@ -9,11 +10,13 @@ use crate::messages::MessageId;
 /// Written into rows and answers as one text, whose first word says which kind it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A caller's `Idempotency-Key`, which means something only together with the API key that sent it.
+    /// A caller's `Idempotency-Key`, which means something only together with the API key that sent
+    /// it.
     IdempotencyKey { caller: KeyId, key: IdempotencyKey },
     /// One request that brought no key: nobody else is this holder.
     Request(String),
-    /// A message: it holds its intent from its acceptance on, and gives it back if it ends without being sent.
+    /// A message: it holds its intent from its acceptance on, and gives it back if it ends without
+    /// being sent.
     Message(MessageId),
 }
 

@@ -17,7 +17,8 @@ pub fn release_request(body: &Map<String, Value>) -> Result<(Uuid, Option<String
     fields.finish(client.map(|client| (client, holder)))
 }
 
-/// The answer to a release, derived from what the row keeps of it: the same however often it is asked.
+/// The answer to a release, derived from what the row keeps of it: the same however often it is
+/// asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReleaseAnswer {
     pub released: bool,

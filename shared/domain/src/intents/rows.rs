@@ -39,7 +39,8 @@ pub struct IntentRow {
     pub guard: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Seconds; the TTL attribute, and compared with `now` in every condition because TTL deletes late.
+    /// Seconds; the TTL attribute, and compared with `now` in every condition because TTL deletes
+    /// late.
     pub expires_at: i64,
     pub released_at: Option<Timestamp>,
     /// Kept over a new hold, so that a repeated release does not hit the next holder.
@@ -49,8 +50,8 @@ pub struct IntentRow {
     pub version: u64,
 }
 
-/// What is known of the last release of an intent: which request it was, and what it answered. Hashes, because a row is
-/// to fit one write unit.
+/// What is known of the last release of an intent: which request it was, and what it answered.
+/// Hashes, because a row is to fit one write unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRelease {
     /// Of the release's `Idempotency-Key`, or its request.
@@ -60,7 +61,8 @@ pub struct LastRelease {
 }
 
 impl IntentRow {
-    /// Whether the row still says anything at `now`: an expired one that TTL has not removed is as good as gone.
+    /// Whether the row still says anything at `now`: an expired one that TTL has not removed is as
+    /// good as gone.
     pub fn is_alive(&self, now: Timestamp) -> bool {
         self.expires_at > now.seconds()
     }

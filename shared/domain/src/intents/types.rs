@@ -1,5 +1,5 @@
-//! The types of intent are data; a deployment may change how a type's window and scope are read, never its name, its
-//! reference or its days (those are in the fingerprint).
+//! The types of intent are data; a deployment may change how a type's window and scope are read,
+//! never its name, its reference or its days (those are in the fingerprint).
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ pub struct IntentType {
     pub scope: Scope,
 }
 
-/// `Bucket` counts days from a fixed origin, so two sends can be minutes apart over its edge. `Rolling` counts from the
-/// last send.
+/// `Bucket` counts days from a fixed origin, so two sends can be minutes apart over its edge.
+/// `Rolling` counts from the last send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -45,9 +45,10 @@ impl IntentType {
         self.window == Window::Rolling || self.scope == Scope::Contact
     }
 
-    /// How far back a caller's `at` may lie. A row lives [`LIFETIME_DAYS`]: a moment further back than that, less a
-    /// window, could fall into a bucket whose row has expired, and be allowed twice. A rolling window counts from the
-    /// last send, so only the difference of clocks is allowed for.
+    /// How far back a caller's `at` may lie. A row lives [`LIFETIME_DAYS`]: a moment further back
+    /// than that, less a window, could fall into a bucket whose row has expired, and be allowed
+    /// twice. A rolling window counts from the last send, so only the difference of clocks is
+    /// allowed for.
     pub fn furthest_back_ms(&self) -> i64 {
         match self.window {
             Window::Bucket => (LIFETIME_DAYS - i64::from(self.window_days)) * DAY_MS,

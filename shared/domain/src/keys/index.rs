@@ -1,4 +1,5 @@
-//! The indexes of the tables: what each is called, and the attributes that are its keys, as the template has them.
+//! The indexes of the tables: what each is called, and the attributes that are its keys, as the
+//! template has them.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Index {
@@ -10,14 +11,15 @@ pub struct Index {
 }
 
 impl Index {
-    /// Returns whether the index is a local one: it has the partitions of its table and is as fresh as the table. Any
-    /// other is updated after the table, so what it says may be old.
+    /// Returns whether the index is a local one: it has the partitions of its table and is as fresh
+    /// as the table. Any other is updated after the table, so what it says may be old.
     pub fn is_local(&self) -> bool {
         self.partition == "pk"
     }
 }
 
-/// Rows that wait for something, by the time at which it is due. Every table that has such rows has this index.
+/// Rows that wait for something, by the time at which it is due. Every table that has such rows has
+/// this index.
 pub const BY_TIME: Index = Index { name: "by-time", partition: "wake", sort: "wake_at" };
 
 /// The messages of a recipient, by the time at which they were asked for.

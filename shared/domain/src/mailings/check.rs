@@ -44,7 +44,8 @@ pub fn file_error(unreadable: Unreadable) -> FieldError {
 }
 
 impl Unreadable {
-    /// For whoever made the file: where to look, what is wrong, and what to do where that is not plain.
+    /// For whoever made the file: where to look, what is wrong, and what to do where that is not
+    /// plain.
     pub fn sentence(&self) -> String {
         let what = match self.problem {
             FileProblem::Empty => return "the file has no rows".to_owned(),

@@ -1,5 +1,5 @@
-//! What a mailing says, as it is stored beside the mailing's row, and reading it from a request. The checks are those of any
-//! email, and each of its texts must be a template.
+//! What a mailing says, as it is stored beside the mailing's row, and reading it from a request.
+//! The checks are those of any email, and each of its texts must be a template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ use crate::unicode::composed;
 
 const LONGEST_LIST: usize = 100;
 
-/// Bytes of one recipient's text and HTML, before values are escaped. Without it, a column of 64 KB that is named ten
-/// thousand times would end its sender.
+/// Bytes of one recipient's text and HTML, before values are escaped. Without it, a column of 64 KB
+/// that is named ten thousand times would end its sender.
 const LARGEST_RENDERED: usize = 1024 * 1024;
 
 #[skip_serializing_none]
@@ -51,7 +51,8 @@ impl MailingContent {
         Some(content)
     }
 
-    /// The names that it uses and that no recipient of the file has a value for, by field. `unsubscribe`: there is a link.
+    /// The names that it uses and that no recipient of the file has a value for, by field.
+    /// `unsubscribe`: there is a link.
     pub fn misfits(&self, format: &Format, unsubscribe: bool) -> BTreeMap<&'static str, Vec<String>> {
         let mut known = format.variables();
         if unsubscribe {
@@ -83,7 +84,8 @@ impl MailingContent {
 /// The variable that is filled with each recipient's own link.
 pub const UNSUBSCRIBE_URL: &str = "unsubscribe_url";
 
-/// What a recipient's mail is filled with: the columns of the file, the address under its column's own name, and the link.
+/// What a recipient's mail is filled with: the columns of the file, the address under its column's
+/// own name, and the link.
 pub fn values(
     own: &BTreeMap<String, String>,
     email: &str,
@@ -144,8 +146,8 @@ pub fn list_name(text: &str) -> Result<String, FieldError> {
     }
 }
 
-/// The list that a mailing is sent to: the one that was named, else one per sender, known by its address. A mailing that
-/// has neither has not been sent.
+/// The list that a mailing is sent to: the one that was named, else one per sender, known by its
+/// address. A mailing that has neither has not been sent.
 pub fn list_of(named: Option<&str>, from: Option<&str>) -> Option<String> {
     named.map(|list| list.trim().to_owned()).or_else(|| from.and_then(address_of_mailbox))
 }

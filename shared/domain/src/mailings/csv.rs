@@ -1,5 +1,6 @@
-//! Where fields and records end (RFC 4180, and what spreadsheets make of it). One machine finds the end of a record in the
-//! file's own units and the fields in its text, so that the two cannot disagree.
+//! Where fields and records end (RFC 4180, and what spreadsheets make of it). One machine finds the
+//! end of a record in the file's own units and the fields in its text, so that the two cannot
+//! disagree.
 
 use super::encoding::Encoding;
 

@@ -1,5 +1,5 @@
-//! How the bytes of a file are text. Nothing is guessed beyond a byte order mark: a guess that is wrong once in a thousand
-//! files mangles names in that one and tells nobody.
+//! How the bytes of a file are text. Nothing is guessed beyond a byte order mark: a guess that is
+//! wrong once in a thousand files mangles names in that one and tells nobody.
 
 use crate::codes::{FileProblem, codes};
 
@@ -14,14 +14,16 @@ codes! {
     }
 }
 
-/// Windows-1252 where it is not Latin-1: 0x80 to 0x9F. Five of them are not assigned, and stay what they are.
+/// Windows-1252 where it is not Latin-1: 0x80 to 0x9F. Five of them are not assigned, and stay what
+/// they are.
 const WINDOWS_1252: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}', '‘', '’',
     '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
 ];
 
 impl Encoding {
-    /// The encoding of a file that begins so, and the length of its mark. A mark is right, whatever was asked for.
+    /// The encoding of a file that begins so, and the length of its mark. A mark is right, whatever
+    /// was asked for.
     pub fn of(head: &[u8], asked: Option<Self>) -> (Self, usize) {
         match head {
             [0xef, 0xbb, 0xbf, ..] => (Self::Utf8, 3),
@@ -31,7 +33,8 @@ impl Encoding {
         }
     }
 
-    /// Bytes of one unit. What separates fields and records is one unit in each encoding, and a part of no other character.
+    /// Bytes of one unit. What separates fields and records is one unit in each encoding, and a
+    /// part of no other character.
     pub(super) const fn width(self) -> usize {
         match self {
             Self::Utf8 | Self::Latin1 => 1,
@@ -47,7 +50,8 @@ impl Encoding {
         })
     }
 
-    /// A record as text. A NUL is in no text file: it is a spreadsheet's own format, or UTF-16 without a mark.
+    /// A record as text. A NUL is in no text file: it is a spreadsheet's own format, or UTF-16
+    /// without a mark.
     pub(super) fn decode(self, bytes: &[u8]) -> Result<String, FileProblem> {
         let text = match self {
             Self::Utf8 | Self::Latin1 if bytes.contains(&0) => Err(FileProblem::NotText),

@@ -79,8 +79,8 @@ pub enum EntryNext {
     Leave,
 }
 
-/// What to do with an entry. Its gates, the state of the mailing and whether the address is suppressed, are read
-/// consistently once for each sub-batch.
+/// What to do with an entry. Its gates, the state of the mailing and whether the address is
+/// suppressed, are read consistently once for each sub-batch.
 pub fn next_of_entry(entry: &Delivery, mailing: MailingState, suppressed: bool, now: Timestamp) -> EntryNext {
     match (entry.state, mailing) {
         (State::Sending, _) if entry.is_lost(now) => EntryNext::Lost,
@@ -102,7 +102,8 @@ impl EntryRow {
         self.delivery.state.into()
     }
 
-    /// Begins an attempt. `order` is the latest order to send failed entries again: it does not apply to this attempt.
+    /// Begins an attempt. `order` is the latest order to send failed entries again: it does not
+    /// apply to this attempt.
     pub fn claimed(&self, claim: &Claim, order: u32, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
         Some(Self { delivery, retried: order, last_attempt: Some(now), ..self.clone() })
@@ -110,7 +111,8 @@ impl EntryRow {
 
     /// Judges the outcome of the attempt that is under way. `jitter` is in thousandths.
     ///
-    /// An entry whose sender is held has no time of its own to wait for: its mailing pauses, and goes on when it is resumed.
+    /// An entry whose sender is held has no time of its own to wait for: its mailing pauses, and
+    /// goes on when it is resumed.
     pub fn verdict(&self, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
         match outcome {
             Outcome::Held { why } => Verdict::Again { why: Again::Throttled, code: why.as_str(), not_before: now },
@@ -129,7 +131,8 @@ impl EntryRow {
         Some(Self { delivery, ..self.clone() })
     }
 
-    /// Gives up an attempt whose sender was not heard of in time. `order` does not apply to it, as in [`Self::claimed`].
+    /// Gives up an attempt whose sender was not heard of in time. `order` does not apply to it, as
+    /// in [`Self::claimed`].
     pub fn lost(&self, order: u32, now: Timestamp) -> Option<Self> {
         let unknown = Verdict::Unknown { code: code::SENDER_LOST };
         let lost = self.delivery.is_lost(now).then(|| self.settled(self.delivery.attempt, &unknown, now));
@@ -147,7 +150,8 @@ impl EntryRow {
         Some(row)
     }
 
-    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything that it says is known.
+    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything
+    /// that it says is known.
     pub fn of_event(&self, event: &SesEvent, attempt: u32) -> Option<(Self, bool)> {
         let effect = self.delivery.of_event(self.marks, event, attempt)?;
         Some((Self { delivery: effect.delivery, marks: effect.marks, ..self.clone() }, effect.reconciled))

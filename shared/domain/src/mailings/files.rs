@@ -3,7 +3,8 @@
 use super::identity::MailingId;
 use crate::uploaded::Object;
 
-/// Objects that callers upload by a form, and those that came with their request. Only the first tell of themselves.
+/// Objects that callers upload by a form, and those that came with their request. Only the first
+/// tell of themselves.
 const UPLOADED: &str = "mailings/uploads/";
 const INLINE: &str = "mailings/inline/";
 
@@ -12,7 +13,8 @@ pub fn uploaded_object(id: &MailingId) -> String {
     format!("{UPLOADED}{id}.csv")
 }
 
-/// Where a file is put that came with its request. Each request has its own: one that loses its name takes nothing away.
+/// Where a file is put that came with its request. Each request has its own: one that loses its
+/// name takes nothing away.
 pub fn inline_object(id: &MailingId, request_id: &str) -> String {
     let request: String = request_id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
     format!("{INLINE}{id}/{request}.csv")
@@ -27,7 +29,8 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Returns the file that an object of the bucket is; `None` for objects that were not uploaded by a form.
+    /// Returns the file that an object of the bucket is; `None` for objects that were not uploaded
+    /// by a form.
     pub(crate) fn of(object: Object) -> Option<Self> {
         let mailing = MailingId::parse(object.key.strip_prefix(UPLOADED)?.strip_suffix(".csv")?)?;
         Some(Self { mailing, etag: object.etag, size: object.size })

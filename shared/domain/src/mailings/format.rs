@@ -1,4 +1,5 @@
-//! How a file is written: its encoding and separator, its columns, and which of them holds the address.
+//! How a file is written: its encoding and separator, its columns, and which of them holds the
+//! address.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ pub const MOST_COLUMNS: usize = 100;
 /// Bytes of a column's name: it is stored with every recipient.
 const LONGEST_COLUMN_NAME: usize = 200;
 
-/// What the column of addresses is called where nobody says so: as [`column_name`] writes it, without `-`, `_` and spaces.
+/// What the column of addresses is called where nobody says so: as [`column_name`] writes it,
+/// without `-`, `_` and spaces.
 const EMAIL_NAMES: [&str; 8] =
     ["email", "mail", "emailaddress", "enderecodeemail", "endereçodeemail", "correo", "correoelectronico", "emailid"];
 
@@ -45,7 +47,8 @@ pub struct ImportOptions {
     pub email_column: Option<String>,
 }
 
-/// Found once, at the file's beginning, and kept with the checkpoint: a reader that goes on does not look again.
+/// Found once, at the file's beginning, and kept with the checkpoint: a reader that goes on does
+/// not look again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Format {
     pub encoding: Encoding,
@@ -59,7 +62,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// `head` is the whole file, or at least its first [`LONGEST_RECORD`] bytes (`at_end` says which).
+    /// `head` is the whole file, or at least its first [`LONGEST_RECORD`] bytes (`at_end` says
+    /// which).
     pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, Unreadable> {
         let (encoding, mark) = Encoding::of(head, options.encoding);
         let mut at = Place { next_line: 1, next_byte: mark as u64, skipping: false };
@@ -87,7 +91,8 @@ impl Format {
                 Err(problem) => failed = failed.or(Some(problem)),
             }
         }
-        // The separator under which the header says where the address is; else the one that cuts most.
+        // The separator under which the header says where the address is; else the one that cuts
+        // most.
         let found = |email: &Result<usize, FileProblem>| *email != Err(FileProblem::NoEmailColumn);
         readings.sort_by_key(|(_, first, email)| std::cmp::Reverse((found(email), first.fields.len())));
         let best = readings.into_iter().next().filter(|(_, _, email)| failed.is_none() || found(email));

@@ -12,8 +12,8 @@ use crate::unicode::composed;
 const HASH_DIGITS: usize = 32;
 const LONGEST_FILE_NAME: usize = 255;
 
-/// The import's last write creates the rows of all shards and changes the mailing's own, and a transaction has a hundred
-/// actions.
+/// The import's last write creates the rows of all shards and changes the mailing's own, and a
+/// transaction has a hundred actions.
 pub const MOST_SHARDS: u32 = 99;
 
 /// About two thousand recipients: minutes of sending, not hours, and many leases for a large file.
@@ -25,14 +25,16 @@ hash_id! {
 }
 
 impl MailingId {
-    /// By the file's name, whoever uploads it: the same name is the same mailing, also with a new API key. `turn` counts how
-    /// often a file that proved bad gave its name free again; the row of the name knows it.
+    /// By the file's name, whoever uploads it: the same name is the same mailing, also with a new
+    /// API key. `turn` counts how often a file that proved bad gave its name free again; the row of
+    /// the name knows it.
     pub fn of(file_name: &str, turn: u32) -> Self {
         Self::hash(&format!("{turn}:{file_name}"))
     }
 }
 
-/// One recipient of one mailing. As text it is a tag that SES takes, by which events find their entry.
+/// One recipient of one mailing. As text it is a tag that SES takes, by which events find their
+/// entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MailingEntryId {
     pub mailing: MailingId,
@@ -65,7 +67,8 @@ impl fmt::Display for MailingEntryId {
     }
 }
 
-/// What a normalized address is known by where it is not to be read: in entries, in links, and of those who left a list.
+/// What a normalized address is known by where it is not to be read: in entries, in links, and of
+/// those who left a list.
 pub fn email_hash(email: &str) -> String {
     short_hash(email)
 }
@@ -80,8 +83,8 @@ pub fn shard_of_line(line: u64, shards: u32) -> u32 {
     u32::try_from(line % u64::from(shards.max(1))).unwrap_or(0)
 }
 
-/// The name of an uploaded file, without the folders that some browsers put before it, in its one form. The error is written
-/// for the caller.
+/// The name of an uploaded file, without the folders that some browsers put before it, in its one
+/// form. The error is written for the caller.
 pub fn file_name(text: &str) -> Result<String, &'static str> {
     let name = composed(text.rsplit(['/', '\\']).next().unwrap_or(text).trim());
     if name.is_empty() {
@@ -103,7 +106,8 @@ pub fn content_hash(file: &[u8]) -> String {
 codes! {
     /// What a known name with other content means.
     NameMode {
-        /// The mailing that has the name is the answer, and the caller is told that its content differs.
+        /// The mailing that has the name is the answer, and the caller is told that its content
+        /// differs.
         Lenient = "lenient",
         /// It is refused, so that a new month's `monthly.csv` is not swallowed.
         Strict = "strict",

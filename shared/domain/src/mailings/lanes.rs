@@ -1,9 +1,9 @@
-//! Which shards of a mailing are worked on at a time. They stand in a few lanes, and a lane has one of its shards with a
-//! sender, or on the way to one: however large a mailing is, it takes no more senders than this, and a small one beside it
-//! has its turn.
+//! Which shards of a mailing are worked on at a time. They stand in a few lanes, and a lane has one
+//! of its shards with a sender, or on the way to one: however large a mailing is, it takes no more
+//! senders than this, and a small one beside it has its turn.
 //!
-//! Nothing is forgotten: as long as a shard of a lane is not finished, the write that ends the turn of one hands the next
-//! over, be it the same one at its time.
+//! Nothing is forgotten: as long as a shard of a lane is not finished, the write that ends the turn
+//! of one hands the next over, be it the same one at its time.
 
 use super::rows::ShardRow;
 use super::shard::ShardState;
@@ -29,8 +29,8 @@ pub enum Lane<'s> {
 
 /// The lane that a shard stands in. `shards` are all of the mailing's, in order.
 ///
-/// Whatever was begun and can be gone on with is gone on with; then comes what was not begun; and if all of them wait, the
-/// one that waits the shortest.
+/// Whatever was begun and can be gone on with is gone on with; then comes what was not begun; and
+/// if all of them wait, the one that waits the shortest.
 pub fn lane_of(shard: u32, shards: &[ShardRow], now: Timestamp) -> Lane<'_> {
     let open = || shards.iter().filter(|one| one.shard % LANES == shard % LANES && one.state != ShardState::Finished);
     if let Some(one) = open().find(|one| one.is_handed_over()) {
@@ -44,8 +44,8 @@ pub fn lane_of(shard: u32, shards: &[ShardRow], now: Timestamp) -> Lane<'_> {
     open().min_by_key(|one| (one.due, one.shard)).map_or(Lane::Finished, |one| Lane::Next(one, one.due))
 }
 
-/// The shards to hand over when a mailing is begun again, one of each lane: the one that it has, whose sender may be about to
-/// give it back, or else its next. `shards` are all of them, in order.
+/// The shards to hand over when a mailing is begun again, one of each lane: the one that it has,
+/// whose sender may be about to give it back, or else its next. `shards` are all of them, in order.
 pub fn to_hand_out(shards: &[ShardRow], now: Timestamp) -> Vec<(&ShardRow, Option<Timestamp>)> {
     let one_of = |lane| match lane_of(lane, shards, now) {
         // Also one that waits for its time: behind it may be what need not wait.

@@ -158,15 +158,17 @@ pub enum Completion {
     Complete(EntryCounts),
     /// These shards are not finished.
     Open(Vec<u32>),
-    /// Every shard says that it is finished, and together they have other entries than were imported: somebody must look.
+    /// Every shard says that it is finished, and together they have other entries than were
+    /// imported: somebody must look.
     Mismatch {
         counted: u64,
         imported: u64,
     },
 }
 
-/// `shards` is how many there are, `finished` those that say they are, with their counts; `imported` the entries that the
-/// import made, invalid ones included. Nobody knows those of a file that was not read to its end: what is there is all.
+/// `shards` is how many there are, `finished` those that say they are, with their counts;
+/// `imported` the entries that the import made, invalid ones included. Nobody knows those of a file
+/// that was not read to its end: what is there is all.
 pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: Option<u64>) -> Completion {
     let done: BTreeSet<u32> =
         finished.iter().filter(|(_, counts)| counts.open() == 0).map(|(shard, _)| *shard).collect();

@@ -1,11 +1,11 @@
-//! The pages behind the link of unsubscribing. They are whole in themselves: no script, and nothing from elsewhere. They do
-//! not show the recipient's address, because the link does not tell it.
+//! The pages behind the link of unsubscribing. They are whole in themselves: no script, and nothing
+//! from elsewhere. They do not show the recipient's address, because the link does not tell it.
 
 use super::template::escape;
 use crate::pages::{Language, page};
 
-/// Asks whether to leave the list. It is what a link scanner gets, too, so it changes nothing; its form posts to its own
-/// address.
+/// Asks whether to leave the list. It is what a link scanner gets, too, so it changes nothing; its
+/// form posts to its own address.
 pub fn ask_page(language: Language, list: &str) -> String {
     let list = shown(list);
     let (title, question, note) = match language {

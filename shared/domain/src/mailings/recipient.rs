@@ -1,5 +1,6 @@
-//! The one form of a recipient's address. Entries, suppressions and tokens are keyed by it, so two spellings of one address
-//! must not both survive. Dots and +tags stay: whose mailbox they lead to is the provider's affair.
+//! The one form of a recipient's address. Entries, suppressions and tokens are keyed by it, so two
+//! spellings of one address must not both survive. Dots and +tags stay: whose mailbox they lead to
+//! is the provider's affair.
 
 use url::Host;
 
@@ -21,7 +22,8 @@ pub fn normalize_email(text: &str) -> Result<String, RowProblem> {
     }
     // The root of the name tree, or the end of a sentence.
     let domain = ascii_domain(domain.strip_suffix('.').unwrap_or(domain))?;
-    // The sender's rules are the rules. They answer in sentences; which part they refuse is found by asking again.
+    // The sender's rules are the rules. They answer in sentences; which part they refuse is found
+    // by asking again.
     normalize_to(Channel::Email, &format!("{local}@{domain}")).map_err(|_| {
         if normalize_to(Channel::Email, &format!("{local}@example.com")).is_err() {
             RowProblem::EmailLocalPart
@@ -45,7 +47,8 @@ fn ascii_domain(domain: &str) -> Result<String, RowProblem> {
     }
 }
 
-/// What is copied along with an address and cannot be seen: BOM, zero-width and soft-hyphen characters, marks of direction.
+/// What is copied along with an address and cannot be seen: BOM, zero-width and soft-hyphen
+/// characters, marks of direction.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{ad}')
 }

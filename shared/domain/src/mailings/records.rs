@@ -1,7 +1,7 @@
 //! Reading the recipients of a file from pieces of it, from any record on.
 //!
-//! A checkpoint is a [`Place`] with the file's [`Format`]: between two records the parser has no other state. What is read
-//! does not depend on how the file was cut into pieces.
+//! A checkpoint is a [`Place`] with the file's [`Format`]: between two records the parser has no
+//! other state. What is read does not depend on how the file was cut into pieces.
 
 use std::collections::BTreeMap;
 
@@ -58,9 +58,9 @@ pub struct Unreadable {
     pub problem: FileProblem,
 }
 
-/// The whole records of a piece; blank lines are none. What is left of the piece after the last one is not consumed,
-/// unless the file ends there: go on at [`Records::place`] with a longer piece. One that is longer than
-/// [`LONGEST_RECORD`] by four bytes always gets on.
+/// The whole records of a piece; blank lines are none. What is left of the piece after the last one
+/// is not consumed, unless the file ends there: go on at [`Records::place`] with a longer piece.
+/// One that is longer than [`LONGEST_RECORD`] by four bytes always gets on.
 #[derive(Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -138,7 +138,8 @@ impl Iterator for Records<'_> {
                 End::Open(_) | End::Unclear if window.len() < LONGEST_RECORD && !self.at_end => return None,
                 End::Open(State::Quoted) => return self.unreadable(FileProblem::QuoteNeverCloses),
                 End::Open(_) if all && self.at_end => (window.len(), window.len()),
-                // An end of a line that lies on the border is passed over with the rest of its record.
+                // An end of a line that lies on the border is passed over with the rest of its
+                // record.
                 End::Open(_) | End::Unclear => {
                     let text = LONGEST_RECORD - usize::from(end == End::Unclear) * encoding.width();
                     let taken = self.consume(text);

@@ -58,11 +58,12 @@ pub fn csv<'l>(lines: impl IntoIterator<Item = &'l ReportLine>) -> String {
     file
 }
 
-/// A text as a cell of a CSV. A spreadsheet runs what looks like a formula, so that gets an apostrophe before it, which
-/// spreadsheets take for "text".
+/// A text as a cell of a CSV. A spreadsheet runs what looks like a formula, so that gets an
+/// apostrophe before it, which spreadsheets take for "text".
 pub fn cell(text: &str) -> String {
     let guard = if is_formula(text) { "'" } else { "" };
-    // Some programs cut at semicolons and tabs too: in quotes, what follows one begins no cell of its own.
+    // Some programs cut at semicolons and tabs too: in quotes, what follows one begins no cell of
+    // its own.
     if text.contains(['"', ',', ';', '\t', '\r', '\n']) {
         format!("\"{guard}{}\"", text.replace('"', "\"\""))
     } else {
@@ -70,7 +71,8 @@ pub fn cell(text: &str) -> String {
     }
 }
 
-/// Also in full width, which some programs fold to ASCII, and after spaces, which some of them trim.
+/// Also in full width, which some programs fold to ASCII, and after spaces, which some of them
+/// trim.
 fn is_formula(text: &str) -> bool {
     let spaces = |c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '\u{200b}');
     text.starts_with(['\t', '\r', '\n'])

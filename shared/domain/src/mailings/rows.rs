@@ -119,8 +119,8 @@ impl ImportProgress {
         EntryCounts { pending, invalid, ..EntryCounts::default() }
     }
 
-    /// Of a file that was not read to its end, the rows that were found when all of them had been gone through. An importer
-    /// that died may have made some after its last checkpoint.
+    /// Of a file that was not read to its end, the rows that were found when all of them had been
+    /// gone through. An importer that died may have made some after its last checkpoint.
     pub fn correct(&mut self, found: &EntryCounts) {
         (self.recipients, self.invalid) = (found.total() - found.invalid, found.invalid);
         self.rows = self.entries() + self.duplicates;
@@ -158,7 +158,8 @@ impl ImportCause {
     }
 }
 
-/// An order that was given with an `Idempotency-Key`. Hashes, because callers choose the text of their keys.
+/// An order that was given with an `Idempotency-Key`. Hashes, because callers choose the text of
+/// their keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub key: String,
@@ -183,7 +184,8 @@ pub struct SendingRun {
     pub tried: u64,
 }
 
-/// The row of a mailing. `version` grows with every change of its state; the import's checkpoints leave it.
+/// The row of a mailing. `version` grows with every change of its state; the import's checkpoints
+/// leave it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailingRow {
@@ -214,7 +216,8 @@ pub struct MailingRow {
     pub problem: Option<ImportProblem>,
     /// Over how many its entries are spread; 0 while its size is not known.
     pub shards: u32,
-    /// How often its failed entries were asked to be sent again, and the last such order that spoke of the unknown ones too.
+    /// How often its failed entries were asked to be sent again, and the last such order that spoke
+    /// of the unknown ones too.
     #[serde(default)]
     pub retry: u32,
     #[serde(default)]
@@ -228,7 +231,8 @@ pub struct MailingRow {
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
-    /// Since it was begun, resumed or asked to send again: what its rate is measured from. None while it is paused.
+    /// Since it was begun, resumed or asked to send again: what its rate is measured from. None
+    /// while it is paused.
     pub run: Option<SendingRun>,
     /// Why it paused by itself; none if a person paused it.
     pub paused_for: Option<SendingHold>,
@@ -320,7 +324,8 @@ impl Row for MailingRow {
         keys::mailing(&self.mailing_id)
     }
 
-    /// Nobody has changed its state since it was read; checkpoints of its import may have been written.
+    /// Nobody has changed its state since it was read; checkpoints of its import may have been
+    /// written.
     fn fence(&self) -> Fence {
         Fence::version(self.version)
     }
@@ -346,12 +351,14 @@ pub struct ShardRow {
     pub begun: bool,
     /// It was gone through, and the next of its entries waits for this.
     pub due: Option<Timestamp>,
-    /// The last order to send failed entries again that it follows, and the last that spoke of the unknown ones too.
+    /// The last order to send failed entries again that it follows, and the last that spoke of the
+    /// unknown ones too.
     #[serde(default)]
     pub retried: u32,
     #[serde(default)]
     pub retried_unknown: u32,
-    /// Grows when an entry of it changes by an event: a recount that began before is not the last word.
+    /// Grows when an entry of it changes by an event: a recount that began before is not the last
+    /// word.
     #[serde(default)]
     pub touched: u64,
     pub last_attempt: Option<Timestamp>,
@@ -379,7 +386,8 @@ impl ShardRow {
         }
     }
 
-    /// Hands it to a sender, no earlier than `not_before`. `id` is what the work is known by, if not by its number.
+    /// Hands it to a sender, no earlier than `not_before`. `id` is what the work is known by, if
+    /// not by its number.
     pub fn hand_over(&mut self, not_before: Option<Timestamp>, id: Option<String>, now: Timestamp) {
         self.begun = true;
         let (mailing, shard, wake_id) =
@@ -392,7 +400,8 @@ impl ShardRow {
         self.work.wait_until(Wake::Check, &keys::mailing_shard_id(&self.mailing_id, self.shard), until);
     }
 
-    /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand over.
+    /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand
+    /// over.
     pub fn is_handed_over(&self) -> bool {
         self.state != ShardState::Finished && self.work.wake.is_some()
     }
@@ -435,7 +444,8 @@ impl Delivered for EntryRow {
     }
 }
 
-/// The row of a line that is no recipient: an invalid one is an entry, one that came twice is only told.
+/// The row of a line that is no recipient: an invalid one is an entry, one that came twice is only
+/// told.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineRow {

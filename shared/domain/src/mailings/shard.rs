@@ -1,5 +1,5 @@
-//! The unit of work: one shard of one mailing, under a lease. Recovery gives back what nobody works on; it never touches an
-//! entry, because one that is `SENDING` may have been sent.
+//! The unit of work: one shard of one mailing, under a lease. Recovery gives back what nobody works
+//! on; it never touches an entry, because one that is `SENDING` may have been sent.
 
 use super::identity::MailingId;
 use super::mailing::{EntryCounts, MailingState};
@@ -7,10 +7,12 @@ use crate::codes::codes;
 use crate::lease::Lease;
 use crate::time::Timestamp;
 
-/// Renewed between sub-batches. The same time decides for a sender that wants the shard and for recovery.
+/// Renewed between sub-batches. The same time decides for a sender that wants the shard and for
+/// recovery.
 pub const LEASE_MS: i64 = 30_000;
 
-/// Sends between two looks at pause, cancel and suppression: the most that leaves after one of them was asked for.
+/// Sends between two looks at pause, cancel and suppression: the most that leaves after one of them
+/// was asked for.
 pub const SUB_BATCH: usize = 25;
 
 codes! {
@@ -74,8 +76,9 @@ pub fn after_pass(counts: &EntryCounts, next_look: Option<Timestamp>, now: Times
 /// What recovery does with a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recover {
-    /// Write `PENDING` without a last attempt and with an emit of this id, conditional on `PROCESSING` with this epoch and
-    /// this end of the lease: one that was renewed since is alive, and a second run finds nothing to do.
+    /// Write `PENDING` without a last attempt and with an emit of this id, conditional on
+    /// `PROCESSING` with this epoch and this end of the lease: one that was renewed since is alive,
+    /// and a second run finds nothing to do.
     Requeue {
         epoch: u64,
         lease_until: i64,
@@ -101,7 +104,8 @@ pub fn recover_shard(
     }
 }
 
-/// Whether nobody works on a mailing that says it is being worked on. `shards` are all of its shards.
+/// Whether nobody works on a mailing that says it is being worked on. `shards` are all of its
+/// shards.
 pub fn is_abandoned<'a>(
     mailing: MailingState,
     shards: impl IntoIterator<Item = (ShardState, Option<&'a Lease>)>,

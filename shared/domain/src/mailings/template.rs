@@ -1,5 +1,6 @@
-//! What a mailing says: text with `{{name}}` where a recipient's column goes. There is no logic in it and no raw form: a
-//! value from a file is data wherever it lands, in HTML, in a header or in plain text.
+//! What a mailing says: text with `{{name}}` where a recipient's column goes. There is no logic in
+//! it and no raw form: a value from a file is data wherever it lands, in HTML, in a header or in
+//! plain text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,8 +82,8 @@ impl Template {
         self.parts.iter().map(size).sum()
     }
 
-    /// The text for one recipient. `email` is a variable too, unless the file has another column of that name; what the
-    /// recipient has no value for is empty.
+    /// The text for one recipient. `email` is a variable too, unless the file has another column of
+    /// that name; what the recipient has no value for is empty.
     pub fn render(&self, email: &str, variables: &BTreeMap<String, String>) -> String {
         let mut filled = String::new();
         for part in &self.parts {

@@ -1,5 +1,6 @@
-//! The link by which a recipient leaves a list. The token is the entry's id and its HMAC: the same for the same mailing and
-//! address however often it is made, stored nowhere, and it tells nobody the address.
+//! The link by which a recipient leaves a list. The token is the entry's id and its HMAC: the same
+//! for the same mailing and address however often it is made, stored nowhere, and it tells nobody
+//! the address.
 
 use hmac::digest::Key;
 use hmac::{Hmac, Mac};
@@ -26,8 +27,8 @@ pub fn unsubscribe_token(secret: &[u8], mailing: &MailingId, email: &str, shards
     format!("{entry}-{}", hex::encode(&mac[..MAC_BYTES]))
 }
 
-/// The entry that a token speaks for; `None` for what none of the secrets has signed. There are two while the secret is
-/// being changed: links in mailboxes live for years.
+/// The entry that a token speaks for; `None` for what none of the secrets has signed. There are two
+/// while the secret is being changed: links in mailboxes live for years.
 pub fn verify_unsubscribe<'s>(secrets: impl IntoIterator<Item = &'s [u8]>, token: &str) -> Option<MailingEntryId> {
     let (entry, given) = token.rsplit_once('-')?;
     let entry = MailingEntryId::parse(entry)?;
@@ -37,7 +38,8 @@ pub fn verify_unsubscribe<'s>(secrets: impl IntoIterator<Item = &'s [u8]>, token
     secrets.into_iter().any(signed).then_some(entry)
 }
 
-/// The headers of RFC 2369 and RFC 8058. `base` is where `/u/…` is found, with https, or mailbox providers ignore it.
+/// The headers of RFC 2369 and RFC 8058. `base` is where `/u/…` is found, with https, or mailbox
+/// providers ignore it.
 pub fn unsubscribe_headers(base: &str, token: &str) -> [(String, String); 2] {
     [
         ("List-Unsubscribe".to_owned(), format!("<{}>", unsubscribe_url(base, token))),
@@ -61,15 +63,17 @@ codes! {
 }
 
 impl UnsubscribeSource {
-    /// Of a POST to the link. It decides nothing: any POST unsubscribes, whatever its body is and however it is encoded.
+    /// Of a POST to the link. It decides nothing: any POST unsubscribes, whatever its body is and
+    /// however it is encoded.
     pub fn of_post(body: &[u8]) -> Self {
         const FIELD: &[u8] = b"List-Unsubscribe";
         if body.windows(FIELD.len()).any(|part| part == FIELD) { Self::OneClick } else { Self::Page }
     }
 }
 
-/// Somebody left a list. The first one stands. It is keyed by the list and the hash of the address: the link tells no more,
-/// and an entry's key has the same hash, so that a sender need not know more either.
+/// Somebody left a list. The first one stands. It is keyed by the list and the hash of the address:
+/// the link tells no more, and an entry's key has the same hash, so that a sender need not know
+/// more either.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsubscribeRow {

@@ -46,8 +46,8 @@ impl UploadRequest {
         })
     }
 
-    /// A form of `file` and text fields. What is said of the file may stand in the query too, so that a form made for
-    /// people need not have it.
+    /// A form of `file` and text fields. What is said of the file may stand in the query too, so
+    /// that a form made for people need not have it.
     pub fn of_form<'q>(
         file: &str,
         form: &'q [(String, String)],
@@ -79,8 +79,8 @@ impl UploadRequest {
         fields.finish(request)
     }
 
-    /// What was said, by which a request is known to be the same one again. What was not said is not in it, so that a field
-    /// that comes with a later version does not make another of it.
+    /// What was said, by which a request is known to be the same one again. What was not said is
+    /// not in it, so that a field that comes with a later version does not make another of it.
     pub fn said(&self) -> String {
         let content = self.content.as_ref();
         let text = |part: fn(&MailingContent) -> Option<&String>| content.and_then(part).cloned();

@@ -1,4 +1,5 @@
-//! "Why did X (not) get this?": the decisions about one message, one address or one client, in the order of their times.
+//! "Why did X (not) get this?": the decisions about one message, one address or one client, in the
+//! order of their times.
 
 use serde::Serialize;
 use serde_with::skip_serializing_none;

@@ -9,7 +9,8 @@ hash_id! {
 }
 
 impl MessageId {
-    /// Hashes the caller's own key for the message with the caller: the same key from two callers is two messages.
+    /// Hashes the caller's own key for the message with the caller: the same key from two callers
+    /// is two messages.
     pub fn of(caller: &KeyId, key: &str) -> Self {
         Self::hash(&format!("{caller}:{key}"))
     }

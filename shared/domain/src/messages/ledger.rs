@@ -1,4 +1,5 @@
-//! The ledger of a message: what was decided about it, kept in its row and appended by the write that it tells of.
+//! The ledger of a message: what was decided about it, kept in its row and appended by the write
+//! that it tells of.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -6,8 +7,8 @@ use serde_with::skip_serializing_none;
 use crate::codes::Decision;
 use crate::time::Timestamp;
 
-/// A ledger grows with every attempt, and a limit may be met any number of times: from here on only what ends a message,
-/// or begins it anew, is still told.
+/// A ledger grows with every attempt, and a limit may be met any number of times: from here on only
+/// what ends a message, or begins it anew, is still told.
 pub const LONGEST: usize = 60;
 
 /// One decision.

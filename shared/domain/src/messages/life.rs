@@ -1,4 +1,5 @@
-//! The life of a message: each change of its delivery, with the work that follows and what its ledger says.
+//! The life of a message: each change of its delivery, with the work that follows and what its
+//! ledger says.
 
 use super::ledger::{Entry, has_room};
 use super::row::{IntentRef, MessageRow, Resend};
@@ -84,7 +85,8 @@ impl MessageRow {
         self.settled(attempt, &Verdict::Sent { provider_id: provider_id.to_owned() }, now, keep_days)
     }
 
-    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything that it says is known.
+    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything
+    /// that it says is known.
     pub fn of_event(&self, event: &SesEvent, attempt: u32, now: Timestamp, keep_days: i64) -> Option<(Self, bool)> {
         let effect = self.delivery.of_event(self.marks, event, attempt)?;
         let entry = match (effect.reconciled, effect.delivery.state) {
@@ -108,8 +110,8 @@ impl MessageRow {
         Some(self.with(delivery, entry.clone(), now, keep_days))
     }
 
-    /// Cancels it, by an operator's order: at once if it is queued; during an attempt there will be no other. The second part
-    /// is what to write, if anything.
+    /// Cancels it, by an operator's order: at once if it is queued; during an attempt there will be
+    /// no other. The second part is what to write, if anything.
     pub fn cancel(&self, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
         let (cancel, delivery) = self.delivery.cancel();
         let row = delivery.map(|delivery| {
@@ -122,8 +124,8 @@ impl MessageRow {
         (cancel, row)
     }
 
-    /// Queues a message again that failed or is unknown. `None` if it is neither. `intent`: the intent that it holds from now
-    /// on, if it had released its own.
+    /// Queues a message again that failed or is unknown. `None` if it is neither. `intent`: the
+    /// intent that it holds from now on, if it had released its own.
     pub fn resent(&self, order: Resend, intent: Option<IntentRef>, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.resent()?;
         let entry = Entry::new(now, Decision::Resent).rule("operator").attempt(self.delivery.attempt);
@@ -165,7 +167,8 @@ impl MessageRow {
         Recovery::Emitted(row)
     }
 
-    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if there is nothing to change.
+    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if
+    /// there is nothing to change.
     pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
         let is_queued = self.delivery.state == State::Queued;
         let work = self.work.postponed(self.id.as_str(), until, now).filter(|_| is_queued)?;
@@ -178,7 +181,8 @@ impl MessageRow {
         (last.code == Decision::Failed && last.rule.as_deref() == Some("operator")).then_some(last.at)
     }
 
-    /// The intent that the change from `before` to this row releases: the message ended without being sent.
+    /// The intent that the change from `before` to this row releases: the message ended without
+    /// being sent.
     pub fn released_intent(&self, before: &Self) -> Option<&IntentRef> {
         let ends = self.delivery.state.is_unsent() && !before.delivery.state.is_unsent();
         self.intent.as_ref().filter(|_| ends)

@@ -56,7 +56,8 @@ pub enum Unfit {
     /// Neither an `Idempotency-Key` nor an `id`: the message has no identity.
     NoIdentity,
     Fields(Vec<FieldError>),
-    /// Only its times are wrong, and only by now: the same request may have been taken before, under this id.
+    /// Only its times are wrong, and only by now: the same request may have been taken before,
+    /// under this id.
     Times {
         id: MessageId,
         errors: Vec<FieldError>,
@@ -64,7 +65,8 @@ pub enum Unfit {
 }
 
 impl NewMessage {
-    /// Reads `{channel, to, content, sender?, priority?, intent?, send_at?, not_after?, metadata?, id?}`.
+    /// Reads `{channel, to, content, sender?, priority?, intent?, send_at?, not_after?, metadata?,
+    /// id?}`.
     pub fn read(
         body: &Map<String, Value>,
         asked: Asked<'_>,

@@ -17,8 +17,8 @@ use crate::queue::Priority;
 use crate::time::Timestamp;
 use crate::work::Work;
 
-/// Content up to this many bytes of JSON is in the message's own row; more is in a row of its own, because every change
-/// of state pays for the whole row.
+/// Content up to this many bytes of JSON is in the message's own row; more is in a row of its own,
+/// because every change of state pays for the whole row.
 pub const INLINE_CONTENT: usize = 2 * 1024;
 
 #[skip_serializing_none]
@@ -98,7 +98,8 @@ pub struct Resend {
     pub after: u32,
 }
 
-/// Content in a row of its own. It outlasts its message, and is gone some day even if nobody settles that.
+/// Content in a row of its own. It outlasts its message, and is gone some day even if nobody
+/// settles that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentRow {
     #[serde(flatten)]
@@ -118,7 +119,8 @@ pub struct Deduped {
 }
 
 impl MessageRow {
-    /// A message that is taken in at `now`, and handed to its queue or to the index of what is due later.
+    /// A message that is taken in at `now`, and handed to its queue or to the index of what is due
+    /// later.
     pub fn accepted(new: &NewMessage, now: Timestamp) -> Self {
         let mut row = Self::blank(new, now);
         let entry = Entry::new(now, Decision::Accepted);

@@ -1,4 +1,5 @@
-//! Bots are rows: where their token is, what their webhook proves itself with, and how fast they may write.
+//! Bots are rows: where their token is, what their webhook proves itself with, and how fast they
+//! may write.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,7 +21,8 @@ const LONGEST_SECRET: usize = 256;
 codes! {
     /// Warnings about a bot: it is accepted, but probably a mistake.
     BotWarning {
-        /// Its `token_ref` names no token in the deployment's secret of senders: its offers wait until there is one.
+        /// Its `token_ref` names no token in the deployment's secret of senders: its offers wait
+        /// until there is one.
         TokenMissing = "token_missing",
     }
 }
@@ -65,7 +67,8 @@ pub struct BotView<'a> {
 }
 
 impl BotRow {
-    /// Reads a new bot: `{slug, name?, token_ref?, webhook_secret?, active?, messages_per_second?, …}`.
+    /// Reads a new bot: `{slug, name?, token_ref?, webhook_secret?, active?, messages_per_second?,
+    /// …}`.
     pub fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let slug = fields.text("slug").map(str::to_owned);
@@ -89,7 +92,8 @@ impl BotRow {
         fields.finish(Some(row))
     }
 
-    /// What is left out of a change stays as it is. A new secret is taken beside the last one, until there is another.
+    /// What is left out of a change stays as it is. A new secret is taken beside the last one,
+    /// until there is another.
     pub fn read_change(&self, body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         if fields.optional_text("slug").is_some_and(|slug| slug != self.slug) {

@@ -1,15 +1,17 @@
 //! How fast a bot, a chat or a group may be written to: slots in a row, one after the other.
 //!
-//! A bucket knows when its next slot is free (GCRA's theoretical arrival time). A grant is a slot, now or in the near future,
-//! and the sender calls no earlier; so there are never more grants in any second than there are slots in it. (Calls follow
-//! their slots by as long as the writes before them take.) How far ahead a message may reserve depends on its class: the
-//! higher ones reach further than the lower ones, who so leave them room, and the lower ones reach further the longer they
-//! have waited, so that their wait is bounded.
+//! A bucket knows when its next slot is free (GCRA's theoretical arrival time). A grant is a slot,
+//! now or in the near future, and the sender calls no earlier; so there are never more grants in
+//! any second than there are slots in it. (Calls follow their slots by as long as the writes before
+//! them take.) How far ahead a message may reserve depends on its class: the higher ones reach
+//! further than the lower ones, who so leave them room, and the lower ones reach further the longer
+//! they have waited, so that their wait is bounded.
 
 use crate::queue::Priority;
 use crate::time::Timestamp;
 
-/// The distance of slots, in microseconds: thirty a second are not a whole number of milliseconds apart.
+/// The distance of slots, in microseconds: thirty a second are not a whole number of milliseconds
+/// apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     pub interval_us: i64,
@@ -21,8 +23,9 @@ impl Limit {
         Self { interval_us: (window_ms * 1_000 + count - 1) / count }
     }
 
-    /// How far ahead of now the next slot of a bucket can lie: a grant reaches a second or two ahead and takes a few
-    /// slots, and clocks differ by less than a minute. A slot that lies further ahead was taken by a clock that was wrong.
+    /// How far ahead of now the next slot of a bucket can lie: a grant reaches a second or two
+    /// ahead and takes a few slots, and clocks differ by less than a minute. A slot that lies
+    /// further ahead was taken by a clock that was wrong.
     pub const fn furthest_us(self) -> i64 {
         self.interval_us.saturating_mul(2).saturating_add(60_000_000)
     }
@@ -36,11 +39,13 @@ impl Limit {
 const START_REACH_MS: i64 = 1_500;
 const SHOT_REACH_MS: i64 = 400;
 const DOWNSELL_REACH_MS: i64 = 150;
-/// The lower classes reach as far as the highest after this long, and further than when they were new only after that.
+/// The lower classes reach as far as the highest after this long, and further than when they were
+/// new only after that.
 const SHOT_AGES_MS: (i64, i64) = (30_000, 90_000);
 const DOWNSELL_AGES_MS: (i64, i64) = (300_000, 600_000);
 
-/// How far ahead a message may reserve a slot of its address, whatever its class: classes compete for senders.
+/// How far ahead a message may reserve a slot of its address, whatever its class: classes compete
+/// for senders.
 pub const ADDRESS_REACH_MS: i64 = START_REACH_MS;
 
 /// `waited_ms`: since the message was due.
@@ -68,8 +73,8 @@ pub struct Bucket {
 /// What to ask of the bucket's row next, after it was seen like this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Its next slot is in the past, or further ahead than any grant could have put it: take one now, if it is still as it
-    /// was seen.
+    /// Its next slot is in the past, or further ahead than any grant could have put it: take one
+    /// now, if it is still as it was seen.
     Now,
     /// Take the next slot, if it is still within reach.
     Next,

@@ -1,4 +1,5 @@
-//! How fast each channel is written to. Data with defaults that the providers document; a deployment may change them.
+//! How fast each channel is written to. Data with defaults that the providers document; a
+//! deployment may change them.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ impl Rates {
     const fn default_of(channel: Channel) -> Self {
         match channel {
             Channel::Telegram => Self { sender: Limit::BOT, chat: Some(Limit::CHAT), group: Some(Limit::GROUP) },
-            // Nothing is documented for a number of one's own; a person with a phone is slower than this.
+            // Nothing is documented for a number of one's own; a person with a phone is slower than
+            // this.
             Channel::Whatsapp => {
                 Self { sender: Limit::per(5, 1_000), chat: Some(Limit::CHAT), group: Some(Limit::GROUP) }
             }

@@ -1,4 +1,5 @@
-//! JSON Web Tokens, as far as a webhook needs them: one algorithm, and a time after which they are worth nothing.
+//! JSON Web Tokens, as far as a webhook needs them: one algorithm, and a time after which they are
+//! worth nothing.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,8 +25,9 @@ struct Claims {
     iat: Option<f64>,
 }
 
-/// Whether `key` signed this token with HMAC-SHA256 and its time has come and is not over. The token does not choose its
-/// algorithm: any other than HS256 is refused, and so is one that never expires.
+/// Whether `key` signed this token with HMAC-SHA256 and its time has come and is not over. The
+/// token does not choose its algorithm: any other than HS256 is refused, and so is one that never
+/// expires.
 pub fn verify_hs256(token: &str, key: &[u8], now: Timestamp, leeway_seconds: i64) -> bool {
     let Some((signed, signature)) = token.rsplit_once('.') else { return false };
     let Some((header, claims)) = signed.split_once('.') else { return false };
@@ -51,7 +53,8 @@ fn is_signed(signed: &str, signature: &str, key: &[u8]) -> bool {
     !key.is_empty() && mac(key).chain_update(signed).verify_slice(&signature).is_ok()
 }
 
-/// An object, each of whose fields is there once: of two, the reader that comes next might take the other.
+/// An object, each of whose fields is there once: of two, the reader that comes next might take the
+/// other.
 fn part<T: DeserializeOwned>(encoded: &str) -> Option<T> {
     let json = URL_SAFE_NO_PAD.decode(encoded).ok()?;
     // A list would be read as the fields in their order.

@@ -1,5 +1,5 @@
-//! What webhooks are verified with. There may be two of each secret at once: one that is being changed to, and the one that
-//! providers and retries still use.
+//! What webhooks are verified with. There may be two of each secret at once: one that is being
+//! changed to, and the one that providers and retries still use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,10 +44,12 @@ pub struct WebhookSecrets {
     _others: Others,
 }
 
-/// What is not ours to know. It also has serde refuse a list, which it would read as the fields in their order.
+/// What is not ours to know. It also has serde refuse a list, which it would read as the fields in
+/// their order.
 type Others = BTreeMap<String, IgnoredAny>;
 
-/// An instance is configured with a header of its own, with a `jwt_key`, or while it changes with both.
+/// An instance is configured with a header of its own, with a `jwt_key`, or while it changes with
+/// both.
 #[derive(Clone, Deserialize)]
 struct EvolutionSecrets {
     #[serde(default = "default_header")]
@@ -73,7 +75,8 @@ enum PaymentSecrets {
     },
 }
 
-/// How a gateway signs. Each that signs in its own way gets a name here, and a check beside Standard Webhooks'.
+/// How a gateway signs. Each that signs in its own way gets a name here, and a check beside
+/// Standard Webhooks'.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum PaymentScheme {
@@ -93,13 +96,14 @@ enum OneOrMany {
 }
 
 impl WebhookSecrets {
-    /// `None` for what is not the JSON of secrets. Nobody's fault but the configuration's: a provider must then be told to
-    /// come again, not that its secret is wrong.
+    /// `None` for what is not the JSON of secrets. Nobody's fault but the configuration's: a
+    /// provider must then be told to come again, not that its secret is wrong.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// `header` is the value of `X-Telegram-Bot-Api-Secret-Token`. It signs nothing: a replay is known by its update's id.
+    /// `header` is the value of `X-Telegram-Bot-Api-Secret-Token`. It signs nothing: a replay is
+    /// known by its update's id.
     pub fn verify_telegram(&self, bot: &str, header: Option<&str>) -> Verified {
         match self.telegram.get(bot) {
             Some(tokens) => Verified::of(header.is_some_and(|given| tokens.admit(given))),
@@ -171,7 +175,8 @@ impl Verified {
 }
 
 impl Tokens {
-    /// Hashes are compared, so that not even a length is told, and all of them, so that it is not told which one it was.
+    /// Hashes are compared, so that not even a length is told, and all of them, so that it is not
+    /// told which one it was.
     fn admit(&self, given: &str) -> bool {
         let given = Sha256::digest(given);
         let is_it = |token: &str| Sha256::digest(token).as_slice().ct_eq(given.as_slice());

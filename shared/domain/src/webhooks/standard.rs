@@ -1,4 +1,5 @@
-//! Standard Webhooks (<https://www.standardwebhooks.com>): signs requests to responders, verifies those of gateways.
+//! Standard Webhooks (<https://www.standardwebhooks.com>): signs requests to responders, verifies
+//! those of gateways.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -26,8 +27,8 @@ pub struct Signed {
     pub signature: String,
 }
 
-/// Signs with each key, the current one first. `id` is the same whenever the same thing is said again, and has no full stop:
-/// it is what parts the id from the time.
+/// Signs with each key, the current one first. `id` is the same whenever the same thing is said
+/// again, and has no full stop: it is what parts the id from the time.
 pub fn sign(keys: &[&[u8]], id: &str, now: Timestamp, body: &[u8]) -> Signed {
     let timestamp = now.seconds();
     let text = timestamp.to_string();
@@ -38,7 +39,8 @@ pub fn sign(keys: &[&[u8]], id: &str, now: Timestamp, body: &[u8]) -> Signed {
     Signed { id: id.to_owned(), timestamp, signature: signatures.join(" ") }
 }
 
-/// Whether one of the keys signed this body under this id, no longer ago than the tolerance, and not further ahead.
+/// Whether one of the keys signed this body under this id, no longer ago than the tolerance, and
+/// not further ahead.
 pub fn verify(
     keys: &[&[u8]],
     id: &str,
@@ -59,8 +61,8 @@ pub fn verify(
     })
 }
 
-/// Returns the key of a secret: `whsec_` and base64, as the official libraries read it, which also take it without
-/// `whsec_`. Text that is not base64 is the key itself.
+/// Returns the key of a secret: `whsec_` and base64, as the official libraries read it, which also
+/// take it without `whsec_`. Text that is not base64 is the key itself.
 pub fn key_bytes(secret: &str) -> Vec<u8> {
     let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
     UNPADDED_TOO.decode(encoded).unwrap_or_else(|_| secret.as_bytes().to_vec())
@@ -114,7 +116,8 @@ mod tests {
         assert!(holds(ID, "1614265330", SIGNATURE, BODY));
     }
 
-    /// From the tests of the official libraries: the secret without its prefix, and a list of signatures with one of ours.
+    /// From the tests of the official libraries: the secret without its prefix, and a list of
+    /// signatures with one of ours.
     #[test]
     fn the_vectors_of_the_official_libraries_hold() {
         let bare = key_bytes(SECRET.trim_start_matches(SECRET_PREFIX));

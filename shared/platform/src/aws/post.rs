@@ -1,5 +1,5 @@
-//! Uploads by POST: a form that S3 takes from a stranger, signed here. Unlike a presigned PUT it bounds the size of what
-//! is uploaded. The SDK does not make such forms.
+//! Uploads by POST: a form that S3 takes from a stranger, signed here. Unlike a presigned PUT it
+//! bounds the size of what is uploaded. The SDK does not make such forms.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,7 +14,8 @@ use super::Aws;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// Where to send the form and what stands in it, in this order, before the field `file`. Whoever has it can upload.
+/// Where to send the form and what stands in it, in this order, before the field `file`. Whoever
+/// has it can upload.
 #[derive(Clone)]
 pub struct PresignedPost {
     pub url: String,

@@ -35,7 +35,8 @@ pub enum Answered {
 pub enum Looked {
     /// It is not settled yet: its end wakes the conversation.
     OnItsWay,
-    /// It is settled, and the conversation has moved on. `None`: the conversation has changed since it was read.
+    /// It is settled, and the conversation has moved on. `None`: the conversation has changed since
+    /// it was read.
     Moved(Option<ConversationRow>),
 }
 
@@ -58,8 +59,9 @@ impl Conversations {
         self.store.rows(invocation, &query).await
     }
 
-    /// The first messages that are pending, by their number, in one request: as many as one batch takes, and the next. One
-    /// request reads up to 1 MB of rows, which is more than the bytes that a batch takes.
+    /// The first messages that are pending, by their number, in one request: as many as one batch
+    /// takes, and the next. One request reads up to 1 MB of rows, which is more than the bytes that
+    /// a batch takes.
     pub async fn pending_messages(
         &self,
         invocation: &Invocation,
@@ -79,8 +81,9 @@ impl Conversations {
         self.store.get(invocation, &self.table, &keys::conversation_batch(id)).await
     }
 
-    /// Stores the reply to the batch in process of a conversation that was read as `row`, and hands it over unless somebody
-    /// holds the conversation. Whether the reply is wanted is the caller's to know from that row.
+    /// Stores the reply to the batch in process of a conversation that was read as `row`, and hands
+    /// it over unless somebody holds the conversation. Whether the reply is wanted is the caller's
+    /// to know from that row.
     pub async fn answer(
         &self,
         invocation: &Invocation,
@@ -119,7 +122,8 @@ impl Conversations {
         let Some((end, state)) = end_of(message.as_ref()) else { return Ok(Looked::OnItsWay) };
         let course = row.course.part_ended(end, invocation.current());
         let said = if course.phase == Phase::Sending { self.reply_of(invocation, row).await? } else { None };
-        // A reply that was canceled because a person had answered is not one that could not be delivered.
+        // A reply that was canceled because a person had answered is not one that could not be
+        // delivered.
         let unneeded = end == PartEnd::Canceled && row.course.settled >= row.course.claimed;
         let of_batch = OfBatch::Ended((!unneeded).then_some(state));
         self.commit(invocation, row, course, said.as_deref(), &of_batch, timing).await?.moved().map(Looked::Moved)
@@ -131,7 +135,8 @@ impl Conversations {
         Ok(batch.ok_or_else(gone)?.reply)
     }
 
-    /// One transaction: where the conversation stands, what its batch says, and the message that the next part is.
+    /// One transaction: where the conversation stands, what its batch says, and the message that
+    /// the next part is.
     async fn commit(
         &self,
         invocation: &Invocation,
@@ -186,7 +191,7 @@ impl Conversations {
             OfBatch::Ended(outcome) => {
                 let mut write = Write::update(&self.table, keys::conversation_batch(&batch))
                     .set_number("parts_ended", after.course.part)
-                    .when(Condition::has("pk"));
+                    .when(Condition::exists());
                 match outcome.or((finished && keeps).then_some(KEPT)) {
                     Some(outcome) => write = write.set("outcome", outcome),
                     None if finished && row.course.part == 0 => write = write.remove("outcome"),
@@ -232,8 +237,8 @@ impl Answered {
     }
 }
 
-/// How a message ended that part of a reply was sent as, and the word for it; nothing while it has not. One that is gone was
-/// settled long ago.
+/// How a message ended that part of a reply was sent as, and the word for it; nothing while it has
+/// not. One that is gone was settled long ago.
 fn end_of(message: Option<&MessageRow>) -> Option<(PartEnd, &'static str)> {
     let Some(message) = message else { return Some((PartEnd::Sent, "SENT")) };
     match message.delivery.state {

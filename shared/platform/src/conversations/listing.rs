@@ -1,4 +1,5 @@
-//! What people look at: a conversation with its messages and batches, and those that wait for a person.
+//! What people look at: a conversation with its messages and batches, and those that wait for a
+//! person.
 
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::{BatchRow, ConversationRow, StoredMessage};
@@ -38,8 +39,8 @@ impl Conversations {
         self.store.rows(invocation, &query.newest_first().limit(limit)).await
     }
 
-    /// Batches that have one of these messages, the newest first. A batch is known by its last message, and the one that
-    /// has the newest of these ends at most [`MOST_MESSAGES`] later.
+    /// Batches that have one of these messages, the newest first. A batch is known by its last
+    /// message, and the one that has the newest of these ends at most [`MOST_MESSAGES`] later.
     pub async fn batches(
         &self,
         invocation: &Invocation,
@@ -88,7 +89,8 @@ impl Conversations {
         Ok((rows.into_iter().flatten().collect(), next))
     }
 
-    /// Since when the one waits who waits longest for an answer, unless somebody holds the conversation.
+    /// Since when the one waits who waits longest for an answer, unless somebody holds the
+    /// conversation.
     pub async fn oldest_unanswered(&self, invocation: &Invocation) -> Result<Option<Timestamp>, StoreError> {
         let mut oldest: Option<Timestamp> = None;
         for (wake, shard) in

@@ -1,4 +1,5 @@
-//! A message comes in: stored once, numbered, and in one transaction with where its conversation stands.
+//! A message comes in: stored once, numbered, and in one transaction with where its conversation
+//! stands.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -68,7 +69,8 @@ impl Conversations {
     ) -> Result<Taken, StoreError> {
         if let Some(ours) = self.one_of_ours(invocation, row.as_ref(), received).await? {
             if ours.delivery.provider_id.is_none() || ours.delivery.state != State::Sent {
-                // Without a provider's id on it, the echo is of an attempt that may have been sent, or of the last one.
+                // Without a provider's id on it, the echo is of an attempt that may have been sent,
+                // or of the last one.
                 let attempt = ours.delivery.doubts.first().copied().unwrap_or(ours.delivery.attempt);
                 self.messages.confirm(invocation, &ours, attempt, &received.message.message_id).await?;
             }
@@ -96,8 +98,9 @@ impl Conversations {
         Ok(taken)
     }
 
-    /// Cancels the reply that a person's message has made needless, or that waits for the end of the hold. It runs
-    /// after the transaction; if the function crashes in between, the redelivered message runs it again.
+    /// Cancels the reply that a person's message has made needless, or that waits for the end of
+    /// the hold. It runs after the transaction; if the function crashes in between, the redelivered
+    /// message runs it again.
     async fn cancel_recalled(
         &self,
         invocation: &Invocation,
@@ -159,7 +162,8 @@ impl Conversations {
         self.store.retry_from(invocation, row, step).await
     }
 
-    /// A message of ours by what its provider calls it; or one whose outcome is not known yet and that says the same.
+    /// A message of ours by what its provider calls it; or one whose outcome is not known yet and
+    /// that says the same.
     async fn one_of_ours(
         &self,
         invocation: &Invocation,
@@ -206,8 +210,8 @@ impl Conversations {
     }
 }
 
-/// Whether a message of ours may come back that is not known by its provider's id: an attempt may have been sent, or an
-/// operator said a moment ago that it was.
+/// Whether a message of ours may come back that is not known by its provider's id: an attempt may
+/// have been sent, or an operator said a moment ago that it was.
 fn may_come_back(row: &MessageRow, now: Timestamp) -> bool {
     let delivery = &row.delivery;
     let is_recent = |at: Option<Timestamp>| at.is_some_and(|at| at.plus_ms(LATE_ECHO_MS) > now);

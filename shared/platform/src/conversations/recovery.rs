@@ -1,5 +1,5 @@
-//! Conversations that were lost sight of: a wake-up that did not come, a worker that was not heard of, a late answer that did
-//! not come, a hold that is over.
+//! Conversations that were lost sight of: a wake-up that did not come, a worker that was not heard
+//! of, a late answer that did not come, a hold that is over.
 
 use umavez_domain::conversations::ConversationRow;
 

@@ -18,7 +18,8 @@ impl Webhooks {
         Ok(Self(Secret::new(aws.secretsmanager(), secret_id, WebhookSecrets::parse)))
     }
 
-    /// Read again, if it is not fresh, for a request that it does not serve: the secret may have been changed.
+    /// Read again, if it is not fresh, for a request that it does not serve: the secret may have
+    /// been changed.
     pub async fn get(
         &self,
         invocation: &Invocation,

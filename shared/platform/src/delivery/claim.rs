@@ -1,9 +1,10 @@
 //! The beginning of an attempt.
 //!
-//! Interleavings. Two senders with one row: the second finds `SENDING(n)` and leaves it. A cancel before the claim: the claim
-//! finds `CANCELED`. A gate that closes before the claim (a suppression, a payment) refuses the claim's own transaction; one
-//! that closes after it finds the attempt under way. A claim whose reply was lost is recognized by its token: without asking,
-//! an attempt that was never made would end as unknown.
+//! Interleavings. Two senders with one row: the second finds `SENDING(n)` and leaves it. A cancel
+//! before the claim: the claim finds `CANCELED`. A gate that closes before the claim (a
+//! suppression, a payment) refuses the claim's own transaction; one that closes after it finds the
+//! attempt under way. A claim whose reply was lost is recognized by its token: without asking, an
+//! attempt that was never made would end as unknown.
 
 use umavez_domain::delivery::{Delivered, Gate, State};
 use umavez_domain::suppression::SuppressionRow;
@@ -34,7 +35,8 @@ pub enum Claimed<R> {
 }
 
 impl Store {
-    /// Begins an attempt: writes `after`, which has the claim, over `before`, if all gates are open.
+    /// Begins an attempt: writes `after`, which has the claim, over `before`, if all gates are
+    /// open.
     pub async fn claim<R: Delivered>(
         &self,
         invocation: &Invocation,
@@ -81,7 +83,8 @@ impl Store {
         Err(StoreError::Corrupt("a refused claim without a failed condition"))
     }
 
-    /// The refused conditions, in order, each with its row; `None` if all writes were made. One write costs no transaction.
+    /// The refused conditions, in order, each with its row; `None` if all writes were made. One
+    /// write costs no transaction.
     async fn all_or_none(
         &self,
         invocation: &Invocation,

@@ -42,14 +42,16 @@ pub struct Parcel<'a> {
     pub credential: &'a str,
 }
 
-/// The outcome where the sender has no credential: it may be given one before the next try. An alarm watches the metric.
+/// The outcome where the sender has no credential: it may be given one before the next try. An
+/// alarm watches the metric.
 pub fn sender_unknown() -> Outcome {
     metrics::counter!("SenderUnknown").increment(1);
     Outcome::Transient { code: code::SENDER_UNKNOWN }
 }
 
-/// Makes the one call of an attempt and has its outcome written. `settle` judges and writes it; it is asked again while the
-/// store does not answer, because an outcome that is not written leaves an attempt that nobody knows.
+/// Makes the one call of an attempt and has its outcome written. `settle` judges and writes it; it
+/// is asked again while the store does not answer, because an outcome that is not written leaves an
+/// attempt that nobody knows.
 pub async fn deliver_once<T, S, Fut>(
     providers: &Providers,
     senders: Option<&Senders>,

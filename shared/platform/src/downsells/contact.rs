@@ -10,8 +10,9 @@ use crate::invocation::Invocation;
 use crate::store::{Condition, Item, Query, StoreError, Write, read_row};
 
 impl Downsells {
-    /// What is known of a contact, as of the last write: its charges, its slots with the offers in them, and these events.
-    /// However often a person presses start, it is no more than there are downsells.
+    /// What is known of a contact, as of the last write: its charges, its slots with the offers in
+    /// them, and these events. However often a person presses start, it is no more than there are
+    /// downsells.
     pub async fn contact(
         &self,
         invocation: &Invocation,
@@ -79,7 +80,7 @@ impl Downsells {
     /// The charges are as they were read.
     pub(super) fn charges_as_read(read: Option<&ChargesRow>) -> Condition {
         match read.filter(|row| row.version > 0) {
-            Some(row) => Condition::is_number("version", row.version),
+            Some(row) => Condition::version(row.version),
             None => Condition::Absent,
         }
     }

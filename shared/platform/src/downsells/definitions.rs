@@ -78,7 +78,8 @@ impl Downsells {
         let as_read = counter_as_read(counter.as_ref());
         let counter = counter.unwrap_or_default();
         if counter.count >= MOST_DOWNSELLS {
-            // The same request, delivered again, is answered also when there is no room for another.
+            // The same request, delivered again, is answered also when there is no room for
+            // another.
             let Some((key, body_hash)) = request else { return Ok(Break(Created::TooMany)) };
             let before: Option<RequestRow> =
                 self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
@@ -137,7 +138,7 @@ impl Downsells {
         wanted: NewDownsell,
     ) -> Result<Option<DownsellRow>, StoreError> {
         let row = wanted.row(&standing.slug, standing.id, Some(standing), invocation.now);
-        let as_read = Condition::is_number("version", standing.version);
+        let as_read = Condition::version(standing.version);
         let write = Write::put(&self.table, keys::downsell(&row.slug, row.id), &row)?.when(as_read);
         match self.store.write(invocation, write).await? {
             Written::New | Written::Mine => Ok(Some(row)),
@@ -156,7 +157,7 @@ impl Downsells {
             let next = Counter { count, version: counter.version + 1, ..counter };
             let writes = vec![
                 Write::put(&self.table, counter_key.clone(), &next)?.when(as_read),
-                Write::delete(&self.table, keys::downsell(slug, id)).when(Condition::has("pk")),
+                Write::delete(&self.table, keys::downsell(slug, id)).when(Condition::exists()),
             ];
             Ok(match self.store.transact(invocation, writes).await? {
                 Transacted::Done => Break(true),
@@ -170,7 +171,7 @@ impl Downsells {
 
 fn counter_as_read(counter: Option<&Counter>) -> Condition {
     match counter {
-        Some(counter) => Condition::is_number("version", counter.version),
+        Some(counter) => Condition::version(counter.version),
         None => Condition::Absent,
     }
 }

@@ -120,8 +120,8 @@ impl Downsells {
         self.offer(invocation, &ContactId::of(slug, telegram_id), id).await
     }
 
-    /// A bot's numbers: of the offers that were made between two times, and whether there was time to count all of them, from
-    /// the newest on.
+    /// A bot's numbers: of the offers that were made between two times, and whether there was time
+    /// to count all of them, from the newest on.
     pub async fn numbers(
         &self,
         invocation: &Invocation,
@@ -143,7 +143,8 @@ impl Downsells {
         Ok((numbers, true))
     }
 
-    /// Counts a page of one shard of a bot's offers, up to a place. Up to where the next one is to go, if there is one.
+    /// Counts a page of one shard of a bot's offers, up to a place. Up to where the next one is to
+    /// go, if there is one.
     async fn count(
         &self,
         invocation: &Invocation,
@@ -162,7 +163,8 @@ impl Downsells {
     }
 }
 
-/// The last text before a place: places have an id of fixed length at their end, whose last letter is one of hex.
+/// The last text before a place: places have an id of fixed length at their end, whose last letter
+/// is one of hex.
 fn before(place: &str) -> String {
     let mut bytes = place.as_bytes().to_vec();
     if let Some(last) = bytes.last_mut() {

@@ -1,5 +1,5 @@
-//! Every change of an offer. The rules are in `umavez_domain::downsells`; here they are committed, together with the slot
-//! that an offer leaves when it ends.
+//! Every change of an offer. The rules are in `umavez_domain::downsells`; here they are committed,
+//! together with the slot that an offer leaves when it ends.
 
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
@@ -23,13 +23,15 @@ use crate::suppressions;
 #[derive(Debug)]
 pub enum Recovered {
     Offer(Recovery<OfferRow>),
-    /// The charges of a contact, and the offers that depend on them. Whether there was anything to do.
+    /// The charges of a contact, and the offers that depend on them. Whether there was anything to
+    /// do.
     Charges(bool),
     Nothing,
 }
 
 impl Downsells {
-    /// Begins an attempt at an offer that may leave, on what was read: nobody has paid, and nobody has begun it.
+    /// Begins an attempt at an offer that may leave, on what was read: nobody has paid, and nobody
+    /// has begun it.
     pub async fn claim(
         &self,
         invocation: &Invocation,
@@ -73,8 +75,8 @@ impl Downsells {
         })
     }
 
-    /// Ends an offer that may not leave, on what was read: where the end follows from the charges, they have not changed.
-    /// `None`: something has changed; decide again.
+    /// Ends an offer that may not leave, on what was read: where the end follows from the charges,
+    /// they have not changed. `None`: something has changed; decide again.
     pub async fn end(
         &self,
         invocation: &Invocation,
@@ -91,8 +93,8 @@ impl Downsells {
         Ok(committed.then_some(after))
     }
 
-    /// Cancels an offer: one that has not left ends, one whose attempt is under way has no further attempt. Returns the offer
-    /// as it stands then; nothing if it is gone.
+    /// Cancels an offer: one that has not left ends, one whose attempt is under way has no further
+    /// attempt. Returns the offer as it stands then; nothing if it is gone.
     pub(super) async fn cancel_offer(
         &self,
         invocation: &Invocation,
@@ -113,8 +115,8 @@ impl Downsells {
         })
     }
 
-    /// Settles an unknown offer on an operator's word. Returns the offer as it stands, and whether this settled it; nothing if
-    /// it is gone.
+    /// Settles an unknown offer on an operator's word. Returns the offer as it stands, and whether
+    /// this settled it; nothing if it is gone.
     pub async fn declare(
         &self,
         invocation: &Invocation,
@@ -205,8 +207,8 @@ impl Downsells {
         Write::check(&self.table, keys::charges(&offer.contact()), Self::charges_as_read(charges))
     }
 
-    /// What follows for the slot of an offer that has ended: it is free again, and counts an offer that was sent. A slot that
-    /// another offer has by now is left as it is.
+    /// What follows for the slot of an offer that has ended: it is free again, and counts an offer
+    /// that was sent. A slot that another offer has by now is left as it is.
     pub(super) fn slot_writes(&self, before: &OfferRow, after: &OfferRow) -> Result<Vec<Beside>, StoreError> {
         let ends = before.is_pending() && !after.is_pending();
         let was_sent = before.status != Status::Sent && after.status == Status::Sent;

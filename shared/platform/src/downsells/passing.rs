@@ -1,4 +1,5 @@
-//! What follows for offers from the charges of their contact: they end, or are passed on to another charge.
+//! What follows for offers from the charges of their contact: they end, or are passed on to another
+//! charge.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -9,7 +10,8 @@ use crate::invocation::Invocation;
 use crate::store::{Beside, StoreError};
 
 impl Downsells {
-    /// Passes an offer on, on what was read. Returns `false` if the offer or the charges have changed since.
+    /// Passes an offer on, on what was read. Returns `false` if the offer or the charges have
+    /// changed since.
     pub async fn pass_on(
         &self,
         invocation: &Invocation,
@@ -26,7 +28,8 @@ impl Downsells {
         Ok(passed)
     }
 
-    /// Does what follows for an offer from the charges as they were read. `None`: one of them has changed since.
+    /// Does what follows for an offer from the charges as they were read. `None`: one of them has
+    /// changed since.
     pub(super) async fn follow(
         &self,
         invocation: &Invocation,
@@ -44,8 +47,8 @@ impl Downsells {
         }
     }
 
-    /// Does what follows for an offer, however often it or the charges change meanwhile. Returns the offer as it stands then;
-    /// nothing if it is gone.
+    /// Does what follows for an offer, however often it or the charges change meanwhile. Returns
+    /// the offer as it stands then; nothing if it is gone.
     pub(super) async fn see_to(
         &self,
         invocation: &Invocation,

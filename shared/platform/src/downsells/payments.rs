@@ -1,7 +1,8 @@
-//! Charges that were made, paid, or can no longer be paid; and what that does to the offers of their contact.
+//! Charges that were made, paid, or can no longer be paid; and what that does to the offers of
+//! their contact.
 //!
-//! The stored transaction decides whose offers a payment or an expiry is about. What the request says of its owner counts
-//! only where the transaction has none.
+//! The stored transaction decides whose offers a payment or an expiry is about. What the request
+//! says of its owner counts only where the transaction has none.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -113,8 +114,8 @@ impl Downsells {
         Ok(if committed { made(ChargeStatus::Unpaid, Triggered::of(plan)) } else { Continue(()) })
     }
 
-    /// A charge was paid. A payment of which neither the stored transaction nor the request names the contact is kept until
-    /// one of them does.
+    /// A charge was paid. A payment of which neither the stored transaction nor the request names
+    /// the contact is kept until one of them does.
     pub async fn paid(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
         let step = || async {
             let known = self.transaction(invocation, &event.transaction_id).await?;
@@ -142,7 +143,8 @@ impl Downsells {
         Ok(self.bots.get(invocation, named.bot).await?.map(|_| named))
     }
 
-    /// Stores that a transaction without a contact is over. `None`: its row has changed since it was read.
+    /// Stores that a transaction without a contact is over. `None`: its row has changed since it
+    /// was read.
     async fn keep(
         &self,
         invocation: &Invocation,
@@ -157,8 +159,8 @@ impl Downsells {
         Ok((!matches!(written, Written::Refused(_))).then(|| Withdrawn::unplaced(status)))
     }
 
-    /// A charge of this contact was paid. One write closes the gate; what is still queued then ends one by one. `None`: the
-    /// transaction or the charges have changed since they were read.
+    /// A charge of this contact was paid. One write closes the gate; what is still queued then ends
+    /// one by one. `None`: the transaction or the charges have changed since they were read.
     async fn pay(
         &self,
         invocation: &Invocation,
@@ -178,7 +180,8 @@ impl Downsells {
                 charges.pay_epoch
             }
         };
-        // Read after the payment was written, by whichever request: what is not in it was made later, or has ended.
+        // Read after the payment was written, by whichever request: what is not in it was made
+        // later, or has ended.
         let contact = self.contact(invocation, &id, &[]).await?;
         let mut withdrawn = Withdrawn::of(ChargeStatus::Paid);
         // Offers of earlier payments are left out: the answers to those have counted them.
@@ -287,7 +290,8 @@ impl Downsells {
         Ok(contact)
     }
 
-    /// Writes charges and transaction atomically. Returns `false` if either changed since it was read.
+    /// Writes charges and transaction atomically. Returns `false` if either changed since it was
+    /// read.
     async fn commit_charge(
         &self,
         invocation: &Invocation,
@@ -307,13 +311,13 @@ impl Downsells {
 
     fn transaction_as_read(read: Option<&TransactionRow>) -> Condition {
         match read {
-            Some(row) => Condition::is_number("version", row.version),
+            Some(row) => Condition::version(row.version),
             None => Condition::Absent,
         }
     }
 
-    /// Sees to what follows from the charges of a contact: offers that are outdated end or are passed on. Returns whether
-    /// there was anything to see to.
+    /// Sees to what follows from the charges of a contact: offers that are outdated end or are
+    /// passed on. Returns whether there was anything to see to.
     pub async fn look_after(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
@@ -326,7 +330,8 @@ impl Downsells {
         for offer in outdated {
             let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
             let Some(outdated) = offer.follow_charges(Some(charges), downsell, now) else { continue };
-            // Whatever changed meanwhile was seen to by another request, or is found again by the next run.
+            // Whatever changed meanwhile was seen to by another request, or is found again by the
+            // next run.
             if self.follow(invocation, offer, Some(charges), outdated).await?.is_none() {
                 return Ok(true);
             }

@@ -1,4 +1,5 @@
-//! What is told of offers, in the log and as metrics: by the names that people look for. Ids and codes, never who it is for.
+//! What is told of offers, in the log and as metrics: by the names that people look for. Ids and
+//! codes, never who it is for.
 
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;

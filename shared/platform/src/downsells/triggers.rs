@@ -76,7 +76,7 @@ impl Downsells {
                 writes.push(first_told(Write::put(&self.table, keys::offer(id, &offer.id), offer)?));
                 // Nobody else has taken the slot.
                 let as_read = match slot_before {
-                    Some(before) => Condition::is_number("version", before.version),
+                    Some(before) => Condition::version(before.version),
                     None => Condition::Absent,
                 };
                 let key = keys::offer_slot(id, slot.downsell_id);
@@ -89,7 +89,7 @@ impl Downsells {
                 writes.push(first_told(Write::put(&self.table, keys::offer(id, &event.id), event)?));
                 if let Some(slot) = pending {
                     // The offer in the slot is still pending.
-                    let as_read = Condition::is_number("version", slot.version);
+                    let as_read = Condition::version(slot.version);
                     writes.push(Write::check(&self.table, keys::offer_slot(id, slot.downsell_id), as_read));
                 }
             }

@@ -8,21 +8,24 @@ use super::problem::Problem;
 use super::request::Request;
 use crate::invocation::Invocation;
 
-/// The identity of a request. Two requests with the same `key` are the same request if their `body` is the same too; with
-/// another one, the key was reused ([`Problem::key_reused`]).
+/// The identity of a request. Two requests with the same `key` are the same request if their `body`
+/// is the same too; with another one, the key was reused ([`Problem::key_reused`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// A hash, see [`request_key`]: fit for rows and keys, because callers choose the text of theirs.
+    /// A hash, see [`request_key`]: fit for rows and keys, because callers choose the text of
+    /// theirs.
     pub key: String,
     /// The hash of the body's bytes.
     pub body: String,
-    /// Whether the caller sent an `Idempotency-Key`. Otherwise only this very request has this identity.
+    /// Whether the caller sent an `Idempotency-Key`. Otherwise only this very request has this
+    /// identity.
     pub given: bool,
 }
 
 impl Request {
-    /// Returns the identity of the request: its `Idempotency-Key`, or else the id of the request, within the scope of its
-    /// caller, its route and its path. The route must be one that requires an API key.
+    /// Returns the identity of the request: its `Idempotency-Key`, or else the id of the request,
+    /// within the scope of its caller, its route and its path. The route must be one that requires
+    /// an API key.
     pub fn identity(&self, invocation: &Invocation) -> Result<Identity, Problem> {
         let given = self.idempotency_key()?;
         let known_by = given.as_ref().map_or(KnownBy::Request(&invocation.request_id), KnownBy::Key);

@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::Request;
 
 const DEFAULT_PAGE: usize = 50;
-/// Bytes of a cursor. DynamoDB refuses a query with a sort key of more than 1,024, and no place is nearly as long.
+/// Bytes of a cursor. DynamoDB refuses a query with a sort key of more than 1,024, and no place is
+/// nearly as long.
 const LONGEST_CURSOR: usize = 1_024;
 const LARGEST_PAGE: usize = 100;
 

@@ -1,7 +1,7 @@
 //! What a caller reads when something is wrong: `application/problem+json`.
 //!
-//! Bad input is a 4xx that names its fields. A fault of ours is a 5xx without internals; what the log says of it is
-//! [`Problem::cause`], which never reaches the caller.
+//! Bad input is a 4xx that names its fields. A fault of ours is a 5xx without internals; what the
+//! log says of it is [`Problem::cause`], which never reaches the caller.
 
 use lambda_http::http::StatusCode;
 use lambda_http::{Body, Response};
@@ -46,7 +46,8 @@ impl Problem {
         Self::new(500, ProblemCode::Internal, "something went wrong on our side")
     }
 
-    /// To a caller that brought no key, a 503 cannot say "ask again": what was heard would be taken for another's.
+    /// To a caller that brought no key, a 503 cannot say "ask again": what was heard would be taken
+    /// for another's.
     pub(super) fn without_key(mut self, request_id: &str) -> Self {
         if self.status == 503 {
             self.detail = format!(

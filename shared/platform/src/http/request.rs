@@ -141,7 +141,8 @@ fn caller(context: Option<&HashMap<String, Value>>) -> Result<Caller, ProblemCod
             Ok(Caller { key_id, scopes })
         }
         (_, Some(denied)) if denied == ProblemCode::InvalidKey.as_str() => Err(ProblemCode::InvalidKey),
-        // Also when there is no authorizer at all: a route that lost it in a deployment is closed, not open.
+        // Also when there is no authorizer at all: a route that lost it in a deployment is closed,
+        // not open.
         _ => Err(ProblemCode::MissingKey),
     }
 }

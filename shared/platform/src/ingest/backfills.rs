@@ -1,5 +1,5 @@
-//! Jobs that insert many entries. A job is a row with its emission and its lease: handed over with the write that makes it,
-//! worked on by one at a time, and found again by recovery.
+//! Jobs that insert many entries. A job is a row with its emission and its lease: handed over with
+//! the write that makes it, worked on by one at a time, and found again by recovery.
 
 use serde::{Deserialize, Serialize};
 use umavez_domain::change::{Fence, Row};
@@ -14,10 +14,11 @@ use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
 use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
-/// A worker that is not heard of for this long has lost its job: the next run of recovery hands it over again.
+/// A worker that is not heard of for this long has lost its job: the next run of recovery hands it
+/// over again.
 pub const LEASE_MS: i64 = 60_000;
-/// A job whose worker was lost before is looked for this much later than its lease ends, doubled each time: one that no worker
-/// survives does not keep them busy.
+/// A job whose worker was lost before is looked for this much later than its lease ends, doubled
+/// each time: one that no worker survives does not keep them busy.
 const AGAIN_MS: i64 = 60_000;
 /// An upload that does not come is not waited for longer: hours more than a form is good for.
 const UPLOAD_MS: i64 = 8 * 3_600_000;
@@ -150,8 +151,8 @@ impl Backfills {
         }
     }
 
-    /// Writes how far the job is, and extends the lease with it. `None`: another has taken over, and goes on from what it
-    /// found.
+    /// Writes how far the job is, and extends the lease with it. `None`: another has taken over,
+    /// and goes on from what it found.
     pub async fn checkpoint(
         &self,
         invocation: &Invocation,
@@ -210,7 +211,8 @@ impl Backfills {
         }
     }
 
-    /// Hands a job over again that was lost sight of, or gives up an upload that did not come. Whether it was so.
+    /// Hands a job over again that was lost sight of, or gives up an upload that did not come.
+    /// Whether it was so.
     pub async fn wake(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(job) = self.store.get::<Job>(invocation, &self.table, &found.key).await? else { return Ok(false) };
         if !job.work.waits_at(&found.place) {

@@ -1,4 +1,5 @@
-//! Inserting once, or merging: the domain decides, a conditional write is made, and what refused it is decided on again.
+//! Inserting once, or merging: the domain decides, a conditional write is made, and what refused it
+//! is decided on again.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -71,8 +72,8 @@ impl Entries {
         self.insert_through(invocation, asked, policy, |_| true).await
     }
 
-    /// As [`Self::insert`]; each decision is shown to `gate` before it is carried out, and one that it does not let through
-    /// is not.
+    /// As [`Self::insert`]; each decision is shown to `gate` before it is carried out, and one that
+    /// it does not let through is not.
     pub async fn insert_through(
         &self,
         invocation: &Invocation,
@@ -104,7 +105,8 @@ impl Entries {
                     Decision::Write { changes, outcome } => {
                         return match self.make(invocation, asked.schema, &changes).await? {
                             Made::All => Ok(Break(Inserted::Done(outcome))),
-                            // A first attempt is refused by all rows that conflict with it, and names them.
+                            // A first attempt is refused by all rows that conflict with it, and
+                            // names them.
                             Made::Refused(rows) if is_first => Ok(Continue(Some(Met::of(asked, rows)))),
                             Made::Refused(_) => self.look(invocation, asked).await,
                         };
@@ -218,7 +220,7 @@ fn met_row(change: &Change, item: Item) -> Result<(Key, Row), StoreError> {
 fn write_of(table: &str, change: &Change) -> Result<Write, StoreError> {
     let condition = match &change.when {
         When::Absent => Condition::Absent,
-        When::Version(version) => Condition::is_number("version", version),
+        When::Version(version) => Condition::version(*version),
         When::AbsentOrOwnedBy(owner) => Condition::any([Condition::Absent, Condition::is("entry_id", owner.as_str())]),
     };
     let write = match &change.row {

@@ -1,5 +1,5 @@
-//! Test mode and policies: one partition, read whole and consistently by every insert, so that a request which begins after
-//! a change has returned never works by the old one, on any instance.
+//! Test mode and policies: one partition, read whole and consistently by every insert, so that a
+//! request which begins after a change has returned never works by the old one, on any instance.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -7,7 +7,7 @@ use umavez_domain::ingest::{PolicyKey, PolicyPatch, PolicyRow, Schema, TestModeR
 use umavez_domain::keys::{self, INGEST_CONFIG};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Query, Returned, Store, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Condition, Query, Returned, Store, StoreError, Write, Written, read_row};
 
 #[derive(Debug, Clone)]
 pub struct SettingsTable {
@@ -68,8 +68,9 @@ impl SettingsTable {
         Ok(settings)
     }
 
-    /// Flips the mode: one addition, whoever else flips at the same time. A flip whose reply was lost is known by its token
-    /// and not made again; then it tells what the mode was right after it.
+    /// Flips the mode: one addition, whoever else flips at the same time. A flip whose reply was
+    /// lost is known by its token and not made again; then it tells what the mode was right after
+    /// it.
     pub async fn toggle(&self, invocation: &Invocation, token: &str) -> Result<(TestModeRow, bool, bool), StoreError> {
         let not_made = Condition::any([Condition::has_not("recent"), Condition::lacks("recent", token)]);
         let write = Write::update(&self.table, keys::test_mode())
@@ -149,7 +150,7 @@ impl SettingsTable {
             let Some(next) = patch.apply(&row, invocation.now) else {
                 return Ok(Break(Some(Patched::Already(Box::new(row)))));
             };
-            let as_seen = Condition::Is("version".to_owned(), attribute(&row.version)?);
+            let as_seen = Condition::version(row.version);
             let write = Write::put(&self.table, next.key(), &next)?.when(as_seen);
             Ok(match self.store.write(invocation, write).await? {
                 Written::New | Written::Mine => Break(Some(Patched::Now(Box::new(next)))),

@@ -1,7 +1,8 @@
 //! Guards: a hold that is taken or given back together with its place in the list of its guard.
 //!
-//! The guard is read, the domain's rule makes the next one of it, and that is written on the version that was read, in
-//! the transaction of the intent's row. A write that lost the race asks the rule again with the guard that won.
+//! The guard is read, the domain's rule makes the next one of it, and that is written on the
+//! version that was read, in the transaction of the intent's row. A write that lost the race asks
+//! the rule again with the guard that won.
 
 use umavez_domain::intents::{GuardRow, Hold, IntentRow, Standing, Taken};
 use umavez_domain::keys::{self, Key};
@@ -46,7 +47,8 @@ impl GuardRelease {
         Some(Self { key, holder: holder.to_owned(), fingerprint: held.fingerprint.clone() })
     }
 
-    /// The write that removes this hold from the guard as it was read. `None`: the hold is not in it.
+    /// The write that removes this hold from the guard as it was read. `None`: the hold is not in
+    /// it.
     fn write(&self, table: &str, seen: Option<GuardRow>, now: Timestamp) -> Result<Option<Write>, StoreError> {
         let Some(seen) = seen else { return Ok(None) };
         let Some(next) = seen.give_back(&self.holder, &self.fingerprint, now) else { return Ok(None) };
@@ -101,8 +103,8 @@ impl Intents {
         }
     }
 
-    /// The write that gives back a place in a guard, to stand beside the write that gives back the intent. `None`: the
-    /// hold is not in its guard.
+    /// The write that gives back a place in a guard, to stand beside the write that gives back the
+    /// intent. `None`: the hold is not in its guard.
     pub async fn releasing_guard(
         &self,
         invocation: &Invocation,
@@ -119,7 +121,7 @@ impl Intents {
 fn guard_write(table: &str, key: &Key, seen: Option<&GuardRow>, next: &GuardRow) -> Result<Write, StoreError> {
     // The guard has not changed since it was read.
     let as_read = match seen {
-        Some(seen) => Condition::is_number("version", seen.version),
+        Some(seen) => Condition::version(seen.version),
         None => Condition::Absent,
     };
     Ok(Write::update(table, key.clone()).set_row(next, &[])?.when(as_read))

@@ -1,4 +1,5 @@
-//! How many entries of a shard are in which state: counted under its lease, and moved with an entry that changes afterwards.
+//! How many entries of a shard are in which state: counted under its lease, and moved with an entry
+//! that changes afterwards.
 
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryCounts, EntryState, MailingEntryId, MailingId, ShardState};
@@ -20,9 +21,9 @@ pub struct Tally {
 }
 
 impl Mailings {
-    /// The write that moves an entry's place in the counts of its shard, in one transaction with the entry. A finished shard
-    /// is not counted again, and one that is being counted must be counted anew. It is refused if the shard was finished or
-    /// reopened meanwhile.
+    /// The write that moves an entry's place in the counts of its shard, in one transaction with
+    /// the entry. A finished shard is not counted again, and one that is being counted must be
+    /// counted anew. It is refused if the shard was finished or reopened meanwhile.
     pub(super) async fn recounted(
         &self,
         invocation: &Invocation,

@@ -37,7 +37,8 @@ impl Mailings {
         Ok(committed.row().and_then(|(row, is_begun)| is_begun.then_some(row)))
     }
 
-    /// Ends the mailing if all of its shards are finished and their counts add up. What was found is told in any case.
+    /// Ends the mailing if all of its shards are finished and their counts add up. What was found
+    /// is told in any case.
     pub async fn complete(
         &self,
         invocation: &Invocation,

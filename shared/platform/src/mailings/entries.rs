@@ -1,5 +1,5 @@
-//! One recipient: every change of its delivery. The rules are in `umavez_domain::mailings`; here they are committed, with the
-//! counts of a shard that an entry changes after the fact.
+//! One recipient: every change of its delivery. The rules are in `umavez_domain::mailings`; here
+//! they are committed, with the counts of a shard that an entry changes after the fact.
 
 use umavez_domain::change::Next;
 use umavez_domain::channels::email::ses_events::SesEvent;
@@ -37,7 +37,8 @@ pub enum EntryApplied {
 }
 
 impl Mailings {
-    /// The entries of a shard that may have something to be done, from a place on. `looked_at` rows are read at most.
+    /// The entries of a shard that may have something to be done, from a place on. `looked_at` rows
+    /// are read at most.
     pub async fn entries(
         &self,
         invocation: &Invocation,
@@ -79,7 +80,8 @@ impl Mailings {
         self.store.claim(invocation, tables, &entry.row, after, &[]).await
     }
 
-    /// Ends a pending entry that is not to be sent. Returns the state that it went to, if it was still pending.
+    /// Ends a pending entry that is not to be sent. Returns the state that it went to, if it was
+    /// still pending.
     pub async fn end_unsent(
         &self,
         invocation: &Invocation,
@@ -90,8 +92,9 @@ impl Mailings {
         self.commit(invocation, entry, entry.row.ended(state, reason)).await
     }
 
-    /// Marks an attempt `UNKNOWN` whose sender was not heard of in time. `order` is the latest order to send failed entries
-    /// again: it does not apply to this attempt. Returns the new state, if the attempt was still under way.
+    /// Marks an attempt `UNKNOWN` whose sender was not heard of in time. `order` is the latest
+    /// order to send failed entries again: it does not apply to this attempt. Returns the new
+    /// state, if the attempt was still under way.
     pub async fn lost(
         &self,
         invocation: &Invocation,
@@ -101,7 +104,8 @@ impl Mailings {
         self.commit(invocation, entry, entry.row.lost(order, invocation.current())).await
     }
 
-    /// Makes a failed or unknown entry pending again, by order. `None` if it has changed since it was read.
+    /// Makes a failed or unknown entry pending again, by order. `None` if it has changed since it
+    /// was read.
     pub async fn send_again(
         &self,
         invocation: &Invocation,
@@ -161,7 +165,8 @@ impl Mailings {
         Ok(self.change_entry(invocation, id, start, rule).await?.out().unwrap_or(EntryApplied::NoEntry))
     }
 
-    /// Changes an entry by a rule. One that had ended changes its shard's counts in the same transaction.
+    /// Changes an entry by a rule. One that had ended changes its shard's counts in the same
+    /// transaction.
     async fn change_entry<T>(
         &self,
         invocation: &Invocation,

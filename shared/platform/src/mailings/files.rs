@@ -1,7 +1,9 @@
-//! Which mailing was the first with a file of certain bytes: the same file under another name would reach everybody again.
+//! Which mailing was the first with a file of certain bytes: the same file under another name would
+//! reach everybody again.
 //!
-//! The row is written by the transaction that makes the mailing, so that of two uploads at once exactly one is the first. If
-//! the upload gave no hash, the importer computes it at the end of the file and writes the row then.
+//! The row is written by the transaction that makes the mailing, so that of two uploads at once
+//! exactly one is the first. If the upload gave no hash, the importer computes it at the end of the
+//! file and writes the row then.
 
 use umavez_domain::keys;
 use umavez_domain::mailings::{FileRow, MailingId, MailingRow, MailingState};
@@ -16,9 +18,11 @@ use crate::store::{Condition, StoreError, Write, Written};
 pub enum SameFile {
     /// No mailing has.
     New,
-    /// A mailing that failed, and sent nothing to anybody: it does not count, and its row may be replaced.
+    /// A mailing that failed, and sent nothing to anybody: it does not count, and its row may be
+    /// replaced.
     Failed(MailingId),
-    /// This one was the first, also if it was canceled: some of its recipients may have been sent to.
+    /// This one was the first, also if it was canceled: some of its recipients may have been sent
+    /// to.
     Earlier(MailingId),
 }
 
@@ -43,7 +47,8 @@ impl Mailings {
         })
     }
 
-    /// The write that makes a new mailing the first with its file. `None` if `seen` has an earlier one.
+    /// The write that makes a new mailing the first with its file. `None` if `seen` has an earlier
+    /// one.
     pub(super) fn first_with(&self, row: &MailingRow, seen: &SameFile) -> Result<Option<Write>, StoreError> {
         let Some(content_hash) = &row.content_hash else { return Ok(None) };
         self.file_claim(content_hash, &row.mailing_id, seen, row.created_at)
@@ -65,7 +70,8 @@ impl Mailings {
         Ok(Some(Write::put(&self.table, keys::mailing_file(content_hash), &file)?.when(unclaimed)))
     }
 
-    /// Makes a mailing the first with a file whose hash was found while it was imported, unless another is. Returns that one.
+    /// Makes a mailing the first with a file whose hash was found while it was imported, unless
+    /// another is. Returns that one.
     pub(super) async fn note_file(
         &self,
         invocation: &Invocation,

@@ -1,4 +1,5 @@
-//! Shards are handed to senders: the first of each lane, what was given back, what an order is about.
+//! Shards are handed to senders: the first of each lane, what was given back, what an order is
+//! about.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -32,8 +33,9 @@ impl Mailings {
         Ok(write.when(unchanged))
     }
 
-    /// Hands a shard of each lane of a mailing to senders: after content, resume, cancel, or an order to send failed entries
-    /// again. Done twice, a shard is handed over twice, which its lease makes the same.
+    /// Hands a shard of each lane of a mailing to senders: after content, resume, cancel, or an
+    /// order to send failed entries again. Done twice, a shard is handed over twice, which its
+    /// lease makes the same.
     pub async fn hand_out(&self, invocation: &Invocation, id: &MailingId) -> Result<usize, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(0) };
         if !is_worked_on(&row) {
@@ -59,7 +61,8 @@ impl Mailings {
                 let write = self.handing_over(shard, *not_before, now)?;
                 refused |= matches!(self.store.write(invocation, write).await?, Written::Refused(_));
             }
-            // A sender has given one back, or gone on to the next of its lane, since they were read: all are looked at again.
+            // A sender has given one back, or gone on to the next of its lane, since they were
+            // read: all are looked at again.
             if refused {
                 return Ok(Continue(()));
             }

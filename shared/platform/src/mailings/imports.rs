@@ -1,13 +1,15 @@
 //! A file becomes entries: under a lease on the mailing's row, from checkpoint to checkpoint.
 //!
-//! Entries do not ask for the lease: they are inserted only where there is none, and each knows its line. An importer that
-//! lost its lease inserts what its successor inserts too, and cannot say how far it is.
+//! Entries do not ask for the lease: they are inserted only where there is none, and each knows its
+//! line. An importer that lost its lease inserts what its successor inserts too, and cannot say how
+//! far it is.
 
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::change::Row;
 use umavez_domain::codes::{FileProblem, Reason};
 use umavez_domain::keys::{self, Wake};
+use umavez_domain::lease::UNTIL;
 use umavez_domain::mailings::files::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
@@ -59,7 +61,8 @@ impl Mailings {
 
     /// Takes the import on, if there is one to do and nobody does it.
     pub async fn import_turn(&self, invocation: &Invocation, id: &MailingId) -> Result<Importing, StoreError> {
-        // Also of one that was canceled: what is there of it has to be counted before it can be told.
+        // Also of one that was canceled: what is there of it has to be counted before it can be
+        // told.
         let to_do = |row: &MailingRow| matches!(row.import, ImportState::Queued | ImportState::Running);
         if !self.get(invocation, id).await?.is_some_and(|row| to_do(&row)) {
             return Ok(Importing::NothingToDo);
@@ -95,7 +98,7 @@ impl Mailings {
         let write = Write::update(&self.table, keys::mailing(&row.mailing_id))
             .set_value("progress", attribute(&next.progress)?)
             .set("import", ImportState::Running.as_str())
-            .set_number("lease_until", until.millis())
+            .set_number(UNTIL, until.millis())
             .set("wake", keys::wake(Wake::Check, keys::wake_shard(row.mailing_id.as_str())))
             .set("wake_at", next.work.wake_at.clone().unwrap_or_default())
             .remove("emit");
@@ -148,9 +151,9 @@ impl Mailings {
         Ok(content.is_none_or(|stored| stored.content.misfits(format, row.unsubscribe).is_empty()))
     }
 
-    /// The file was read to its end, or as far as it was when the mailing was canceled: the mailing says so, and its shards
-    /// are made, in one transaction. If they can be gone through, the first of each lane is handed over with it. `None`: it
-    /// is another's.
+    /// The file was read to its end, or as far as it was when the mailing was canceled: the mailing
+    /// says so, and its shards are made, in one transaction. If they can be gone through, the first
+    /// of each lane is handed over with it. `None`: it is another's.
     pub async fn imported(
         &self,
         invocation: &Invocation,
@@ -204,9 +207,9 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// The file cannot be imported: the mailing has failed, and its name is free, in one transaction. What is there of it is
-    /// handed out, to be told that it will not be sent. `found` is the importer's lease, and how far it came; nobody has one
-    /// for a file that did not come.
+    /// The file cannot be imported: the mailing has failed, and its name is free, in one
+    /// transaction. What is there of it is handed out, to be told that it will not be sent. `found`
+    /// is the importer's lease, and how far it came; nobody has one for a file that did not come.
     pub async fn import_failed(
         &self,
         invocation: &Invocation,
@@ -235,7 +238,8 @@ impl Mailings {
             after.work.rest();
             if let Some((_, progress)) = found {
                 after.progress = progress.clone();
-                // What an importer before this one made of a file that is gone cannot be read again.
+                // What an importer before this one made of a file that is gone cannot be read
+                // again.
                 if progress.entries() > 0 || matches!(problem.cause, ImportCause::Object(_)) {
                     after.progress.partial = true;
                     after.hand_out(now);
@@ -261,8 +265,8 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// The rows of the shards of a mailing whose import failed. (With the mailing's own, its name's and these, its failure
-    /// would be more than a transaction takes.)
+    /// The rows of the shards of a mailing whose import failed. (With the mailing's own, its name's
+    /// and these, its failure would be more than a transaction takes.)
     pub(super) async fn make_shards(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
         let id = &row.mailing_id;
         let shard = |number| {

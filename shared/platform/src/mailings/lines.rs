@@ -1,4 +1,5 @@
-//! The lines of a file become rows: recipients once, invalid ones with their reason, and a word about those that came twice.
+//! The lines of a file become rows: recipients once, invalid ones with their reason, and a word
+//! about those that came twice.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -41,8 +42,8 @@ pub struct LinesInserted {
 }
 
 impl Mailings {
-    /// Writes the rows of some lines, each once, and counts what they are. Lines of one address are all of these or of
-    /// earlier calls: the first has the entry.
+    /// Writes the rows of some lines, each once, and counts what they are. Lines of one address are
+    /// all of these or of earlier calls: the first has the entry.
     pub async fn insert_lines(
         &self,
         invocation: &Invocation,

@@ -1,5 +1,5 @@
-//! What links of unsubscribing are signed with: one secret, `{"current": "…", "previous": "…"}`. The previous one is still
-//! believed, because links in mailboxes live for years.
+//! What links of unsubscribing are signed with: one secret, `{"current": "…", "previous": "…"}`.
+//! The previous one is still believed, because links in mailboxes live for years.
 
 use std::fmt;
 

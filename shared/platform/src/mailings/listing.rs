@@ -8,10 +8,12 @@ use super::{ListedRow, Mailings};
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, read_row};
 
-/// Rows that one request for entries looks at, at most: a page may be short, and says where the next begins.
+/// Rows that one request for entries looks at, at most: a page may be short, and says where the
+/// next begins.
 const LOOKED_AT: usize = 2_000;
 
-/// A place in the entries of a mailing: a shard, and a sort key in it if it is not the shard's beginning.
+/// A place in the entries of a mailing: a shard, and a sort key in it if it is not the shard's
+/// beginning.
 pub type EntryPlace = (u32, Option<String>);
 
 impl Mailings {
@@ -62,7 +64,8 @@ impl Mailings {
             // Lines that came twice have no state: they are no entries.
             let only = state.map_or(Condition::has("state"), is_state);
             let left = limit - entries.len();
-            // As many as are wanted, where all are; else as many as may have to be looked at for them.
+            // As many as are wanted, where all are; else as many as may have to be looked at for
+            // them.
             let step = if state.is_none() { left } else { left.max(500) };
             let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
                 .only(only)
@@ -88,7 +91,8 @@ impl Mailings {
         Ok((entries, None))
     }
 
-    /// Lines that are no recipients, in the order of the file: of each shard the next ones, and of all of them the first.
+    /// Lines that are no recipients, in the order of the file: of each shard the next ones, and of
+    /// all of them the first.
     pub async fn lines(
         &self,
         invocation: &Invocation,

@@ -52,8 +52,9 @@ impl Mailings {
         self.order_unless(invocation, id, event, None, |_| false).await
     }
 
-    /// Pauses a mailing because SES holds back what it sends. `seen` is the mailing as it was when its sender was refused: if
-    /// a person has paused or resumed it since, it stays as it is. Returns whether this call paused it.
+    /// Pauses a mailing because SES holds back what it sends. `seen` is the mailing as it was when
+    /// its sender was refused: if a person has paused or resumed it since, it stays as it is.
+    /// Returns whether this call paused it.
     pub async fn hold(&self, invocation: &Invocation, seen: &MailingRow, why: SendingHold) -> Result<bool, StoreError> {
         let run_of = |row: &MailingRow| row.run.map(|run| run.since);
         let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
@@ -90,7 +91,8 @@ impl Mailings {
                     match row.import {
                         // Its entries are canceled by the senders.
                         ImportState::Done => after.hand_out(invocation.now),
-                        // So are those that are there by now, as soon as the importer has counted them.
+                        // So are those that are there by now, as soon as the importer has counted
+                        // them.
                         ImportState::Queued | ImportState::Running => after.hand_to_importer(invocation.now),
                         ImportState::AwaitingUpload | ImportState::Failed => after.work.rest(),
                     }
@@ -128,7 +130,8 @@ impl Mailings {
             {
                 return Ok(Break(Ordered::Already(Box::new(row))));
             }
-            // Of the row that the write is conditional on: an import that ends meanwhile is met in the next round.
+            // Of the row that the write is conditional on: an import that ends meanwhile is met in
+            // the next round.
             let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
             if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
                 return Ok(Break(Ordered::Misfits(misfits)));

@@ -1,4 +1,5 @@
-//! What was lost sight of: a shard whose sender was not heard of, a word that reached nobody, a file that did not come.
+//! What was lost sight of: a shard whose sender was not heard of, a word that reached nobody, a
+//! file that did not come.
 
 use umavez_domain::codes::Reason;
 use umavez_domain::keys;
@@ -11,7 +12,7 @@ use super::Mailings;
 use super::handing_out::is_worked_on;
 use super::shards::unleased_as_read;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, Query, StoreError, Write, Written};
+use crate::store::{Condition, Found, StoreError, Write, Written};
 
 /// What recovery did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +28,6 @@ pub enum Recovered {
 }
 
 impl Mailings {
-    /// Mailings and shards that were not heard of until now.
-    pub async fn overdue(
-        &self,
-        invocation: &Invocation,
-        partition: u32,
-        after: Option<String>,
-        limit: usize,
-    ) -> Result<Vec<Found>, StoreError> {
-        let query = Query::waiting(&self.table, keys::Wake::Check, partition).until(invocation.now);
-        self.store.nominate(invocation, &query.after(after).limit(limit)).await
-    }
-
     /// Hands over again what was lost sight of.
     pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Recovered, StoreError> {
         match keys::mailing_of(&found.key) {

@@ -1,10 +1,10 @@
-//! The unit of work: a shard under its lease. A sender takes it, goes through its entries, and gives it back; whatever it
-//! writes about the shard names the lease's epoch.
+//! The unit of work: a shard under its lease. A sender takes it, goes through its entries, and
+//! gives it back; whatever it writes about the shard names the lease's epoch.
 
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::keys;
-use umavez_domain::lease::Lease;
+use umavez_domain::lease::{EPOCH, Lease, UNTIL};
 use umavez_domain::mailings::{
     AfterPass, EntryCounts, LEASE_MS, Lane, MailingId, MailingRow, ShardRow, ShardState, Take, after_pass, lane_of,
     take,
@@ -39,7 +39,8 @@ pub enum Finished {
     Yes,
     /// Some of its entries are looked at again later.
     Again,
-    /// Its entries have changed since they were counted, or there is a new order: count again, or go through it again.
+    /// Its entries have changed since they were counted, or there is a new order: count again, or
+    /// go through it again.
     Changed,
     /// Another has taken over.
     Lost,
@@ -73,8 +74,8 @@ impl Mailings {
             Take::Leave if seen.state == ShardState::Finished => return Ok(Taken::Finished),
             Take::Leave => return Ok(Taken::NothingToDo),
         };
-        // It was handed over again since: whoever has that word does it, at its time. Or it rests: its lane has another, and
-        // hands it over in its turn.
+        // It was handed over again since: whoever has that word does it, at its time. Or it rests:
+        // its lane has another, and hands it over in its turn.
         if work.seq < seen.work.emits && work.seq > 0 || !seen.is_handed_over() {
             return Ok(Taken::NothingToDo);
         }
@@ -120,8 +121,8 @@ impl Mailings {
         }
     }
 
-    /// Gives the shard back in the middle of a pass: to whoever is handed it next, no earlier than `again`, or to nobody
-    /// while the mailing is held. Whether it was still this sender's.
+    /// Gives the shard back in the middle of a pass: to whoever is handed it next, no earlier than
+    /// `again`, or to nobody while the mailing is held. Whether it was still this sender's.
     pub async fn give_back(
         &self,
         invocation: &Invocation,
@@ -144,7 +145,8 @@ impl Mailings {
             }
             match again {
                 Some(at) => after.hand_over(Some(at).filter(|at| *at > now), None, now),
-                // Handed out meanwhile, it is looked for as any other; else nobody is to look for it.
+                // Handed out meanwhile, it is looked for as any other; else nobody is to look for
+                // it.
                 None if seen.work.emits != turn.row.work.emits => after.hand_over(None, None, now),
                 None => after.work.rest(),
             }
@@ -165,15 +167,15 @@ impl Mailings {
         let write = Write::update(&self.table, keys::mailing_shard(&row.mailing_id, row.shard))
             .set_row(&row.counts, &[])?
             .set_number("cursor_order", row.retried)
-            .set_number("lease_until", until.millis());
+            .set_number(UNTIL, until.millis());
         Ok(match &row.cursor {
             Some(cursor) => write.set("cursor", cursor),
             None => write.remove("cursor"),
         })
     }
 
-    /// The shard was gone through and counted: it is finished, or waits. With that, the next of its lane is handed over, which
-    /// may be the same one at its time.
+    /// The shard was gone through and counted: it is finished, or waits. With that, the next of its
+    /// lane is handed over, which may be the same one at its time.
     pub async fn pass_ended(
         &self,
         invocation: &Invocation,
@@ -248,7 +250,8 @@ impl Mailings {
     }
 }
 
-/// It is this sender's, and being worked on: recovery takes it from a sender that is late, and what is finished stays so.
+/// It is this sender's, and being worked on: recovery takes it from a sender that is late, and what
+/// is finished stays so.
 fn working(held: &Held) -> Condition {
     Condition::all([held.fence(), Condition::is("state", ShardState::Processing.as_str())])
 }
@@ -257,11 +260,11 @@ fn working(held: &Held) -> Condition {
 pub(super) fn unleased_as_read(seen: &ShardRow) -> Condition {
     let state = Condition::is("state", seen.state.as_str());
     match &seen.lease {
-        None => Condition::all([state, Condition::has_not("lease_epoch")]),
+        None => Condition::all([state, Condition::has_not(EPOCH)]),
         Some(lease) => Condition::all([
             state,
-            Condition::is_number("lease_epoch", lease.lease_epoch),
-            Condition::is_number("lease_until", lease.lease_until),
+            Condition::is_number(EPOCH, lease.lease_epoch),
+            Condition::is_number(UNTIL, lease.lease_until),
         ]),
     }
 }

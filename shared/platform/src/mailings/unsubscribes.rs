@@ -1,4 +1,5 @@
-//! Whoever left a list, and whoever is on the suppression list of the channel: rows of the Outbound table.
+//! Whoever left a list, and whoever is on the suppression list of the channel: rows of the Outbound
+//! table.
 
 use std::collections::HashSet;
 
@@ -41,7 +42,8 @@ impl Unsubscribes {
         Ok(Self { store: store.clone(), table: config::required("OUTBOUND_TABLE")? })
     }
 
-    /// Takes somebody off a list. Nothing if it was this request that did; otherwise the row that stands, which is the first.
+    /// Takes somebody off a list. Nothing if it was this request that did; otherwise the row that
+    /// stands, which is the first.
     pub async fn add(
         &self,
         invocation: &Invocation,
@@ -67,10 +69,12 @@ impl Unsubscribes {
     /// Puts somebody on a list again. Whether they had left it, and have not again.
     pub async fn remove(&self, invocation: &Invocation, list: &str, email_hash: &str) -> Result<bool, StoreError> {
         let Some(row) = self.get(invocation, list, email_hash).await? else { return Ok(false) };
-        // The row that was read, and no other: a delete that is heard twice must not undo what came between.
+        // The row that was read, and no other: a delete that is heard twice must not undo what came
+        // between.
         let this_one = Condition::Is("created_at".to_owned(), attribute(&row.created_at)?);
         let write = Write::delete(&self.table, keys::unsubscribed(list, email_hash)).when(this_one);
-        // Refused with no row, it is gone as asked, perhaps by this very delete, whose reply was lost.
+        // Refused with no row, it is gone as asked, perhaps by this very delete, whose reply was
+        // lost.
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(Some(_))))
     }
 

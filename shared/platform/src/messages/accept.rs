@@ -1,8 +1,9 @@
 //! A message is taken in: with its intent in one transaction, or not at all.
 //!
-//! Interleavings. Two requests with one identity: the message's row decides, the other is told by it. Two messages with one
-//! intention: the intent's row decides, or its guard, and the other leaves a row that says so. A repeated request gets its
-//! message's row: the row is written only where there is none, also when the intent is refused.
+//! Interleavings. Two requests with one identity: the message's row decides, the other is told by
+//! it. Two messages with one intention: the intent's row decides, or its guard, and the other
+//! leaves a row that says so. A repeated request gets its message's row: the row is written only
+//! where there is none, also when the intent is refused.
 
 use umavez_domain::intents::{Decision, Hold, Standing, judge};
 use umavez_domain::keys;
@@ -25,7 +26,8 @@ pub enum Accepted {
     Deduped(Box<MessageRow>),
     /// There is a message with this identity.
     Standing(Box<MessageRow>),
-    /// A message with this identity and another body holds the intent; its own row is gone by retention.
+    /// A message with this identity and another body holds the intent; its own row is gone by
+    /// retention.
     KeyReused,
     /// The contact already has `MOST_SCHEDULED` scheduled messages of this intent type.
     TooManyScheduled,
@@ -60,8 +62,9 @@ impl Messages {
         }
     }
 
-    /// The writes that take a message in, to stand in a transaction with others: the message, and its content if that is
-    /// apart. Its intent, if it has one, is taken by [`Intents::transact_holding`](crate::intents::Intents).
+    /// The writes that take a message in, to stand in a transaction with others: the message, and
+    /// its content if that is apart. Its intent, if it has one, is taken by
+    /// [`Intents::transact_holding`](crate::intents::Intents).
     pub fn accept_writes(
         &self,
         new: &NewMessage,
@@ -91,8 +94,8 @@ impl Messages {
         let check = new.check.as_ref().ok_or_else(unexplained)?;
         let answer = match judge(check, hold, standing) {
             Decision::Blocked(answer) => answer,
-            // The intent is held by a message of this very identity. Its row answers, if it is still there; otherwise it
-            // was sent long ago.
+            // The intent is held by a message of this very identity. Its row answers, if it is
+            // still there; otherwise it was sent long ago.
             Decision::Replayed(answer) => answer,
             Decision::KeyReused => {
                 let row = self.get(invocation, &new.id).await?;

@@ -1,5 +1,5 @@
-//! Every change of a message after it was accepted. The rules are in `umavez_domain::messages`; here they are committed,
-//! together with the intent that a message releases when it ends unsent.
+//! Every change of a message after it was accepted. The rules are in `umavez_domain::messages`;
+//! here they are committed, together with the intent that a message releases when it ends unsent.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ pub struct Declared {
 }
 
 impl Messages {
-    /// Begins an attempt at a message that was read as `row`, unless its address is suppressed, for all senders or for
-    /// `sender` (the name of its credential).
+    /// Begins an attempt at a message that was read as `row`, unless its address is suppressed, for
+    /// all senders or for `sender` (the name of its credential).
     pub async fn claim(
         &self,
         invocation: &Invocation,
@@ -66,8 +66,8 @@ impl Messages {
         self.store.claim(invocation, tables, row, after, &row.gates(sender)).await
     }
 
-    /// Writes the outcome of attempt n. `row` is the message as it was claimed. A block of one bot is stored for `sender` (the
-    /// name of its credential).
+    /// Writes the outcome of attempt n. `row` is the message as it was claimed. A block of one bot
+    /// is stored for `sender` (the name of its credential).
     pub async fn settle(
         &self,
         invocation: &Invocation,
@@ -102,7 +102,8 @@ impl Messages {
         self.change(invocation, row, rule, nothing).await.map(settled)
     }
 
-    /// Ends a message that is not to be sent. Returns the row that this wrote, or the one that another writer did.
+    /// Ends a message that is not to be sent. Returns the row that this wrote, or the one that
+    /// another writer did.
     pub async fn end_unsent(
         &self,
         invocation: &Invocation,
@@ -119,8 +120,8 @@ impl Messages {
         self.change(invocation, row, rule, nothing).await
     }
 
-    /// Cancels a message that is queued; one whose attempt is under way has no further attempt. `None`: there is no such
-    /// message.
+    /// Cancels a message that is queued; one whose attempt is under way has no further attempt.
+    /// `None`: there is no such message.
     pub async fn cancel(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<Canceled>, StoreError> {
         let rule = |row: &MessageRow| match row.cancel(invocation.current(), self.retention_days) {
             (cancel, Some(after)) => Next::Commit(after, cancel),
@@ -172,12 +173,14 @@ impl Messages {
             Committed::Stopped(_, applied) => applied,
             Committed::Gone => Applied::NoMessage,
         };
-        // Another event may have set the mark before, and a message that is gone suppresses its address all the same.
+        // Another event may have set the mark before, and a message that is gone suppresses its
+        // address all the same.
         self.suppress(invocation, event, id).await?;
         Ok(applied)
     }
 
-    /// Puts the addresses of a bounce or a complaint on the list, whatever else is known of its message.
+    /// Puts the addresses of a bounce or a complaint on the list, whatever else is known of its
+    /// message.
     async fn suppress(&self, invocation: &Invocation, event: &SesEvent, message_id: &str) -> Result<(), StoreError> {
         let Some(reason) = event.kind.suppresses() else { return Ok(()) };
         let list = Suppressions { store: self.store.clone(), table: self.table.clone() };
@@ -188,7 +191,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Hands a message over again that nobody took on, or gives up an attempt whose sender was not heard of in time.
+    /// Hands a message over again that nobody took on, or gives up an attempt whose sender was not
+    /// heard of in time.
     pub async fn recover(
         &self,
         invocation: &Invocation,
@@ -218,12 +222,14 @@ impl Messages {
         self.store.commit(invocation, &self.table, row, &after, Vec::new()).await.map(drop)
     }
 
-    /// Hands a message to its queue whose time is near, as its row has it prepared. Returns whether this sweep did.
+    /// Hands a message to its queue whose time is near, as its row has it prepared. Returns whether
+    /// this sweep did.
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
         let entry = attribute(&Entry::new(invocation.current(), Decision::Due).rule("send_at"))?;
         let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
-        // A message that meets its limit again and again is due again and again: a long ledger does without the line.
+        // A message that meets its limit again and again is due again and again: a long ledger does
+        // without the line.
         let is_short = Condition::shorter("ledger", LONGEST);
         let told =
             due::hand_over(&self.store, invocation, &due, Some(is_short), |write| write.append_value("ledger", entry));
@@ -250,7 +256,8 @@ impl Messages {
         Ok((rows.into_iter().map(|(row, _)| row).filter(is_unknown).collect(), next))
     }
 
-    /// Changes a message by a rule, with the writes that follow from the change and those that `also` adds.
+    /// Changes a message by a rule, with the writes that follow from the change and those that
+    /// `also` adds.
     pub(super) async fn change<T>(
         &self,
         invocation: &Invocation,
@@ -271,7 +278,8 @@ impl Messages {
         self.store.change_with(invocation, &self.table, start, asked).await
     }
 
-    /// The writes that release the intent of a message, and its place in a guard, if it ends unsent.
+    /// The writes that release the intent of a message, and its place in a guard, if it ends
+    /// unsent.
     pub(super) async fn releases(
         &self,
         invocation: &Invocation,

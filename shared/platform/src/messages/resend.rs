@@ -90,7 +90,8 @@ impl Messages {
         match self.intents.transact_holding(invocation, &[write], &hold).await? {
             Holding::Done => Ok(Break(Resent::Now(Box::new(row)))),
             Holding::Refused(_) => Ok(Continue(())),
-            // The hold in the way may be this message's own, by the same order that another request has carried out.
+            // The hold in the way may be this message's own, by the same order that another request
+            // has carried out.
             Holding::Standing(_) | Holding::Full => {
                 let stored: Option<MessageRow> =
                     self.store.get(invocation, &self.table, &keys::message(&row.id)).await?;

@@ -39,7 +39,8 @@ impl Messages {
         self.store.get(invocation, &self.table, &keys::message(id)).await
     }
 
-    /// What the message says: from its row, or from the row beside it. Of a deduped message only what is small is kept.
+    /// What the message says: from its row, or from the row beside it. Of a deduped message only
+    /// what is small is kept.
     pub async fn content(&self, invocation: &Invocation, row: &MessageRow) -> Result<Option<Content>, StoreError> {
         if row.content.is_some() {
             return Ok(row.content.clone());

@@ -97,7 +97,7 @@ impl Bots {
                 Ok(row) => row,
                 Err(errors) => return Ok(Break(Changed::Unfit(errors))),
             };
-            let as_read = Condition::is_number("version", before.version);
+            let as_read = Condition::version(before.version);
             let bot = Write::put(&self.table, keys::bot(slug), &row)?.when(as_read);
             let mut writes = vec![bot, self.own_token(&row)?];
             if row.token_ref != before.token_ref && owns_last_token {

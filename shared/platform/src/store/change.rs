@@ -1,10 +1,12 @@
-//! The one loop that reads a row, asks a rule, commits, and asks again if another writer was faster.
+//! The one loop that reads a row, asks a rule, commits, and asks again if another writer was
+//! faster.
 //!
 //! Every change of a row goes through [`Store::change`]; a decision that rests on several rows goes
 //! through [`Store::retry`]. Both own the number of tries, the jitter between them and the log line
 //! about conflicts. Three things are not rows in this sense and keep their own expressions: the
-//! limiter's arithmetic (`limiter`), the intent hold that takes one request (`intents`), and counters
-//! and lists that several writers add to without reading (`suppressions`, a shard's counts).
+//! limiter's arithmetic (`limiter`), the intent hold that takes one request (`intents`), and
+//! counters and lists that several writers add to without reading (`suppressions`, a shard's
+//! counts).
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -102,8 +104,8 @@ impl Store {
         self.change_with(invocation, table, start, |row| std::future::ready(rule(&row))).await
     }
 
-    /// Changes a row by a rule that reads other rows on the way. The rule is asked again, with the row that won, each time
-    /// that the commit loses a race.
+    /// Changes a row by a rule that reads other rows on the way. The rule is asked again, with the
+    /// row that won, each time that the commit loses a race.
     pub async fn change_with<R, T, F, Fut>(
         &self,
         invocation: &Invocation,
@@ -137,8 +139,8 @@ impl Store {
         Ok(Committed::Gone)
     }
 
-    /// Commits one change of a row that was read as `before`, once. Returns whether nobody had changed it, or a row that a
-    /// required write beside it rests on, since.
+    /// Commits one change of a row that was read as `before`, once. Returns whether nobody had
+    /// changed it, or a row that a required write beside it rests on, since.
     pub async fn commit<R: Row>(
         &self,
         invocation: &Invocation,
@@ -151,8 +153,8 @@ impl Store {
         Ok(matches!(made, Made::Done))
     }
 
-    /// Repeats a step that rests on several rows until it commits: `Continue` means that one of them changed since it was
-    /// read.
+    /// Repeats a step that rests on several rows until it commits: `Continue` means that one of
+    /// them changed since it was read.
     pub async fn retry<T, E, F, Fut>(&self, invocation: &Invocation, step: F) -> Result<T, E>
     where
         E: From<StoreError>,
@@ -162,7 +164,8 @@ impl Store {
         self.retry_from(invocation, (), |()| step()).await
     }
 
-    /// As [`Self::retry`], for a step that knows something from the one before: rows that were read, or that refused it.
+    /// As [`Self::retry`], for a step that knows something from the one before: rows that were
+    /// read, or that refused it.
     pub async fn retry_from<S, T, E, F, Fut>(&self, invocation: &Invocation, start: S, step: F) -> Result<T, E>
     where
         E: From<StoreError>,
@@ -184,8 +187,8 @@ impl Store {
 /// What was learned outside the store is lost if it is not written: the write is tried this often.
 const PERSIST_TRIES: u32 = 6;
 
-/// Repeats a write of what cannot be learned again (a provider's or a responder's answer) while the store does not answer and
-/// there is time.
+/// Repeats a write of what cannot be learned again (a provider's or a responder's answer) while the
+/// store does not answer and there is time.
 pub async fn persist<T, F, Fut>(invocation: &Invocation, write: F) -> Result<T, StoreError>
 where
     F: Fn() -> Fut,
@@ -231,7 +234,8 @@ impl Condition {
     }
 }
 
-/// Waits between the tries of one change: each time a little longer, and never together with others.
+/// Waits between the tries of one change: each time a little longer, and never together with
+/// others.
 struct Backoff {
     tries: u32,
     what: &'static str,

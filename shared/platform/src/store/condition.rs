@@ -1,4 +1,5 @@
-//! Conditions as sentences: built from named parts, rendered with placeholders for every name and value.
+//! Conditions as sentences: built from named parts, rendered with placeholders for every name and
+//! value.
 
 use std::collections::HashMap;
 
@@ -32,6 +33,16 @@ pub enum Condition {
 }
 
 impl Condition {
+    /// There is such a row.
+    pub fn exists() -> Self {
+        Self::has("pk")
+    }
+
+    /// Nobody has changed a row that counts its changes since it was read.
+    pub fn version(version: u64) -> Self {
+        Self::is_number("version", version)
+    }
+
     pub fn has(name: &str) -> Self {
         Self::Has(name.to_owned())
     }
@@ -118,7 +129,8 @@ fn join(parts: &[Condition], word: &str, into: &mut Placeholders) -> String {
     parts.join(word)
 }
 
-/// Names and values of one request, each under a placeholder: attribute names may be reserved words.
+/// Names and values of one request, each under a placeholder: attribute names may be reserved
+/// words.
 #[derive(Debug, Default)]
 pub(super) struct Placeholders {
     pub(super) names: HashMap<String, String>,

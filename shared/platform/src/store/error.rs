@@ -1,4 +1,5 @@
-//! When the store did not answer, or not with anything readable. What the caller reads of it is decided in `http`.
+//! When the store did not answer, or not with anything readable. What the caller reads of it is
+//! decided in `http`.
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 

@@ -1,7 +1,8 @@
-//! Many rows in one request: new ones, each only if its key is free, or a look at those that are there.
+//! Many rows in one request: new ones, each only if its key is free, or a look at those that are
+//! there.
 //!
-//! `BatchWriteItem` takes no conditions and overwrites. PartiQL's `INSERT` is a condition by itself, and twenty-five of them
-//! are one request.
+//! `BatchWriteItem` takes no conditions and overwrites. PartiQL's `INSERT` is a condition by
+//! itself, and twenty-five of them are one request.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +19,8 @@ use crate::invocation::Invocation;
 /// What one request takes.
 const MOST_STATEMENTS: usize = 25;
 const MOST_KEYS: usize = 100;
-/// Rows that were refused for want of throughput are tried again this often, each time later than before.
+/// Rows that were refused for want of throughput are tried again this often, each time later than
+/// before.
 const ROUNDS: u32 = 8;
 const FIRST_WAIT_MS: u64 = 50;
 
@@ -31,8 +33,8 @@ pub enum Insert {
 }
 
 impl Store {
-    /// Inserts rows with keys of their own, no two the same; one outcome each, in order. Those that are there are left as
-    /// they are.
+    /// Inserts rows with keys of their own, no two the same; one outcome each, in order. Those that
+    /// are there are left as they are.
     pub async fn insert_many(
         &self,
         invocation: &Invocation,

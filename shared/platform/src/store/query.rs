@@ -1,5 +1,6 @@
-//! Which rows to read: those of one partition of a table or of one of its indexes, and which of these. [`super::Store`]
-//! reads them as a page, a slice, all rows, or the keys that an index nominates.
+//! Which rows to read: those of one partition of a table or of one of its indexes, and which of
+//! these. [`super::Store`] reads them as a page, a slice, all rows, or the keys that an index
+//! nominates.
 
 use std::collections::HashMap;
 
@@ -59,7 +60,8 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Only places that begin with this text. A query takes this or places to lie between, not both.
+    /// Only places that begin with this text. A query takes this or places to lie between, not
+    /// both.
     pub fn prefix(self, prefix: &'a str) -> Self {
         Self { prefix, ..self }
     }
@@ -79,7 +81,8 @@ impl<'a> Query<'a> {
         Self { after: place.into(), ..self }
     }
 
-    /// Only rows of which this holds. The rows that it leaves out are read, and paid for, all the same.
+    /// Only rows of which this holds. The rows that it leaves out are read, and paid for, all the
+    /// same.
     pub fn only(self, condition: impl Into<Option<Condition>>) -> Self {
         Self { only: condition.into(), ..self }
     }
@@ -94,7 +97,8 @@ impl<'a> Query<'a> {
         Self { limit, ..self }
     }
 
-    /// Requests that a page may take at most. A page that few rows pass is then short, and says where the next begins.
+    /// Requests that a page may take at most. A page that few rows pass is then short, and says
+    /// where the next begins.
     pub fn requests(self, requests: usize) -> Self {
         Self { requests, ..self }
     }
@@ -104,13 +108,14 @@ impl<'a> Query<'a> {
         self.index.map_or("sk", |index| index.sort)
     }
 
-    /// Returns whether the rows are read as of the last write. Only a table and its local indexes can do that.
+    /// Returns whether the rows are read as of the last write. Only a table and its local indexes
+    /// can do that.
     pub(super) fn is_consistent(&self) -> bool {
         self.index.is_none_or(|index| index.is_local())
     }
 
-    /// The row after which a table is read. It need not exist. An index would want to know all keys of that row, of which
-    /// a place is but one: there, the key condition has the place.
+    /// The row after which a table is read. It need not exist. An index would want to know all keys
+    /// of that row, of which a place is but one: there, the key condition has the place.
     pub(super) fn start(&self) -> Option<Item> {
         let (pk, sk) = self.partition.clone().zip(self.after.clone().filter(|_| self.index.is_none()))?;
         Some(key_item(&Key { pk, sk }))
@@ -121,8 +126,8 @@ impl<'a> Query<'a> {
         place.is_none() || (place != self.before.as_ref() && place != self.after.as_ref())
     }
 
-    /// Rows that a request for a page looks at when so many are missing: many at once where some may be filtered out, and
-    /// of an index no more than are asked for where none are.
+    /// Rows that a request for a page looks at when so many are missing: many at once where some
+    /// may be filtered out, and of an index no more than are asked for where none are.
     pub(super) fn page_read(&self, missing: usize) -> usize {
         match (self.index, &self.only) {
             (None, _) => self.limit.saturating_add(1).max(SMALLEST_READ),
@@ -148,7 +153,8 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The part of the key condition that is about the sort key: it takes one comparison, or two as a `BETWEEN`.
+    /// The part of the key condition that is about the sort key: it takes one comparison, or two as
+    /// a `BETWEEN`.
     fn sort_condition(&self, into: &mut Placeholders) -> Option<String> {
         let sort = self.sort();
         // An empty text is no value of a key, not even to compare one with.

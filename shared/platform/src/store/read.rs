@@ -45,8 +45,8 @@ impl Store {
         Ok(found.item)
     }
 
-    /// Reads one page, filled up to its limit even when many rows are filtered out on the way, unless it takes more requests
-    /// than it may.
+    /// Reads one page, filled up to its limit even when many rows are filtered out on the way,
+    /// unless it takes more requests than it may.
     pub async fn page<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,
@@ -76,15 +76,16 @@ impl Store {
         read_all(rows)
     }
 
-    /// Reads some rows in one request: it looks at as many as the limit says, or as DynamoDB reads at once (1 MB). The next
-    /// slice begins after the last row that was looked at.
+    /// Reads some rows in one request: it looks at as many as the limit says, or as DynamoDB reads
+    /// at once (1 MB). The next slice begins after the last row that was looked at.
     pub async fn slice(&self, invocation: &Invocation, query: &Query<'_>) -> Result<Page<Item>, StoreError> {
         // However few rows the first request finds, they are enough.
         let (rows, last) = self.collect(invocation, query, 0, |_| query.limit).await?;
         Ok(Page { rows, next: last.as_ref().and_then(|key| text(key, query.sort())).cloned() })
     }
 
-    /// Reads the keys and places of rows from an index, up to the limit. The rows themselves may have changed since.
+    /// Reads the keys and places of rows from an index, up to the limit. The rows themselves may
+    /// have changed since.
     pub async fn nominate(&self, invocation: &Invocation, query: &Query<'_>) -> Result<Vec<Found>, StoreError> {
         // One more than is missing: an end of the range may have to be left out.
         let looked_at = |missing: usize| missing.saturating_add(1);
@@ -103,9 +104,9 @@ impl Store {
         self.rows(invocation, &Query::table(table).only(Condition::begins_with("pk", prefix))).await
     }
 
-    /// Sends requests until there are `enough` rows, no more to read, or no more requests to make. Returns the rows and the
-    /// key of the last one that was looked at, if there may be more. `looked_at` says how many rows a request looks at when
-    /// so many are missing.
+    /// Sends requests until there are `enough` rows, no more to read, or no more requests to make.
+    /// Returns the rows and the key of the last one that was looked at, if there may be more.
+    /// `looked_at` says how many rows a request looks at when so many are missing.
     async fn collect(
         &self,
         invocation: &Invocation,
@@ -127,8 +128,8 @@ impl Store {
         }
     }
 
-    /// Sends one request. Returns the rows that passed the filter, and the key of the last row that was looked at, if there
-    /// may be more.
+    /// Sends one request. Returns the rows that passed the filter, and the key of the last row that
+    /// was looked at, if there may be more.
     async fn request(
         &self,
         invocation: &Invocation,

@@ -5,12 +5,13 @@ use serde::de::DeserializeOwned;
 use super::{Page, Query, Store, StoreError};
 use crate::invocation::Invocation;
 
-/// A place in such a list: a partition by its number, and the sort key after which to go on, empty at its beginning.
+/// A place in such a list: a partition by its number, and the sort key after which to go on, empty
+/// at its beginning.
 pub type SpreadPlace = (u32, String);
 
 impl Store {
-    /// Reads one page of these partitions, one after the other. Returns the rows, and where the next page begins if there
-    /// may be more.
+    /// Reads one page of these partitions, one after the other. Returns the rows, and where the
+    /// next page begins if there may be more.
     pub async fn page_spread<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,

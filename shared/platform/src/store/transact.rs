@@ -14,7 +14,8 @@ use super::write::{Change, Write, Written, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
 
-/// A write that is made in one transaction with another one, and what happens if its own condition does not hold.
+/// A write that is made in one transaction with another one, and what happens if its own condition
+/// does not hold.
 pub struct Beside {
     write: Write,
     otherwise: Otherwise,
@@ -80,8 +81,8 @@ impl std::fmt::Debug for Beside {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Transacted {
     Done,
-    /// Some condition did not hold, so nothing was written. One entry per write, in order: `Some` for each that failed,
-    /// with its row as it stood.
+    /// Some condition did not hold, so nothing was written. One entry per write, in order: `Some`
+    /// for each that failed, with its row as it stood.
     Refused(Vec<Option<Refusal>>),
 }
 
@@ -92,14 +93,15 @@ pub struct Refusal {
 
 enum Canceled {
     Conditions(Vec<Option<Refusal>>),
-    /// Another transaction was at work on a row, or the store was busy: nothing was written and nothing is decided.
+    /// Another transaction was at work on a row, or the store was busy: nothing was written and
+    /// nothing is decided.
     Passing(StoreError),
     Error(StoreError),
 }
 
 impl Store {
-    /// Makes all writes or none. Conflicts with other transactions are tried again with jitter; conditions that do not
-    /// hold are not.
+    /// Makes all writes or none. Conflicts with other transactions are tried again with jitter;
+    /// conditions that do not hold are not.
     pub async fn transact(&self, invocation: &Invocation, writes: Vec<Write>) -> Result<Transacted, StoreError> {
         let token = invocation.write_token();
         let writes: Vec<_> = writes.into_iter().map(|write| write.signed(&token)).collect();
@@ -115,8 +117,8 @@ impl Store {
         }
     }
 
-    /// Makes a write, and with it those beside it, each as its [`Beside`] says. The write's own condition decides whether
-    /// anything is written.
+    /// Makes a write, and with it those beside it, each as its [`Beside`] says. The write's own
+    /// condition decides whether anything is written.
     pub(super) async fn write_all(
         &self,
         invocation: &Invocation,
@@ -179,8 +181,8 @@ impl Store {
     }
 }
 
-/// The transaction had been made by an earlier attempt of this very request: all of it, if one row says so. Others may have
-/// changed the rest since, and checks and deletes leave no token.
+/// The transaction had been made by an earlier attempt of this very request: all of it, if one row
+/// says so. Others may have changed the rest since, and checks and deletes leave no token.
 fn is_made(refusals: &[Option<Refusal>], token: &str) -> bool {
     refusals.iter().flatten().any(|refusal| refusal.item.as_ref().is_some_and(|item| is_mine(item, token)))
 }
@@ -195,7 +197,8 @@ fn canceled<R>(error: &SdkError<Error, R>) -> Canceled {
     }
 }
 
-/// A condition that failed is final, even beside a conflict: nothing will make it hold by trying again now.
+/// A condition that failed is final, even beside a conflict: nothing will make it hold by trying
+/// again now.
 fn judge(reasons: &[CancellationReason]) -> Canceled {
     let code = |reason: &CancellationReason| reason.code().unwrap_or("None").to_owned();
     if reasons.iter().any(|reason| code(reason) == "ConditionalCheckFailed") {

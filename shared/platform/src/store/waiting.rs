@@ -1,5 +1,5 @@
-//! What waits: every table that has such rows has them in an index of the same form, in a few partitions for each thing that
-//! is waited for.
+//! What waits: every table that has such rows has them in an index of the same form, in a few
+//! partitions for each thing that is waited for.
 
 use umavez_domain::keys::index::BY_TIME;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};

@@ -18,7 +18,8 @@ use crate::invocation::Invocation;
 pub enum Written {
     /// The condition held and the row was written.
     New,
-    /// The SDK's retry met its own first attempt: the row carries this write's token. As good as `New`.
+    /// The SDK's retry met its own first attempt: the row carries this write's token. As good as
+    /// `New`.
     Mine,
     /// The condition did not hold. The row as it stood, or nothing if there is none.
     Refused(Option<Item>),
@@ -53,7 +54,6 @@ pub(super) struct Update {
     add: Vec<(String, i64)>,
     append: Vec<(String, AttributeValue)>,
     copy: Vec<(String, String)>,
-    from: Vec<(String, String, AttributeValue)>,
     stamp: Vec<String>,
 }
 
@@ -70,8 +70,8 @@ impl Write {
         Self::of(table, key, Change::Update(Update::default()))
     }
 
-    /// A deleted row carries no token: a delete whose reply was lost may be [`Written::Refused`] by its own success, so its
-    /// condition should hold of an absent row too.
+    /// A deleted row carries no token: a delete whose reply was lost may be [`Written::Refused`] by
+    /// its own success, so its condition should hold of an absent row too.
     pub fn delete(table: &str, key: Key) -> Self {
         Self::of(table, key, Change::Delete)
     }
@@ -89,7 +89,8 @@ impl Write {
         self
     }
 
-    /// What differs between two states of a row: nothing else is written, so that others may have changed it meanwhile.
+    /// What differs between two states of a row: nothing else is written, so that others may have
+    /// changed it meanwhile.
     pub fn changes<T: Serialize>(table: &str, key: Key, before: &T, after: &T) -> Result<Self, StoreError> {
         let (before, after) = (row_of(before)?, row_of(after)?);
         let mut write = Self::update(table, key);
@@ -130,19 +131,20 @@ impl Write {
         self.change(|update| update.remove.push(name.to_owned()))
     }
 
-    /// Adds one to a number, from nothing to one. Safe under the SDK's retry only together with a condition that the
-    /// first attempt makes false.
+    /// Adds one to a number, from nothing to one. Safe under the SDK's retry only together with a
+    /// condition that the first attempt makes false.
     pub fn increment(self, name: &str) -> Self {
         self.add(name, 1)
     }
 
-    /// Adds to a number, as [`Self::increment`] does one. Where the condition may hold again after the first attempt, a retry
-    /// of the SDK adds twice: use it only where more is as safe as once.
+    /// Adds to a number, as [`Self::increment`] does one. Where the condition may hold again after
+    /// the first attempt, a retry of the SDK adds twice: use it only where more is as safe as once.
     pub fn add(self, name: &str, number: i64) -> Self {
         self.change(|update| update.add.push((name.to_owned(), number)))
     }
 
-    /// Appends a text to a list, from nothing to one entry. As [`Self::increment`], it needs its condition.
+    /// Appends a text to a list, from nothing to one entry. As [`Self::increment`], it needs its
+    /// condition.
     pub fn append(self, name: &str, text: impl Into<String>) -> Self {
         self.append_value(name, AttributeValue::S(text.into()))
     }
@@ -151,23 +153,19 @@ impl Write {
         self.change(|update| update.append.push((name.to_owned(), value)))
     }
 
-    /// Sets an attribute to what another one is, or to this where there is no other.
-    pub fn set_from(self, name: &str, other: &str, or: AttributeValue) -> Self {
-        self.change(|update| update.from.push((name.to_owned(), other.to_owned(), or)))
-    }
-
     /// Sets an attribute to what another one is.
     pub fn copy(self, name: &str, from: &str) -> Self {
         self.change(|update| update.copy.push((name.to_owned(), from.to_owned())))
     }
 
-    /// Sets an attribute to this write's token. Unlike [`WRITER`] it outlasts later writes, so that a late first attempt
-    /// of this one can be told by [`Condition::not_stamped`].
+    /// Sets an attribute to this write's token. Unlike [`WRITER`] it outlasts later writes, so that
+    /// a late first attempt of this one can be told by [`Condition::not_stamped`].
     pub fn stamp(self, name: &str) -> Self {
         self.change(|update| update.stamp.push(name.to_owned()))
     }
 
-    /// Only an update changes single attributes; on any other write it would be a mistake that nobody notices.
+    /// Only an update changes single attributes; on any other write it would be a mistake that
+    /// nobody notices.
     fn change(mut self, change: impl FnOnce(&mut Update)) -> Self {
         match &mut self.change {
             Change::Update(update) => change(update),
@@ -208,10 +206,6 @@ impl Update {
         }
         for (name, from) in &self.copy {
             set.push(format!("{} = {}", into.name(name), into.name(from)));
-        }
-        for (name, other, or) in &self.from {
-            let (name, other, or) = (into.name(name), into.name(other), into.value(or.clone()));
-            set.push(format!("{name} = if_not_exists({other}, {or})"));
         }
         for (name, value) in &self.append {
             let (name, none) = (into.name(name), into.value(AttributeValue::L(Vec::new())));
@@ -270,8 +264,8 @@ impl Store {
         }
     }
 
-    /// A plain write to a row that is in a transaction is refused for that; it is tried again with jitter, as
-    /// transactions are, and with the same token, because nothing was written.
+    /// A plain write to a row that is in a transaction is refused for that; it is tried again with
+    /// jitter, as transactions are, and with the same token, because nothing was written.
     async fn make(&self, invocation: &Invocation, write: Write, row_wanted: bool) -> Result<Made, StoreError> {
         let token = invocation.write_token();
         let write = write.signed(&token);

@@ -1,4 +1,5 @@
-//! Files of several sizes become rows, and how: processor time, memory, and how they lie over partitions.
+//! Files of several sizes become rows, and how: processor time, memory, and how they lie over
+//! partitions.
 
 use std::time::{Duration, Instant};
 

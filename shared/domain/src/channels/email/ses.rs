@@ -1,4 +1,5 @@
-//! SES v2 `SendEmail`: what a message is tagged with, how a mailbox is written, and what a refusal means.
+//! SES v2 `SendEmail`: what a message is tagged with, how a mailbox is written, and what a refusal
+//! means.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -7,7 +8,8 @@ use crate::codes::SendingHold;
 use crate::delivery;
 use crate::delivery::{Outcome, ThrottleScope};
 
-/// The tags by which events find their message and attempt. SES takes letters, digits, dashes and underscores.
+/// The tags by which events find their message and attempt. SES takes letters, digits, dashes and
+/// underscores.
 pub const MESSAGE_TAG: &str = "message_id";
 pub const ATTEMPT_TAG: &str = "attempt";
 
@@ -59,8 +61,8 @@ pub fn classify(refusal: &Refusal<'_>) -> Outcome {
     }
 }
 
-/// Whose address is not verified. SES names those that failed at the end of its text. If they are the recipient's alone, the
-/// account is in the sandbox.
+/// Whose address is not verified. SES names those that failed at the end of its text. If they are
+/// the recipient's alone, the account is in the sandbox.
 fn unverified(refusal: &Refusal<'_>) -> SendingHold {
     let failed = refusal.text.rsplit_once(": ").map_or("", |(_, identities)| identities);
     let mut failed = failed.split(',').map(str::trim).filter(|identity| !identity.is_empty()).peekable();
@@ -71,7 +73,8 @@ fn unverified(refusal: &Refusal<'_>) -> SendingHold {
 /// Bytes of a name that fit one encoded word of at most 75 characters.
 const WORD_BYTES: usize = 45;
 
-/// A mailbox as it may stand in a header: a name that is not ASCII becomes encoded words (RFC 2047).
+/// A mailbox as it may stand in a header: a name that is not ASCII becomes encoded words (RFC
+/// 2047).
 pub fn mailbox(text: &str) -> String {
     let text = text.trim();
     if text.is_ascii() {

@@ -1,7 +1,9 @@
-//! What SES tells about a mail after it took it: sent, delivered, bounced, complained about, rejected.
+//! What SES tells about a mail after it took it: sent, delivered, bounced, complained about,
+//! rejected.
 //!
-//! An event comes bare, in SNS's envelope or in EventBridge's. Events are delivered any number of times, in any order, so
-//! each is a mark that is set once, and what it proves about an attempt does not depend on what was heard before.
+//! An event comes bare, in SNS's envelope or in EventBridge's. Events are delivered any number of
+//! times, in any order, so each is a mark that is set once, and what it proves about an attempt
+//! does not depend on what was heard before.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! Whether Telegram will take a text as HTML. The reference is what its server does, not the page about it: what the
-//! server reads leniently (an unknown attribute, a link without an address, a reference that it does not know, `</>`)
-//! is valid here, and what it answers 400 to is not.
+//! Whether Telegram will take a text as HTML. The reference is what its server does, not the page
+//! about it: what the server reads leniently (an unknown attribute, a link without an address, a
+//! reference that it does not know, `</>`) is valid here, and what it answers 400 to is not.
 
 use crate::channels::telegram::markdown_v2::{Invalid, Visible, is_date_format, is_emoji_id};
 
@@ -56,7 +56,8 @@ struct Open {
     offset: usize,
     /// What was visible before it, in UTF-16 code units.
     units: usize,
-    /// What is wrong with it if there is something to see in it: around nothing Telegram ignores it.
+    /// What is wrong with it if there is something to see in it: around nothing Telegram ignores
+    /// it.
     unfit: Option<&'static str>,
 }
 
@@ -119,7 +120,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads up to and with the tag's '>'. Returns the value that the tag can be refused for; the last one counts.
+    /// Reads up to and with the tag's '>'. Returns the value that the tag can be refused for; the
+    /// last one counts.
     fn attributes(&mut self, tag: &str, offset: usize) -> Result<String, Invalid> {
         let mut argument = String::new();
         loop {
@@ -229,7 +231,8 @@ const fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{b}')
 }
 
-/// The code that a reference at the beginning of `text` stands for, and its width up to the ';', which may be missing.
+/// The code that a reference at the beginning of `text` stands for, and its width up to the ';',
+/// which may be missing.
 fn decode(text: &[char]) -> Option<(u32, usize)> {
     match text {
         ['&', '#', 'x', digits @ ..] => number(digits, 16, 6).map(|(code, width)| (code, width + 3)),

@@ -1,8 +1,9 @@
-//! Whether Telegram will take a text as MarkdownV2. The reference is what its server does, not the page about it: what
-//! the server reads leniently (a link without an address, an empty entity, an entity that cannot nest and is dropped)
-//! is valid here, and what it answers 400 to is not.
+//! Whether Telegram will take a text as MarkdownV2. The reference is what its server does, not the
+//! page about it: what the server reads leniently (a link without an address, an empty entity, an
+//! entity that cannot nest and is dropped) is valid here, and what it answers 400 to is not.
 
-/// Where a text stops being what its markup may be, counted in characters, and why, in words for the caller.
+/// Where a text stops being what its markup may be, counted in characters, and why, in words for
+/// the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("character {offset}: {why}")]
 pub struct Invalid {
@@ -10,7 +11,8 @@ pub struct Invalid {
     pub why: &'static str,
 }
 
-/// What is left to see when the markup is taken away: this, not the source, is what Telegram's limits count.
+/// What is left to see when the markup is taken away: this, not the source, is what Telegram's
+/// limits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visible {
     /// UTF-16 code units.
@@ -114,7 +116,8 @@ impl Parser<'_> {
         }
     }
 
-    /// The character that a backslash here stands before. Only ASCII is escaped; elsewhere it is a plain backslash.
+    /// The character that a backslash here stands before. Only ASCII is escaped; elsewhere it is a
+    /// plain backslash.
     fn escaped(&self) -> Option<char> {
         let next = self.peek(1).filter(|next| ('\u{1}'..='~').contains(next));
         if self.next_is(0, '\\') { next } else { None }
@@ -131,8 +134,8 @@ impl Parser<'_> {
         }
     }
 
-    /// A line's end also ends a quotation that the next line does not go on with, and nothing may be open inside it.
-    /// Spoiler marks at its very end make it an expandable one.
+    /// A line's end also ends a quotation that the next line does not go on with, and nothing may
+    /// be open inside it. Spoiler marks at its very end make it an expandable one.
     fn line_end(&mut self) -> Result<(), Invalid> {
         if self.in_quote && !self.next_is(1, '>') {
             if let Some((Entity::Spoiler, begin)) = self.open.last().copied() {
@@ -217,7 +220,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The word after the fence names a language if white space follows it; one line end after it is not shown.
+    /// The word after the fence names a language if white space follows it; one line end after it
+    /// is not shown.
     fn skip_language(&mut self) {
         let is_end = |c: &char| matches!(c, ' ' | '\t' | '\r' | '\n' | '\0' | '\u{b}' | '`');
         let rest = self.chars.get(self.at..).unwrap_or_default();
@@ -298,7 +302,8 @@ pub(super) fn is_date_format(value: &str) -> bool {
     matches!(value, "r" | "R") || value.chars().all(|c| "tTdDwW".contains(c))
 }
 
-/// The query of `tg://host?…`, in the spellings that Telegram knows; empty if it is another address.
+/// The query of `tg://host?…`, in the spellings that Telegram knows; empty if it is another
+/// address.
 fn parameters<'a>(address: &'a str, host: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let query = strip_prefix_in_any_case(address, "tg:")
         .map(|rest| rest.strip_prefix("//").unwrap_or(rest))

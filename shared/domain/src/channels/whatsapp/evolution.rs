@@ -1,9 +1,10 @@
-//! The Evolution API for WhatsApp (<https://doc.evolution-api.com>, version 2): how a message is asked for, and what the
-//! answer means.
+//! The Evolution API for WhatsApp (<https://doc.evolution-api.com>, version 2): how a message is
+//! asked for, and what the answer means.
 //!
-//! A 400 is not by itself a refusal here. The server turns whatever goes wrong while or *after* it sends (its database
-//! included) into 400 with the exception's text, so that a delivered message can be answered with 400: issues 978 and 1247
-//! of evolution-api. Only the 400s that it raises before it sends are known not sent.
+//! A 400 is not by itself a refusal here. The server turns whatever goes wrong while or *after* it
+//! sends (its database included) into 400 with the exception's text, so that a delivered message
+//! can be answered with 400: issues 978 and 1247 of evolution-api. Only the 400s that it raises
+//! before it sends are known not sent.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -30,7 +31,8 @@ pub struct EvolutionContent<'a> {
     pub media: Option<EvolutionMedia<'a>>,
 }
 
-/// Without a `file_name` the server guesses one from the URL, and fails on a document whose URL has none.
+/// Without a `file_name` the server guesses one from the URL, and fails on a document whose URL has
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvolutionMedia<'a> {
     pub kind: MediaKind,
@@ -104,8 +106,8 @@ struct Reasons {
     message: Value,
 }
 
-/// What an answer means. `retry_after` is the header of that name: Evolution has no limit of its own, the 429 is of
-/// whatever stands in front of it.
+/// What an answer means. `retry_after` is the header of that name: Evolution has no limit of its
+/// own, the 429 is of whatever stands in front of it.
 pub fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome {
     match status {
         200 | 201 => accepted(body),

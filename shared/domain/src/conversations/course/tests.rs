@@ -300,7 +300,8 @@ fn whatever_is_not_settled_is_looked_for_at_some_time_unless_a_person_has_it() {
     assert_eq!(held(&pending, None).look_again(at(6), &TIMING), None);
 }
 
-/// A message every two seconds for ten minutes, each woken by its own wake-up: the issue's own figures.
+/// A message every two seconds for ten minutes, each woken by its own wake-up: the issue's own
+/// figures.
 #[test]
 fn a_steady_stream_is_answered_in_batches_whose_concatenation_is_the_input() {
     let (mut course, mut batches, mut longest) = (Course::default(), Vec::new(), 0);

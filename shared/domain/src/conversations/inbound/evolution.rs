@@ -1,6 +1,7 @@
-//! Webhooks of the Evolution API (<https://doc.evolution-api.com>, version 2; its bodies were read off the source at
-//! 3454bec7). What counts are `messages.upsert`, where a contact's messages and those that a person wrote from the same
-//! number come, and `send.message`, where those come that were sent through the API.
+//! Webhooks of the Evolution API (<https://doc.evolution-api.com>, version 2; its bodies were read
+//! off the source at 3454bec7). What counts are `messages.upsert`, where a contact's messages and
+//! those that a person wrote from the same number come, and `send.message`, where those come that
+//! were sent through the API.
 
 mod content;
 #[cfg(test)]
@@ -62,8 +63,8 @@ fn message(told: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Re
     })
 }
 
-/// The phone number's digits, wherever the key has it, so that a contact is one contact whichever way it is addressed. Where
-/// there is none, the number that WhatsApp made up for it.
+/// The phone number's digits, wherever the key has it, so that a contact is one contact whichever
+/// way it is addressed. Where there is none, the number that WhatsApp made up for it.
 fn contact(key: &Value, own: Option<&str>) -> Result<String, Refusal> {
     let made_up = match chat(&key["remoteJid"]).ok_or(Refusal::Missing("data.key.remoteJid"))? {
         Chat::Phone(number) => return Ok(number),
@@ -84,8 +85,8 @@ enum Chat {
     None(Ignored),
 }
 
-/// What a JID such as `5511999999999:12@s.whatsapp.net` addresses; the device behind the colon says nothing. `None` for
-/// what is no JID.
+/// What a JID such as `5511999999999:12@s.whatsapp.net` addresses; the device behind the colon says
+/// nothing. `None` for what is no JID.
 fn chat(jid: &Value) -> Option<Chat> {
     const PERSON: &str = "s.whatsapp.net";
     let jid = jid.as_str()?.trim().to_ascii_lowercase();

@@ -1,12 +1,14 @@
-//! Updates of the Telegram Bot API (<https://core.telegram.org/bots/api#update>). What counts are the messages of private
-//! chats; a message's id is counted per chat, and an update's id may begin anew, so it is no message's identity.
+//! Updates of the Telegram Bot API (<https://core.telegram.org/bots/api#update>). What counts are
+//! the messages of private chats; a message's id is counted per chat, and an update's id may begin
+//! anew, so it is no message's identity.
 
 use serde_json::Value;
 
 use super::{Ignored, Inbound, Kind, Media, Reading, Refusal, Unreadable, at_seconds, object, text};
 use crate::channels::{Channel, normalize_to};
 
-/// The field that says what a message is. An animation comes as a document too, and a venue as a location.
+/// The field that says what a message is. An animation comes as a document too, and a venue as a
+/// location.
 const CONTENT: &[(&str, Kind)] = &[
     ("text", Kind::Text),
     ("animation", Kind::Video),
@@ -108,7 +110,8 @@ fn largest(sizes: &[Value]) -> &Value {
     sizes.iter().max_by_key(area).unwrap_or(&Value::Null)
 }
 
-/// Telegram marks what it takes for a command; a text that has the shape of one is one also without the mark.
+/// Telegram marks what it takes for a command; a text that has the shape of one is one also without
+/// the mark.
 fn is_command(told: &Value, said: &str) -> bool {
     let Some(rest) = said.strip_prefix('/') else { return false };
     let is_mark = |entity: &Value| entity["type"] == "bot_command" && entity["offset"] == 0;

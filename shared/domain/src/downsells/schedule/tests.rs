@@ -66,7 +66,8 @@ pub(in crate::downsells) fn after_payment(charges: &ChargesRow, transaction_id: 
     }
 }
 
-/// The one offer that a trigger makes of the plain downsell, when nothing was known of the contact but its charges.
+/// The one offer that a trigger makes of the plain downsell, when nothing was known of the contact
+/// but its charges.
 pub(in crate::downsells) fn offer(asked: &Asked<'_>, charges: ChargesRow) -> OfferRow {
     let contact = Contact { charges: Some(charges), ..Contact::default() };
     let plan = plan(asked, &[plain()], &contact, asked.at);

@@ -1,5 +1,5 @@
-//! A dry run: what earlier lines would have written, on top of what is stored. It lives in memory; a dry run that is
-//! interrupted begins anew.
+//! A dry run: what earlier lines would have written, on top of what is stored. It lives in memory;
+//! a dry run that is interrupted begins anew.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,8 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// What the slot would hold by now, if an earlier line would have changed it; otherwise it holds what is stored.
+    /// What the slot would hold by now, if an earlier line would have changed it; otherwise it
+    /// holds what is stored.
     pub fn look(&self, key: &Key) -> Option<Option<&Row>> {
         self.rows.get(key).map(Option::as_ref)
     }

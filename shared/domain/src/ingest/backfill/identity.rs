@@ -11,8 +11,8 @@ hash_id! {
 }
 
 impl BackfillId {
-    /// By the key of the request that began it, see [`request_key`](crate::idempotency::request_key): the same request is
-    /// the same job.
+    /// By the key of the request that began it, see
+    /// [`request_key`](crate::idempotency::request_key): the same request is the same job.
     pub fn of(request: &str) -> Self {
         Self::hash(request)
     }
@@ -28,8 +28,8 @@ impl LineRef {
         Self(format!("{backfill}:{line}"))
     }
 
-    /// A request that brings a key, by its own key and the hash of its body, both of which are hex digits: with the same
-    /// bytes it is the same one.
+    /// A request that brings a key, by its own key and the hash of its body, both of which are hex
+    /// digits: with the same bytes it is the same one.
     pub fn of_request(request: &str, body_hash: &str) -> Self {
         Self(format!("req_{}", short_hash(&format!("{request}:{body_hash}"))))
     }

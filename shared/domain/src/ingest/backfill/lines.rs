@@ -36,8 +36,8 @@ pub struct Line<'a> {
     pub after: Position,
 }
 
-/// The whole lines of a piece of a file. What is left of it after the last one is not consumed, unless the file ends
-/// there or the line is too long already: go on at [`Lines::position`].
+/// The whole lines of a piece of a file. What is left of it after the last one is not consumed,
+/// unless the file ends there or the line is too long already: go on at [`Lines::position`].
 #[derive(Debug)]
 pub struct Lines<'a> {
     rest: &'a [u8],

@@ -1,4 +1,5 @@
-//! How far a job is. What is counted is settled: a checkpoint is written before any line of it could be touched again.
+//! How far a job is. What is counted is settled: a checkpoint is written before any line of it
+//! could be touched again.
 
 use std::collections::HashMap;
 
@@ -68,8 +69,8 @@ impl Progress {
         Self { position: Position::START, counts: Counts::default(), errors: Vec::new(), errors_left_out: 0 }
     }
 
-    /// The progress with these lines settled. `None` if they are not the next ones: another worker has gone on, and
-    /// what this one did was done twice and counts once.
+    /// The progress with these lines settled. `None` if they are not the next ones: another worker
+    /// has gone on, and what this one did was done twice and counts once.
     pub fn checkpoint(&self, settled: Vec<Settled>) -> Option<Self> {
         let mut next = self.clone();
         for line in settled {
@@ -111,9 +112,9 @@ pub struct Unsettled {
 }
 
 impl Unsettled {
-    /// Whether `decision` may be carried out for this line now. If not, another line since the last checkpoint
-    /// touched one of its rows: write the checkpoint and [`clear`](Self::clear) first, or a crash would do that one
-    /// again upon this.
+    /// Whether `decision` may be carried out for this line now. If not, another line since the last
+    /// checkpoint touched one of its rows: write the checkpoint and [`clear`](Self::clear) first,
+    /// or a crash would do that one again upon this.
     pub fn admits(&mut self, line: u64, asked: &Insertion, decision: &Decision) -> bool {
         let touched = rows_of(asked, decision);
         if touched.iter().any(|key| self.touched.get(key).is_some_and(|other| *other != line)) {

@@ -42,8 +42,8 @@ pub struct BackfillOptions {
 }
 
 impl BackfillRequest {
-    /// Reads `{source, lines | upload: true, options?: {content_type?, metadata?}, dry_run?}`. A line is what
-    /// `/normalize/{source}` takes.
+    /// Reads `{source, lines | upload: true, options?: {content_type?, metadata?}, dry_run?}`. A
+    /// line is what `/normalize/{source}` takes.
     pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let source = reading::word(&mut fields, "source", System::ALL, System::as_str);

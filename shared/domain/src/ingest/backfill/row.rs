@@ -85,7 +85,8 @@ impl BackfillRow {
         keys::backfill(&self.backfill_id)
     }
 
-    /// Where a worker that takes the job begins. What a dry run would have written is not kept, so it begins anew.
+    /// Where a worker that takes the job begins. What a dry run would have written is not kept, so
+    /// it begins anew.
     pub fn resume(&self) -> Progress {
         if self.dry_run { Progress::start() } else { self.progress.clone() }
     }
@@ -164,7 +165,8 @@ mod tests {
         BackfillRow::new(BackfillId::of("7"), Schema::Pkm, &request, "h", now())
     }
 
-    /// Works on a job as a worker does, with a checkpoint at least every four lines; it dies after so many writes.
+    /// Works on a job as a worker does, with a checkpoint at least every four lines; it dies after
+    /// so many writes.
     fn work(table: &mut Table, row: &mut BackfillRow, lines: &[Insertion], action: ConflictAction, mut writes: usize) {
         let (mut unsettled, mut done) = (Unsettled::default(), Vec::new());
         let checkpoint = |row: &mut BackfillRow, done: &mut Vec<Settled>| {

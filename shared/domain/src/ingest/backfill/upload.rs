@@ -15,7 +15,8 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Returns the upload that an object of the bucket is; `None` for objects that are no lines of a backfill.
+    /// Returns the upload that an object of the bucket is; `None` for objects that are no lines of
+    /// a backfill.
     pub(crate) fn of(object: Object) -> Option<Self> {
         let id = object.key.strip_prefix(UPLOAD_PREFIX).and_then(BackfillId::parse)?;
         Some(Self { id, etag: object.etag, size: object.size })

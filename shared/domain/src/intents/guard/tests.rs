@@ -122,8 +122,9 @@ fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
     assert!(GuardRow::empty(later).version > old.version + 1_000_000);
 }
 
-/// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of what was sent or is still
-/// scheduled. The oracle keeps every hold that was taken and not given back, and compares moments in milliseconds.
+/// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of what was
+/// sent or is still scheduled. The oracle keeps every hold that was taken and not given back, and
+/// compares moments in milliseconds.
 #[test]
 fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() {
     const WEEK_MS: i64 = 7 * DAY_MS;

@@ -1,4 +1,5 @@
-//! What a WhatsApp message says. It has one field, named after what it is, beside fields that say nothing.
+//! What a WhatsApp message says. It has one field, named after what it is, beside fields that say
+//! nothing.
 
 use serde_json::Value;
 
@@ -10,7 +11,8 @@ pub(super) struct Said {
     pub media: Option<Media>,
 }
 
-/// Messages around messages: they vanish, are seen once, have a caption, came from another of our devices.
+/// Messages around messages: they vanish, are seen once, have a caption, came from another of our
+/// devices.
 const WRAPPERS: &[&str] = &[
     "ephemeralMessage",
     "viewOnceMessage",
@@ -51,7 +53,8 @@ const SHOWN: &[(&str, Kind)] = &[
     ("contactsArrayMessage", Kind::Contact),
 ];
 
-/// Where a text stands, and what was chosen of a list or of buttons: as it was shown, or else by its id.
+/// Where a text stands, and what was chosen of a list or of buttons: as it was shown, or else by
+/// its id.
 const WRITTEN: &[&str] = &[
     "/conversation",
     "/extendedTextMessage/text",
@@ -64,7 +67,8 @@ const WRITTEN: &[&str] = &[
     "/interactiveResponseMessage/body/text",
 ];
 
-/// Without any other field than these a message says nothing. A text that is not blank was found by then.
+/// Without any other field than these a message says nothing. A text that is not blank was found by
+/// then.
 const SAYING_NOTHING: &[&str] = &[
     "conversation",
     "extendedTextMessage",
@@ -101,8 +105,8 @@ fn unwrapped(mut message: &Value) -> &Value {
     message
 }
 
-/// `stored` is where Evolution keeps what it decrypted; WhatsApp's own URL is of something encrypted. Instances of Meta's
-/// API have Meta's names of the fields.
+/// `stored` is where Evolution keeps what it decrypted; WhatsApp's own URL is of something
+/// encrypted. Instances of Meta's API have Meta's names of the fields.
 fn shown(kind: Kind, content: &Value, stored: &Value) -> Said {
     let either = |one: &str, other: &str| text(&content[one]).or_else(|| text(&content[other]));
     let reference = text(stored).or_else(|| text(&content["url"]));

@@ -1,0 +1,60 @@
+//! One mechanism per idea: what the redesign took out does not come back.
+
+use regex_lite::Regex;
+
+use crate::{sources, without_tests};
+
+/// Attribute names in writes and conditions, outside the store and the keys. Rows are values: a rule changes the row, and the
+/// store writes what differs. What is left are the limiter, the intent hold, the suppressions and counters, which are changed
+/// without being read; this number only goes down.
+const MOST_ATTRIBUTE_LITERALS: usize = 130;
+
+/// Loops that try a write again. `Store::change` and `Store::retry` are the loop; the limiter asks a bucket anew by arithmetic.
+const RETRY_LOOPS: &[&str] = &["shared/platform/src/limiter.rs"];
+
+fn product() -> impl Iterator<Item = (String, String)> {
+    let root = umavez_local::binaries::workspace_root();
+    ["shared/domain/src", "shared/platform/src", "functions"].into_iter().flat_map(sources).map(move |(path, text)| {
+        let path = path.strip_prefix(&root).expect("below the root").display().to_string();
+        (path, without_tests(&text).to_owned())
+    })
+}
+
+#[test]
+fn lost_races_are_tried_again_by_the_store_and_by_nobody_else() {
+    let gives_up =
+        Regex::new(r"for \w+ in 0\.\.=?[A-Z_]*(ROUNDS|TRIES)|Err\(StoreError::Conflict\)").expect("a pattern");
+    let is_allowed = |path: &str| {
+        path.contains("/store/") || RETRY_LOOPS.contains(&path) || path == "shared/platform/src/ingest/entries.rs"
+    };
+    for (path, text) in product().filter(|(path, _)| !is_allowed(path)) {
+        assert!(!gives_up.is_match(&text), "{path} has a retry loop of its own: use Store::change or Store::retry");
+    }
+}
+
+#[test]
+fn attribute_names_are_known_to_the_rows_and_to_few_others() {
+    let literal = Regex::new(
+        r#"(\.(set|set_number|set_value|remove|increment|add|append|append_value|copy|stamp)|Condition::(has|has_not|is|is_not|is_number|at_most|more_than|lacks|shorter|not_stamped|begins_with|Is|IsNot))\(\s*"[a-z_]+""#,
+    )
+    .expect("a pattern");
+    let found: Vec<_> = product()
+        .filter(|(path, _)| !path.contains("/store/") && !path.contains("/domain/"))
+        .map(|(path, text)| (literal.find_iter(&text).count(), path))
+        .filter(|(count, _)| *count > 0)
+        .collect();
+    let all: usize = found.iter().map(|(count, _)| count).sum();
+    assert!(all <= MOST_ATTRIBUTE_LITERALS, "{all} attribute names: {found:?}");
+}
+
+#[test]
+fn comments_are_at_most_a_hundred_columns_wide() {
+    for below in ["shared", "functions", "infra/local/src", "tests"] {
+        for (path, text) in sources(below) {
+            let too_wide =
+                text.lines().filter(|line| line.trim_start().starts_with("//") && line.chars().count() > 100);
+            let too_wide: Vec<_> = too_wide.collect();
+            assert!(too_wide.is_empty(), "{}: {too_wide:?}", path.display());
+        }
+    }
+}
