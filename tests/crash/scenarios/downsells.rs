@@ -340,8 +340,8 @@ fn sent(run: &Run) -> usize {
 async fn sent_once(run: &Run) {
     let rows = rows(run).await;
     assert_eq!(rows.len(), 1, "one event, one offer: {rows:?}");
-    match (rows[0]["status"].as_str(), rows[0]["delivery"].as_str()) {
-        (Some("sent"), None) => assert_eq!(sent(run), 1),
+    match (rows[0]["status"].as_str(), rows[0]["state"].as_str()) {
+        (Some("sent"), Some("SENT")) => assert_eq!(sent(run), 1),
         (Some("pending"), Some("UNKNOWN")) => assert!(sent(run) <= 1),
         _ => panic!("neither sent nor visible: {}", rows[0]),
     }
@@ -358,7 +358,7 @@ async fn nothing_sent(run: &Run) {
 
 async fn unknown_once(run: &Run) {
     let rows = rows(run).await;
-    assert_eq!((rows.len(), &rows[0]["delivery"], &rows[0]["attempts"]), (1, &json!("UNKNOWN"), &json!(1)));
+    assert_eq!((rows.len(), &rows[0]["state"], &rows[0]["attempt"]), (1, &json!("UNKNOWN"), &json!(1)));
     assert_eq!(sent(run), 0);
 }
 
@@ -371,7 +371,7 @@ async fn sent_for_the_charge(run: &Run) {
 
 async fn failed_for_good(run: &Run) {
     let rows = rows(run).await;
-    assert_eq!((rows.len(), &rows[0]["status"], &rows[0]["attempts"]), (1, &json!("failed"), &json!(1)), "{rows:?}");
+    assert_eq!((rows.len(), &rows[0]["status"], &rows[0]["attempt"]), (1, &json!("failed"), &json!(1)), "{rows:?}");
     assert_eq!(sent(run), 0);
 }
 
