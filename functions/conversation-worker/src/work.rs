@@ -66,7 +66,7 @@ async fn step(
         }
         Step::Look => match conversations.look(invocation, row, &timing).await? {
             Looked::OnItsWay => done("on_its_way"),
-            Looked::Moved(moved) => moved_on(invocation, moved, "settled"),
+            Looked::Moved(moved) => moved_on(invocation, moved.map(|row| *row), "settled"),
         },
         Step::GiveUp(course) => give_up(deps, invocation, row, course, &timing).await,
     }

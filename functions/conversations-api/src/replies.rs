@@ -28,7 +28,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             return Ok::<_, Problem>(Break(Reply::NoConversation));
         };
         if !row.course.wants_reply(callback.batch.number) {
-            return Ok(Break(Reply::NotWanted(row)));
+            return Ok(Break(Reply::NotWanted(Box::new(row))));
         }
         let timing = conversations.settings(invocation, &row).await?.timing();
         Ok(match conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
@@ -52,7 +52,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 enum Reply {
     Accepted(Box<ConversationRow>),
     Before(Box<BatchRow>),
-    NotWanted(ConversationRow),
+    NotWanted(Box<ConversationRow>),
     NoConversation,
 }
 

@@ -163,20 +163,15 @@ impl Run<'_> {
     async fn offer(&self, found: Found) -> Result<bool, StoreError> {
         let policy = self.deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
         let jitter = fastrand::u32(0..=1000);
-        match self.deps.downsells.recover(self.invocation, &found, policy, jitter).await? {
-            downsells::Recovered::Offer(Recovery::Emitted(offer)) => {
-                tell::line(self.invocation, &offer, Event::DownsellRecovered);
-                Ok(true)
-            }
-            downsells::Recovered::Offer(Recovery::GivenUp(offer)) => {
-                tell::changed(self.invocation, &offer);
-                Ok(true)
-            }
-            // What follows from the charges is logged offer by offer.
-            downsells::Recovered::Offer(Recovery::Nothing)
-            | downsells::Recovered::Charges(_)
-            | downsells::Recovered::Nothing => Ok(false),
+        let recovered = self.deps.downsells.recover(self.invocation, &found, policy, jitter).await?;
+        // What follows from charges is logged offer by offer.
+        let downsells::Recovered::Offer(recovery) = recovered else { return Ok(false) };
+        match &*recovery {
+            Recovery::Emitted(offer) => tell::line(self.invocation, offer, Event::DownsellRecovered),
+            Recovery::GivenUp(offer) => tell::changed(self.invocation, offer),
+            Recovery::Nothing => return Ok(false),
         }
+        Ok(true)
     }
 }
 

@@ -37,7 +37,7 @@ pub enum Looked {
     OnItsWay,
     /// It is settled, and the conversation has moved on. `None`: the conversation has changed since
     /// it was read.
-    Moved(Option<ConversationRow>),
+    Moved(Option<Box<ConversationRow>>),
 }
 
 /// What is written to a batch's row beside a change of its conversation.
@@ -126,7 +126,10 @@ impl Conversations {
         // delivered.
         let unneeded = end == PartEnd::Canceled && row.course.settled >= row.course.claimed;
         let of_batch = OfBatch::Ended((!unneeded).then_some(state));
-        self.commit(invocation, row, course, said.as_deref(), &of_batch, timing).await?.moved().map(Looked::Moved)
+        self.commit(invocation, row, course, said.as_deref(), &of_batch, timing)
+            .await?
+            .moved()
+            .map(|row| Looked::Moved(row.map(Box::new)))
     }
 
     async fn reply_of(&self, invocation: &Invocation, row: &ConversationRow) -> Result<Option<String>, StoreError> {

@@ -22,7 +22,7 @@ use crate::suppressions;
 /// What recovery did with a row of the Downsells table.
 #[derive(Debug)]
 pub enum Recovered {
-    Offer(Recovery<OfferRow>),
+    Offer(Box<Recovery<OfferRow>>),
     /// The charges of a contact, and the offers that depend on them. Whether there was anything to
     /// do.
     Charges(bool),
@@ -175,7 +175,7 @@ impl Downsells {
                 };
                 let with = self.slot_writes(&row, after)?;
                 let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
-                Ok(if committed { Recovered::Offer(recovery) } else { Recovered::Nothing })
+                Ok(if committed { Recovered::Offer(Box::new(recovery)) } else { Recovered::Nothing })
             }
             _ => Ok(Recovered::Nothing),
         }
