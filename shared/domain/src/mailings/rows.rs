@@ -313,10 +313,20 @@ impl MailingRow {
         self.wait_until(now.plus_ms(check_after_ms(0)));
     }
 
+    /// Its import is as far as it was when it was read.
+    pub fn importing_as_read(&self) -> Fence {
+        Fence::same(&Importing { import: self.import })
+    }
+
     /// The row after a change of its state.
     pub fn changed(self, before: &Self, now: Timestamp) -> Self {
         Self { version: before.version + 1, updated_at: now, ..self }
     }
+}
+
+#[derive(Serialize)]
+struct Importing {
+    import: ImportState,
 }
 
 impl Row for MailingRow {
@@ -400,11 +410,74 @@ impl ShardRow {
         self.work.wait_until(Wake::Check, &keys::mailing_shard_id(&self.mailing_id, self.shard), until);
     }
 
+    /// It is in this state.
+    pub fn in_state(state: ShardState) -> Fence {
+        Fence::same(&InState { state })
+    }
+
+    /// Nobody has taken or renewed its lease since it was read.
+    pub fn unleased(&self) -> Fence {
+        let lease = self.lease.as_ref();
+        Fence::same(&Unleased {
+            state: self.state,
+            lease_epoch: lease.map(|lease| lease.lease_epoch),
+            lease_until: lease.map(|lease| lease.lease_until),
+        })
+    }
+
+    /// Nobody has handed it over, or taken it, since it was read.
+    pub fn handed_over_as_read(&self) -> Fence {
+        Fence::same(&HandedOver { state: self.state, emits: Some(self.work.emits).filter(|emits| *emits > 0) })
+    }
+
+    /// None of its entries was changed by an event, and no order was given, since it was read.
+    pub fn counted_as_read(&self) -> Fence {
+        let Self { touched, retried, retried_unknown, .. } = *self;
+        Fence::same(&Counted { touched, retried, retried_unknown })
+    }
+
+    /// It follows the orders that it followed when it was read.
+    pub fn ordered_as_read(&self) -> Fence {
+        Fence::same(&Ordered { state: self.state, touched: self.touched, retried: self.retried })
+    }
+
     /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand
     /// over.
     pub fn is_handed_over(&self) -> bool {
         self.state != ShardState::Finished && self.work.wake.is_some()
     }
+}
+
+#[derive(Serialize)]
+struct InState {
+    state: ShardState,
+}
+
+#[derive(Serialize)]
+struct Unleased {
+    state: ShardState,
+    lease_epoch: Option<u64>,
+    lease_until: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct HandedOver {
+    state: ShardState,
+    emits: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Counted {
+    touched: u64,
+    retried: u32,
+    retried_unknown: u32,
+}
+
+#[derive(Serialize)]
+struct Ordered {
+    state: ShardState,
+    touched: u64,
+    retried: u32,
 }
 
 /// The row of a recipient.

@@ -28,8 +28,7 @@ impl Mailings {
             (after.work.wake, after.work.wake_at) = (seen.work.wake.clone(), seen.work.wake_at.clone());
         }
         let write = Write::changes(&self.table, keys::mailing_shard(&seen.mailing_id, seen.shard), seen, &after)?;
-        let unchanged =
-            Condition::all([Condition::of(&seen.work.fence())?, Condition::is("state", seen.state.as_str())]);
+        let unchanged = Condition::of(&seen.handed_over_as_read())?;
         Ok(write.when(unchanged))
     }
 
@@ -106,11 +105,7 @@ impl Mailings {
         if shard.state == ShardState::Finished && concerned {
             after = ShardRow { state: ShardState::Pending, begun: false, due: None, cursor: None, ..after };
         }
-        let unchanged = Condition::all([
-            Condition::is("state", shard.state.as_str()),
-            Condition::is_number("retried", shard.retried),
-            Condition::is_number("touched", shard.touched),
-        ]);
+        let unchanged = Condition::of(&shard.ordered_as_read())?;
         let key = keys::mailing_shard(&shard.mailing_id, shard.shard);
         let write = Write::changes(&self.table, key, shard, &after)?.when(unchanged);
         match self.store.write(invocation, write).await? {

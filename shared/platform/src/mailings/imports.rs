@@ -8,8 +8,7 @@ use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::change::Row;
 use umavez_domain::codes::{FileProblem, Reason};
-use umavez_domain::keys::{self, Wake};
-use umavez_domain::lease::UNTIL;
+use umavez_domain::keys;
 use umavez_domain::mailings::files::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
@@ -20,7 +19,7 @@ use umavez_domain::time::Timestamp;
 use super::Mailings;
 use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
-use crate::store::{Committed, Condition, Start, StoreError, Write, Written, attribute, read_row};
+use crate::store::{Committed, Condition, Start, StoreError, Write, Written, read_row};
 
 /// An importer that is not heard of for this long has lost its mailing.
 const LEASE_MS: i64 = 60_000;
@@ -95,18 +94,11 @@ impl Mailings {
         let mut next = MailingRow { progress, import: ImportState::Running, ..row.clone() };
         next.work.emit = None;
         next.wait_until(until);
-        let write = Write::update(&self.table, keys::mailing(&row.mailing_id))
-            .set_value("progress", attribute(&next.progress)?)
-            .set("import", ImportState::Running.as_str())
-            .set_number(UNTIL, until.millis())
-            .set("wake", keys::wake(Wake::Check, keys::wake_shard(row.mailing_id.as_str())))
-            .set("wake_at", next.work.wake_at.clone().unwrap_or_default())
-            .remove("emit");
+        let write = held.ending(Write::changes(&self.table, row.key(), row, &next)?, until);
         // It is still this importer's, still under way, and still wanted.
-        let importing =
-            [ImportState::Queued, ImportState::Running].map(|state| Condition::is("import", state.as_str()));
+        let importing = Condition::of(&row.importing_as_read())?;
         let canceled = Condition::is_not("state", MailingState::Canceled.as_str());
-        let wanted = Condition::all([held.fence(), Condition::any(importing), canceled]);
+        let wanted = Condition::all([held.fence(), importing, canceled]);
         match self.store.write(invocation, write.when(wanted)).await? {
             Written::New | Written::Mine => Ok(Checkpoint::Kept(Box::new((Held { until, ..held.clone() }, next)))),
             Written::Refused(_) if self.is_lost(invocation, held, &row.mailing_id).await? => Ok(Checkpoint::Lost),

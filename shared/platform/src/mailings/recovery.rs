@@ -4,13 +4,12 @@
 use umavez_domain::codes::Reason;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    Completion, ImportState, MailingEvent, MailingId, MailingRow, Move, Recover, ShardState, is_abandoned,
+    Completion, ImportState, MailingEvent, MailingId, MailingRow, Move, Recover, ShardRow, ShardState, is_abandoned,
     move_mailing, recover_shard, to_hand_out,
 };
 
 use super::Mailings;
 use super::handing_out::is_worked_on;
-use super::shards::unleased_as_read;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Found, StoreError, Write, Written};
 
@@ -58,16 +57,14 @@ impl Mailings {
         let unchanged = match (&lost, seen.state) {
             (Recover::Requeue { .. }, _) => {
                 (after.state, after.last_attempt) = (ShardState::Pending, None);
-                unleased_as_read(&seen)
+                Condition::of(&seen.unleased())?
             }
             // Handed over, and not taken on.
-            (Recover::Leave, ShardState::Pending) => {
-                Condition::all([Condition::of(&seen.work.fence())?, Condition::is("state", seen.state.as_str())])
-            }
+            (Recover::Leave, ShardState::Pending) => Condition::of(&seen.handed_over_as_read())?,
             // Nobody is to look for it.
             (Recover::Leave, ShardState::Finished) => {
                 after.work.recoveries = seen.work.recoveries;
-                Condition::is("state", ShardState::Finished.as_str())
+                Condition::of(&ShardRow::in_state(ShardState::Finished))?
             }
             (Recover::Leave, ShardState::Processing) => return Ok(Recovered::Left),
         };

@@ -4,7 +4,8 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::keys;
-use umavez_domain::lease::{EPOCH, Lease, UNTIL};
+use umavez_domain::keys::index::BY_TIME;
+use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
     AfterPass, EntryCounts, LEASE_MS, Lane, MailingId, MailingRow, ShardRow, ShardState, Take, after_pass, lane_of,
     take,
@@ -21,7 +22,10 @@ use crate::store::{Condition, Returned, StoreError, Transacted, Write, Written, 
 #[derive(Debug)]
 pub struct ShardTurn {
     pub held: Held,
+    /// As the pass knows it.
     pub row: ShardRow,
+    /// As it was last written.
+    stored: ShardRow,
 }
 
 #[derive(Debug)]
@@ -95,8 +99,8 @@ impl Mailings {
         }
         row.wait_until(until);
         let write = Write::changes(&self.table, keys::mailing_shard(&mailing.mailing_id, shard), &seen, &row)?;
-        match self.store.write(invocation, write.when(unleased_as_read(&seen))).await? {
-            Written::New | Written::Mine => Ok(Taken::Mine(Box::new(ShardTurn { held, row }))),
+        match self.store.write(invocation, write.when(Condition::of(&seen.unleased())?)).await? {
+            Written::New | Written::Mine => Ok(Taken::Mine(Box::new(ShardTurn { held, stored: row.clone(), row }))),
             Written::Refused(_) => Ok(Taken::Busy(now.plus_ms(1_000))),
         }
     }
@@ -106,15 +110,21 @@ impl Mailings {
         let until = invocation.current().plus_ms(LEASE_MS);
         let mut row = turn.row.clone();
         row.wait_until(until);
-        let (wake, wake_at) = (row.work.wake.clone().unwrap_or_default(), row.work.wake_at.clone().unwrap_or_default());
-        let write = self.turn_write(turn, until)?.set("wake", wake).set("wake_at", wake_at).set_number("recoveries", 0);
-        match self.store.update_returning(invocation, write.when(working(&turn.held))).await? {
+        (row.work.recoveries, row.cursor_order) = (0, row.retried);
+        if let Some(lease) = &mut row.lease {
+            lease.lease_until = until.millis();
+        }
+        // What events and orders change is not this sender's to write, and may have changed since.
+        let ShardRow { touched, retried, retried_unknown, .. } = turn.stored;
+        let written = ShardRow { touched, retried, retried_unknown, ..row.clone() };
+        let key = keys::mailing_shard(&row.mailing_id, row.shard);
+        let write = Write::changes(&self.table, key, &turn.stored, &written)?;
+        match self.store.update_returning(invocation, write.when(working(&turn.held)?)).await? {
             Returned::Row(item) => {
-                // What events and orders say of it meanwhile is told at its end.
-                let met: ShardRow = read_row(item)?;
+                let stored: ShardRow = read_row(item)?;
                 turn.held.until = until;
-                (row.work.emits, row.work.emit) = (met.work.emits, met.work.emit);
-                turn.row = row;
+                (row.work.emits, row.work.emit) = (stored.work.emits, stored.work.emit.clone());
+                (turn.stored, turn.row) = (stored, row);
                 Ok(true)
             }
             Returned::Refused(_) => Ok(false),
@@ -151,7 +161,7 @@ impl Mailings {
                 None => after.work.rest(),
             }
             // It is still this sender's, and handed out as it was read.
-            let mine = Condition::all([working(&turn.held), Condition::of(&seen.work.fence())?]);
+            let mine = Condition::all([working(&turn.held)?, Condition::of(&seen.work.fence())?]);
             let write = Write::changes(&self.table, keys::mailing_shard(id, seen.shard), &seen, &after)?;
             Ok(match self.store.write(invocation, write.when(mine)).await? {
                 Written::New | Written::Mine => Break(true),
@@ -159,19 +169,6 @@ impl Mailings {
             })
         };
         self.store.retry(invocation, step).await
-    }
-
-    /// What a turn knows of its shard, with a lease until then.
-    fn turn_write(&self, turn: &ShardTurn, until: Timestamp) -> Result<Write, StoreError> {
-        let row = &turn.row;
-        let write = Write::update(&self.table, keys::mailing_shard(&row.mailing_id, row.shard))
-            .set_row(&row.counts, &[])?
-            .set_number("cursor_order", row.retried)
-            .set_number(UNTIL, until.millis());
-        Ok(match &row.cursor {
-            Some(cursor) => write.set("cursor", cursor),
-            None => write.remove("cursor"),
-        })
     }
 
     /// The shard was gone through and counted: it is finished, or waits. With that, the next of its
@@ -224,20 +221,15 @@ impl Mailings {
                 Lane::Next(next, at) => Some(self.handing_over(next, at, now)?),
                 // It stays the lane's: two that relied on each other would both be forgotten.
                 Lane::Busy(one) => {
-                    let handed_over = Condition::all([
-                        Condition::has("wake"),
-                        Condition::is_not("state", ShardState::Finished.as_str()),
-                    ]);
+                    let handed_over = Condition::has(BY_TIME.partition);
                     Some(Write::check(&self.table, keys::mailing_shard(id, one.shard), handed_over))
                 }
                 Lane::Finished => None,
             };
             // It is this sender's, and as it was when its entries were counted.
             let counted = Condition::all([
-                working(&turn.held),
-                Condition::is_number("touched", seen.touched),
-                Condition::is_number("retried", seen.retried),
-                Condition::is_number("retried_unknown", seen.retried_unknown),
+                working(&turn.held)?,
+                Condition::of(&seen.counted_as_read())?,
                 Condition::of(&seen.work.fence())?,
             ]);
             let key = keys::mailing_shard(id, seen.shard);
@@ -252,21 +244,8 @@ impl Mailings {
 
 /// It is this sender's, and being worked on: recovery takes it from a sender that is late, and what
 /// is finished stays so.
-fn working(held: &Held) -> Condition {
-    Condition::all([held.fence(), Condition::is("state", ShardState::Processing.as_str())])
-}
-
-/// Nobody has taken or renewed its lease since it was read.
-pub(super) fn unleased_as_read(seen: &ShardRow) -> Condition {
-    let state = Condition::is("state", seen.state.as_str());
-    match &seen.lease {
-        None => Condition::all([state, Condition::has_not(EPOCH)]),
-        Some(lease) => Condition::all([
-            state,
-            Condition::is_number(EPOCH, lease.lease_epoch),
-            Condition::is_number(UNTIL, lease.lease_until),
-        ]),
-    }
+fn working(held: &Held) -> Result<Condition, StoreError> {
+    Ok(Condition::all([held.fence(), Condition::of(&ShardRow::in_state(ShardState::Processing))?]))
 }
 
 fn is_mine(row: &ShardRow, held: &Held) -> bool {
