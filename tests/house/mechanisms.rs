@@ -51,9 +51,10 @@ fn attribute_names_are_known_to_the_rows_and_to_few_others() {
 fn comments_are_at_most_a_hundred_columns_wide() {
     for below in ["shared", "functions", "infra/local/src", "tests"] {
         for (path, text) in sources(below) {
-            let too_wide =
-                text.lines().filter(|line| line.trim_start().starts_with("//") && line.chars().count() > 100);
-            let too_wide: Vec<_> = too_wide.collect();
+            // A row of a table cannot be wrapped.
+            let is_table = |line: &&str| line.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let is_comment = |line: &&str| line.trim_start().starts_with("//") && !is_table(line);
+            let too_wide: Vec<_> = text.lines().filter(is_comment).filter(|line| line.chars().count() > 100).collect();
             assert!(too_wide.is_empty(), "{}: {too_wide:?}", path.display());
         }
     }

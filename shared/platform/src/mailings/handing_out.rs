@@ -48,7 +48,9 @@ impl Mailings {
             let now = invocation.current();
             let shards = self.shards(invocation, id).await?;
             let reopened = shards.iter().map(|shard| self.follow_order(invocation, row, shard));
-            let shards = try_join_all(reopened).await?;
+            let Some(shards) = try_join_all(reopened).await?.into_iter().collect::<Option<Vec<_>>>() else {
+                return Ok(Continue(()));
+            };
             let to_hand_out = to_hand_out(&shards, now);
             if to_hand_out.is_empty() {
                 // Every shard is finished: it only has to be ended.
@@ -89,15 +91,16 @@ impl Mailings {
         self.change(invocation, row, rule).await.map(drop)
     }
 
-    /// Reopens a shard that has entries which an order is about, or tells it of the order.
+    /// Reopens a shard that has entries which an order is about, or records the order in it. `None`: the
+    /// shard has changed since it was read.
     async fn follow_order(
         &self,
         invocation: &Invocation,
         mailing: &MailingRow,
         shard: &ShardRow,
-    ) -> Result<ShardRow, StoreError> {
+    ) -> Result<Option<ShardRow>, StoreError> {
         if shard.retried >= mailing.retry {
-            return Ok(shard.clone());
+            return Ok(Some(shard.clone()));
         }
         let unknown = mailing.retry_unknown > shard.retried_unknown && shard.counts.unknown > 0;
         let concerned = shard.counts.failed > 0 || unknown;
@@ -109,9 +112,8 @@ impl Mailings {
         let key = keys::mailing_shard(&shard.mailing_id, shard.shard);
         let write = Write::changes(&self.table, key, shard, &after)?.when(unchanged);
         match self.store.write(invocation, write).await? {
-            Written::New | Written::Mine => Ok(after),
-            // The whole is done again.
-            Written::Refused(_) => Err(StoreError::Conflict),
+            Written::New | Written::Mine => Ok(Some(after)),
+            Written::Refused(_) => Ok(None),
         }
     }
 }
