@@ -1,4 +1,4 @@
-//! `/api/admin/bots`: who sends offers, and how fast.
+//! `/api/admin/bots`: the bots that send offers, and their rate limits.
 
 use serde_json::json;
 use umavez_domain::codes::{Event, ProblemCode};
@@ -18,7 +18,9 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     answer(deps, invocation, 200, &crate::bot(deps, invocation, request).await?).await
 }
 
-/// The slug is what a bot is known by: asked for again, the same bot is the same.
+/// Creates a bot. The slug identifies it: a repeated request with the same settings returns the
+/// stored bot with 200, marked as replayed. A request with other settings for a slug in use gets
+/// 409.
 pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = BotRow::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     match deps.downsells.bots.create(invocation, &row).await? {

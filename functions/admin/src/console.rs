@@ -1,11 +1,11 @@
-//! `GET /console`: the page. It holds no data; whoever opens it brings a key, which stays in that
-//! browser tab.
+//! `GET /console`: the console page. The page contains no data. The operator enters an API key,
+//! which stays in that browser tab.
 
 use umavez_platform::http::Answer;
 
 const PAGE: &str = include_str!("console.html");
 
-/// Nothing from elsewhere is loaded, and the page talks to nobody but this API.
+/// The page loads nothing from other origins and connects only to this API.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                       form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 

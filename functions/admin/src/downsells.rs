@@ -1,4 +1,4 @@
-//! `/api/admin/bots/{slug}/downsells`: what is offered, how long after what.
+//! `/api/admin/bots/{slug}/downsells`: what a bot offers, and how long after which event.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -41,7 +41,8 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     }
 }
 
-/// What is left out stays as it is. Offers that are pending keep their time.
+/// Changes a downsell. Fields that the request leaves out keep their values. Pending offers keep
+/// their scheduled time.
 pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
     let step = || async {
@@ -64,7 +65,7 @@ pub async fn delete(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     Answer::json(200, &json!({"ok": true, "deleted": row.id}))
 }
 
-/// The downsell that the path names, and its bot.
+/// Returns the downsell that the path names, and its bot. Fails with 404 if either does not exist.
 pub async fn standing(
     deps: &Deps,
     invocation: &Invocation,

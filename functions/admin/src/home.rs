@@ -1,4 +1,4 @@
-//! `GET /`: a page with links to what there is for people. It holds no data and needs no key.
+//! `GET /`: a page with links to the pages for people. It contains no data and needs no key.
 
 use umavez_domain::pages::{CONTENT_SECURITY_POLICY, Language, page};
 use umavez_platform::http::{Answer, Request};

@@ -1,5 +1,4 @@
-//! What people set up and look at: bots, downsells, their queue and their numbers; over HTTP, and
-//! as a page.
+//! Administration over HTTP and as a web page: bots, downsells, their queues and their metrics.
 
 mod bots;
 mod console;
@@ -38,7 +37,7 @@ const QUEUE: &str = "GET /api/admin/bots/{slug}/queue";
 const SETTLE: &str = "POST /api/admin/bots/{slug}/queue/{id}/settle";
 const METRICS: &str = "GET /api/admin/bots/{slug}/metrics";
 
-/// The routes of this function, as the template has them.
+/// The routes of this function. The template declares the same routes.
 pub const ROUTES: &[Route] = &[
     Route::public(HOME).any_query(),
     Route::public(CONSOLE).any_query(),
@@ -68,9 +67,9 @@ pub const ROUTES: &[Route] = &[
 #[derive(Debug)]
 pub struct Deps {
     pub downsells: Downsells,
-    /// A test is a message like any other.
+    /// Accepts test sends: a test is an ordinary message.
     pub messages: Messages,
-    /// Which bots there are tokens for.
+    /// Knows which bots have a token.
     pub senders: Senders,
 }
 
@@ -109,7 +108,7 @@ fn slug(request: &Request) -> Result<&str, Problem> {
     request.path.get("slug").map(String::as_str).filter(|slug| is_slug(slug)).ok_or_else(no_such_bot)
 }
 
-/// The bot that the path names.
+/// Returns the bot that the path names. Fails with 404 if there is none.
 async fn bot(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<BotRow, Problem> {
     deps.downsells.bots.get(invocation, slug(request)?).await?.ok_or_else(no_such_bot)
 }

@@ -1,6 +1,6 @@
-//! `GET /api/admin/bots/{slug}/metrics?from=&to=` or `?days=`: a bot's numbers, of the offers that
-//! were made in between. The last days are counted by the server's clock, because the caller's may
-//! differ.
+//! `GET /api/admin/bots/{slug}/metrics?from=&to=` or `?days=`: the metrics of a bot, counted over
+//! the offers that were created in the period. `days` counts back from the server's clock, because
+//! the caller's clock may differ.
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
@@ -21,7 +21,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let to = time(request, "to", &mut errors).unwrap_or(invocation.now);
     let days = days(request, &mut errors).unwrap_or(DEFAULT_DAYS);
     let from = time(request, "from", &mut errors).unwrap_or(to.plus_days(-days));
-    // Whoever asks for as many days up to now as there may be asks a moment before.
+    // A caller that asks for the maximum number of days up to now computed `from` a moment ago, so
+    // the limit has some slack.
     if errors.is_empty() && (from > to || from < to.plus_ms(-SLACK_MS).plus_days(-MOST_DAYS)) {
         let detail = format!("must lie before `to`, and at most {MOST_DAYS} days");
         errors.push(FieldError::new("from", FieldProblem::OutOfRange, detail));

@@ -1,4 +1,4 @@
-//! `/api/admin/bots/{slug}/queue`: the offers of a bot, and what became of each.
+//! `/api/admin/bots/{slug}/queue`: the offers of a bot and their outcomes.
 
 use serde_json::json;
 use umavez_domain::codes::{FieldProblem, ProblemCode};
@@ -17,7 +17,8 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let bot = crate::bot(deps, invocation, request).await?;
     let mut errors = Vec::new();
     let telegram_id = number(request, "telegram_id", &mut errors);
-    // Only what a page gave: the very text of a time and an id.
+    // Accepts only a cursor that a page has returned: exactly the text of a time and an id, or of
+    // an offer's key if the queue is filtered by contact.
     let is_place = |place: &str| match telegram_id {
         Some(_) => place.strip_prefix(keys::OFFER_PREFIX).is_some_and(|id| OfferId::parse(id).is_some()),
         None => place.split_once('#').and_then(|(_, id)| OfferId::parse(id)).is_some_and(|id| {
@@ -42,7 +43,8 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     Answer::json(200, &json!({"ok": true, "queue": queue, "cursor": cursor}))
 }
 
-/// `{telegram_id, sent}`: a person knows whether an offer of unknown fate was sent.
+/// Settles an offer whose delivery is UNKNOWN. The body is `{telegram_id, sent}`: the operator
+/// states whether the offer was sent.
 pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let bot = crate::bot(deps, invocation, request).await?;
     let id = request.path.get("id").and_then(|id| OfferId::parse(id)).ok_or_else(no_such_offer)?;

@@ -1,6 +1,6 @@
-//! `POST /api/admin/bots/{slug}/downsells/{id}/test`: the offer as it would be, now, to whoever
-//! tries it. It is a message like any other and no offer: it takes no slot, asks for no charge, and
-//! is in none of the numbers.
+//! `POST /api/admin/bots/{slug}/downsells/{id}/test`: sends a downsell now to the given Telegram
+//! id. The test is an ordinary message and not an offer: it takes no slot, needs no charge, and
+//! does not count in the metrics.
 
 use serde_json::json;
 use umavez_domain::channels::Content;
@@ -28,7 +28,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         return Err(Problem::invalid(vec![FieldError::new("token_ref", FieldProblem::NotAllowed, detail)]));
     }
     let caller = &request.caller()?.key_id;
-    // Without a key, each request is a test of its own.
+    // Without an idempotency key, each request is a separate test.
     let identity = request.identity(invocation)?;
     let metadata = json!({"test": true, "bot_slug": row.slug, "downsell_id": row.id}).to_string();
     let message = NewMessage {
@@ -49,7 +49,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let (row, replayed) = match deps.messages.accept(invocation, &message).await? {
         Accepted::New(row) | Accepted::Deduped(row) => (row, false),
         Accepted::Standing(row) if judge(&row.body_hash, &message.body_hash) == Replay::Same => (row, true),
-        // Only a message with an intent has the last two.
+        // Only a message with an intent returns the last two.
         Accepted::Standing(_) | Accepted::KeyReused | Accepted::TooManyScheduled => {
             return Err(Problem::key_reused("a test with another body"));
         }

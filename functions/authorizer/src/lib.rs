@@ -1,9 +1,9 @@
-//! Says who calls: the key's id and scopes for a key that is known and stands, the reason for any
-//! other.
+//! Identifies the caller. For a known key that is not revoked, it returns the key's id and scopes;
+//! for any other, the reason for the refusal.
 //!
 //! It always lets the request through to its function, whose HTTP layer answers 401 and 403 as
-//! problem+json: the gateway's own refusals could not say why. Without this context a route is
-//! closed.
+//! problem+json. The gateway's own refusals could not give a reason. A route that needs a key
+//! refuses requests without this context.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ impl Deps {
     }
 }
 
-/// An error is a 500 of the gateway: a store that does not answer admits nobody.
+/// Returns an error, which the gateway answers with 500, if the store does not answer: no caller is
+/// admitted then.
 pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Response<Value>, Error> {
     let header = request.headers.get("authorization").and_then(|value| value.to_str().ok());
     let context = match header.and_then(bearer).map(PresentedKey::of) {

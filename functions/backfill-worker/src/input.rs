@@ -1,4 +1,4 @@
-//! The lines of a job, a piece at a time: never a whole file in memory.
+//! The lines of a job, read piece by piece, so that a whole file is never in memory.
 
 use umavez_domain::codes::Reason;
 use umavez_domain::ingest::{Position, upload_key};
@@ -11,7 +11,7 @@ use crate::Deps;
 
 const PIECE: u64 = 1024 * 1024;
 
-/// Bytes from a position on; `at_end` says that there are no more.
+/// Bytes from a position on. `at_end` says that the input ends with them.
 pub struct Piece {
     pub bytes: Vec<u8>,
     pub at_end: bool,
@@ -32,7 +32,7 @@ impl Input {
         Ok(job.etag.as_ref().zip(job.size).map(of).ok_or(Reason::InputMissing))
     }
 
-    /// The error is why there will never be a piece.
+    /// Reads the bytes from `at` on. The inner error is the reason why the input can never be read.
     pub async fn piece(
         &self,
         deps: &Deps,

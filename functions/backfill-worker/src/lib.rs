@@ -1,5 +1,5 @@
-//! Works on backfills, of both schemas whatever the test mode says: a job keeps the schema that it
-//! was made in.
+//! Runs backfill jobs of both schemas, regardless of the test mode: a job keeps the schema in which
+//! it was created.
 
 mod input;
 mod work;

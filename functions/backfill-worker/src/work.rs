@@ -1,8 +1,8 @@
-//! One turn at a job: under its lease, from its last checkpoint on, as far as the time goes.
+//! One turn at a job: under its lease, from its last checkpoint, for as long as there is time.
 //!
-//! A crash between two checkpoints makes the next worker do those lines again. That ends as it did
-//! the first time, because no two lines between checkpoints touch the same row, and a row knows the
-//! line that wrote it.
+//! After a crash between two checkpoints, the next worker repeats those lines. The result is the
+//! same, because no two lines between checkpoints touch the same row, and each row stores the line
+//! that wrote it.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use umavez_platform::store::StoreError;
 use crate::Deps;
 use crate::input::Input;
 
-/// Lines between checkpoints, at most.
+/// The maximum number of lines between two checkpoints.
 const LINES_AT_ONCE: usize = 100;
-/// With less time than this the rest is handed over.
+/// With less time left than this, the worker hands the rest over to another invocation.
 const LOW_TIME: Duration = Duration::from_secs(10);
 
 pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Result<Worked, StoreError> {
@@ -75,17 +75,17 @@ struct Worker<'a> {
     deps: &'a Deps,
     invocation: &'a Invocation,
     held: Held,
-    /// As of the last checkpoint.
+    /// The job as of the last checkpoint.
     job: Job,
     policies: Vec<PolicyRow>,
     unsettled: Unsettled,
-    /// Since then.
+    /// The lines handled since the last checkpoint.
     done: Vec<Settled>,
     dry: DryRun,
 }
 
 impl Worker<'_> {
-    /// Whether the job is still this worker's.
+    /// Handles one line. Returns whether this worker still holds the job.
     async fn line(&mut self, line: &Line<'_>) -> Result<bool, StoreError> {
         if !self.keep_the_lease().await? {
             return Ok(false);
@@ -99,7 +99,7 @@ impl Worker<'_> {
                 match self.insert(&asked).await {
                     Ok(Some(result)) => result,
                     Ok(None) => return Ok(false),
-                    // One row that cannot be read is this line's misfortune, not the job's.
+                    // A row that cannot be read fails this line, not the whole job.
                     Err(error) if !error.is_passing() => {
                         let detail = "meets an entry that cannot be read";
                         LineResult::Failed(vec![FieldError::new("line", FieldProblem::Conflicting, detail)])
@@ -115,8 +115,8 @@ impl Worker<'_> {
         Ok(true)
     }
 
-    /// Entries do not ask for the lease, so no line is begun without enough of it. Whether it is
-    /// still this worker's.
+    /// Renews the lease if less than half of it is left. Returns whether this worker still holds
+    /// it. The writes of entries do not check the lease, so no line may begin without enough of it.
     async fn keep_the_lease(&mut self) -> Result<bool, StoreError> {
         let left_ms = self.held.until.millis() - self.invocation.current().millis();
         if left_ms > LEASE_MS / 2 {
@@ -138,7 +138,7 @@ impl Worker<'_> {
         }
     }
 
-    /// `None`: the job is another's by now.
+    /// Inserts one line. Returns `None` if another worker has taken over the job.
     async fn insert(&mut self, asked: &Insertion) -> Result<Option<LineResult>, StoreError> {
         let policy = match resolve(&self.policies, asked.schema, asked.keys().policy) {
             Ok(policy) => policy.clone(),
@@ -154,8 +154,8 @@ impl Worker<'_> {
             let unsettled = std::cell::RefCell::new(&mut *unsettled);
             let gate = |decision: &_| unsettled.borrow_mut().admits(number, asked, decision);
             match self.deps.entries.insert_through(self.invocation, asked, &policy, gate).await? {
-                // An earlier line since the last checkpoint touched the same row: that one is
-                // settled first.
+                // An earlier line since the last checkpoint touched the same row: write the
+                // checkpoint for that line first.
                 Inserted::Held => {
                     if !self.checkpoint(BackfillState::Running).await? {
                         return Ok(None);
@@ -171,8 +171,8 @@ impl Worker<'_> {
         self.unsettled.clear();
         let Some(progress) = self.job.row.progress.checkpoint(done) else { return Ok(false) };
         let backfills = &self.deps.backfills;
-        // A dry run keeps nothing of what it would have written, so what it has counted is kept
-        // only at its end.
+        // A dry run does not store what it would have written, so its counts are stored only at its
+        // end.
         if self.job.row.dry_run && state == BackfillState::Running {
             self.job.row.progress = progress;
             return Ok(true);
@@ -181,7 +181,7 @@ impl Worker<'_> {
             Some(job) => {
                 self.job = job;
                 self.held.until = self.invocation.current().plus_ms(LEASE_MS);
-                // Policies may have been changed meanwhile.
+                // The policies may have changed in the meantime.
                 if state == BackfillState::Running {
                     self.policies = self.deps.settings.read(self.invocation).await?.policies;
                 }
@@ -210,7 +210,8 @@ impl Worker<'_> {
         Ok(Worked::Done("completed"))
     }
 
-    /// The time is over: another invocation goes on from here.
+    /// Hands the job over because the time is up: another invocation resumes from here. A dry run
+    /// cannot resume, so it fails as too large.
     async fn hand_over(mut self) -> Result<Worked, StoreError> {
         if self.job.row.dry_run {
             return fail(self.deps, self.invocation, &self.held, &self.job, Reason::InputTooLarge).await;

@@ -1,5 +1,5 @@
-//! The responder is asked about a claimed batch, and what it says is written down, as long as it is
-//! still this worker's turn.
+//! Asks the responder about a claimed batch, and writes its answer as long as this worker still has
+//! the turn.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use umavez_platform::store::{StoreError, persist};
 use crate::Deps;
 use crate::work::{log_batch, needs_human};
 
-/// What the writes around a call may take.
+/// The time allowed for the writes before and after a call.
 const AROUND_CALL: Duration = Duration::from_secs(8);
 pub fn is_time_left(invocation: &Invocation, settings: &InstanceRow) -> bool {
     invocation.time_left() > call_limit(settings) + AROUND_CALL
@@ -29,7 +29,8 @@ fn call_limit(settings: &InstanceRow) -> Duration {
     Duration::from_secs(u64::from(settings.responder_timeout_seconds))
 }
 
-/// `row` has the batch as this worker claimed it, and `messages` are all that it has.
+/// Asks the responder and writes its answer. `row` must contain the batch as this worker claimed
+/// it, and `messages` must be all messages of the batch.
 pub async fn run(
     deps: &Deps,
     invocation: &Invocation,
@@ -43,8 +44,8 @@ pub async fn run(
         heard => (heard, "replied"),
     };
     let (turn, heard) = (&row, &heard);
-    // What was heard would have to be asked for again, so a store that does not answer is asked
-    // again too.
+    // Retry the write while the store does not answer. Otherwise the responder would have to be
+    // asked again.
     let written = persist(invocation, || write(deps, invocation, turn, settings, heard)).await?;
     Ok(match written {
         Written::Now(row) => answered(invocation, &row, code),
@@ -64,7 +65,7 @@ async fn ask(
         return Ok(Heard::Problem(ResponderProblem::NotConfigured));
     };
     let Some(batch) = row.batch() else { return Ok(Heard::Problem(ResponderProblem::NotConfigured)) };
-    // Unsigned, a request would be refused, or worse, believed.
+    // Never send an unsigned request: the responder would refuse it, or worse, accept it.
     let secrets = deps.webhooks.get(invocation, |_| true).await.map_err(|error| {
         tracing::error!(event = "NO_SECRETS", cause = %error, request_id = invocation.request_id);
         StoreError::Unavailable
@@ -89,14 +90,15 @@ async fn ask(
 
 enum Written {
     Now(Box<ConversationRow>),
-    /// There is a reply to this batch.
+    /// The batch already has a reply.
     Before,
-    /// Another has taken over, or a person has answered: what was heard is not needed any more.
+    /// Another worker has taken over, or a person has answered. The responder's answer is no longer
+    /// needed.
     LostTurn,
 }
 
-/// Writes what was heard, however often the conversation changes meanwhile, as long as it is this
-/// worker's turn. `turn` is the conversation as the worker claimed it.
+/// Writes the responder's answer. It retries when the conversation changes concurrently, as long as
+/// this worker has the turn. `turn` is the conversation as the worker claimed it.
 async fn write(
     deps: &Deps,
     invocation: &Invocation,
@@ -131,7 +133,7 @@ async fn write(
     conversations.store.retry_from(invocation, Some(turn.clone()), step).await
 }
 
-/// Logs the end of an attempt and says what becomes of its wake-up.
+/// Logs the end of an attempt, and returns whether its wake-up is done or comes again later.
 fn answered(invocation: &Invocation, row: &ConversationRow, code: &'static str) -> Worked {
     log_batch(invocation, row, code);
     match (row.course.phase, row.course.not_before) {

@@ -1,5 +1,5 @@
-//! Answers bursts of messages: claims them, asks the responder, hands its reply to outbound, and
-//! sees to its end.
+//! Answers bursts of messages: claims a batch, asks the responder, hands the reply over to
+//! outbound, and follows it until it is settled.
 
 mod ask;
 mod work;
@@ -19,9 +19,9 @@ use umavez_platform::outgoing::Outgoing;
 use umavez_platform::store::Store;
 use umavez_platform::visibility::Visibility;
 
-/// All wake-ups of a delivery at once: most of their time they wait for responders.
+/// All wake-ups of a batch run concurrently: most of the time they wait for responders.
 const AT_ONCE: usize = 10;
-/// The longest that any instance may let its responder take.
+/// The maximum responder timeout of any instance.
 const LONGEST_CALL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Deps {
     pub conversations: Conversations,
     pub webhooks: Webhooks,
     pub outgoing: Outgoing,
-    /// Asked where an instance names no other.
+    /// The responder for instances that do not name their own.
     pub responder_url: Option<String>,
     pub visibility: Visibility,
 }

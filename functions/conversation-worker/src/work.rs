@@ -1,4 +1,4 @@
-//! One conversation that a worker was woken for: what is to be done next, and then that.
+//! Handles one wake-up of a conversation: decides on the next step and performs it.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -14,8 +14,8 @@ use umavez_platform::store::StoreError;
 
 use crate::{Deps, ask};
 
-/// One step: `Continue` means that the conversation has changed since it was read, and that it is
-/// decided again.
+/// The result of one step. `Continue` means that the conversation changed since it was read: decide
+/// again on the current row.
 type Stepped = ControlFlow<Worked>;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, wake: &WakeUp) -> Result<Worked, StoreError> {
@@ -43,7 +43,7 @@ async fn step(
     let done = |code: &'static str| Ok(Break(Worked::Done(code)));
     match row.course.next(invocation.current(), &timing) {
         Step::Rest => done("nothing_to_do"),
-        // There is a later message, and its own wake-up comes.
+        // A later message has arrived, and it has its own wake-up.
         Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
         Step::Wait(until) => Ok(Break(Worked::Later { why: "early", until })),
         Step::Claim | Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
@@ -72,8 +72,8 @@ async fn step(
     }
 }
 
-/// Claims as many of the pending messages as one batch takes, and asks about them. The rest is
-/// woken for by the write that finishes the batch.
+/// Claims as many of the pending messages as fit into one batch, and asks the responder about them.
+/// The write that finishes the batch schedules a wake-up for the rest.
 async fn claim(
     deps: &Deps,
     invocation: &Invocation,
@@ -83,7 +83,7 @@ async fn claim(
     let (timing, conversations) = (settings.timing(), &deps.conversations);
     let mut messages = conversations.pending_messages(invocation, row).await?;
     let Some(portion) = batch::portion(&row.course, &messages, invocation.current()) else {
-        // The wake-up comes again.
+        // Fail the record, so that the queue redelivers the wake-up.
         return Err(StoreError::Unavailable);
     };
     if let Portion::Expired { last } = portion {
@@ -101,7 +101,7 @@ async fn claim(
     ask::run(deps, invocation, claimed, messages, settings).await.map(Break)
 }
 
-/// Ends a batch of which no message is stored any more: there is nothing to ask about.
+/// Ends a batch whose messages are all no longer stored: there is nothing to ask about.
 async fn pass_over(
     deps: &Deps,
     invocation: &Invocation,
@@ -146,7 +146,7 @@ fn moved_on(
     }
 }
 
-/// Somebody must look at it.
+/// Reports a conversation that a person must look at.
 pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
     let (conversation_id, batch) = (row.id.as_str(), row.course.claimed);
     let event = Event::ConversationNeedsHuman.as_str();
@@ -155,7 +155,7 @@ pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
 }
 
 /// Reports messages that the retention period removed before they were answered. It runs before the
-/// write that passes them over, so that a crash in between repeats the line instead of losing it.
+/// write that skips them, so that a crash in between repeats the log line and does not lose it.
 fn expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
     let (event, conversation_id) = (Event::ConversationMessagesExpired.as_str(), row.id.as_str());
     tracing::error!(event, conversation_id, messages, request_id = invocation.request_id);

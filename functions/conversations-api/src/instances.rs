@@ -1,5 +1,5 @@
-//! `/instances`: what is set for an Evolution instance, a Telegram bot, or a name of the caller's
-//! own.
+//! `/instances`: the settings of an Evolution instance, a Telegram bot, or an instance of the `api`
+//! channel, which the caller names.
 
 use serde_json::json;
 use umavez_domain::codes::Event;

@@ -1,5 +1,5 @@
-//! Conversations over HTTP: messages of any other channel, late answers, silence and its end, and
-//! how all of it stands.
+//! Conversations over HTTP: messages from other channels, late replies, hold and release, and the
+//! state of conversations.
 
 mod instances;
 mod messages;
@@ -28,7 +28,7 @@ const INSTANCES: &str = "GET /instances";
 const INSTANCE: &str = "GET /instances/{channel}/{instance}";
 const SET_UP: &str = "PUT /instances/{channel}/{instance}";
 
-/// The routes of this function, as the template has them.
+/// The routes of this function. The template declares the same routes.
 pub const ROUTES: &[Route] = &[
     Route::scoped(LIST, "conversations:read").query(&["status", "limit", "cursor"]),
     Route::scoped(CONVERSATION, "conversations:read").query(&["instance", "limit", "cursor"]),
@@ -68,12 +68,13 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
     }
 }
 
-/// What the path names, by its id or by the caller's own name for the contact.
+/// Returns what the path names: a conversation id, or the caller's own name for the contact.
 fn named(request: &Request) -> Result<Named, Problem> {
     request.path.get("id").and_then(|text| Named::parse(text)).ok_or_else(no_such_conversation)
 }
 
-/// The conversation that the path names; a caller's own name is one of the instance in the query.
+/// Returns the id of the conversation that the path names. The caller's own name for a contact
+/// belongs to the instance in the query.
 fn id(request: &Request) -> Result<ConversationId, Problem> {
     let instance = paging::optional(request, "instance").unwrap_or(DEFAULT_INSTANCE);
     Ok(match named(request)? {

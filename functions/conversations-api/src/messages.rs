@@ -1,5 +1,5 @@
-//! `POST /conversations/{id}/messages`: a message of any other channel, stored before it is
-//! answered.
+//! `POST /conversations/{id}/messages`: receives a message from any other channel and stores it
+//! before the response.
 
 use serde_json::json;
 use umavez_domain::codes::Event;
@@ -26,7 +26,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             let (settings, row) = conversations.instance_and(invocation, Via::Api, &instance, &id).await?;
             (settings.ok_or_else(no_such_instance)?, row)
         }
-        // One that began elsewhere goes on with what is set there.
+        // A conversation that began on another channel keeps the settings of that channel's
+        // instance.
         Named::Id(id) => {
             let row = conversations.get(invocation, &id).await?.ok_or_else(no_such_conversation)?;
             message.contact.clone_from(&row.contact);

@@ -1,4 +1,5 @@
-//! `POST /conversations/{id}/hold` and `/release`: a person takes over, and gives back.
+//! `POST /conversations/{id}/hold` and `/release`: a person takes over a conversation, and gives it
+//! back.
 
 use serde_json::json;
 use umavez_domain::codes::Event;
@@ -23,7 +24,7 @@ pub async fn hold(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
             "status": status(&held.row, invocation.now),
             "held": true,
             "until": hold.and_then(|hold| hold.until).map(Timestamp::from_millis),
-            // What left before: nothing else leaves from now on.
+            // Messages that left before the hold. No other message leaves from now on.
             "in_flight": held.in_flight,
             "already_sent": held.already_sent,
         }),

@@ -1,5 +1,5 @@
-//! `GET /conversations` and `GET /conversations/{id}`: what waits for a person, and how one
-//! conversation stands.
+//! `GET /conversations` and `GET /conversations/{id}`: the conversations with a given status, and
+//! the state of one conversation.
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
@@ -12,7 +12,8 @@ use umavez_platform::invocation::Invocation;
 
 use crate::{Deps, id, no_such_conversation};
 
-/// Rows that are shown beside a page of messages.
+/// The number of asides (messages that need no answer) that the first page shows beside its
+/// messages.
 const ASIDES: usize = 20;
 
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {

@@ -1,5 +1,5 @@
-//! `POST /conversations/{id}/replies`: a responder that said "later" answers, by the id of its
-//! batch.
+//! `POST /conversations/{id}/replies`: a responder that answered "later" sends its reply, with the
+//! id of its batch.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -48,7 +48,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
 }
 
-/// What a responder's late answer met.
+/// The outcome of a late reply.
 enum Reply {
     Accepted(Box<ConversationRow>),
     Before(Box<BatchRow>),
@@ -56,7 +56,8 @@ enum Reply {
     NoConversation,
 }
 
-/// It came too late, or twice, or is about no batch that there was.
+/// Answers a reply that the conversation does not wait for: it is too late or a duplicate, or its
+/// batch does not exist.
 async fn not_wanted(
     deps: &Deps,
     invocation: &Invocation,
@@ -72,7 +73,8 @@ async fn not_wanted(
     }
 }
 
-/// The first reply to a batch stands; told again, it is the same.
+/// Answers a reply to a batch that already has one. The first reply is kept; the same reply again
+/// is a replay, and another reply gets 409.
 fn before(callback: &Callback, standing: &BatchRow) -> Result<Answer, Problem> {
     match standing.reply == callback.reply {
         true => Ok(accepted(callback)?.replayed()),

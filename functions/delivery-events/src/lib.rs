@@ -1,6 +1,6 @@
-//! What SES tells after it took a mail: reconciles unknown attempts, notes deliveries, and
-//! suppresses addresses that bounced for good or complained. Delivered twice or in another order,
-//! events leave the same state.
+//! Handles the events that SES sends after it accepted a mail: reconciles unknown attempts, marks
+//! deliveries, and suppresses addresses after a permanent bounce or a complaint. Duplicate or
+//! reordered events lead to the same state.
 
 use std::sync::Arc;
 
@@ -67,7 +67,8 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Re
     }))
 }
 
-/// A mail of a mailing: its entry is told, and its address suppressed if that is what it comes to.
+/// Applies an event about a mail of a mailing to its entry, and suppresses the address if the event
+/// requires it. Returns the outcome for the log.
 async fn of_mailing(
     deps: &Deps,
     invocation: &Invocation,
@@ -75,7 +76,8 @@ async fn of_mailing(
     attempt: u32,
     event: &SesEvent,
 ) -> Result<&'static str, StoreError> {
-    // First of all nobody writes to the address again: told twice, it stays.
+    // Suppress the addresses first, so that no sender writes to them again. A duplicate event
+    // changes nothing.
     if let Some(reason) = event.kind.suppresses() {
         let id = entry.to_string();
         for to in &event.recipients {

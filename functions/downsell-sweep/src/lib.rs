@@ -1,5 +1,5 @@
-//! Hands offers whose time is near to their queue. It never sends, and a tick that is missed, late
-//! or doubled changes nothing: each offer leaves the index of what is due by one conditional write.
+//! Enqueues offers that are due soon. It never sends. A missed, late or duplicate tick changes
+//! nothing: one conditional write per offer removes it from the index of due rows.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
         tracing::info!(event = Event::DownsellDue.as_str(), found, emitted, failed, finished, request_id);
     }
     metrics::counter!("downsells_not_enqueued").increment(failed);
-    // The others were done; the schedule and the alarm see that not all were.
+    // All other rows were handled. The error shows the schedule and the alarm that some were not.
     if unread > 0 {
         return Err("a shard could not be read".into());
     }

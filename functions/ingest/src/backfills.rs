@@ -11,10 +11,11 @@ use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
 
-/// Bytes of lines that are uploaded.
+/// The maximum size of an uploaded file, in bytes.
 const LARGEST_UPLOAD: u64 = 1 << 30;
 
-/// The job keeps the schema that is in use now, whatever is toggled later.
+/// Creates a backfill job. The job keeps the schema in use now, even if the test mode is toggled
+/// later.
 pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = BackfillRequest::read(&request.object()?).map_err(Problem::invalid)?;
     let identity = request.identity(invocation)?;
@@ -48,8 +49,8 @@ fn view(job: Job) -> Result<Value, Problem> {
     serde_json::to_value(BackfillView::from(job.row)).map_err(|error| Problem::internal().because(&error))
 }
 
-/// As it was accepted: the same answer whenever it is asked again, but for a form, which is signed
-/// anew.
+/// Returns the answer to an accepted job. A repeated request gets the same answer, except that an
+/// upload form is signed again.
 fn answer(deps: &Deps, invocation: &Invocation, job: Job) -> Result<Answer, Problem> {
     let state = if job.row.upload { BackfillState::AwaitingUpload } else { BackfillState::Queued };
     let mut view = serde_json::Map::new();

@@ -14,7 +14,7 @@ use crate::Deps;
 
 type Normalize = fn(&Map<String, Value>) -> Result<Normalized, Vec<FieldError>>;
 
-/// Pure: nothing is read or written.
+/// Normalizes the body. It reads and writes nothing in the store.
 pub fn normalize(request: &Request, normalize: Normalize) -> Result<Answer, Problem> {
     Answer::json(200, &normalize(&request.object()?).map_err(Problem::invalid)?)
 }
@@ -34,7 +34,7 @@ pub async fn ingest(
     store(deps, invocation, request, normalized).await
 }
 
-/// By the schema and the policy as they are now: both are read with every insert.
+/// Inserts an entry with the current schema and policy. Both are read for every insert.
 async fn store(
     deps: &Deps,
     invocation: &Invocation,
@@ -45,7 +45,7 @@ async fn store(
     let schema = settings.schema();
     let policy =
         resolve(&settings.policies, schema, normalized.keys.policy).map_err(|error| Problem::invalid(vec![error]))?;
-    // The entry's row is the record of a request that brings a key.
+    // If the request has an idempotency key, the entry's row records the request.
     let identity = request.identity(invocation)?;
     let known_by = identity.given.then(|| LineRef::of_request(&identity.key, &identity.body));
     let asked = Insertion { schema, normalized, line: known_by };
@@ -60,7 +60,7 @@ async fn store(
     }
 }
 
-/// An entry of the schema that is asked for; without one, of the one in use.
+/// Returns an entry of the requested schema, or of the schema in use if the request names none.
 pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = request.path.get("id").and_then(|text| EntryId::parse(text));
     let wanted = schema(request)?;
@@ -78,7 +78,7 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
 }
 
-/// `?schema=pkm|pkm_test`.
+/// Reads the query parameter `?schema=pkm|pkm_test`. Returns `None` if it is absent.
 pub fn schema(request: &Request) -> Result<Option<Schema>, Problem> {
     let Some(text) = request.query.get("schema") else { return Ok(None) };
     Schema::parse(text).map(Some).ok_or_else(|| {

@@ -30,7 +30,7 @@ const PATCH_POLICY: &str = "PATCH /policies/{key}";
 const BEGIN_BACKFILL: &str = "POST /backfills";
 const BACKFILL: &str = "GET /backfills/{id}";
 
-/// The routes of this function, as the template has them.
+/// The routes of this function. The template declares the same routes.
 pub const ROUTES: &[Route] = &[
     Route::scoped(NORMALIZE_TELEGRAM, "ingest"),
     Route::scoped(NORMALIZE_EMAIL, "ingest"),

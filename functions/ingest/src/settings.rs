@@ -24,7 +24,7 @@ pub async fn set_test_mode(deps: &Deps, invocation: &Invocation, request: &Reque
     Answer::json(200, &TestModeView::from(&row))
 }
 
-/// A toggle that is asked again with its key is the same toggle.
+/// Toggles the test mode. A repeated request with the same idempotency key does not toggle again.
 pub async fn toggle(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let (row, is_test_mode, again) = deps.settings.toggle(invocation, &request.identity(invocation)?.key).await?;
     let schema = if is_test_mode { Schema::PkmTest } else { Schema::Pkm };
@@ -37,7 +37,8 @@ pub async fn toggle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     Ok(answer)
 }
 
-/// What does not change while this version runs. The test mode is none of it.
+/// Returns the configuration that does not change while this version runs. The test mode is not
+/// part of it.
 pub fn config() -> Result<Answer, Problem> {
     let policies: Vec<_> = POLICIES.iter().map(|policy| policy.policy_key.as_str()).collect();
     Answer::json(
@@ -52,7 +53,7 @@ pub fn config() -> Result<Answer, Problem> {
     )
 }
 
-/// The policies of a schema; without one, of both.
+/// Returns the policies of the requested schema, or of both schemas if the request names none.
 pub async fn policies(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let wanted = entries::schema(request)?;
     let mut policies = deps.settings.read(invocation).await?.policies;
@@ -61,7 +62,7 @@ pub async fn policies(deps: &Deps, invocation: &Invocation, request: &Request) -
     Answer::json(200, &json!({"policies": policies}))
 }
 
-/// Of the schema in use, unless another is asked for.
+/// Changes a policy of the requested schema, or of the schema in use if the request names none.
 pub async fn patch_policy(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let patch = PolicyPatch::read(&request.object()?).map_err(Problem::invalid)?;
     let wanted = entries::schema(request)?;

@@ -1,6 +1,6 @@
-//! Tells of intents that TTL removed: an event and a metric per type, and how late TTL was.
+//! Reports intents that TTL removed: a log event, a metric per intent type, and how late TTL was.
 //!
-//! Nothing depends on it. A removal that is delivered twice is told twice.
+//! Nothing depends on it. If the stream delivers a removal twice, it is reported twice.
 
 use std::sync::Arc;
 
@@ -32,10 +32,10 @@ pub async fn run(
     Ok(batch::changes(invocation, event, |record| async move { expired(invocation, record) }).await)
 }
 
-/// The mapping's filter lets only TTL's removals of intent rows through; a record that is none of
-/// that is poison.
+/// Reports one removed intent. The filter of the event source mapping passes only removals of
+/// intent rows by TTL; any other record is a poison record.
 fn expired(invocation: &Invocation, record: EventRecord) -> Result<Outcome, RecordError> {
-    // The error's own text may repeat a stored value.
+    // Drop the error: its text may contain a stored value.
     let row: IntentRow = serde_dynamo::from_item(record.change.old_image).map_err(|_| Unreadable("an intent"))?;
     if row.status == Status::Released {
         return Ok(Outcome("was_released"));

@@ -1,9 +1,9 @@
-//! One turn at an import: under its lease, from its last checkpoint on, as far as the time goes.
-//! Memory is bounded by a piece of the file and the lines between two checkpoints, however large
-//! the file is.
+//! One turn at an import: under its lease, from its last checkpoint, for as long as there is time.
+//! Memory use is bounded by one piece of the file and the lines between two checkpoints, however
+//! large the file is.
 //!
-//! A crash between two checkpoints makes the next importer read those lines again. That ends as it
-//! did the first time, because an entry knows its line.
+//! After a crash between two checkpoints, the next importer reads those lines again. The result is
+//! the same, because each entry stores its line.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use umavez_platform::uploads::Read;
 
 use crate::Deps;
 
-/// Lines between checkpoints, and bytes of the file that they may have.
+/// The maximum number of lines between two checkpoints, and the bytes per read of the file.
 const LINES_AT_ONCE: usize = 2_000;
 const PIECE: u64 = 512 * 1024;
-/// With less time than this the rest is handed over.
+/// With less time left than this, the importer hands the rest over to another invocation.
 const LOW_TIME: Duration = Duration::from_secs(20);
 
 pub async fn run(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result<Worked, StoreError> {
@@ -42,18 +42,19 @@ struct Importer<'a> {
     deps: &'a Deps,
     invocation: &'a Invocation,
     held: Held,
-    /// As of the last checkpoint.
+    /// The mailing as of the last checkpoint.
     row: MailingRow,
 }
 
 enum Ended {
     Whole(ImportProgress),
-    /// Nobody is to go on: as far as any importer may have come.
+    /// The mailing is canceled, and no importer continues. The progress is the furthest that any
+    /// importer can have reached.
     Canceled(ImportProgress),
     OutOfTime,
-    /// Another reads it.
+    /// Another importer has the lease.
     Lost,
-    /// It cannot be read on from here.
+    /// The file cannot be read any further.
     Bad(ImportProblem, ImportProgress),
 }
 
@@ -93,8 +94,8 @@ impl Importer<'_> {
                 }
                 let inserted = self.deps.mailings.insert_lines(self.invocation, &self.row, lines, &progress).await?;
                 progress = inserted.progress;
-                // The lines before it are there, whoever made them: an importer that died may have
-                // come as far.
+                // The lines before the bad one are stored and counted, whichever importer wrote
+                // them: one that crashed may have got as far.
                 if let Some(bad) = bad {
                     return Ok(Ended::Bad(bad, progress));
                 }
@@ -111,8 +112,8 @@ impl Importer<'_> {
                 if read_all && at_end {
                     return Ok(self.whole(progress));
                 }
-                // No further than the one that found it canceled may have come: its lines are the
-                // same.
+                // Stop at the same checkpoint as the importer that saw the cancellation, so that
+                // both insert the same rows.
                 if self.row.state == MailingState::Canceled {
                     return Ok(Ended::Canceled(progress));
                 }
@@ -128,7 +129,8 @@ impl Importer<'_> {
                     break;
                 }
             }
-            // A record that is longer than the piece: a longer piece gets on.
+            // If no record was complete, the next record is longer than the piece: read a longer
+            // piece.
             longer = if records.place() == begun { longer + LONGEST_RECORD as u64 + 4 } else { 0 };
         }
     }
@@ -143,13 +145,13 @@ impl Importer<'_> {
         }
     }
 
-    /// As far as the last checkpoint.
+    /// Returns `Ended::Bad` with the progress of the last checkpoint.
     fn bad(&self, problem: ImportProblem) -> Ended {
         Ended::Bad(problem, self.row.progress.clone())
     }
 
-    /// Bytes from a place on, and whether the file ends with them. The error is why there will
-    /// never be any.
+    /// Returns the bytes from `at` on, and whether the file ends with them. The inner error is the
+    /// reason why the file can never be read.
     async fn piece(&self, at: Place, length: u64) -> Result<Result<(Vec<u8>, bool), Reason>, StoreError> {
         let (Some(etag), Some(size)) = (&self.row.etag, self.row.size) else { return Ok(Err(Reason::InputMissing)) };
         let to = at.next_byte.saturating_add(length).min(size);
@@ -161,8 +163,8 @@ impl Importer<'_> {
         })
     }
 
-    /// Of the file up to here, if nobody told it. `piece` begins at `place`, and the last
-    /// checkpoint lies in it.
+    /// Returns the hash of the file up to `to`. Returns `None` if the mailing already has its
+    /// content hash. `piece` begins at `place` and must contain the last checkpoint.
     fn hash(&self, piece: &[u8], place: Place, to: u64) -> Option<RunningHash> {
         let progress = &self.row.progress;
         let from = progress.place.next_byte;
@@ -175,7 +177,7 @@ impl Importer<'_> {
         Some(before.and(piece.get(at(from)?..at(to)?)?))
     }
 
-    /// As it was found at the file's beginning, or as it is found now.
+    /// Returns the format that was detected at the beginning of the file, or detects it now.
     fn format(&self, head: &[u8], at_end: bool) -> Result<Format, ImportProblem> {
         if let Some(format) = &self.row.progress.format {
             return Ok(format.clone());
@@ -198,7 +200,7 @@ impl Importer<'_> {
                         log_import(invocation, &row, Event::MailingImportFailed, problem.cause.code());
                         "failed"
                     }
-                    // Canceled, perhaps: what is there of it is told all the same.
+                    // The mailing may have been canceled: record the rows that exist all the same.
                     None => return self.canceled(progress).await,
                 }
             }
@@ -214,7 +216,7 @@ impl Importer<'_> {
         }))
     }
 
-    /// What is there of a file that nobody reads to its end.
+    /// Ends the import of a canceled mailing: records the part of the file that was read.
     async fn canceled(&self, progress: ImportProgress) -> Result<Worked, StoreError> {
         let (mailings, progress) = (&self.deps.mailings, ImportProgress { partial: true, ..progress });
         let ended = mailings.imported(self.invocation, &self.held, &self.row.mailing_id, &progress).await?;

@@ -1,4 +1,4 @@
-//! Files become entries, and mailings are handed to their senders.
+//! Imports files into entries, and hands mailings over to their senders.
 
 mod import;
 

@@ -1,4 +1,4 @@
-//! Sends mailings, a shard at a time under its lease.
+//! Sends mailings, one shard at a time under its lease.
 
 mod pass;
 mod send;
@@ -26,11 +26,11 @@ pub struct Deps {
     pub mailings: Mailings,
     pub unsubscribes: Unsubscribes,
     pub limiter: Limiter,
-    /// The rate bucket of all mail, and its limits.
+    /// The rate bucket that all mail shares, and its limits.
     pub mail: Resolved,
     pub providers: Providers,
     pub links: LinkSecrets,
-    /// Where recipients find the pages of unsubscribing.
+    /// The base URL of the unsubscribe pages.
     pub public_url: String,
     pub visibility: Visibility,
 }

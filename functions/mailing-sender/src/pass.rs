@@ -1,7 +1,9 @@
-//! One turn at a shard: its lease, its entries page by page, and a recount at the end of a pass.
+//! One turn at a shard: takes its lease, works through its entries page by page, and recounts them
+//! at the end of a pass.
 //!
-//! Between two sub-batches the mailing and whoever is not to be written to are read anew: a pause,
-//! a cancel or an unsubscription is honoured after at most one sub-batch of each sender.
+//! Before each sub-batch, the sender reads the mailing and the suppressed and unsubscribed
+//! addresses again. A pause, a cancel or an unsubscription therefore takes effect after at most one
+//! sub-batch of each sender.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,20 +27,20 @@ use umavez_platform::store::StoreError;
 use crate::Deps;
 use crate::send::{self, Batch, Sent};
 
-/// Entries that are read at a time.
+/// The number of entries per read.
 const PAGE: usize = 4 * SUB_BATCH;
-/// A turn is over after this long: shards of other mailings wait in the queue.
+/// The longest duration of a turn: shards of other mailings wait in the queue.
 const TURN: Duration = Duration::from_secs(45);
-/// What the writes around the last calls of a turn may take.
+/// The time allowed for the writes around the last calls of a turn.
 const AROUND_CALLS: Duration = Duration::from_secs(10);
-/// The lease is renewed when less of it is left, also while calls are under way, however long they
-/// take.
+/// The lease is renewed when less than this is left. Renewal also runs during calls, however long
+/// they take.
 const LEASE_WANTED_MS: i64 = LEASE_MS / 2;
-/// A renewal that the store did not answer is tried again after this.
+/// The delay before a failed lease renewal is retried.
 const RENEWAL_MS: i64 = 1_000;
-/// A shard that was counted is counted again this often when it changed under the count.
+/// The maximum number of counts at the end of a pass, if the shard changes during the count.
 const COUNTS: usize = 5;
-/// What cannot be gone on with now is tried again after this.
+/// The delay before a turn that cannot continue now is retried.
 const LATER_MS: i64 = 15_000;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardJob) -> Result<Worked, StoreError> {
@@ -65,18 +67,18 @@ struct Pass<'a> {
     invocation: &'a Invocation,
     turn: ShardTurn,
     begun: Instant,
-    /// What became of entries in this turn.
+    /// The number of entries that moved to each state in this turn.
     tally: HashMap<EntryState, u64>,
-    /// What the mailing says: it cannot be changed once it was begun.
+    /// The content of the mailing, cached: it cannot change once sending has begun.
     content: Option<Rc<(Prepared, MailingContent)>>,
 }
 
 enum Ended {
     Finished,
     Again,
-    /// The time is over, or there is no slot before this.
+    /// The turn is out of time, or there is no rate slot before this time.
     GiveBack(Timestamp),
-    /// The mailing is held.
+    /// The mailing is held: it must not be sent now.
     Held,
     Lost,
 }
@@ -95,11 +97,11 @@ impl Pass<'_> {
                 Some(next) => self.turn.row.cursor = Some(next),
                 None => match self.count().await? {
                     Some(ended) => return Ok(ended),
-                    // There is a new order: from the beginning.
+                    // There is a new retry order: start from the first entry.
                     None => self.turn.row.cursor = None,
                 },
             }
-            // An entry that was left out is nothing to begin another sub-batch for.
+            // Check the time here too: skipped entries are no reason to begin another sub-batch.
             if self.is_out_of_time() {
                 return Ok(Ended::GiveBack(self.invocation.current()));
             }
@@ -111,7 +113,7 @@ impl Pass<'_> {
         self.begun.elapsed() > TURN || self.invocation.time_left() < needed
     }
 
-    /// `None`: go on.
+    /// Handles one sub-batch of entries. Returns `None` if the pass continues.
     async fn sub_batch(&mut self, entries: &[Entry]) -> Result<Option<Ended>, StoreError> {
         if self.is_out_of_time() {
             return Ok(Some(Ended::GiveBack(self.invocation.current())));
@@ -155,7 +157,7 @@ impl Pass<'_> {
         self.send(&mailing, to_send).await
     }
 
-    /// The mailing as it is now, if it is to be gone on with.
+    /// Returns the current mailing if the pass may continue, or else how the turn ends.
     async fn mailing(&self) -> Result<Result<MailingRow, Ended>, StoreError> {
         let id = &self.turn.row.mailing_id;
         let Some(row) = self.deps.mailings.get(self.invocation, id).await? else { return Ok(Err(Ended::Lost)) };
@@ -168,7 +170,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether the shard is still this sender's, with enough of its lease left for a sub-batch.
+    /// Renews the lease if too little of it is left for a sub-batch. Returns whether this sender
+    /// still holds the shard.
     async fn keep(&mut self) -> Result<bool, StoreError> {
         let left_ms = self.turn.held.until.millis() - self.invocation.current().millis();
         if left_ms >= LEASE_WANTED_MS {
@@ -177,7 +180,8 @@ impl Pass<'_> {
         self.deps.mailings.keep_shard(self.invocation, &mut self.turn).await
     }
 
-    /// Those that an order says to send again are pending again.
+    /// Makes entries pending again if a retry order covers them. Leaves out an entry that changed
+    /// since it was read.
     async fn called_back(&mut self, entries: &[Entry]) -> Result<Vec<Entry>, StoreError> {
         let (failed, unknown) = (self.turn.row.retried, self.turn.row.retried_unknown);
         let mut back = Vec::with_capacity(entries.len());
@@ -260,8 +264,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// SES takes no mails of this account or identity: the mailing pauses, and the rest is not
-    /// tried in vain. A person puts it right, and resumes.
+    /// Pauses the mailing because SES refuses mail of this account or identity, so that the rest is
+    /// not attempted in vain. An operator fixes the cause and resumes the mailing.
     async fn hold(&self, mailing: &MailingRow, why: SendingHold) -> Result<Ended, StoreError> {
         if self.deps.mailings.hold(self.invocation, mailing, why).await? {
             let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
@@ -284,8 +288,8 @@ impl Pass<'_> {
         Ok(self.content.clone())
     }
 
-    /// What its links are signed with, if it has any. `None`: there should be a secret, and there
-    /// is none now.
+    /// Returns the secret that signs the unsubscribe links, or `Some(None)` if the mailing has no
+    /// such links. Returns `None` if the secret is needed but cannot be read now.
     async fn signing(&self, mailing: &MailingRow) -> Option<Option<Signing>> {
         if !mailing.unsubscribe {
             return Some(None);
@@ -299,8 +303,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The pass is over: its entries are counted under the lease. `None`: there is something new to
-    /// be done.
+    /// Ends the pass: counts the entries under the lease. Returns `None` if there is a new retry
+    /// order to work on.
     async fn count(&mut self) -> Result<Option<Ended>, StoreError> {
         let (id, shard) = (self.turn.row.mailing_id.clone(), self.turn.row.shard);
         for _ in 0..COUNTS {
@@ -315,7 +319,8 @@ impl Pass<'_> {
                 (self.turn.row.retried, self.turn.row.retried_unknown) = ordered;
                 return Ok(None);
             }
-            // What changes after this is another's to say, and the count is made again.
+            // Another writer reports any change after this read through `touched`; then the shard
+            // is counted again.
             self.turn.row.touched = seen.touched;
             let tally = self.deps.mailings.recount(self.invocation, &id, shard).await?;
             match self.deps.mailings.pass_ended(self.invocation, &self.turn, tally.counts, tally.next_look).await? {
@@ -353,7 +358,8 @@ impl Pass<'_> {
                 "held"
             }
             Ok(Ended::Lost) => "lost_the_lease",
-            // Whatever was wrong, the shard need not wait for the lease to end.
+            // Give the shard back after any error, so that it need not wait for the lease to
+            // expire.
             Err(error) => match give_back(Some(invocation.current().plus_ms(LATER_MS))).await {
                 Ok(true) => {
                     let (outcome, shard) = (error.code(), self.turn.row.shard);
@@ -387,8 +393,8 @@ impl Pass<'_> {
     }
 }
 
-/// Renews the lease of a shard for as long as its calls are under way. Once it is lost, none is
-/// begun.
+/// Renews the lease of a shard while its calls are under way. Once the lease is lost, no new call
+/// begins.
 async fn keep_up(
     deps: &Deps,
     invocation: &Invocation,
@@ -412,7 +418,7 @@ async fn keep_up(
     }
 }
 
-/// Ends the mailing if this was the last of it.
+/// Completes the mailing if nothing of it is left to do.
 async fn complete(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
     let Some((found, ended)) = deps.mailings.complete(invocation, id).await? else { return Ok(()) };
     let (mailing_id, request_id) = (id.as_str(), &invocation.request_id);

@@ -1,8 +1,8 @@
-//! Some entries of a shard are sent: slots for them first, then for each a claim, one call, and its
-//! outcome.
+//! Sends some entries of a shard: reserves rate slots for them, then makes a claim and one call for
+//! each entry and writes the outcome.
 //!
-//! A crash before a claim leaves the entry pending, and after it leaves it `SENDING`, which nobody
-//! repeats.
+//! A crash before the claim leaves the entry pending. A crash after it leaves the entry `SENDING`,
+//! and no sender repeats that attempt.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -28,16 +28,16 @@ use umavez_platform::store::StoreError;
 
 use crate::Deps;
 
-/// Calls that are under way at a time.
+/// The number of concurrent calls.
 const AT_ONCE: usize = 10;
-/// Slots are taken for so long ahead, at most: whoever has a single mail to send is not kept
-/// waiting longer.
+/// The longest time ahead for which slots are reserved, so that a sender with a single mail does
+/// not wait longer than this.
 const SLOTS_MS: i64 = 1_000;
-/// What the claim may take of the lease.
+/// The part of the lease that a claim may take.
 const LEASE_MARGIN_MS: i64 = 2_000;
-/// A slot is waited for this long; for a later one the shard is given back.
+/// The longest wait for a slot. If the slot is later than this, the sender gives the shard back.
 const LONGEST_WAIT_MS: i64 = 3_000;
-/// What the writes around a call may take.
+/// The time allowed for the writes before and after a call.
 const AROUND_CALL: Duration = Duration::from_secs(5);
 
 pub struct Batch<'a> {
@@ -47,17 +47,18 @@ pub struct Batch<'a> {
     pub prepared: &'a Prepared,
     pub content: &'a MailingContent,
     pub signing: Option<&'a Signing>,
-    /// As it was last renewed; it is, as long as calls are under way.
+    /// The end of the lease after its last renewal. The lease is renewed while calls are under way.
     pub lease_until: &'a Cell<Timestamp>,
-    /// Set by the first call that SES refuses to the account or the identity: no other is begun.
+    /// Set by the first call that SES refuses because of the account or the identity. No other call
+    /// begins after that.
     pub held_for: Cell<Option<SendingHold>>,
 }
 
 pub enum Sent {
     Some {
-        /// The states that entries went from and to.
+        /// The states before and after, for each entry whose attempt was settled.
         moves: Vec<(EntryState, EntryState)>,
-        /// SES takes no mails of this account or identity.
+        /// SES refuses mail of this account or identity.
         held_for: Option<SendingHold>,
     },
     NoSlotBefore(Timestamp),
@@ -69,7 +70,7 @@ struct One {
 }
 
 impl Batch<'_> {
-    /// Sends as many of the entries as there are slots for at once, and takes them out.
+    /// Sends as many of the entries as there are slots for now, and removes them from `entries`.
     pub async fn send(&self, entries: &mut Vec<(Entry, u32)>) -> Result<Sent, StoreError> {
         let limit = self.deps.mail.rates.sender;
         let slots = (SLOTS_MS * 1_000 / limit.interval_us.max(1)).max(1);
@@ -77,7 +78,8 @@ impl Batch<'_> {
         let bucket = self.deps.mail.sender_bucket();
         let wanted = i64::try_from(slots).unwrap_or(1);
         let reach = reach_ms(Priority::Shot, 0);
-        // Other senders ask for the same slots: most refusals are foreseen.
+        // Other senders compete for the same slots. This read predicts most refusals, so that the
+        // conditional write is not attempted.
         let granted = match self.deps.limiter.look(self.invocation, &bucket, limit, reach).await? {
             Some(at) => Grant::Later(at),
             None => self.deps.limiter.grant_row(self.invocation, &bucket, limit, reach, wanted).await?,
@@ -89,7 +91,7 @@ impl Batch<'_> {
                 if wait_ms > LONGEST_WAIT_MS {
                     return Ok(Sent::NoSlotBefore(at));
                 }
-                // Those who were refused together do not come back together.
+                // Add jitter, so that senders that were refused together do not retry together.
                 sleep(wait_ms.max(0) + fastrand::i64(1..=100)).await;
                 return Ok(Sent::Some { moves: Vec::new(), held_for: None });
             }
@@ -102,7 +104,8 @@ impl Batch<'_> {
         });
         let moves: Vec<Result<_, StoreError>> =
             futures::stream::iter(sending).buffer_unordered(AT_ONCE).collect().await;
-        // One that went wrong does not hide what became of the others.
+        // All calls have ended before the first error is returned, so one failure does not stop the
+        // others.
         let mut told = Vec::with_capacity(moves.len());
         for moved in moves {
             let Some(One { from, to }) = moved? else { continue };
@@ -111,14 +114,13 @@ impl Batch<'_> {
         Ok(Sent::Some { moves: told, held_for: self.held_for.get() })
     }
 
-    /// Sends one entry. Returns the states that it went from and to; `None` if nothing was done
-    /// with it.
+    /// Sends one entry. Returns its states before and after, or `None` if the entry was skipped.
     async fn one(&self, entry: &Entry, attempt: u32, slot: Timestamp) -> Result<Option<One>, StoreError> {
         sleep(slot.millis() - self.invocation.current().millis()).await;
         if self.held_for.get().is_some() {
             return Ok(None);
         }
-        // Not begun without the lease, nor without the time to see it through.
+        // Do not begin an attempt without the lease, or without enough time to complete it.
         let lease_left_ms = self.lease_until.get().millis() - self.invocation.current().millis();
         let needed = self.deps.providers.config.timeout + AROUND_CALL;
         if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < needed {
@@ -144,7 +146,8 @@ impl Batch<'_> {
         Ok(settled.map(|to| One { from: entry.row.state(), to }))
     }
 
-    /// The mail that a recipient gets; `None` if it is too large with the recipient's values in it.
+    /// Renders the mail for one recipient. Returns `None` if it is too large with the recipient's
+    /// values.
     fn content_of(&self, entry: &Entry) -> Option<Content> {
         let email = &entry.row.email;
         let token = self.signing.map(|signing| {
@@ -164,8 +167,8 @@ impl Batch<'_> {
         }))
     }
 
-    /// Parks the bucket of a limit that was met, and writes the outcome. Returns the entry's state
-    /// then.
+    /// Writes the outcome of an attempt. If SES throttled the call, it first parks the rate bucket.
+    /// Returns the new state of the entry.
     async fn settle(
         &self,
         entry: &Entry,
@@ -178,7 +181,7 @@ impl Batch<'_> {
         }
         if let Outcome::Throttled { retry_after_ms, .. } = outcome {
             let bucket = self.deps.mail.sender_bucket();
-            // Not parked, the next mail is told to wait by SES itself.
+            // If the write fails, SES itself will throttle the next mail.
             if let Err(error) = self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await {
                 tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = self.invocation.request_id);
             }
@@ -203,7 +206,7 @@ pub async fn sleep(ms: i64) {
     }
 }
 
-/// One line for each entry that was not simply sent.
+/// Logs one line for an entry that was not plainly sent: failed, unknown, retried or lost.
 pub fn log_entry(invocation: &Invocation, entry: &Entry, state: EntryState, code: &str) {
     let entry_id = entry.id.to_string();
     let event = Event::MailingEntry.as_str();

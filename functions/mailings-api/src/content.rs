@@ -1,4 +1,5 @@
-//! What a mailing says: given or changed before it is sent, looked at, and tried on one address.
+//! The content of a mailing: set or change it before sending, preview it, and send a test to one
+//! address.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use umavez_platform::messages::Accepted;
 use crate::orders::ordered;
 use crate::{Deps, id, mailing, public_url};
 
-/// Bytes of a mail that is shown, and of one that is kept to be sent by itself.
+/// The maximum size in bytes of a previewed mail, and of a test mail, which is stored as a message.
 const LARGEST_PREVIEW: usize = 2 * 1024 * 1024;
 const LARGEST_MESSAGE: usize = 300 * 1024;
 
@@ -37,13 +38,15 @@ pub async fn preview(deps: &Deps, invocation: &Invocation, request: &Request) ->
     let content = content(deps, invocation, &row).await?;
     let (email, mut variables) = recipient(deps, invocation, &row, asked.email).await?;
     variables.extend(asked.variables);
-    // A link that leads nowhere: whoever may look is not whoever may leave.
+    // The link in a preview does not work: a caller who may preview a mailing may not unsubscribe
+    // its recipients.
     let link = unsubscribe_url(&public_url(deps, request), "preview");
     let Rendered { subject, html, text } = rendered(&row, &content, &email, &variables, link, LARGEST_PREVIEW)?;
     Answer::json(200, &json!({"email": email, "subject": subject, "html": html, "text": text}))
 }
 
-/// Whom a preview is for: the one that was asked for, or the first.
+/// Returns the address and the variables of the requested recipient. Without an address, it returns
+/// those of the first entry, or an example address if there are no entries.
 async fn recipient(
     deps: &Deps,
     invocation: &Invocation,
@@ -64,7 +67,8 @@ async fn recipient(
     }
 }
 
-/// The mail goes out as any single one does, at once and known by its request.
+/// Sends the mailing's mail to one address. It is an ordinary message, sent at once and identified
+/// by its request.
 pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = TestRequest::read(&request.object()?).map_err(Problem::invalid)?;
     let row = mailing(deps, invocation, request).await?;
@@ -76,7 +80,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let Rendered { subject, html, text } =
         rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
     let (from, reply_to) = (content.from.clone(), content.reply_to.clone());
-    // As the real ones: what is tried is what recipients get.
+    // Set the same headers as the mailing does, so that the test mail equals what recipients get.
     let headers = row.unsubscribe.then(|| unsubscribe_headers(&public_url, &token));
     let headers = headers.into_iter().flatten().collect();
     let caller = &request.caller()?.key_id;
@@ -99,7 +103,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let (message, replayed) = match deps.messages.accept(invocation, &new).await? {
         Accepted::New(message) | Accepted::Deduped(message) => (message, false),
         Accepted::Standing(message) => (message, true),
-        // Only a message with an intent has these.
+        // Only a message with an intent returns these.
         Accepted::KeyReused | Accepted::TooManyScheduled => return Err(key_reused()),
     };
     if judge(&message.body_hash, &identity.body) == Replay::OtherBody {

@@ -12,7 +12,8 @@ use umavez_platform::mailings::EntryPlace;
 
 use crate::{Deps, mailing};
 
-/// Lines of a report as CSV: an answer has its limit, and the rest is asked for by cursor.
+/// The maximum number of lines of one CSV report. The size of a response is limited; the caller
+/// gets the rest with the cursor.
 const LINES_OF_CSV: usize = 20_000;
 const LINES_AT_ONCE: usize = 1_000;
 const ENOUGH_TIME: Duration = Duration::from_secs(5);
@@ -40,7 +41,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     Answer::json(200, &json!({"entries": entries, "cursor": cursor}))
 }
 
-/// A shard, and a sort key in it.
+/// Parses a cursor: a shard, and a sort key in it.
 fn place(text: &str) -> Option<EntryPlace> {
     let (shard, place) = text.split_once('/')?;
     let shard = shard.parse().ok().filter(|shard| *shard < 100)?;

@@ -1,4 +1,4 @@
-//! A form with one file, read from a body that is in memory already.
+//! Reads a form with one file from a body that is already in memory.
 
 use bytes::Bytes;
 use multer::{Constraints, Multipart, SizeLimit};
@@ -7,7 +7,8 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::mailings::LARGEST_INLINE;
 use umavez_platform::http::{Problem, Request};
 
-/// Bytes of a text field: more than content may have, so that content says what is too much.
+/// The maximum size of a text field, in bytes. It is larger than the limits of the content, so that
+/// the check of the content reports what is too large.
 const LARGEST_FIELD: u64 = 300 * 1024;
 const MOST_FIELDS: usize = 30;
 

@@ -1,5 +1,5 @@
-//! Mailings over HTTP: uploads, content, orders, what became of them, and the link by which a
-//! recipient leaves a list.
+//! Mailings over HTTP: uploads, content, orders, reports, and the link with which a recipient
+//! unsubscribes from a list.
 
 mod content;
 mod entries;
@@ -37,10 +37,10 @@ const RETRY: &str = "POST /mailings/{id}/retry-failed";
 const LINK: &str = "GET /u/{token}";
 const LEAVE: &str = "POST /u/{token}";
 
-/// A file and the other fields of its form.
+/// The maximum size of a form: a file and the other fields.
 const LARGEST_FORM: usize = LARGEST_INLINE + 512 * 1024;
 
-/// The routes of this function, as the template has them.
+/// The routes of this function. The template declares the same routes.
 pub const ROUTES: &[Route] = &[
     Route::scoped(UPLOAD, "mailings").taking(LARGEST_FORM).query(&["filename", "mode", "encoding", "email_column"]),
     Route::scoped(UPLOADS, "mailings").taking(512 * 1024),
@@ -55,7 +55,8 @@ pub const ROUTES: &[Route] = &[
     Route::scoped(RESUME, "mailings"),
     Route::scoped(CANCEL, "mailings"),
     Route::scoped(RETRY, "mailings"),
-    // Whoever has the link is its recipient, or a mail program in their name.
+    // These routes need no key: the link identifies the recipient, or a mail program that acts for
+    // them.
     Route::public(LINK).any_query(),
     Route::public(LEAVE).any_query(),
 ];
@@ -67,7 +68,7 @@ pub struct Deps {
     pub unsubscribes: Unsubscribes,
     pub uploads: Uploads,
     pub links: LinkSecrets,
-    /// Where recipients find the pages of unsubscribing, if it is not where requests come.
+    /// The base URL of the unsubscribe pages. If it is `None`, they are at the host of the request.
     pub public_url: Option<String>,
 }
 
@@ -108,7 +109,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
     }
 }
 
-/// Where recipients find the pages of unsubscribing.
+/// Returns the base URL of the unsubscribe pages.
 fn public_url(deps: &Deps, request: &Request) -> String {
     let of_request = || {
         let scheme = if request.header("x-forwarded-proto") == Some("http") { "http" } else { "https" };
@@ -117,7 +118,7 @@ fn public_url(deps: &Deps, request: &Request) -> String {
     deps.public_url.clone().unwrap_or_else(of_request)
 }
 
-/// The mailing that a path names.
+/// Returns the id of the mailing that the path names.
 fn id(request: &Request) -> Result<MailingId, Problem> {
     let id = request.path.get("id").and_then(|text| MailingId::parse(text));
     id.ok_or_else(|| Problem::not_found("there is no such mailing"))

@@ -1,5 +1,5 @@
-//! `/u/{token}`: looking changes nothing, because mail programs and scanners look; posting takes
-//! the recipient off the mailing's list, however often it is done.
+//! `/u/{token}`: the unsubscribe link. A GET changes nothing, because mail programs and scanners
+//! open links. A POST removes the recipient from the mailing's list; a repeated POST is a no-op.
 
 use umavez_domain::codes::Event;
 use umavez_domain::mailings::{
@@ -43,7 +43,8 @@ pub async fn leave(deps: &Deps, invocation: &Invocation, request: &Request) -> R
     Ok(page(200, done_page(language, &list)))
 }
 
-/// Whom a link speaks for, and of which list.
+/// Returns the entry that the link belongs to, and the list of its mailing. Returns `None` if the
+/// token is not valid or the mailing has no list.
 async fn found(
     deps: &Deps,
     invocation: &Invocation,
@@ -57,8 +58,8 @@ async fn found(
     Ok(row.and_then(|row| row.list).map(|list| (entry, list)))
 }
 
-/// Whoever reads this is no program: a page, and not a problem. Mail programs try again by its
-/// status.
+/// Returns a "try again later" page. The reader is a person, so the answer is a page and not
+/// problem+json. Mail programs retry because of its status.
 fn later(invocation: &Invocation, language: Language, problem: &Problem) -> Answer {
     let cause = problem.cause.as_deref();
     tracing::error!(event = "LINK_FAILED", cause, request_id = invocation.request_id);

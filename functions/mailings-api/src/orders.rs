@@ -1,4 +1,4 @@
-//! Pause, resume, cancel, and sending failed entries again.
+//! Orders to a mailing: pause, resume, cancel, and retry of failed entries.
 
 use serde_json::json;
 use umavez_domain::codes::{Event, ProblemCode};
@@ -23,8 +23,8 @@ pub async fn order(
 
 pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = RetryRequest::read(&request.object_or_nothing()?).map_err(Problem::invalid)?;
-    // Without a key of its own it is known by its request: an answer of the store that was lost
-    // makes no second order.
+    // Without an idempotency key, the request id identifies the order, so that a lost answer of the
+    // store does not create a second order.
     let identity = request.identity(invocation)?;
     let order = Order { key: identity.key, body: identity.body, entries: 0 };
     let retry = Retry { include_unknown: asked.include_unknown, order };
@@ -39,7 +39,7 @@ pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Reques
     answer(&row, counts.failed + if asked.include_unknown { counts.unknown } else { 0 })
 }
 
-/// The mailing as it stands after an order, or why it was not followed.
+/// Returns the mailing after an order, or the problem that explains why the order was refused.
 pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, Problem> {
     match ordered {
         Ordered::Done(row) => {

@@ -1,9 +1,9 @@
-//! `POST /mailings` and `POST /mailings/uploads`: a file's name is a mailing's once, whoever comes
-//! first.
+//! `POST /mailings` and `POST /mailings/uploads`: a file name belongs to one mailing, the first
+//! that claims it.
 //!
-//! A file that came with its request is read whole before anything is written. Then it is put under
-//! a key of this request's own, and the mailing that names it is made by one transaction; whoever
-//! loses the name takes its object away again.
+//! A file that comes with its request is read completely before anything is written. It is then
+//! stored under a key that belongs to this request alone, and one transaction creates the mailing
+//! that refers to it. A request that loses the race for the name deletes its object again.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -57,8 +57,8 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     create(deps, invocation, request, asked, Some((file, checked.format))).await
 }
 
-/// What says that it is text is taken for UTF-8 on its way here, and what was not is mangled by
-/// now.
+/// Rejects a text body that was not UTF-8. API Gateway decodes text bodies as UTF-8, so other
+/// encodings arrive corrupted, with U+FFFD in place of the unknown bytes.
 fn came_as_text(file: &[u8]) -> Result<(), Problem> {
     const REPLACED: &[u8] = "\u{fffd}".as_bytes();
     let Some(at) = file.windows(REPLACED.len()).position(|part| part == REPLACED) else { return Ok(()) };
@@ -75,8 +75,8 @@ pub async fn by_form(deps: &Deps, invocation: &Invocation, request: &Request) ->
     create(deps, invocation, request, asked, None).await
 }
 
-/// What a mailing says may name the columns of its file, and no others: an address of a thousand
-/// people is no place to find out about a misspelt one.
+/// Checks that the content refers only to columns of the file. A misspelt column must be found
+/// before the mail goes to a thousand recipients.
 fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -> Result<(), Problem> {
     match content.misfits(format, unsubscribe) {
         misfits if misfits.is_empty() => Ok(()),
@@ -84,7 +84,8 @@ fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -
     }
 }
 
-/// `misfits` are fields of the content, and what each names.
+/// Returns the problem for content that refers to unknown columns. `misfits` maps each field of the
+/// content to the unknown names in it.
 pub fn no_columns(misfits: BTreeMap<&'static str, Vec<String>>) -> Problem {
     let error = |(field, names): (&'static str, Vec<String>)| {
         let names: Vec<_> = names.iter().take(5).map(|name| format!("{{{{{name}}}}}")).collect();
@@ -103,7 +104,8 @@ async fn create(
 ) -> Result<Answer, Problem> {
     let caller = &request.caller()?.key_id;
     let identity = request.identity(invocation)?;
-    // By what it says, not by its bytes: a form is never written the same way twice.
+    // Hash the meaning of the request and not its bytes: a client never encodes the same form twice
+    // in the same way.
     let asked_as =
         identity.given.then(|| Order { key: identity.key, body: body_hash(asked.said().as_bytes()), entries: 0 });
     let step = || async {
@@ -148,7 +150,7 @@ async fn create(
                 let told = Told { created: true, matches: Some(true), warning: None };
                 answer(deps, invocation, &asked, &row, told).map(Break)
             }
-            // Its own, by a reply that was lost.
+            // This request created it in an earlier try whose reply was lost.
             Created::Standing(standing) if file.is_some() && standing.object == row.object => {
                 let told = Told { created: true, matches: Some(true), warning: None };
                 answer(deps, invocation, &asked, &standing, told).map(Break)
@@ -173,15 +175,15 @@ fn unavailable() -> Problem {
     Problem::new(503, ProblemCode::Unavailable, "the store did not answer; ask again")
 }
 
-/// The object of a mailing that was not made. If it cannot be taken away now, the bucket forgets it
-/// in days.
+/// Deletes the object of a mailing that was not created. If that fails, the bucket's lifecycle rule
+/// deletes the object after some days.
 async fn take_away(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
     if put && deps.uploads.delete(invocation, &row.object).await.is_err() {
         tracing::warn!(event = "NOT_TAKEN_AWAY", request_id = invocation.request_id);
     }
 }
 
-/// A request with this key made a mailing before.
+/// Answers a request whose idempotency key has already created a mailing.
 async fn again(
     deps: &Deps,
     invocation: &Invocation,
@@ -202,7 +204,7 @@ async fn again(
     }
 }
 
-/// The name is a mailing's already.
+/// Answers a request whose file name already belongs to a mailing.
 async fn known(
     deps: &Deps,
     invocation: &Invocation,
@@ -214,7 +216,8 @@ async fn known(
             Upload::Known { content_matches } => Some(content_matches),
             Upload::New | Upload::Refused => return Err(taken(row, "with other content")),
         },
-        // Nobody can say whether it is the same: what is strict does not guess.
+        // One of the two hashes is not known, so the contents cannot be compared. Strict mode
+        // refuses.
         _ if asked.mode == NameMode::Strict => return Err(taken(row, "and its content is not known to be this")),
         _ => None,
     };
@@ -234,7 +237,7 @@ fn taken(row: &MailingRow, how: &str) -> Problem {
 
 struct Told {
     created: bool,
-    /// Unknown where one of the files has not been seen.
+    /// `None` if the content of one of the files is not known.
     matches: Option<bool>,
     warning: Option<&'static str>,
 }
@@ -268,7 +271,7 @@ fn answer(
     Answer::json(if told.created { 202 } else { 200 }, &body)
 }
 
-/// Signed anew whenever it is asked for.
+/// Returns the upload form. It is signed again for every request.
 fn form_of(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &MailingRow) -> Value {
     let largest = asked.size.unwrap_or(LARGEST_UPLOAD);
     let sizes = asked.size.unwrap_or(1)..=largest;
@@ -291,7 +294,7 @@ fn tell(invocation: &Invocation, row: &MailingRow) {
     metrics::counter!("Mailings").increment(1);
 }
 
-/// A file was uploaded again, and made no other mailing.
+/// Logs that a file was uploaded again and created no other mailing.
 fn tell_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
     let (event, mailing_id) = (Event::MailingRepeated.as_str(), row.mailing_id.as_str());
     tracing::info!(event, mailing_id, content_matches, request_id = invocation.request_id);

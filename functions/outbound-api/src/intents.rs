@@ -1,4 +1,4 @@
-//! Intents: may this intention be sent to this client, and who holds it.
+//! Intents: whether a caller may send an intent to a client, and who holds the intent.
 
 pub mod check;
 pub mod read;

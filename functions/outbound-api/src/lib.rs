@@ -34,7 +34,7 @@ const SUPPRESSIONS: &str = "GET /suppressions";
 const SUPPRESS: &str = "POST /suppressions";
 const UNSUPPRESS: &str = "DELETE /suppressions";
 
-/// The routes of this function, as the template has them.
+/// The routes of this function. The template declares the same routes.
 pub const ROUTES: &[Route] = &[
     Route::public(HEALTH),
     Route::scoped(CHECK, "intents"),
@@ -56,7 +56,7 @@ pub const ROUTES: &[Route] = &[
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
-    /// Which bots and instances there are credentials for.
+    /// Knows which bots and instances have credentials.
     pub senders: Senders,
     pub suppressions: Suppressions,
     pub unsubscribes: Unsubscribes,

@@ -1,4 +1,4 @@
-//! Messages: taken in, looked at, cancelled, sent again; and the addresses that are not written to.
+//! Messages: accept, read, cancel, settle and resend them; and the suppressed addresses.
 
 pub mod accept;
 pub mod explain;

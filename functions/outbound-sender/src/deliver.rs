@@ -1,4 +1,4 @@
-//! What messages and offers have in common on their way to a provider.
+//! The steps that messages and offers share on their way to a provider.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
 
-/// What the writes around a call may take.
+/// The time allowed for the writes before and after a call.
 const AROUND_CALL: Duration = Duration::from_secs(6);
 
-/// One try: `Continue` means that a row has changed since it was read, and that it is decided
-/// again.
+/// The result of one round. `Continue` means that a row changed since it was read: decide again on
+/// the current row.
 pub type Round = ControlFlow<Worked>;
 
 pub fn later(why: &'static str, at: Timestamp) -> Round {
@@ -27,18 +27,18 @@ pub fn done(outcome: &'static str) -> Round {
     Round::Break(Worked::Done(outcome))
 }
 
-/// Whether there is no time left to see an attempt through.
+/// Returns whether the invocation has too little time left to complete an attempt.
 pub fn is_out_of_time(deps: &Deps, invocation: &Invocation) -> bool {
     invocation.time_left() < deps.providers.config.timeout + AROUND_CALL
 }
 
-/// The claim of an attempt that is begun now.
+/// Returns the claim of an attempt that begins now.
 pub fn claim(deps: &Deps, invocation: &Invocation, attempt: u32) -> Claim {
     Claim { attempt, token: invocation.write_token(), deadline: deadline(invocation, &deps.providers) }
 }
 
-/// The credential of a sender, `None` if it has none. A secret that cannot be read is nothing
-/// against the message: it waits.
+/// Returns the credential of a sender, or `None` if it has none. If the secret cannot be read, the
+/// message is not at fault: it waits, and the error is the round to return.
 pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved) -> Result<Option<String>, Round> {
     deps.senders.credential(invocation, sender).await.map_err(|error| {
         tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
@@ -46,8 +46,8 @@ pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved)
     })
 }
 
-/// Recovery would take a row for lost that waits in its queue. Not postponed, that costs a second
-/// copy in the queue, and nothing else.
+/// Logs that a row could not be postponed. Recovery then treats the row as lost while it waits in
+/// its queue. The only cost is a duplicate in the queue.
 pub fn log_not_postponed(invocation: &Invocation, error: &umavez_platform::store::StoreError) {
     tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);
 }

@@ -1,5 +1,5 @@
-//! The one that sends: rate token, then the claim with its gate, then the one call of the attempt,
-//! then its outcome.
+//! Sends messages and offers: takes a rate slot, claims the attempt (the claim checks the gate),
+//! makes the one call of the attempt, and writes its outcome.
 
 mod deliver;
 mod message;
@@ -27,8 +27,8 @@ use umavez_platform::senders::Senders;
 use umavez_platform::store::Store;
 use umavez_platform::visibility::Visibility;
 
-/// All messages of a delivery at once: most of their time they wait for their slot or for the
-/// provider.
+/// All records of a batch run concurrently: most of the time they wait for their rate slot or for
+/// the provider.
 const AT_ONCE: usize = 10;
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
-//! One message that a sender was handed. The rate slot comes first, because waiting for it may take
-//! longer than an attempt; then the claim, the call and its outcome (`umavez_platform::delivery`).
+//! Sends one message from the queue. It takes the rate slot first, because the wait for it may take
+//! longer than an attempt. Then come the claim, the call and its outcome
+//! (`umavez_platform::delivery`).
 
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         NextStep::Expire => return expire(deps, invocation, row).await,
         NextStep::Claim { attempt } => attempt,
     };
-    // What follows may take seconds: its last moment is looked at again before the claim and before
-    // the call.
+    // The next steps may take seconds. The window of the message is therefore checked again before
+    // the claim and before the call.
     if deliver::is_out_of_time(deps, invocation) {
         return Ok(later("out_of_time", invocation.current()));
     }
@@ -84,7 +85,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
     deliver_once(&deps.providers, Some(&deps.senders), invocation, call, settle).await.map(done)
 }
 
-/// An attempt that was made: its number, and the slot that it had.
+/// An attempt that was made: its number and its rate slot.
 #[derive(Clone, Copy)]
 struct Made {
     attempt: u32,
@@ -96,7 +97,8 @@ fn rate_request<'a>(invocation: &Invocation, row: &'a MessageRow, sender: &'a Re
     RateRequest { sender, to: &row.to, priority: row.priority, waited_ms }
 }
 
-/// Parks the bucket of a limit that was met, and writes the outcome.
+/// Writes the outcome of an attempt. If the provider throttled the call, it first parks the bucket
+/// of that limit.
 async fn settle(
     deps: &Deps,
     invocation: &Invocation,
@@ -150,7 +152,7 @@ async fn end(
     Ok(done(outcome))
 }
 
-/// Logs how an attempt was settled, and returns the word for it.
+/// Logs how an attempt was settled, and returns the outcome's name.
 fn log_settled(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &Verdict) -> &'static str {
     let (event, word) = match (row.delivery.state, verdict) {
         (State::Canceled, _) => (Event::OutboundCanceled, "recalled"),

@@ -1,7 +1,7 @@
-//! One offer that a sender was handed. The order is that of any message, with the gate in the
-//! claim: the rate slot first, then one transaction that begins the attempt only if nobody has
-//! paid, and then the call. A payment that was answered before the claim has closed the gate; one
-//! that comes after it finds the offer in flight.
+//! Sends one offer from the queue. The order is the same as for a message, and the claim checks the
+//! gate: first the rate slot, then one transaction that begins the attempt only if the contact has
+//! not paid, then the call. A payment that was answered before the claim has closed the gate. A
+//! payment that arrives after the claim finds the offer in flight.
 
 use umavez_domain::channels::{Channel, Content};
 use umavez_domain::delivery::{NextStep, Outcome, Settled};
@@ -19,8 +19,8 @@ use crate::Deps;
 use crate::deliver::{self, Round, done, later};
 use crate::rates::{self, RateRequest};
 
-/// An offer and the charges of its contact, as they were read. Each is judged by the other, so they
-/// are read together.
+/// An offer and the charges of its contact, as they were read. They are read together, because each
+/// is judged by the other.
 struct Seen {
     offer: OfferRow,
     charges: Option<ChargesRow>,
@@ -66,8 +66,8 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         return Ok(later("out_of_time", invocation.current()));
     }
     let board = deps.boards.of(invocation, &offer.bot).await?;
-    // Looked at before the rate slot, so that none is wasted; and again in the claim, where it
-    // counts.
+    // Check the gate before the rate slot, so that no slot is wasted. The check in the claim is the
+    // one that counts.
     if let Some(round) = closed(deps, invocation, &board, seen).await? {
         return Ok(round);
     }
@@ -89,7 +89,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     if let Grant::Later(at) = rates::take(deps, invocation, &request).await? {
         return Ok(later("rate_limited", at));
     }
-    // Waiting for the slot took time: a charge may be over by now, or the offer itself.
+    // The wait for the slot took time: a charge or the offer itself may have expired.
     if offer.window().is_over(invocation.current()) {
         return end(deps, invocation, seen, End::Expired).await;
     }
@@ -113,7 +113,8 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     deliver_once(&deps.providers, Some(&deps.senders), invocation, call, settle).await.map(done)
 }
 
-/// Ends an offer that may not leave, or passes it on to another charge. `None` if the gate is open.
+/// Ends an offer that must not be sent, or passes it on to another charge. Returns `None` if the
+/// gate is open.
 async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen) -> Result<Option<Round>, StoreError> {
     let (offer, charges) = (&seen.offer, seen.charges.as_ref());
     let downsell = board.downsells.get(&offer.downsell_id);
@@ -121,15 +122,15 @@ async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen
         GateState::Open => Ok(None),
         GateState::Closed(why) => end(deps, invocation, seen, why).await.map(Some),
         GateState::PassedOn(after) => {
-            // Passed on or changed by another: either way it is decided again on what is stored
-            // then.
+            // Whether this write or another one changed the offer, decide again on the stored row.
             deps.boards.downsells.pass_on(invocation, offer, charges, &after).await?;
             Ok(Some(Round::Continue(())))
         }
     }
 }
 
-/// Parks the bucket of a limit that was met, and writes the outcome.
+/// Writes the outcome of an attempt. If the provider throttled the call, it first parks the bucket
+/// of that limit.
 async fn settle(
     deps: &Deps,
     invocation: &Invocation,
@@ -154,7 +155,8 @@ async fn settle(
     })
 }
 
-/// Ends an offer that may not leave.
+/// Ends an offer that must not be sent. Returns `Continue` if the offer, or charges that the end
+/// depends on, changed since they were read.
 async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Result<Round, StoreError> {
     let ended = deps.boards.downsells.end(invocation, &seen.offer, seen.charges.as_ref(), end).await?;
     Ok(match ended {

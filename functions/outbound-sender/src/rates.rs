@@ -1,4 +1,4 @@
-//! Rate limits: a slot of the address and one of the sender for everything that leaves.
+//! Rate limits: every message and offer needs a slot of its address and a slot of its sender.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use umavez_platform::store::StoreError;
 
 use crate::Deps;
 
-/// What is to be sent, by which sender, and how long it has waited.
+/// A request for rate slots: the sender, the address, the priority, and how long the message or
+/// offer has waited.
 pub struct RateRequest<'a> {
     pub sender: &'a Resolved,
     pub to: &'a str,
@@ -21,8 +22,9 @@ pub struct RateRequest<'a> {
     pub waited_ms: i64,
 }
 
-/// Takes a slot of the address and one of the sender, and waits for them. The address comes first:
-/// a slot that is not used is lost, and there are many addresses.
+/// Takes a slot of the address and a slot of the sender, and waits for each. The address comes
+/// first: an unused slot is lost, and there are many addresses. Returns `Later` if one of them has
+/// no slot within reach.
 pub async fn take(deps: &Deps, invocation: &Invocation, request: &RateRequest<'_>) -> Result<Grant, StoreError> {
     let mut last = Grant::At(invocation.current());
     for (key, limit, reach) in buckets(request) {
@@ -35,7 +37,8 @@ pub async fn take(deps: &Deps, invocation: &Invocation, request: &RateRequest<'_
     Ok(last)
 }
 
-/// A provider said to wait. Not parked, the next one is told so by the provider itself.
+/// Parks a bucket after the provider answered with a rate limit. If the write fails, the provider
+/// itself will throttle the next call.
 pub async fn park(
     deps: &Deps,
     invocation: &Invocation,
@@ -53,7 +56,7 @@ pub async fn park(
     }
 }
 
-/// Each with its limit and how far ahead a slot of it may be.
+/// Returns the buckets, each with its limit and how far ahead a slot may be reserved.
 fn buckets(request: &RateRequest<'_>) -> Vec<(Key, Limit, i64)> {
     let (sender, to) = (request.sender, request.to);
     let reach = reach_ms(request.priority, request.waited_ms);

@@ -1,6 +1,5 @@
-//! Hands messages whose time is near to their queues. It never sends, and a tick that is missed,
-//! late or doubled changes nothing: each message leaves the index of what is due by one conditional
-//! write.
+//! Enqueues messages that are due soon. It never sends. A missed, late or duplicate tick changes
+//! nothing: one conditional write per message removes it from the index of due rows.
 
 use std::sync::Arc;
 
@@ -33,7 +32,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     tracing::info!(event = "SWEPT", emitted, failed, unread, finished, request_id = invocation.request_id);
     metrics::counter!("OutboundDue").increment(emitted);
     metrics::counter!("OutboundNotHandedOver").increment(failed);
-    // The others were done; the schedule and the alarm see that not all were.
+    // All other rows were handled. The error shows the schedule and the alarm that some were not.
     if unread > 0 {
         return Err("a shard could not be read".into());
     }

@@ -1,5 +1,5 @@
-//! Publishes what rows emit. It decides nothing: what is emitted was decided by the write that it
-//! sees.
+//! Publishes the messages that rows emit. It makes no decisions: the write that it sees in the
+//! stream has already decided what to emit.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Deps {
     pub relay: Relay,
 }
 
-/// Every queue that a row may name, and where its URL is.
+/// Every queue that a row may name, and the variable that contains its URL.
 const QUEUES: &[(&str, &str)] = &[
     (queue(Priority::Start), "OUTBOUND_START_QUEUE"),
     (queue(Priority::Shot), "OUTBOUND_SHOT_QUEUE"),

@@ -1,7 +1,7 @@
-//! Recovers what was not heard of in time: messages and offers that no sender took on, attempts
-//! whose sender died, backfills, imports and shards that nobody works on, conversations that nobody
-//! answers, and charges that are over. Every step is conditional on the row as it was read, so that
-//! it may run as often as it likes.
+//! Recovers work that is overdue: messages and offers that no sender claimed, attempts whose sender
+//! crashed, backfills, imports and shards that no worker holds, unanswered conversations, and
+//! expired charges. Every step is conditional on the row as it was read, so recovery may run any
+//! number of times.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,11 +58,13 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     let run = Run { deps: &deps, invocation: &invocation, emitted: AtomicU64::new(0), lost: AtomicU64::new(0) };
     let store = &deps.messages.store;
     let (invocation, wake) = (&*invocation, Wake::Check);
-    // The few first: a flood of the many does not keep them from being found.
+    // Recover the kinds with few rows first, so that a flood of the others does not keep them from
+    // being found.
     let backfills = due::recover(store, invocation, &deps.backfills.table, wake, |found| run.backfill(found)).await;
     let mailings = due::recover(store, invocation, &deps.mailings.table, wake, |found| run.mailing(found)).await;
     let messages = due::recover(store, invocation, &deps.messages.table, wake, |found| run.message(found)).await;
-    // Read first: a flood of those that wait does not keep it from being known.
+    // Measure this before the sweep, so that a flood of waiting conversations does not prevent the
+    // metric.
     let unanswered = run.oldest_unanswered().await;
     let table = &deps.conversations.table;
     let conversations = due::recover(store, invocation, table, wake, |found| run.conversation(found)).await;
@@ -87,7 +89,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
     metrics::counter!("OutboundLost").increment(unknown);
     metrics::counter!("ConversationsRecovered").increment(conversations);
     metrics::counter!("downsells_recovered").increment(offers.done);
-    // The others were done; the alarm sees that not all were.
+    // All other rows were handled. The error shows the alarm that some were not.
     if all.iter().any(|swept: &&Swept| swept.unread > 0) || unanswered.is_err() {
         return Err("a shard could not be read".into());
     }
@@ -107,7 +109,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> 
 struct Run<'a> {
     deps: &'a Deps,
     invocation: &'a Invocation,
-    /// Messages that were handed over again, and those whose attempt was given up.
+    /// Messages that were enqueued again (`emitted`), and messages whose attempt was given up as
+    /// UNKNOWN (`lost`).
     emitted: AtomicU64,
     lost: AtomicU64,
 }
@@ -141,14 +144,14 @@ impl Run<'_> {
         Ok(recovery != Recovery::Nothing)
     }
 
-    /// A conversation that waits for an answer, or whose hold is over.
+    /// Recovers a conversation that waits for an answer, or whose hold has expired.
     async fn conversation(&self, found: Found) -> Result<bool, StoreError> {
         let recovered = self.deps.conversations.recover(self.invocation, &found).await?;
         recovered.iter().for_each(|row| log_conversation(self.invocation, row));
         Ok(recovered.is_some())
     }
 
-    /// How long the longest waiting message of a conversation has waited, as a metric.
+    /// Emits a metric: how long the oldest unanswered message of any conversation has waited.
     async fn oldest_unanswered(&self) -> Result<(), StoreError> {
         let oldest = self.deps.conversations.oldest_unanswered(self.invocation).await.inspect_err(|error| {
             let request_id = &self.invocation.request_id;
@@ -159,12 +162,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// An offer that no sender took on or whose sender died, or charges that are over.
+    /// Recovers an offer that no sender claimed or whose sender crashed, or handles expired
+    /// charges.
     async fn offer(&self, found: Found) -> Result<bool, StoreError> {
         let policy = self.deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
         let jitter = fastrand::u32(0..=1000);
         let recovered = self.deps.downsells.recover(self.invocation, &found, policy, jitter).await?;
-        // What follows from charges is logged offer by offer.
+        // The effects of expired charges are logged per offer.
         let downsells::Recovered::Offer(recovery) = recovered else { return Ok(false) };
         match &*recovery {
             Recovery::Emitted(offer) => tell::line(self.invocation, offer, Event::DownsellRecovered),

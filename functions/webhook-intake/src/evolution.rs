@@ -1,4 +1,4 @@
-//! `POST /webhooks/evolution/{instance}`: an event of Evolution API.
+//! `POST /webhooks/evolution/{instance}`: receives an event of Evolution API.
 
 use umavez_domain::conversations::Via;
 use umavez_domain::conversations::inbound::evolution;

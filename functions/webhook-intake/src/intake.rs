@@ -1,4 +1,4 @@
-//! What every source has in common: proof, then reading, then storing, then the answer.
+//! The steps that all sources share: verify, read, store, answer.
 
 use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
@@ -13,20 +13,20 @@ use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
 
-/// Who says that it is calling.
+/// The source that the request claims to come from.
 pub struct Source<'a> {
     pub via: Via,
     pub name: &'a str,
 }
 
-/// What a source proved itself with.
+/// How a source proved its identity.
 pub enum Admitted {
     BySecret,
-    /// Its own row has the secret.
+    /// By the secret in the bot's own row.
     ByBot(Box<BotRow>),
 }
 
-/// Refuses whoever does not prove to be the source.
+/// Verifies that the request comes from the source. Refuses it otherwise.
 pub async fn admit(
     deps: &Deps,
     invocation: &Invocation,
@@ -41,7 +41,8 @@ pub async fn admit(
     if !is_name(source.name) {
         return Err(no_such_source());
     }
-    // What does not fit may have been signed with a secret that was changed a moment ago.
+    // If the cached secret does not verify the request, it is read again unless it is fresh: the
+    // secret may have changed a moment ago.
     let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
     let secrets = secrets.map_err(|error| {
         Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
@@ -83,8 +84,8 @@ pub fn unreadable(unreadable: Unreadable) -> Problem {
     }
 }
 
-/// Stores what was told, each message by itself, and tells what became of it. A bot that is there
-/// for its offers alone has no conversations: what is said to it is passed over.
+/// Stores each message separately, and returns the number of messages per outcome. A bot that only
+/// sends offers has no conversations, so the messages to it are ignored.
 pub async fn take(
     deps: &Deps,
     invocation: &Invocation,
@@ -130,7 +131,7 @@ async fn is_bot(deps: &Deps, invocation: &Invocation, source: &Source<'_>) -> Re
     Ok(source.via == Via::Telegram && deps.downsells.bots.get(invocation, source.name).await?.is_some())
 }
 
-/// One read: what is set for the source, and where the conversation stands.
+/// Reads the settings of the source and the conversation of the message, in one read.
 async fn look(
     deps: &Deps,
     invocation: &Invocation,

@@ -1,8 +1,9 @@
-//! What providers tell: verified, read, stored, and only then answered. It never sends.
+//! Receives webhooks of providers: verifies, reads and stores them, and only then answers. It never
+//! sends.
 //!
-//! The order is the promise. Verified before it is read, so that nobody's words are looked at but
-//! the provider's. Stored before it is answered: what could not be stored is answered 5xx, and the
-//! provider tells it again.
+//! This order is a guarantee. A request is verified before it is read, so that only the provider's
+//! own data is processed. An event is stored before it is answered: if it cannot be stored, the
+//! answer is 5xx and the provider delivers it again.
 
 mod evolution;
 mod intake;
@@ -27,11 +28,12 @@ const PIX_CREATED: &str = "POST /api/payment/webhook/pix-created";
 const PAYMENT_APPROVED: &str = "POST /api/payment/webhook/payment-approved";
 const PIX_EXPIRED: &str = "POST /api/payment/webhook/pix-expired";
 
-/// Evolution sends media with its messages if it is told to; they are passed over.
+/// The maximum body size. Evolution includes media in its messages if it is configured to; the
+/// media are ignored.
 const LARGEST_EVOLUTION: usize = 5 * 1024 * 1024;
 
-/// The routes of this function, as the template has them. Their callers have secrets of their own,
-/// and no key.
+/// The routes of this function. The template declares the same routes. They are public: providers
+/// prove their identity with secrets of their own instead of an API key.
 pub const ROUTES: &[Route] = &[
     Route::public(TELEGRAM).any_query(),
     Route::public(EVOLUTION).taking(LARGEST_EVOLUTION).any_query(),

@@ -1,6 +1,6 @@
-//! `POST /api/payment/webhook/…`: what a payment gateway says, signed; or a caller with a key for
-//! it. The event is stored before it is answered, and the answer says what changed. Unknown fields
-//! are ignored.
+//! `POST /api/payment/webhook/…`: receives events of a payment gateway, signed, or from a caller
+//! with an API key for payments. The event is stored before it is answered, and the answer says
+//! what changed. Unknown fields are ignored.
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
@@ -19,7 +19,7 @@ use crate::Deps;
 
 const CHANNEL: &str = "payments";
 const SCOPE: Scope = Scope("payments");
-/// Whose secret it is where nobody says so.
+/// The gateway whose secret applies if the request names none.
 const DEFAULT_GATEWAY: &str = "default";
 
 pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
@@ -44,7 +44,7 @@ pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -
     let event = ChargeEnded::read(&request.object()?).map_err(Problem::invalid)?;
     let withdrawn = deps.downsells.paid(invocation, &event).await?;
     if !withdrawn.owner_known {
-        // A hash: the id of a transaction leads to a person.
+        // Log a hash, because a transaction id can identify a person.
         let (owner_unknown, transaction) =
             (Event::PaymentOwnerUnknown.as_str(), body_hash(event.transaction_id.as_bytes()));
         tracing::warn!(event = owner_unknown, transaction, request_id = invocation.request_id);
@@ -62,7 +62,7 @@ pub async fn expired(deps: &Deps, invocation: &Invocation, request: &Request) ->
 
 fn ended(invocation: &Invocation, what: &str, event: &ChargeEnded, withdrawn: &Withdrawn) -> Result<Answer, Problem> {
     if !withdrawn.differs.is_empty() {
-        // Names of fields; their values are about persons.
+        // Log only the names of the fields, because their values are personal data.
         let fields: Vec<_> = withdrawn.differs.iter().copied().map(OwnerField::as_str).collect();
         let (differs, fields) = (Event::PaymentOwnerDiffers.as_str(), fields.join(","));
         tracing::warn!(event = differs, what, fields, request_id = invocation.request_id);
@@ -80,7 +80,7 @@ fn told(invocation: &Invocation, what: &str, correlation_id: &str, answer: &Valu
     Answer::json(200, answer)
 }
 
-/// By its signature, or by a key that may tell of payments.
+/// Admits a request by its signature, or by an API key with the `payments` scope.
 async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<(), Problem> {
     if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
         return Err(Problem::new(415, ProblemCode::UnsupportedMediaType, "send the body without a content-encoding"));
@@ -91,7 +91,8 @@ async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Resul
     let gateway = paging::optional(request, "gateway").unwrap_or(DEFAULT_GATEWAY);
     let header = |name: &str| request.header(name);
     let verify = |secrets: &WebhookSecrets| secrets.verify_payment(gateway, header, request.body(), invocation.now);
-    // What does not fit may have been signed with a secret that was changed a moment ago.
+    // If the cached secret does not verify the request, it is read again unless it is fresh: the
+    // secret may have changed a moment ago.
     let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
     let secrets = secrets.map_err(|error| {
         Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)

@@ -1,5 +1,5 @@
-//! `POST /webhooks/telegram/{bot}`: an update of the Bot API. A /start schedules offers; everything
-//! else that a person says is a message of a conversation, if the bot has any.
+//! `POST /webhooks/telegram/{bot}`: receives an update of the Bot API. A /start schedules offers.
+//! Anything else that a person writes is a message of a conversation, if the bot has conversations.
 
 use serde_json::json;
 use umavez_domain::channels::Channel;
@@ -37,11 +37,11 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
     let mut answer = intake::take(deps, invocation, &source, &reading, bot.is_some()).await?;
     if let (Some(start), Some(bot)) = (start, bot) {
-        // Who presses start has not blocked this bot, or not any more. Suppressions name a bot by
-        // its token.
+        // A user who presses start does not block this bot, or does so no longer. Suppressions
+        // identify a bot by its token reference.
         let to = start.telegram_id.to_string();
         deps.suppressions.lift(invocation, Channel::Telegram, &to, &bot.token_ref).await?;
-        // Offers of a bot that is put to rest would only be skipped.
+        // The sender would only skip the offers of an inactive bot.
         let told = match bot.active {
             true => schedule(deps, invocation, &bot, &start).await?,
             false => Scheduled::default(),
@@ -52,7 +52,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     Answer::json(200, &answer)
 }
 
-/// The offers that follow a /start.
+/// Schedules the offers that follow a /start.
 async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &Start) -> Result<Scheduled, Problem> {
     let update_id = start.update_id.to_string();
     let meta = start.payload.as_ref().map(|payload| json!({ "payload": payload }).to_string());

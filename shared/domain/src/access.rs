@@ -1,4 +1,4 @@
-//! API keys and what they may do. The store has a key's hash, never the key.
+//! API keys and what they may do. The store holds a key's hash, never the key.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -8,12 +8,12 @@ use subtle::ConstantTimeEq;
 use crate::id::hash_id;
 
 hash_id! {
-    /// How a key is known outside of its owner's hands: the first 16 hex digits of its hash.
+    /// The public id of a key: the first 16 hex digits of its hash.
     KeyId = "", 16
 }
 
-/// A key as its caller sends it, reduced to what may be kept. Keys are long and random, so one hash
-/// is enough.
+/// A key that a caller sent, reduced to what may be stored. Keys are long and random, so a single
+/// hash is enough.
 #[derive(Debug, Clone)]
 pub struct PresentedKey {
     pub id: KeyId,
@@ -26,14 +26,15 @@ impl PresentedKey {
     }
 }
 
-/// The token of `Authorization: Bearer <key>`. The scheme's case does not matter, as in RFC 9110.
+/// Returns the token of `Authorization: Bearer <key>`. The case of the scheme does not matter (RFC
+/// 9110).
 pub fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.trim().split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// A key's row.
+/// The row of a key.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
@@ -46,19 +47,19 @@ pub struct KeyRecord {
 }
 
 impl KeyRecord {
-    /// Whether the presented key is this one and still stands. The hash is compared in constant
-    /// time.
+    /// Returns whether the presented key is this one and is not revoked. It compares the hash in
+    /// constant time.
     pub fn admits(&self, presented: &PresentedKey) -> bool {
         let same: bool = self.hash.as_bytes().ct_eq(presented.hash.as_bytes()).into();
         same && self.revoked_at.is_none()
     }
 }
 
-/// What a route asks for and a key is given: a word such as `intents`, or `intents:read`.
+/// The permission that a route requires and a key has: a word such as `intents`, or `intents:read`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope(pub &'static str);
 
-/// Scopes that a key can be given. A word covers its `:read`; `*` covers everything.
+/// The scopes that a key can have. A word covers its `:read`; `*` covers everything.
 pub const SCOPES: &[&str] = &[
     "*",
     "intents",
@@ -73,7 +74,7 @@ pub const SCOPES: &[&str] = &[
     "conversations:read",
     "downsells",
     "downsells:read",
-    // Of whoever tells of payments without signing what it tells.
+    // For clients that report payments without signing their requests.
     "payments",
 ];
 
@@ -81,7 +82,7 @@ pub fn is_known_scope(scope: &str) -> bool {
     SCOPES.contains(&scope)
 }
 
-/// Whether one of the held scopes covers the needed one.
+/// Returns whether one of the held scopes covers the needed one.
 pub fn allows<'a>(held: impl IntoIterator<Item = &'a str>, needed: Scope) -> bool {
     let word = needed.0.strip_suffix(":read").unwrap_or(needed.0);
     held.into_iter().any(|scope| scope == "*" || scope == needed.0 || scope == word)

@@ -1,9 +1,8 @@
-//! A change of one stored row: what the row becomes, and what must still hold for that to be
-//! written.
+//! A change of one stored row: the new row, and the condition under which it may be written.
 //!
-//! A rule is a pure function from a row, as it was read, to [`Next`]. It decides; the store commits
-//! on the row's [`Fence`] and, if another writer was faster, asks the rule again with the row that
-//! won.
+//! A rule is a pure function from a row, as it was read, to [`Next`]. The rule decides; the store
+//! commits on the row's [`Fence`]. If another writer was faster, the store calls the rule again
+//! with the row that won.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,32 +13,33 @@ use crate::keys::Key;
 /// A row that is changed as a whole: read, decided on, and written if nobody has changed it since.
 pub trait Row: Clone + Serialize + DeserializeOwned {
     fn key(&self) -> Key;
-    /// What must hold of the stored row for a change of this one to be committed.
+    /// The condition on the stored row for committing a change of this one.
     fn fence(&self) -> Fence;
 }
 
 /// The condition of a change.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fence {
-    /// There is no such row yet.
+    /// The row does not exist yet.
     Absent,
     /// Nobody has changed the row since it was read.
     Version(u64),
-    /// These attributes are as they were read; null stands for an attribute that is not there.
+    /// These attributes are as they were read. Null stands for an absent attribute.
     Same(Vec<(String, Value)>),
 }
 
 impl Fence {
-    /// The version of a row that counts its changes; one that was never written has version 0.
+    /// The condition for a row that counts its changes. A row that was never written has version 0.
     pub fn version(version: u64) -> Self {
         if version == 0 { Self::Absent } else { Self::Version(version) }
     }
 
-    /// The attributes that these parts of a row are stored as have not changed.
+    /// The attributes that store these parts of a row have not changed.
     pub fn same(parts: &impl Serialize) -> Self {
         match serde_json::to_value(parts) {
             Ok(Value::Object(parts)) => Self::Same(parts.into_iter().collect()),
-            // Only a struct has attributes; anything else is met by no row.
+            // Only a struct has attributes. For anything else, this condition fails on every stored
+            // row.
             _ => Self::Absent,
         }
     }
@@ -50,7 +50,7 @@ impl Fence {
 pub enum Next<R, T> {
     /// Write this row in place of the one that was read.
     Commit(R, T),
-    /// Nothing is to be written.
+    /// Write nothing.
     Stop(T),
 }
 

@@ -1,5 +1,5 @@
-//! The channels: what an address and a content may be, the request that sends it, and what the
-//! provider's answer means. Nothing here knows of rows or attempts.
+//! The channels: valid addresses and contents, the request that sends a message, and the meaning of
+//! the provider's answer. This module does not use rows or attempts.
 
 mod address;
 mod call;

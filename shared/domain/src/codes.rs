@@ -1,5 +1,5 @@
-//! The closed list of codes that answers, logs and metrics carry. A code is a word of the product:
-//! it is never renamed.
+//! The closed list of codes in answers, logs and metrics. A code is part of the API: it is never
+//! renamed.
 
 /// Defines an enum whose variants have one fixed text each.
 macro_rules! codes {
@@ -43,19 +43,19 @@ macro_rules! codes {
 pub(crate) use codes;
 
 codes! {
-    /// Why something was not done.
+    /// Why the system did not do something.
     Reason {
         IntentDuplicate = "intent_duplicate",
         Stale = "stale",
         InputMissing = "input_missing",
         InputTooLarge = "input_too_large",
-        /// What was uploaded is not what the job began with.
+        /// The uploaded file is not the one that the job began with.
         InputChanged = "input_changed",
     }
 }
 
 codes! {
-    /// What became of an entry. Clients branch on these three, so there is no fourth.
+    /// What an insert did with an entry. Clients branch on these three, so there is no fourth.
     Action {
         Inserted = "inserted",
         Skipped = "skipped",
@@ -64,7 +64,7 @@ codes! {
 }
 
 codes! {
-    /// Which of its keys an entry was known by.
+    /// The key by which an entry was recognized.
     MatchedBy {
         Primary = "primary",
         Secondary = "secondary",
@@ -72,25 +72,25 @@ codes! {
 }
 
 codes! {
-    /// What was decided about a message, as its ledger and `GET /explain` tell it.
+    /// A decision about a message, as the ledger and `GET /explain` show it.
     Decision {
-        /// Taken in, to be sent at once or at its time.
+        /// Accepted, to be sent at once or at its time.
         Accepted = "accepted",
-        /// Not taken in: its intention had been sent, or was about to be.
+        /// Not accepted: its intent was already sent or about to be sent.
         Deduped = "deduped",
-        /// Its time has come: handed to its queue.
+        /// Its time has come: enqueued.
         Due = "due",
-        /// It was not heard of for too long: handed to its queue again.
+        /// There was no progress for too long: enqueued again.
         Recovered = "recovered",
-        /// An attempt was begun.
+        /// An attempt began.
         Claimed = "claimed",
-        /// The provider took it.
+        /// The provider accepted it.
         Sent = "sent",
-        /// The attempt is known not to have been sent; there will be another.
+        /// The attempt was definitely not sent; there will be another.
         Retry = "retry",
-        /// The provider said to wait.
+        /// The provider asked to wait.
         Throttled = "throttled",
-        /// The attempt may have been sent or not.
+        /// The attempt may or may not have been sent.
         Unknown = "unknown",
         Failed = "failed",
         /// Its `not_after` passed.
@@ -98,25 +98,25 @@ codes! {
         /// The address is on the suppression list.
         Suppressed = "suppressed",
         Canceled = "canceled",
-        /// Canceled while an attempt was under way: there will be no other.
+        /// Canceled while an attempt was under way: there will be no further attempt.
         Recalled = "recalled",
-        /// An operator, or the policy for unknown outcomes, said to send it again.
+        /// An operator, or the policy for unknown outcomes, ordered to send it again.
         Resent = "resent",
-        /// The provider's events told that an attempt was sent.
+        /// An event of the provider showed that an attempt was sent.
         Reconciled = "reconciled",
         Delivered = "delivered",
         Bounced = "bounced",
         Complained = "complained",
-        /// The provider took it and then refused to send it.
+        /// The provider accepted it and then refused to send it.
         Rejected = "rejected",
-        /// An intent was taken by a check that has no message.
+        /// A check without a message took the intent.
         IntentHeld = "intent_held",
         IntentReleased = "intent_released",
     }
 }
 
 codes! {
-    /// What happened, as one line in the log.
+    /// An event, as one line in the log.
     Event {
         OutboundAccepted = "OUTBOUND_ACCEPTED",
         OutboundDeduped = "OUTBOUND_DEDUPED",
@@ -152,25 +152,26 @@ codes! {
         MailingImportFailed = "MAILING_IMPORT_FAILED",
         /// Its state changed: paused, resumed, canceled, given content, retried.
         MailingState = "MAILING_STATE",
-        /// It paused by itself, because SES takes no mails of its account or identity.
+        /// It paused by itself, because SES accepts no mail from its account or identity.
         MailingHeld = "MAILING_HELD",
-        /// A file was uploaded again under its own name.
+        /// A caller uploaded a file again under its own name.
         MailingRepeated = "MAILING_REPEATED",
         MailingCompleted = "MAILING_COMPLETED",
-        /// Its shards are finished and have other entries than were imported: somebody must look.
+        /// Its shards are finished but have another number of entries than the import created: an
+        /// operator must investigate.
         MailingMismatch = "MAILING_MISMATCH",
-        /// What became of one entry.
+        /// The outcome of one entry.
         MailingEntry = "MAILING_ENTRY",
         MailingRecovered = "MAILING_RECOVERED",
         MailingUnsubscribed = "MAILING_UNSUBSCRIBED",
         MailingReconciled = "MAILING_RECONCILED",
-        /// A provider told of a message, and what became of it.
+        /// A provider reported a message, and how it was handled.
         ConversationMessage = "CONVERSATION_MESSAGE",
         /// What a worker did with a batch.
         ConversationBatch = "CONVERSATION_BATCH",
-        /// The responder was asked in vain: a person is needed.
+        /// The responder did not answer when asked: a person is needed.
         ConversationNeedsHuman = "CONVERSATION_NEEDS_HUMAN",
-        /// Messages were removed by their retention period before anybody answered them.
+        /// The retention period removed messages before they were answered.
         ConversationMessagesExpired = "CONVERSATION_MESSAGES_EXPIRED",
         ConversationHeld = "CONVERSATION_HELD",
         ConversationReleased = "CONVERSATION_RELEASED",
@@ -178,7 +179,7 @@ codes! {
         InstanceChanged = "INSTANCE_CHANGED",
         BotChanged = "BOT_CHANGED",
         DownsellChanged = "DOWNSELL_CHANGED",
-        /// What a /start came to, for all downsells of its bot.
+        /// The result of a /start, for all downsells of its bot.
         StartScheduled = "[START][DOWNSELLS_SCHEDULED]",
         DownsellScheduledStart = "[DOWNSELL][SCHEDULED][START]",
         DownsellScheduledPix = "[DOWNSELL][SCHEDULED][PIX]",
@@ -188,34 +189,34 @@ codes! {
         DownsellSkip = "[DOWNSELL][SKIP]",
         DownsellSendOk = "[DOWNSELL][SEND][OK]",
         DownsellSendErr = "[DOWNSELL][SEND][ERR]",
-        /// It may have been sent or not.
+        /// The offer may or may not have been sent.
         DownsellSendUnknown = "[DOWNSELL][SEND][UNKNOWN]",
         DownsellCancelPaid = "[DOWNSELL][CANCEL][PAID]",
         DownsellCancelExpired = "[DOWNSELL][CANCEL][EXPIRED]",
         DownsellCancelOther = "[DOWNSELL][CANCEL][OTHER]",
-        /// Its charge expired, and it is the offer of the contact's newest unpaid charge now.
+        /// The offer's charge expired; the offer now belongs to the contact's newest unpaid charge.
         DownsellPassedOn = "[DOWNSELL][PASSED_ON]",
-        /// Its own `not_after` passed.
+        /// The offer's own `not_after` passed.
         DownsellExpired = "[DOWNSELL][EXPIRED]",
         DownsellRecovered = "[DOWNSELL][RECOVERED]",
-        /// What a payment gateway told, and what became of it.
+        /// A payment gateway reported something, and how it was handled.
         PaymentWebhook = "PAYMENT_WEBHOOK",
-        /// A payment or an expiry names another owner than the stored transaction has; the stored
-        /// one counted.
+        /// A payment or an expiry names another owner than the stored transaction has. The stored
+        /// owner counted.
         PaymentOwnerDiffers = "PAYMENT_OWNER_DIFFERS",
         /// A payment was stored whose contact is not known yet.
         PaymentOwnerUnknown = "PAYMENT_OWNER_UNKNOWN",
-        /// A request to a webhook that did not prove where it came from.
+        /// A request to a webhook did not prove its origin.
         WebhookRefused = "WEBHOOK_REFUSED",
     }
 }
 
 codes! {
-    /// Why SES takes no mail at all from an account or an identity. Nothing is wrong with a mail
-    /// that meets one of these: mailings pause by themselves under its name until a person has put
-    /// it right and resumes them.
+    /// Why SES accepts no mail at all from an account or an identity. The mail itself is not at
+    /// fault: mailings pause by themselves, with this code as the reason, until a person has fixed
+    /// the problem and resumes them.
     SendingHold {
-        /// The address or domain that the mail is from is not verified.
+        /// The from address or its domain is not verified.
         IdentityNotVerified = "identity_not_verified",
         /// The custom MAIL FROM domain of the identity is not verified.
         MailFromNotVerified = "mail_from_not_verified",
@@ -250,17 +251,17 @@ codes! {
         NotResendable = "not_resendable",
         NotUnknown = "not_unknown",
         IntentDuplicate = "intent_duplicate",
-        /// A file of this name is there, with other content.
+        /// A file of this name exists, with other content.
         NameTaken = "name_taken",
-        /// A contact has as many scheduled messages of an intent type as its guard keeps.
+        /// The contact has as many scheduled messages of an intent type as its guard keeps.
         TooManyScheduled = "too_many_scheduled",
         /// A mailing with another file name has the same content.
         SameContent = "same_content",
-        /// It cannot be asked of a mailing that stands as this one does.
+        /// The mailing's current state does not allow the request.
         WrongState = "wrong_state",
-        /// A webhook that does not prove where it comes from.
+        /// A webhook request does not prove its origin.
         Unverified = "unverified",
-        /// There is another reply to this batch.
+        /// This batch already has another reply.
         AlreadyAnswered = "already_answered",
         Unavailable = "unavailable",
         Internal = "internal",
@@ -281,17 +282,17 @@ codes! {
 }
 
 codes! {
-    /// Why a row of a mailing's file is no recipient.
+    /// Why a row of a mailing's file is not a recipient.
     RowProblem {
         EmailMissing = "email_missing",
-        /// Not one name and one domain with an @ between them.
+        /// The address is not a local part and a domain with one @ between them.
         EmailMalformed = "email_malformed",
-        /// What stands before the @ cannot be delivered to.
+        /// The part before the @ cannot be delivered to.
         EmailLocalPart = "email_local_part",
-        /// What stands after the @ is no domain.
+        /// The part after the @ is not a domain.
         EmailDomain = "email_domain",
         EmailTooLong = "email_too_long",
-        /// It says more than the header has columns for.
+        /// The row has more fields than the header has columns.
         TooManyFields = "too_many_fields",
         RowTooLong = "row_too_long",
     }
@@ -312,7 +313,7 @@ codes! {
         NoEmailColumn = "no_email_column",
         TwoEmailColumns = "two_email_columns",
         TooManyRows = "too_many_rows",
-        /// What the mailing says names a column that the file does not have.
+        /// The mailing's content names a column that the file does not have.
         MissingColumn = "missing_column",
     }
 }

@@ -1,4 +1,4 @@
-//! Conversations: every burst of messages gets one answer, and no message goes unanswered.
+//! Conversations. Every burst of messages gets one answer, and every message is answered.
 
 pub mod batch;
 mod course;

@@ -1,19 +1,19 @@
-//! The life of one thing on its way to a provider: a message, an offer, or a mailing's recipient.
+//! The delivery of a message, an offer or a mailing's recipient to a provider.
 //!
-//! `QUEUED → SENDING(n) → SENT | FAILED | UNKNOWN`, or back to `QUEUED` when attempt n is known not
-//! to have been sent. Sending is not leased, it is recorded: attempt n is begun by the write
-//! `SENDING(n)` over `QUEUED(n-1)`, and its outcome names the attempt. `SENDING` is never begun
-//! again; without an answer its only exit is `UNKNOWN`, once the call's own timeout and a margin
-//! have passed.
+//! `QUEUED → SENDING(n) → SENT | FAILED | UNKNOWN`, or back to `QUEUED` if attempt n is known not
+//! to have been sent. A sender does not lease a delivery; it records the attempt. The write of
+//! `SENDING(n)` over `QUEUED(n-1)` begins attempt n, and the outcome names the attempt. No sender
+//! begins an attempt again that is `SENDING`. Without an answer, its only exit is `UNKNOWN`, after
+//! the call's own timeout and a margin.
 //!
-//! [`Delivery`] is embedded in the row of each of the three, and its transitions are the only ones
-//! there are.
+//! [`Delivery`] is embedded in the row of each of the three. No other code changes the state of a
+//! delivery.
 //!
-//! - "Sent" is true whoever says it and whenever: the sender, an event of the provider, our own
+//! - "Sent" counts from every source and at any time: the sender, an event of the provider, our own
 //!   echo.
-//! - While an attempt may have been sent, the delivery cannot end as one that was not.
-//! - A cancel during an attempt is a recall: there is no further attempt, unless an operator orders
-//!   to send it again.
+//! - While an attempt may have been sent, the delivery cannot end as one that was not sent.
+//! - A cancel during an attempt is a recall: no further attempt follows, unless an operator orders
+//!   a resend.
 
 mod events;
 mod outcome;

@@ -1,9 +1,9 @@
-//! Downsells: offers that follow a /start or a charge, wait for their time, and leave only while
-//! something is unpaid.
+//! Downsells: offers that follow a /start or a charge, wait for their time, and are sent only while
+//! a charge is unpaid.
 //!
-//! An offer is one row, and what may become of it is decided by pure functions of that row, of its
-//! contact's charges and of its downsell. Whoever writes does so on the condition that nothing of
-//! it has changed since.
+//! An offer is one row. Pure functions of this row, of its contact's charges and of its downsell
+//! decide every change. Each write is conditional: none of these may have changed since they were
+//! read.
 
 pub mod charges;
 mod course;

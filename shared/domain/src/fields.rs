@@ -1,5 +1,5 @@
-//! Reading a JSON request field by field, so that every refusal names its field and all of them are
-//! told at once.
+//! Reads a JSON request field by field, so that every error names its field and one answer reports
+//! all errors.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -8,12 +8,11 @@ use uuid::Uuid;
 use crate::codes::FieldProblem;
 use crate::time::Timestamp;
 
-/// An answer does not repeat a whole body of unknown fields.
+/// The most unknown fields that an answer lists, so that it does not repeat a whole body.
 const MOST_UNKNOWN: usize = 20;
 const LONGEST_NAME: usize = 100;
 
-/// One field that cannot be taken as it is. `detail` is written for the caller and never repeats
-/// the value.
+/// A field that was refused. `detail` is written for the caller and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldError {
     pub field: String,
@@ -27,12 +26,12 @@ impl FieldError {
     }
 }
 
-/// A reader over one JSON object. Each getter notes what is wrong and goes on; [`Fields::finish`]
-/// tells.
+/// A reader over one JSON object. Each getter records what is wrong and continues;
+/// [`Fields::finish`] reports the errors.
 #[derive(Debug)]
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
-    /// Whether fields that are not read are ignored.
+    /// Whether the reader ignores fields that are not read.
     open: bool,
     known: Vec<&'static str>,
     errors: Vec<FieldError>,
@@ -43,18 +42,19 @@ impl<'a> Fields<'a> {
         Self { object, open: false, known: Vec::new(), errors: Vec::new() }
     }
 
-    /// A reader over what others say in their own form: fields that are not read are ignored.
+    /// A reader over an object in a foreign format. It ignores fields that are not read.
     pub fn open(object: &'a Map<String, Value>) -> Self {
         Self { open: true, ..Self::of(object) }
     }
 
-    /// The field as it is, for what no other getter reads. A JSON null is an absent field.
+    /// Returns the field's value as it is, for types that no other getter reads. A JSON null counts
+    /// as absent.
     pub fn get(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         self.object.get(name).filter(|value| !value.is_null())
     }
 
-    /// Text that is there and not blank.
+    /// Returns a required text that is not blank.
     pub fn text(&mut self, name: &'static str) -> Option<&'a str> {
         let text = self.optional_text(name);
         if text.is_none() && !self.refused(name) {
@@ -126,7 +126,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A whole number within `range`, or absent.
+    /// Returns a whole number within `range`. `None` if the field is absent or refused.
     pub fn whole_number(&mut self, name: &'static str, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
         let given = self.get(name)?;
         let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
@@ -141,18 +141,18 @@ impl<'a> Fields<'a> {
         number
     }
 
-    /// Whether the field is there and null, where that says something else than its absence.
+    /// Returns whether the field is present and null, where that differs from its absence.
     pub fn is_null(&self, name: &str) -> bool {
         self.object.get(name).is_some_and(Value::is_null)
     }
 
-    /// A field that may be there and says nothing.
+    /// Accepts a field and ignores its value.
     pub fn ignore(&mut self, name: &'static str) {
         self.known.push(name);
     }
 
-    /// Reads an inner object; what is wrong in it is told under its own path. What could be read of
-    /// it comes back in any case, so that the rest can be judged too; [`Fields::finish`] refuses
+    /// Reads an inner object and reports its errors under its path. It returns what could be read
+    /// even if there are errors, so that the rest can be checked too; [`Fields::finish`] refuses
     /// the whole.
     pub fn nested<T>(
         &mut self,
@@ -202,8 +202,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A UUID in its usual form, with hyphens. The other forms that libraries accept would be other
-/// keys of one thing.
+/// Parses a UUID in its usual form, with hyphens. The other forms that libraries accept would make
+/// different keys for the same thing.
 pub fn parse_uuid(text: &str) -> Option<Uuid> {
     if text.len() != 36 { None } else { Uuid::try_parse(text).ok() }
 }

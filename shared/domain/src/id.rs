@@ -1,7 +1,7 @@
-//! Typed ids. An id is a prefix that names its kind and the lower-case hex digits of a hash, so
-//! what it is made of cannot be read from it, and the same input always makes the same id.
+//! Typed ids. An id is a prefix that names its kind, followed by the lower-case hex digits of a
+//! hash. The id does not reveal its input, and the same input always makes the same id.
 
-/// The text is not an id of the kind that was asked for. The text itself is left out: it may come
+/// The text is not an id of the requested kind. The error leaves the text out, because it may come
 /// from a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be {prefix:?} followed by {digits} lower-case hex digits")]
@@ -17,9 +17,9 @@ pub fn is_hex(text: &str, digits: usize) -> bool {
 
 /// Defines an id type: `hash_id! { /// A message.  MessageId = "msg_", 32 }`.
 ///
-/// Each invocation makes a type of its own, so an id of one kind does not fit where another is
-/// expected. An id is serialized as its text; reading one back checks it as `parse` does, so a
-/// value of the type always has its one form.
+/// Each invocation defines a separate type, so an id of one kind does not fit where another is
+/// expected. An id is serialized as its text. Deserializing checks the text as `parse` does, so a
+/// value of the type is always valid.
 macro_rules! hash_id {
     ($(#[$meta:meta])* $name:ident = $prefix:literal, $digits:literal) => {
         $(#[$meta])*
@@ -28,13 +28,13 @@ macro_rules! hash_id {
         pub struct $name(String);
 
         impl $name {
-            /// Hashes `text` into an id. What may be an input, and in which form, is for the type's
-            /// own constructors to say.
+            /// Hashes `text` into an id. The type's own constructors define which inputs are valid,
+            /// and in which form.
             pub(crate) fn hash(text: &str) -> Self {
                 Self(format!("{}{}", $prefix, &crate::keys::short_hash(text)[..$digits]))
             }
 
-            /// Reads an id in its one form; `None` for any other text.
+            /// Parses an id. `None` if the text is not a valid id of this kind.
             pub fn parse(text: &str) -> Option<Self> {
                 Self::try_from(text.to_owned()).ok()
             }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     hash_id! {
-        /// A shorter one, without a prefix.
+        /// A shorter id, without a prefix.
         BareId = "", 16
     }
 

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::access::KeyId;
 
-/// Longest key that is taken, in bytes.
+/// The longest key that is accepted, in bytes.
 pub const MAX_KEY: usize = 255;
 
 /// A key that can be stored and shown: visible ASCII, 1 to 255 bytes.
@@ -25,34 +25,35 @@ impl IdempotencyKey {
     }
 }
 
-/// What tells a request from others of the same caller on the same path.
+/// What distinguishes a request from others of the same caller on the same path.
 #[derive(Debug, Clone, Copy)]
 pub enum KnownBy<'a> {
     /// The `Idempotency-Key` that the caller sent: the same key is the same request.
     Key(&'a IdempotencyKey),
-    /// The id that the request was given on arrival: each request is a request of its own.
+    /// The id that the request got on arrival: each request is a separate one.
     Request(&'a str),
 }
 
-/// Returns what a request is stored by. It is a hash of the API key's id, the route, the parameters
-/// of the path and the `Idempotency-Key`, so the same key sent by two callers, on two routes or for
-/// two resources is two requests. A key that reads like the id of a request is still a key.
+/// Returns the key under which a request is stored. It is a hash of the API key's id, the route,
+/// the parameters of the path and the `Idempotency-Key`. The same key from two callers, on two
+/// routes or for two resources is therefore two requests. An `Idempotency-Key` that looks like a
+/// request id still counts as a key.
 pub fn request_key(caller: &KeyId, route: &str, path: &BTreeMap<&str, &str>, known_by: KnownBy<'_>) -> String {
     let (kind, text) = match known_by {
         KnownBy::Key(key) => ("key", key.as_str()),
         KnownBy::Request(id) => ("request", id),
     };
-    // As JSON, because callers choose the text of paths and keys: no two of the parts can run into
-    // each other.
+    // Join the parts as JSON, because callers choose the text of paths and keys: no two different
+    // requests result in the same text.
     body_hash(json!([caller, route, path, kind, text]).to_string().as_bytes())
 }
 
-/// What a stored record says to a request that brings the same key.
+/// How a stored record relates to a request with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// The same request again: answer as before.
     Same,
-    /// The key was used for something else.
+    /// The key was used for another request.
     OtherBody,
 }
 
@@ -60,7 +61,8 @@ pub fn judge(stored_hash: &str, asked_hash: &str) -> Replay {
     if stored_hash == asked_hash { Replay::Same } else { Replay::OtherBody }
 }
 
-/// The identity of a body: 128 bits of its SHA-256, as hex. Bytes are compared, not meanings.
+/// Returns the hash that identifies a body: 128 bits of its SHA-256, as hex. It compares bytes, not
+/// meaning.
 pub fn body_hash(body: &[u8]) -> String {
     hex::encode(&Sha256::digest(body)[..16])
 }

@@ -1,8 +1,9 @@
-//! Ingest: Telegram and email items are normalized, keyed by policy, inserted once or merged.
+//! Ingest: normalizes Telegram and email items, derives their keys by policy, and inserts each item
+//! once or merges it.
 //!
-//! [`normalize_telegram`] and [`normalize_email`] make of an item a [`Normalized`] entry with its
-//! keys; [`read_insert`] takes exactly that. [`decide`] says what becomes of it, given what stands
-//! in the slots of its keys.
+//! [`normalize_telegram`] and [`normalize_email`] turn an item into a [`Normalized`] entry with its
+//! keys. [`read_insert`] accepts exactly that. [`decide`] determines what to do with the entry,
+//! given the rows in the slots of its keys.
 
 mod answer;
 mod backfill;

@@ -1,8 +1,8 @@
-//! Intents: two texts with the same intention reach a contact once per window.
+//! Intents: of several texts with the same intention, a contact receives only one per window.
 //!
-//! An intent is known by its fingerprint and has one holder. The row's own key is the constraint; a
-//! type with a rolling window or a contact's scope also has a guard row, written in the same
-//! transaction.
+//! A fingerprint identifies an intent, and an intent has one holder. The key of the intent's row
+//! enforces this. A type with a rolling window or contact scope also has a guard row, written in
+//! the same transaction.
 
 mod check;
 mod decision;

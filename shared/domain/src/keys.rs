@@ -1,4 +1,4 @@
-//! The only place that formats a key. Keys are stored for years: a changed golden string is a data
+//! The only place that formats a key. Keys are stored for years: changing a golden string is a data
 //! migration.
 
 pub mod index;
@@ -35,23 +35,25 @@ pub fn intent(client: Uuid, fingerprint: &str) -> Key {
     Key { pk: intents_of_client(client), sk: format!("{INTENT_PREFIX}{fingerprint}") }
 }
 
-/// The row that guards a rolling window, or a contact over all references: of one bucket, or
-/// rolling. Types have no `#` in their names.
+/// The guard row of an intent type: for one reference, or for the contact over all references if
+/// `reference` is `None`. It guards one bucket, or a rolling window if `bucket` is `None`. Names of
+/// intent types contain no `#`.
 pub fn intent_guard(client: Uuid, intent_type: &str, reference: Option<Uuid>, bucket: Option<i64>) -> Key {
     let reference = reference.map_or_else(|| "contact".to_owned(), |id| id.hyphenated().to_string());
     let bucket = bucket.map(|bucket| format!("#{bucket}")).unwrap_or_default();
     Key { pk: intents_of_client(client), sk: format!("GUARD#{intent_type}#{reference}{bucket}") }
 }
 
-/// A row beside another, of the same partition, by the sort key that the other one names.
+/// A row in the same partition as `other`, with the sort key that `other` names.
 pub fn beside(other: &Key, sk: &str) -> Key {
     Key { pk: other.pk.clone(), sk: sk.to_owned() }
 }
 
-/// What the partition of an API key begins with.
+/// The prefix of the partition of an API key.
 pub const API_KEY_PREFIX: &str = "APIKEY#";
 
-/// The row of one API key in the Config table. A partition each: every request reads one.
+/// The row of one API key in the Config table. Each key has its own partition, because every
+/// request reads one.
 pub fn api_key(id: &KeyId) -> Key {
     Key { pk: format!("{API_KEY_PREFIX}{id}"), sk: "KEY".to_owned() }
 }
@@ -61,31 +63,32 @@ pub fn message(id: &MessageId) -> Key {
     Key { pk: format!("MESSAGE#{id}"), sk: "MESSAGE".to_owned() }
 }
 
-/// The content of a message, where it is too large to be written again with every state.
+/// The content of a message. It is a separate row, because it is too large to be written again with
+/// every state change.
 pub fn message_content(id: &MessageId) -> Key {
     Key { pk: format!("MESSAGE#{id}"), sk: "CONTENT".to_owned() }
 }
 
-/// The id of the message in a key of the Outbound table.
+/// Returns the id of the message in a key of the Outbound table.
 pub fn message_id_of(key: &Key) -> Option<MessageId> {
     key.pk.strip_prefix("MESSAGE#").filter(|_| key.sk == "MESSAGE").and_then(MessageId::parse)
 }
 
-/// The index by time has a few partitions for each thing that is waited for.
+/// How many partitions the index by time has for each [`Wake`].
 pub const WAKE_SHARDS: u32 = 4;
 
-/// What a message waits for: its partition of the index by time.
+/// What a row waits for. It selects the row's partition in the index by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// Its time to be sent.
+    /// The time to send it.
     Due,
-    /// Somebody who was told to take it on.
+    /// A worker that was asked to take it on.
     Check,
-    /// A person, or an event that tells what became of it.
+    /// A person, or an event that shows the outcome.
     Unknown,
-    /// A person who answers in its place.
+    /// A person who answers instead of the responder.
     Human,
-    /// Whoever keeps it from being answered to let go.
+    /// The end or the release of a hold that keeps it from being answered.
     Held,
 }
 
@@ -101,39 +104,40 @@ pub fn wake(wake: Wake, shard: u32) -> String {
     format!("{word}#{shard}")
 }
 
-/// The shard of a message: its id is a hash, of which one byte is as good as another.
+/// Returns the shard of a row by the last byte of its id. The id is a hash, so any byte is equally
+/// distributed.
 pub fn wake_shard(id: &str) -> u32 {
     id.bytes().last().map_or(0, |byte| u32::from(byte) % WAKE_SHARDS)
 }
 
-/// A place in an index that is ordered by time. Padded, so that text sorts as numbers do.
+/// A place in an index that is ordered by time. It is padded, so that text sorts as numbers do.
 pub fn at_time(at: Timestamp, id: &str) -> String {
     format!("{:015}#{id}", at.millis().max(0))
 }
 
-/// Comes after every place at or before `at`.
+/// Returns a place that sorts after every place at or before `at`.
 pub fn until_time(at: Timestamp) -> String {
     format!("{:015}", at.millis().max(0).saturating_add(1))
 }
 
-/// The time of a place made by [`at_time`].
+/// Returns the time of a place made by [`at_time`].
 pub fn time_of(place: &str) -> Option<Timestamp> {
     place.split_once('#').and_then(|(at, _)| at.parse().ok()).map(Timestamp::from_millis)
 }
 
-/// The id of a place made by [`at_time`], and of no other text: cursors are held against it before
-/// they reach a query.
+/// Returns the id of a place made by [`at_time`]. `None` for any other text, so that a cursor can
+/// be checked before it reaches a query.
 pub fn id_at_time(place: &str) -> Option<&str> {
     let (_, id) = place.split_once('#')?;
     time_of(place).filter(|at| at_time(*at, id) == place).map(|_| id)
 }
 
-/// The partition of the index by recipient: addresses are foreign and personal, so they are hashed.
+/// The partition of the index by recipient. Addresses are foreign and personal, so they are hashed.
 pub fn recipient(channel: &str, to: &str) -> String {
     format!("{channel}#{}", short_hash(to))
 }
 
-/// Suppressions of a channel are spread over sixteen partitions, by the hash of the address.
+/// The suppressions of a channel are spread over sixteen partitions, by the hash of the address.
 pub const SUPPRESSION_SHARDS: u32 = 16;
 
 pub fn suppression(channel: &str, to: &str) -> Key {
@@ -147,22 +151,23 @@ pub fn suppressions(channel: &str, shard: u32) -> String {
     format!("SUPPRESSION#{channel}#{shard:x}")
 }
 
-/// The bucket of everything that is sent with the same credentials.
+/// The rate limit bucket of everything that is sent with the same credentials.
 pub fn rate_of_sender(channel: &str, sender: &str) -> Key {
     Key { pk: format!("RATE#{channel}#{sender}"), sk: "SENDER".to_owned() }
 }
 
-/// The bucket of one chat or group of a sender. A partition each: a busy sender has many chats.
+/// The rate limit bucket of one chat or group of a sender. Each has its own partition, because a
+/// busy sender has many chats.
 pub fn rate_of_chat(channel: &str, sender: &str, to: &str) -> Key {
     Key { pk: format!("RATE#{channel}#{sender}#{}", short_hash(to)), sk: "CHAT".to_owned() }
 }
 
-/// What a foreign or personal text is known by.
+/// Returns the hash that stands for a foreign or personal text.
 pub(crate) fn short_hash(text: &str) -> String {
     hex::encode(&Sha256::digest(text.as_bytes())[..16])
 }
 
-/// The partition of the Config table that holds what every insert must know, the test mode and all
+/// The partition of the Config table that holds what every insert reads, the test mode and all
 /// policies: one consistent query reads it.
 pub const INGEST_CONFIG: &str = "INGEST";
 
@@ -179,8 +184,8 @@ pub fn policy(schema: Schema, policy: PolicyKey) -> Key {
     Key { pk: INGEST_CONFIG.to_owned(), sk: format!("{POLICY_PREFIX}{schema}#{policy}") }
 }
 
-/// The slot of one of an entry's keys in its schema's table. The entry lives in one of its slots; a
-/// marker stands in each of the others, in the very place where an entry of that key would be.
+/// The slot of one of an entry's keys in its schema's table. One of its slots holds the entry. Each
+/// of the others holds a marker, at the same key where an entry with that key would be.
 pub fn entry(slot: &EntryId) -> Key {
     Key { pk: format!("ENTRY#{slot}"), sk: "ENTRY".to_owned() }
 }
@@ -190,12 +195,12 @@ pub fn backfill(id: &BackfillId) -> Key {
     Key { pk: format!("BACKFILL#{id}"), sk: "JOB".to_owned() }
 }
 
-/// The lines of a backfill that came with its request.
+/// The lines of a backfill that came within its request.
 pub fn backfill_input(id: &BackfillId) -> Key {
     Key { pk: format!("BACKFILL#{id}"), sk: "INPUT".to_owned() }
 }
 
-/// The row that says which mailing has a file's name. Names are foreign, so they are hashed.
+/// The row that says which mailing has a file's name. Callers choose the names, so they are hashed.
 pub fn mailing_name(file_name: &str) -> Key {
     Key { pk: format!("NAME#{}", short_hash(file_name)), sk: "NAME".to_owned() }
 }
@@ -205,12 +210,12 @@ pub fn mailing_file(content_hash: &str) -> Key {
     Key { pk: format!("FILE#{content_hash}"), sk: "FILE".to_owned() }
 }
 
-/// The row that says which mailing a request with a key of its own made. `key` is a hash.
+/// The row that says which mailing a request with an `Idempotency-Key` created. `key` is a hash.
 pub fn mailing_request(key: &str) -> Key {
     Key { pk: format!("REQUEST#{key}"), sk: "REQUEST".to_owned() }
 }
 
-/// The partition that lists all mailings, the newest first. One is added a few times a day.
+/// The partition that lists all mailings, newest first. One is added a few times a day.
 pub const MAILINGS: &str = "MAILINGS";
 
 /// A mailing's place in the list: later times sort first.
@@ -219,12 +224,13 @@ pub fn mailing_listed(id: &MailingId, at: Timestamp) -> Key {
     Key { pk: MAILINGS.to_owned(), sk: format!("{:015}#{id}", END - at.millis().clamp(0, END)) }
 }
 
-/// What the index by time knows a shard by.
+/// The id of a shard in the index by time.
 pub fn mailing_shard_id(id: &MailingId, shard: u32) -> String {
     format!("{id}-{shard:02}")
 }
 
-/// The mailing, and the shard if it is one's, of a key that the index by time found.
+/// Returns the mailing of a key that the index by time found, and the shard if it is the row of a
+/// shard.
 pub fn mailing_of(key: &Key) -> Option<(MailingId, Option<u32>)> {
     let id = MailingId::parse(key.pk.strip_prefix("MAILING#")?)?;
     match key.sk.strip_prefix(MAILING_SHARD_PREFIX) {
@@ -233,15 +239,15 @@ pub fn mailing_of(key: &Key) -> Option<(MailingId, Option<u32>)> {
     }
 }
 
-/// Whoever left a list: spread over sixteen partitions by the hash of the address, as other
-/// suppressions are.
+/// The row of a recipient who unsubscribed from a list. These rows are spread over sixteen
+/// partitions by the hash of the address, as other suppressions are.
 pub fn unsubscribed(list: &str, email_hash: &str) -> Key {
     let shard = email_hash.get(..1).and_then(|digit| u32::from_str_radix(digit, 16).ok()).unwrap_or(0);
     Key { pk: unsubscribed_from(list, shard), sk: email_hash.to_owned() }
 }
 
-/// One partition of those who left a list. However a list's name is typed, who left it has left it:
-/// its case, its spaces and how its accents are written make no other list.
+/// One partition of the recipients who unsubscribed from a list. Case, spaces and the Unicode form
+/// of accents in a list's name do not make it another list.
 pub fn unsubscribed_from(list: &str, shard: u32) -> String {
     let list = list.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
     format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&composed(&list)))
@@ -252,7 +258,8 @@ pub fn mailing(id: &MailingId) -> Key {
     Key { pk: mailing_partition(id), sk: "MAILING".to_owned() }
 }
 
-/// What a mailing says: too large to be written again with every state.
+/// The content of a mailing. It is a separate row, because it is too large to be written again with
+/// every state change.
 pub fn mailing_content(id: &MailingId) -> Key {
     Key { pk: mailing_partition(id), sk: "CONTENT".to_owned() }
 }
@@ -260,7 +267,8 @@ pub fn mailing_content(id: &MailingId) -> Key {
 /// The prefix of shard rows within their mailing's partition.
 pub const MAILING_SHARD_PREFIX: &str = "SHARD#";
 
-/// The partition that holds a mailing's own rows, and those of its shards, but none of its entries.
+/// The partition that holds the row of a mailing and the rows of its shards, but none of its
+/// entries.
 pub fn mailing_partition(id: &MailingId) -> String {
     format!("MAILING#{id}")
 }
@@ -275,10 +283,10 @@ pub fn mailing_entries(id: &MailingId, shard: u32) -> String {
     format!("MAILING#{id}#{shard:02}")
 }
 
-/// What the sort keys of recipients begin with, within their shard's partition.
+/// The prefix of the sort keys of recipients, within their shard's partition.
 pub const MAILING_ENTRY_PREFIX: &str = "ENTRY#";
 
-/// What the sort keys of lines that are no recipient begin with, within their shard's partition.
+/// The prefix of the sort keys of lines that are not recipients, within their shard's partition.
 pub const MAILING_LINE_PREFIX: &str = "LINE#";
 
 /// The row of one recipient.
@@ -286,16 +294,16 @@ pub fn mailing_entry(id: &MailingEntryId) -> Key {
     Key { pk: mailing_entries(&id.mailing, id.shard), sk: format!("{MAILING_ENTRY_PREFIX}{}", id.email_hash) }
 }
 
-/// The row of a line that is no recipient: invalid, or one that was there before.
+/// The row of a line that is not a recipient: an invalid or a duplicate one.
 pub fn mailing_line(id: &MailingId, shard: u32, line: u64) -> Key {
     Key { pk: mailing_entries(id, shard), sk: format!("{MAILING_LINE_PREFIX}{line:010}") }
 }
 
-/// What the partition of an instance begins with.
+/// The prefix of the partition of an instance.
 pub const INSTANCE_PREFIX: &str = "INSTANCE#";
 
-/// The settings of one instance in the Config table. A partition each: every message of it reads
-/// one.
+/// The settings of one instance in the Config table. Each instance has its own partition, because
+/// every message of the instance reads it.
 pub fn instance(via: Via, name: &str) -> Key {
     Key { pk: format!("{INSTANCE_PREFIX}{via}#{name}"), sk: "INSTANCE".to_owned() }
 }
@@ -305,12 +313,13 @@ pub fn conversation_partition(id: &ConversationId) -> String {
     format!("CONVERSATION#{id}")
 }
 
-/// The row that says where a conversation stands.
+/// The row that holds the state of a conversation.
 pub fn conversation(id: &ConversationId) -> Key {
     Key { pk: conversation_partition(id), sk: "STATE".to_owned() }
 }
 
-/// A message of a conversation, by what its provider calls it: told twice, it is one row.
+/// The row of a message of a conversation, by the provider's id of the message: a duplicate webhook
+/// results in the same row.
 pub fn conversation_message(id: &ConversationId, message_id: &str) -> Key {
     Key { pk: conversation_partition(id), sk: format!("MESSAGE#{}", short_hash(message_id)) }
 }
@@ -320,7 +329,7 @@ pub fn conversation_batch(id: &BatchId) -> Key {
     Key { pk: conversation_partition(&id.conversation), sk: conversation_batch_place(id.number) }
 }
 
-/// What the sort keys of batches begin with.
+/// The prefix of the sort keys of batches.
 pub const CONVERSATION_BATCH_PREFIX: &str = "BATCH#";
 
 pub fn conversation_batch_place(number: u64) -> String {
@@ -332,19 +341,19 @@ pub fn conversation_place(number: u64) -> String {
     format!("IN#{number:010}")
 }
 
-/// The place of a message that is no part of any batch: it has no number, only a time.
+/// The place of a message that is not part of any batch: it has no number, only a time.
 pub fn conversation_aside(at: Timestamp, message_id: &str) -> String {
     format!("{ASIDE_PREFIX}{}", at_time(at, &short_hash(message_id)))
 }
 
 const ASIDE_PREFIX: &str = "ASIDE#";
 
-/// The first and the last place that such a message can have.
+/// The lower and the upper bound of the places that [`conversation_aside`] makes.
 pub fn conversation_asides() -> (String, String) {
     (format!("{ASIDE_PREFIX}0"), format!("{ASIDE_PREFIX}~"))
 }
 
-/// What the partition of a bot begins with.
+/// The prefix of the partition of a bot.
 pub const BOT_PREFIX: &str = "BOT#";
 
 /// The row of a bot in the Config table.
@@ -352,7 +361,7 @@ pub fn bot(slug: &str) -> Key {
     Key { pk: format!("{BOT_PREFIX}{slug}"), sk: "BOT".to_owned() }
 }
 
-/// The row of a token name of a channel in the Config table: the bot that owns the token.
+/// The row of a channel's token name in the Config table. It names the bot that owns the token.
 pub fn token(channel: &str, name: &str) -> Key {
     Key { pk: format!("TOKEN#{channel}#{name}"), sk: "TOKEN".to_owned() }
 }
@@ -362,19 +371,19 @@ pub fn downsells_of(slug: &str) -> String {
     format!("DOWNSELLS#{slug}")
 }
 
-/// What the sort keys of downsells begin with.
+/// The prefix of the sort keys of downsells.
 pub const DOWNSELL_PREFIX: &str = "DOWNSELL#";
 
 pub fn downsell(slug: &str, id: u64) -> Key {
     Key { pk: downsells_of(slug), sk: format!("{DOWNSELL_PREFIX}{id:010}") }
 }
 
-/// The row that numbers a bot's downsells.
+/// The row of the counter that numbers a bot's downsells.
 pub fn downsell_counter(slug: &str) -> Key {
     Key { pk: downsells_of(slug), sk: "COUNTER".to_owned() }
 }
 
-/// The row that says which downsell a request with a key of its own made. `key` is a hash.
+/// The row that says which downsell a request with an `Idempotency-Key` created. `key` is a hash.
 pub fn downsell_request(slug: &str, key: &str) -> Key {
     Key { pk: downsells_of(slug), sk: format!("REQUEST#{key}") }
 }
@@ -391,15 +400,15 @@ pub fn charges(contact: &ContactId) -> Key {
     Key { pk: contact_partition(contact), sk: "CHARGES".to_owned() }
 }
 
-/// The row that holds "one pending offer" of a downsell.
+/// The row that enforces "one pending offer" of a downsell.
 pub fn offer_slot(contact: &ContactId, downsell_id: u64) -> Key {
     Key { pk: contact_partition(contact), sk: format!("{OFFER_SLOT_PREFIX}{downsell_id:010}") }
 }
 
-/// What the sort keys of slots begin with.
+/// The prefix of the sort keys of slots.
 pub const OFFER_SLOT_PREFIX: &str = "SLOT#";
 
-/// What the sort keys of offers begin with.
+/// The prefix of the sort keys of offers.
 pub const OFFER_PREFIX: &str = "OFFER#";
 
 /// The row of an offer, or of the event that was refused in its place.
@@ -407,7 +416,7 @@ pub fn offer(contact: &ContactId, id: &OfferId) -> Key {
     Key { pk: contact_partition(contact), sk: format!("{OFFER_PREFIX}{id}") }
 }
 
-/// What a row of a contact's partition is.
+/// The kinds of rows in a contact's partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfContact {
     Charges,
@@ -415,7 +424,7 @@ pub enum OfContact {
     Offer(OfferId),
 }
 
-/// The contact of a key, and which of its rows it is.
+/// Returns the contact of a key, and the kind of the row.
 pub fn contact_of(key: &Key) -> Option<(ContactId, OfContact)> {
     let contact = ContactId::parse(key.pk.strip_prefix(CONTACT_PREFIX)?)?;
     let row = match key.sk.strip_prefix(OFFER_PREFIX) {
@@ -427,12 +436,14 @@ pub fn contact_of(key: &Key) -> Option<(ContactId, OfContact)> {
     Some((contact, row))
 }
 
-/// A bot's offers are listed in as many partitions as the index by time has for one thing.
+/// One partition of the list of a bot's offers. There are as many as the index by time has for each
+/// [`Wake`].
 pub fn offers_of_bot(slug: &str, shard: u32) -> String {
     format!("{slug}#{shard}")
 }
 
-/// The row of a transaction: an expiry names nothing else. Ids are foreign, so they are hashed.
+/// The row of a transaction. It has its own partition, because an expiry names nothing but the
+/// transaction. The ids are foreign, so they are hashed.
 pub fn transaction(id: &str) -> Key {
     Key { pk: format!("TRANSACTION#{}", short_hash(id)), sk: "TRANSACTION".to_owned() }
 }

@@ -1,13 +1,13 @@
-//! A lease with an epoch: who works on a row, until when, and which turn this is.
+//! A lease with an epoch: who works on a row, until when, and in which epoch.
 //!
-//! Correctness comes from the epoch: every write under a lease names it, so a holder that lost its
-//! lease changes nothing. Time only decides when another may try.
+//! Correctness comes from the epoch: every write under a lease is conditional on it, so a holder
+//! that lost its lease changes nothing. Time only decides when another worker may try.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// The attributes that a lease is stored as.
+/// The attributes of a row that store its lease.
 pub const OWNER: &str = "lease_owner";
 pub const EPOCH: &str = "lease_epoch";
 pub const UNTIL: &str = "lease_until";
@@ -22,7 +22,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether another may take it: the same words as the condition of the write that does.
+    /// Returns whether another worker may take the lease. The condition of the write that takes it
+    /// is the same.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.lease_until <= now.millis()
     }

@@ -1,6 +1,5 @@
-//! The rules: pure functions over values. Time comes in as an argument, nothing here waits, reads
-//! the environment, or knows of a store. What a rule decides comes back as a value; the shell
-//! performs it.
+//! The rules: pure functions over values. Time is an argument; nothing here waits, reads the
+//! environment or accesses a store. A rule returns its decision as a value; the shell performs it.
 
 mod absent;
 pub mod access;

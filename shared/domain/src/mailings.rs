@@ -1,9 +1,11 @@
-//! Mailings: a CSV becomes a mailing once, a recipient gets it once, a crash changes neither.
+//! Mailings. A CSV file becomes a mailing once, each recipient gets it once, and a crash changes
+//! neither.
 //!
-//! [`Format::detect`] finds out how a file is written, [`Records`] reads it from any record on, and
-//! [`normalize_email`] gives each recipient the one form that it is known by. A mailing's entries
-//! are spread over shards: [`take`] says who may work on one, [`next_of_entry`] what is done with a
-//! recipient, [`completion`] when all of it is over.
+//! [`Format::detect`] detects how a file is written, [`Records`] reads it starting at any record,
+//! and [`normalize_email`] brings each recipient's address into its canonical form. A mailing's
+//! entries are spread over shards, and a worker (an invocation of the mailing sender) processes one
+//! shard at a time. [`take`] decides whether a worker may take a shard, [`next_of_entry`] what the
+//! worker does with a recipient, and [`completion`] whether the whole mailing is over.
 
 mod check;
 mod content;

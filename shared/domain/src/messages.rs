@@ -1,4 +1,4 @@
-//! Outbound messages: what a caller asks to send to one recipient over one channel.
+//! Outbound messages: requests of callers to send something to one recipient over one channel.
 
 pub mod explain;
 mod identity;

@@ -1,14 +1,15 @@
 //! The row is the outbox: a state change that must cause work carries an [`Emit`] in the same item.
 //!
-//! The relay sees the row before and after a change and publishes if and only if `seq` changed. It
-//! is at-least-once, so what is published has a deterministic `id` that consumers know it by.
+//! The relay sees the row before and after a change, and publishes if and only if `seq` changed. It
+//! publishes at least once, so each published message has a deterministic `id` by which consumers
+//! recognize duplicates.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
-/// The longest delay that a queue takes. What is due later waits in the due index, not here.
+/// The longest delay that a queue supports. Work that is due later waits in the due index.
 pub const MAX_DELAY_SECONDS: i64 = 900;
 
 /// The attribute of a row that holds its [`Emit`].
@@ -20,9 +21,10 @@ pub const ATTRIBUTE: &str = "emit";
 pub struct Emit {
     /// Grows with each emission of the row. The relay compares nothing else.
     pub seq: u64,
-    /// The queue's configured name in the relay (never a URL: rows outlive deployments).
+    /// The queue's configured name in the relay. It is never a URL, because rows outlive
+    /// deployments.
     pub queue: String,
-    /// Milliseconds; the message is delivered no earlier.
+    /// In milliseconds. The message is delivered no earlier.
     pub not_before: Option<i64>,
     /// The message's identity for its consumers.
     pub id: String,
@@ -30,7 +32,7 @@ pub struct Emit {
     pub body: String,
 }
 
-/// What the relay has to publish after a row changed from `old` to `new`.
+/// Returns what the relay must publish after a row changed from `old` to `new`.
 pub fn to_publish<'a>(old: Option<&Emit>, new: Option<&'a Emit>) -> Option<&'a Emit> {
     let new = new?;
     match old {
@@ -39,7 +41,7 @@ pub fn to_publish<'a>(old: Option<&Emit>, new: Option<&'a Emit>) -> Option<&'a E
     }
 }
 
-/// Seconds of delay for a message, rounded up so that it is never early.
+/// Returns the seconds of delay for a message, rounded up so that it is never early.
 pub fn delay_seconds(not_before: Option<i64>, now: Timestamp) -> i64 {
     let Some(not_before) = not_before else { return 0 };
     let wait_ms = not_before.saturating_sub(now.millis()).max(0);

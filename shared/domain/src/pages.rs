@@ -1,8 +1,8 @@
-//! What our pages have in common: the language of the reader, the frame, and what a browser may
-//! load with them. A page is whole in itself: no script, and nothing from elsewhere.
+//! What all our pages share: the reader's language, the frame, and the policy on what a browser may
+//! load. A page is self-contained: no script, and nothing loaded from elsewhere.
 
-/// For the answer's header: a page that holds what we did not write still does nothing but post its
-/// own form.
+/// The value of the answer's header. With it, even a page with injected content can do nothing but
+/// post its own form.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; \
     base-uri 'none'; frame-ancestors 'none'";
 
@@ -13,8 +13,8 @@ pub enum Language {
 }
 
 impl Language {
-    /// The one that an `Accept-Language` prefers, the first of those it likes equally; English
-    /// where it names neither.
+    /// Returns the language that an `Accept-Language` prefers, the first one among equals. Returns
+    /// English if the header names neither.
     pub fn of(accept_language: Option<&str>) -> Self {
         let asked: Vec<_> = accept_language.unwrap_or_default().split(',').filter_map(asked).collect();
         let unnamed = |language: &Self| !asked.iter().any(|(name, _)| Self::named(name) == Some(*language));
@@ -33,7 +33,7 @@ impl Language {
         best
     }
 
-    /// By the part before the region: `pt-BR` and `pt-PT` are read by the same people.
+    /// Matches a tag by the part before the region, so `pt-BR` and `pt-PT` get the same page.
     fn named(tag: &str) -> Option<Self> {
         let is = |name: &str| tag.split('-').next().is_some_and(|first| first.eq_ignore_ascii_case(name));
         [("pt", Self::Pt), ("en", Self::En)].into_iter().find(|(name, _)| is(name)).map(|(_, language)| language)
@@ -47,7 +47,7 @@ impl Language {
     }
 }
 
-/// A language's tag and its quality; `None` for what cannot be read, which then asks for nothing.
+/// Parses a language's tag and its quality. `None` if the item is malformed; it is then ignored.
 fn asked(item: &str) -> Option<(&str, f32)> {
     let (name, parameter) = item.split_once(';').map_or((item, None), |(name, parameter)| (name, Some(parameter)));
     let quality = match parameter {
@@ -61,7 +61,7 @@ const STYLE: &str = "body{font:1.125rem/1.5 system-ui,sans-serif;margin:0;paddin
     main{max-width:32rem;margin:auto}h1{font-size:1.5rem;line-height:1.25}strong{overflow-wrap:anywhere}\
     button{font:inherit;font-weight:600;padding:.75rem 1.5rem;border:2px solid;border-radius:.5rem;cursor:pointer}";
 
-/// A whole page. `title` and `content` are HTML.
+/// Returns a whole page. `title` and `content` are HTML.
 pub fn page(language: Language, title: &str, content: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"{}\">\n<head>\n<meta charset=\"utf-8\">\n\

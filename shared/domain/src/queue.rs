@@ -1,8 +1,8 @@
-//! What our queues carry: the name of each queue, its bodies, and how rows emit them.
+//! The queues: the name of each, the bodies of its messages, and how rows emit them.
 //!
-//! Bodies are tagged and versioned, because a message may be in a queue over a deployment. They
-//! name rows, and nothing of whom those are about. The queues of backfills and imports also carry
-//! what S3 tells of uploaded files.
+//! Bodies are tagged and versioned, because a message may stay in a queue during a deployment. They
+//! name rows and contain no data about the people behind them. The queues of backfills and imports
+//! also receive S3 notifications about uploaded files.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,14 +18,14 @@ use crate::outbox::Emit;
 use crate::time::Timestamp;
 use crate::uploaded;
 
-/// The queues' names, as rows say them. See [`queue`] for those of the senders.
+/// The names of the queues, as rows store them. See [`queue`] for those of the send queues.
 pub const BACKFILL_QUEUE: &str = "backfill";
 pub const CONVERSATIONS_QUEUE: &str = "conversations";
 pub const MAILING_IMPORT_QUEUE: &str = "mailing-import";
 pub const MAILING_SEND_QUEUE: &str = "mailing-send";
 
-/// A record of a queue or a stream is of no kind or version that its reader knows. Says what was
-/// expected and never repeats the record.
+/// The reader does not know the kind or version of a record from a queue or a stream. The error
+/// says what was expected and never repeats the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the record cannot be read as {0}")]
 pub struct Unreadable(pub &'static str);
@@ -48,7 +48,7 @@ impl Priority {
     }
 }
 
-/// The name of a priority's queue, as rows say it.
+/// Returns the name of a priority's queue, as rows store it.
 pub const fn queue(priority: Priority) -> &'static str {
     match priority {
         Priority::Start => "outbound-start",
@@ -57,13 +57,13 @@ pub const fn queue(priority: Priority) -> &'static str {
     }
 }
 
-/// What the three send queues carry.
+/// A message of the three send queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SendJob {
     /// Send the message with this id, if it is still to be sent.
     Message { v: u32, id: MessageId },
-    /// Send the offer of a downsell with this id, if it may still leave.
+    /// Send the offer of a downsell with this id, if it may still be sent.
     Offer { v: u32, contact: ContactId, id: OfferId },
 }
 
@@ -76,24 +76,24 @@ impl SendJob {
     }
 }
 
-/// Hands a message to its queue. `seq` is greater than that of any emission of the row before.
+/// Enqueues a message. `seq` must be greater than that of any earlier emission of the row.
 pub fn emit_message(id: &MessageId, priority: Priority, seq: u64, not_before: Option<i64>) -> Emit {
     let body = json!({"kind": "message", "v": 1, "id": id}).to_string();
     Emit { seq, queue: queue(priority).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }
 
-/// Hands an offer to its queue. `seq` is greater than that of any emission of the row before.
+/// Enqueues an offer. `seq` must be greater than that of any earlier emission of the row.
 pub fn emit_offer(contact: &ContactId, id: &OfferId, seq: u64, not_before: Option<i64>) -> Emit {
     let body = json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
     Emit { seq, queue: queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
 }
 
-/// What the queue of conversations carries: look at a conversation.
+/// A message of the conversations queue: check a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WakeUp {
     pub conversation: ConversationId,
-    /// How many messages had been received when it was decided on: once there are more, one of them
-    /// wakes later.
+    /// How many messages the conversation had received when the wake-up was scheduled. If it has
+    /// received more since, one of those schedules a later wake-up.
     pub received: u64,
 }
 
@@ -113,13 +113,13 @@ impl WakeUp {
         }
     }
 
-    /// As a queue carries it.
+    /// Returns the body of the queue message.
     pub fn body(&self) -> String {
         json!({"kind": "wake", "v": 1, "conversation_id": self.conversation, "received": self.received}).to_string()
     }
 
-    /// Emitted by a row under this name; `seq` is greater than that of any emission of the row
-    /// before.
+    /// Emits the wake-up from a row, under this name. `seq` must be greater than that of any
+    /// earlier emission of the row.
     pub fn emit(&self, name: &str, seq: u64, not_before: Timestamp) -> Emit {
         Emit {
             seq,
@@ -131,12 +131,12 @@ impl WakeUp {
     }
 }
 
-/// What the queue of backfills carries.
+/// A message of the backfill queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackfillJob {
-    /// Insert the lines of this backfill, from its last checkpoint on.
+    /// Insert the lines of this backfill, resuming at its last checkpoint.
     Work(BackfillId),
-    /// S3 tells that lines have arrived.
+    /// S3 notifies that lines were uploaded.
     Uploaded(Vec<Upload>),
 }
 
@@ -159,29 +159,29 @@ impl BackfillJob {
     }
 }
 
-/// Hands a backfill to its worker.
+/// Enqueues a backfill for its worker.
 pub fn emit_backfill(id: &BackfillId, seq: u64) -> Emit {
     let body = json!({"kind": "backfill", "v": 1, "id": id}).to_string();
     Emit { seq, queue: BACKFILL_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body }
 }
 
-/// What the queue of imports carries.
+/// A message of the import queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportJob {
-    /// Read the file, from its last checkpoint on.
+    /// Read the file, resuming at its last checkpoint.
     Import(MailingId),
-    /// Hand its shards to the senders.
+    /// Enqueue the shards of the mailing.
     HandOut(MailingId),
-    /// S3 tells that files have arrived.
+    /// S3 notifies that files were uploaded.
     Uploaded(Vec<Arrived>),
 }
 
-/// What the queue of mailings carries: one shard of one mailing, for a sender.
+/// A message of the mailing queue: one shard of one mailing, for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardJob {
     pub mailing: MailingId,
     pub shard: u32,
-    /// Of the emission: once there is a later one, this has nothing to say.
+    /// The number of the emission. Once the row has a later emission, this job is a no-op.
     pub seq: u64,
 }
 
@@ -228,13 +228,14 @@ impl ShardJob {
     }
 }
 
-/// Hands a mailing to an importer. `seq` is greater than that of any emission of the mailing's row
-/// before.
+/// Enqueues the import of a mailing. `seq` must be greater than that of any earlier emission of the
+/// mailing's row.
 pub fn emit_import(id: &MailingId, seq: u64) -> Emit {
     of_mailing(id, seq, &OfMailing::Import { v: 1, mailing_id: id.clone() })
 }
 
-/// As [`emit_import`], of the same row.
+/// Enqueues the handing out of a mailing's shards. `seq` is as in [`emit_import`], for the same
+/// row.
 pub fn emit_hand_out(id: &MailingId, seq: u64) -> Emit {
     of_mailing(id, seq, &OfMailing::HandOut { v: 1, mailing_id: id.clone() })
 }
@@ -243,8 +244,8 @@ fn of_mailing(id: &MailingId, seq: u64, body: &OfMailing) -> Emit {
     Emit { seq, queue: MAILING_IMPORT_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body: text(body) }
 }
 
-/// Hands a shard to a sender. `id` names the work to whoever looks at the queue; recovery gives its
-/// own.
+/// Enqueues a shard for a worker. `id` identifies the work to an operator who inspects the queue;
+/// recovery passes an id of its own.
 pub fn emit_shard(
     mailing: &MailingId,
     shard: u32,

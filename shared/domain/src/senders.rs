@@ -1,5 +1,5 @@
-//! Senders: the bots and instances that messages leave through, what each signs with, and how fast
-//! each may send.
+//! Senders: the bots and instances that send messages, the credentials of each, and its rate
+//! limits.
 
 pub mod bots;
 pub mod instances;

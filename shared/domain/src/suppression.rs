@@ -1,5 +1,5 @@
-//! Addresses that are not written to, per channel: why, since when, and who said so. Whoever left a
-//! list of mailings has a row of another kind, and is asked for in the same words.
+//! Addresses that a channel does not write to: why, since when, and who decided so. Recipients who
+//! unsubscribed from a list of mailings have another kind of row, but the same requests and views.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,7 +19,7 @@ const LONGEST_NOTE: usize = 200;
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
     Active,
-    /// Kept, so that an old event that is delivered again does not bring the suppression back.
+    /// The row is kept, so that an old event that is redelivered does not restore the suppression.
     Removed,
 }
 
@@ -31,18 +31,18 @@ pub struct SuppressionRow {
     pub status: Status,
     /// A code: `bot_blocked`, `hard_bounce`, `complaint`, `operator`, …
     pub reason: String,
-    /// What an operator wrote to it.
+    /// A note by the operator.
     pub note: Option<String>,
     /// `provider`, `ses` or `operator`.
     pub source: String,
-    /// The message that brought it about.
+    /// The message that caused the suppression.
     pub message_id: Option<String>,
-    /// Whose messages it is about: who blocks one bot still hears of others. Nobody: it is about
-    /// all.
+    /// The senders that the suppression applies to: a user who blocks one bot can still be messaged
+    /// by others. If empty, it applies to all senders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<String>,
     pub created_at: Timestamp,
-    /// Milliseconds of what was seen last: an older event changes nothing.
+    /// The time of the latest known event, in milliseconds: an older event changes nothing.
     pub as_of: i64,
 }
 
@@ -74,7 +74,7 @@ impl SuppressionRow {
         Self::new(row.channel, &row.to, reason, source, Some(row.id.as_str()), at)
     }
 
-    /// Some reasons are about the sender that met them, and no other.
+    /// Returns whether the reason applies only to the bot that encountered it.
     pub fn is_of_one_bot(&self) -> bool {
         self.channel == Channel::Telegram && OF_ONE_BOT.contains(&self.reason.as_str())
     }
@@ -83,8 +83,8 @@ impl SuppressionRow {
         self.senders.iter().any(|one| one == sender)
     }
 
-    /// Limits it to one sender, by the name of its credential, where the reason is about that
-    /// sender only.
+    /// Limits the suppression to one sender, by the name of its credential, if the reason applies
+    /// only to that sender.
     pub fn seen_by(self, sender: &str) -> Self {
         Self { senders: self.is_of_one_bot().then(|| sender.to_owned()).into_iter().collect(), ..self }
     }
@@ -94,14 +94,14 @@ impl SuppressionRow {
     }
 }
 
-/// What a person or a group has against one bot.
+/// Reasons by which a person or a group refuses one bot only.
 const OF_ONE_BOT: &[&str] = &[code::BOT_BLOCKED, code::BOT_KICKED];
 
 pub mod reason {
     pub const HARD_BOUNCE: &str = "hard_bounce";
     pub const COMPLAINT: &str = "complaint";
     pub const OPERATOR: &str = "operator";
-    /// Of a list, not of a channel.
+    /// Applies to a list, not to a channel.
     pub const UNSUBSCRIBED: &str = "unsubscribed";
 
     pub const ALL: &[&str] = &[HARD_BOUNCE, COMPLAINT, OPERATOR, UNSUBSCRIBED];
@@ -113,24 +113,24 @@ pub mod source {
     pub const OPERATOR: &str = "operator";
 }
 
-/// A suppression as it is listed: an address that a channel does not write to, or one that left a
-/// list of mailings.
+/// A suppression as callers see it: an address that a channel does not write to, or one that
+/// unsubscribed from a list of mailings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SuppressionView {
     pub channel: Channel,
-    /// None: the whole channel.
+    /// `None` if the suppression covers the whole channel.
     pub list: Option<String>,
-    /// None where only its hash is known.
+    /// `None` if only the hash is known.
     pub to: Option<String>,
-    /// Of those who left a list.
+    /// Set for an address that unsubscribed from a list.
     pub email_hash: Option<String>,
     pub reason: String,
     pub note: Option<String>,
     pub source: String,
     pub message_id: Option<String>,
-    /// Whose messages it is about; empty: everybody's.
+    /// The senders that the suppression applies to; if empty, all of them.
     pub senders: Vec<String>,
-    /// The mailing whose link it was.
+    /// The mailing whose unsubscribe link was used.
     pub mailing_id: Option<String>,
     pub created_at: Timestamp,
 }
@@ -143,11 +143,11 @@ impl From<SuppressionRow> for SuppressionView {
     }
 }
 
-/// How far a suppression reaches.
+/// The scope of a suppression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
     Channel(Channel),
-    /// One list of mailings, which are emails.
+    /// One list of mailings. Mailings are always emails.
     List(String),
 }
 
@@ -166,8 +166,8 @@ impl Reach {
         list_name(list).map(Self::List).map_err(|error| errors.push(error)).ok()
     }
 
-    /// An address in its one form. A list knows the addresses of files, however they were typed
-    /// there.
+    /// Normalizes an address. The entries of a list come from files, so for a list the address gets
+    /// the same tolerant normalization as an address in a file.
     pub fn read_to(&self, to: &str, errors: &mut Vec<FieldError>) -> Option<String> {
         let form = match self {
             Self::Channel(channel) => normalize_to(*channel, to),
@@ -191,7 +191,7 @@ impl Reach {
     }
 }
 
-/// `POST /suppressions`.
+/// The body of `POST /suppressions`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuppressionRequest {
     pub reach: Reach,

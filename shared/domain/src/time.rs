@@ -1,10 +1,10 @@
-//! Points in time. Rules take `now`; only `platform::clock` knows where it comes from.
+//! Points in time. Rules take `now` as an argument; only `platform::clock` reads it.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Milliseconds since 1970-01-01T00:00:00Z. Written as RFC 3339 in UTC wherever it is text.
+/// Milliseconds since 1970-01-01T00:00:00Z. As text, it is always RFC 3339 in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -23,12 +23,12 @@ impl Timestamp {
         Self(seconds * SECOND_MS)
     }
 
-    /// Midnight UTC at the start of the day with this ordinal.
+    /// Returns midnight UTC at the start of the day with this ordinal.
     pub const fn from_ordinal(ordinal: i64) -> Self {
         Self((ordinal - EPOCH_ORDINAL) * DAY_MS)
     }
 
-    /// RFC 3339 with any offset. `None` for anything else.
+    /// Parses RFC 3339 with any offset. `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         if !has_rfc3339_shape(text) {
             return None;
@@ -36,8 +36,8 @@ impl Timestamp {
         text.parse::<jiff::Timestamp>().ok().and_then(|at| Self::of_calendar(at.as_millisecond()))
     }
 
-    /// A time from the year 1 to the last days of 9999: any other is written in a form that nobody
-    /// reads back.
+    /// Returns a time from the year 1 to the last days of 9999. `None` for any other, because its
+    /// text form could not be parsed again.
     pub fn of_calendar(ms: i64) -> Option<Self> {
         const FIRST_MS: i64 = Timestamp::from_ordinal(1).0;
         const LAST_MS: i64 = Timestamp::from_ordinal(3_652_058).0;
@@ -48,12 +48,12 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole seconds, rounded down: the unit of DynamoDB's TTL.
+    /// Returns whole seconds, rounded down: the unit of DynamoDB's TTL.
     pub const fn seconds(self) -> i64 {
         self.0.div_euclid(SECOND_MS)
     }
 
-    /// The proleptic Gregorian ordinal of this point's UTC day.
+    /// Returns the proleptic Gregorian ordinal of this point's UTC day.
     pub const fn ordinal(self) -> i64 {
         self.0.div_euclid(DAY_MS) + EPOCH_ORDINAL
     }
@@ -76,8 +76,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The parser takes more forms than RFC 3339 has (no seconds, a zone in brackets); a caller gets
-/// one.
+/// Returns whether the text has the form of RFC 3339. The parser accepts more forms (no seconds, a
+/// zone in brackets); callers may use only this one.
 fn has_rfc3339_shape(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |from: usize, to: usize| bytes[from..to].iter().all(u8::is_ascii_digit);

@@ -1,9 +1,9 @@
-//! Names that look the same are the same.
+//! Normalizes text, so that names that look the same are the same.
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-/// The text in Unicode's composed form (NFC). Some systems write `é` as one character and others as
-/// `e` with an accent after it.
+/// Returns the text in Unicode's composed form (NFC). Some systems write `é` as one character and
+/// others as `e` followed by an accent.
 pub fn composed(text: &str) -> String {
     ComposingNormalizerBorrowed::new_nfc().normalize(text).into_owned()
 }

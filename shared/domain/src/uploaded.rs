@@ -1,22 +1,22 @@
-//! What S3 tells about objects that were put into a bucket.
+//! S3 notifications about objects that were put into a bucket.
 
 use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     pub key: String,
-    /// Which writing of it: an object can be replaced.
+    /// The version of the content: an object can be replaced.
     pub etag: String,
     pub size: u64,
 }
 
-/// The objects that a message tells of; `None` if it is no word of S3's. Keys are as S3 writes
-/// them, with escapes: ours have no character that it would escape.
+/// Returns the objects that a message reports. `None` if it is not an S3 notification. Keys are as
+/// S3 writes them, with escapes; ours contain no character that S3 escapes.
 pub fn objects(message: &Value) -> Option<Vec<Object>> {
     if let Some(records) = message["Records"].as_array() {
         return Some(records.iter().filter_map(object).collect());
     }
-    // S3 tries its notifications out when they are set up.
+    // S3 sends a test event when notifications are configured.
     (message["Event"] == "s3:TestEvent").then(Vec::new)
 }
 

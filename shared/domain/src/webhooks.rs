@@ -1,8 +1,8 @@
-//! Requests that strangers send, and requests that we sign.
+//! Verifies requests from outside and signs our own requests.
 //!
-//! A request is verified over its raw bytes before anything reads them. Secrets come two at once
-//! while they are changed, an empty one matches nothing, and none of them is told by the time that
-//! a comparison takes.
+//! A request is verified over its raw bytes before anything reads them. While a secret is being
+//! rotated, two secrets are valid at once. An empty secret matches nothing. The time that a
+//! comparison takes reveals nothing about a secret.
 
 pub mod jwt;
 pub mod secrets;
@@ -14,8 +14,8 @@ use hmac::digest::Key;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-/// HMAC-SHA256 under a key of any length, as RFC 2104 has it: what does not fit into a block is
-/// hashed first.
+/// Returns HMAC-SHA256 with a key of any length, as RFC 2104 specifies: a key that is longer than a
+/// block is hashed first.
 fn mac(key: &[u8]) -> Hmac<Sha256> {
     let mut block = Key::<Hmac<Sha256>>::default();
     match block.get_mut(..key.len()) {

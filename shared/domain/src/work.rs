@@ -1,9 +1,9 @@
-//! What a row waits for, and the work that it hands over.
+//! What a row waits for, and the work that it enqueues.
 //!
 //! The row is the outbox: the write that changes its state also sets `emit`, which the relay
-//! publishes. Whatever waits, for its time, for a worker or for a person, is in the index by time,
-//! put there by the write that made it wait. So nothing is lost between two writes, and recovery
-//! finds what nobody took on.
+//! publishes. A row that waits for its time, for a worker or for a person is in the index by time.
+//! The write that makes it wait also puts it there. So nothing is lost between two writes, and
+//! recovery finds work that no worker took on.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -14,24 +14,24 @@ use crate::keys::{self, Wake};
 use crate::outbox::{Emit, MAX_DELAY_SECONDS};
 use crate::time::{SECOND_MS, Timestamp};
 
-/// A sweep takes out of the index what is due within this: what a queue can hold, less a tick of
-/// the schedule.
+/// A sweep takes rows out of the index that are due within this time. It is the longest delay of a
+/// queue, less one tick of the schedule.
 pub const LOOK_AHEAD_MS: i64 = (MAX_DELAY_SECONDS - 60) * SECOND_MS;
 
-/// Work that was handed over and not taken on for this long is handed over again, each time later
-/// than before.
+/// If no worker takes on the work for this long, recovery enqueues it again. The time grows with
+/// each recovery.
 const CHECK_AFTER_MS: i64 = 10 * 60 * SECOND_MS;
 
-/// How long after its `recoveries`-th recovery work is looked for again.
+/// Returns how long after its `recoveries`-th recovery work is checked again.
 pub const fn check_after_ms(recoveries: u32) -> i64 {
     CHECK_AFTER_MS << if recoveries < 6 { recoveries } else { 6 }
 }
 
-/// When work leaves: at once through the outbox if a queue can hold it that long, else by the due
+/// How work leaves: at once through the outbox if a queue can delay it long enough, else by the due
 /// index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// Emitted with this message; delivered no earlier than the time, if there is one.
+    /// Emitted with this write, and delivered no earlier than the time, if there is one.
     Emitted { not_before: Option<i64> },
     /// In the due index under this time, until a sweep emits it.
     Indexed { due_at: i64 },
@@ -45,30 +45,29 @@ pub fn due(at: Option<Timestamp>, now: Timestamp) -> Due {
     }
 }
 
-/// The part of a row that moves it: embedded in everything that a queue, a sweep or recovery hands
-/// on.
+/// The scheduling part of a row. Every row that a queue, a sweep or recovery hands on embeds it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Work {
-    /// Published by the relay when its number changes. Absent while a worker has the row: rows
-    /// without one do not wake the relay.
+    /// The relay publishes it when its number changes. It is absent while a worker has the row,
+    /// because rows without one do not invoke the relay.
     pub emit: Option<Emit>,
     /// What a sweep emits when its time has come.
     pub later: Option<Emit>,
     /// The number of the last emission, made or prepared.
     #[serde(default, skip_serializing_if = "is_default")]
     pub emits: u64,
-    /// The index by time: what the row waits for, and since or until when.
+    /// The keys of the index by time: what the row waits for, and since or until when.
     pub wake: Option<String>,
     pub wake_at: Option<String>,
-    /// How often recovery had to hand it over again.
+    /// How often recovery had to enqueue it again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub recoveries: u32,
 }
 
 impl Work {
-    /// Hands the work to its queue, to be delivered no earlier than `at`. Until a worker takes it
-    /// on, recovery looks for it.
+    /// Enqueues the work, to be delivered no earlier than `at`. Until a worker takes it on,
+    /// recovery checks on it.
     pub fn hand_over(&mut self, id: &str, at: Option<Timestamp>, now: Timestamp, emit: impl FnOnce(u64) -> Emit) {
         self.emits += 1;
         self.emit = Some(emit(self.emits));
@@ -76,7 +75,7 @@ impl Work {
         self.wait_until(Wake::Check, id, from.plus_ms(check_after_ms(self.recoveries)));
     }
 
-    /// Hands the work over now if a queue can hold it until `at`, else leaves it to the sweep.
+    /// Enqueues the work now if a queue can delay it until `at`, else leaves it to the sweep.
     pub fn schedule(
         &mut self,
         id: &str,
@@ -97,29 +96,30 @@ impl Work {
         }
     }
 
-    /// Waits for something that is looked for at `at`. What was emitted stays as it is.
+    /// Waits for something that is checked at `at`. This leaves the emission as it is.
     pub fn wait_until(&mut self, wake: Wake, id: &str, at: Timestamp) {
         self.wake = Some(keys::wake(wake, keys::wake_shard(id)));
         self.wake_at = Some(keys::at_time(at, id));
     }
 
-    /// A worker has it until `deadline`: nothing is emitted, and recovery looks for it then.
+    /// Records that a worker has the work until `deadline`: nothing is emitted, and recovery checks
+    /// on it then.
     pub fn taken_on(&mut self, id: &str, deadline: Timestamp) {
         self.emit = None;
         self.wait_until(Wake::Check, id, deadline);
     }
 
-    /// Nobody has to look at it.
+    /// Ends the wait: neither a sweep nor recovery checks on the row.
     pub fn rest(&mut self) {
         (self.emit, self.later, self.wake, self.wake_at) = (None, None, None, None);
     }
 
-    /// Recovery found it: the next hand-over is looked for later than the last.
+    /// Counts a recovery, so that the next check comes later than the last.
     pub fn recovered(&mut self) {
         self.recoveries += 1;
     }
 
-    /// Nobody has handed it over since it was read.
+    /// Nobody has enqueued the work since the row was read.
     pub fn fence(&self) -> Fence {
         #[derive(Serialize)]
         struct HandedOver {
@@ -128,20 +128,20 @@ impl Work {
         Fence::same(&HandedOver { emits: Some(self.emits).filter(|emits| *emits > 0) })
     }
 
-    /// Whether the row still waits at the place where an index found it. An index may lag behind
-    /// its table.
+    /// Returns whether the row still waits at the place where an index found it. An index may lag
+    /// behind its table.
     pub fn waits_at(&self, place: &str) -> bool {
         self.wake_at.as_deref() == Some(place)
     }
 
-    /// When it is looked for, if it waits for `wake`.
+    /// Returns when the row is checked, if it waits for `wake`.
     pub fn looked_for_at(&self, wake: Wake, id: &str) -> Option<Timestamp> {
         let waits_for_it = self.wake.as_deref() == Some(keys::wake(wake, keys::wake_shard(id)).as_str());
         self.wake_at.as_deref().filter(|_| waits_for_it).and_then(keys::time_of)
     }
 
-    /// The queue keeps it hidden until `until`, so recovery need not look for it before. `None` if
-    /// it does not look for it sooner than that, or if it waits for something else.
+    /// Postpones the check by recovery, because the queue hides the work until `until`. `None` if
+    /// the check already comes late enough, or if the row waits for something else.
     pub fn postponed(&self, id: &str, until: Timestamp, now: Timestamp) -> Option<Self> {
         let looked_for = self.looked_for_at(Wake::Check, id)?;
         let is_soon = looked_for.millis() <= until.millis() + CHECK_AFTER_MS / 2;

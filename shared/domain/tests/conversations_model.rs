@@ -1,9 +1,9 @@
-//! The claim protocol, checked in every interleaving of a small world: two messages, one of them
-//! told twice, two workers that may die, a responder that may fail, a person who may answer and
-//! whose message may be delivered late, an operator who holds and releases, replies of several
-//! parts, attempts that are not sent, time that passes. The product's own [`Course`] decides every
-//! step. The store takes a write only if the row is as it was read; the model compares the rows
-//! themselves, where the product compares their versions.
+//! Checks the claim protocol in every interleaving of a small world: two messages, one of them
+//! delivered twice; two workers that may crash; a responder that may fail; a person who may answer,
+//! and whose message may be delivered late; an operator who holds and releases; replies of several
+//! parts; attempts that are not sent; and time. The product's own [`Course`] decides every step.
+//! The store accepts a write only if the row has not changed since it was read. The model compares
+//! the rows themselves; the product compares their versions.
 
 use std::collections::BTreeMap;
 
@@ -16,29 +16,29 @@ use umavez_domain::time::Timestamp;
 
 const TIMING: Timing =
     Timing { debounce_ms: 1, max_wait_ms: 2, lease_ms: 2, callback_ms: 2, attempts: 3, backoff_ms: 1 };
-/// Moments that the world has.
+/// The last moment of the world.
 const LAST: i64 = 3;
-/// And those that it takes to answer what came at its end.
+/// The number of extra moments that are needed to answer messages that arrived at the end.
 const PATIENCE: i64 = 7;
-/// Nobody dies so late that there is no time to be found.
+/// The last moment at which a worker may crash: later there would be no time to detect the crash.
 const LAST_TROUBLE: i64 = 1;
 
-/// A webhook of one message, which its provider may tell twice.
+/// The webhook of one message. The provider may deliver it twice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Producer {
-    /// The row as it was read, while it stores.
+    /// The row as the webhook read it, until the webhook stores the message.
     read: Option<Course>,
     left: u8,
-    /// When its contact sent it, by the provider's clock.
+    /// When the contact sent the message, by the provider's clock.
     sent: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Worker {
     Idle,
-    /// It has read the row.
+    /// The worker has read the row.
     Woken(Course),
-    /// It has claimed a batch, and asks.
+    /// The worker has claimed a batch and calls the responder.
     Asking {
         batch: u64,
         epoch: u64,
@@ -49,31 +49,31 @@ enum Worker {
 struct World {
     now: i64,
     course: Course,
-    /// Which message has which number, and when it was received.
+    /// Each stored message, in the order of its number, and when it was received.
     stored: Vec<(usize, i64)>,
     producers: [Producer; 2],
     workers: [Worker; 2],
-    /// The messages of each batch that was ever asked about.
+    /// The range of messages of each batch that was ever claimed.
     batches: BTreeMap<u64, (u64, u64)>,
-    /// Batches that have their one reply, and of how many parts it is.
+    /// The batches that have their one reply, with the number of its parts.
     replies: Vec<(u64, u32)>,
-    /// What was handed to outbound, and what became of it.
+    /// The messages that were handed to outbound, with their states.
     handed: Vec<Handed>,
     troubles: u8,
-    /// Attempts that are still found not to have been sent.
+    /// The number of attempts that may still turn out not to have been sent.
     unsent: u8,
     persons: u8,
-    /// When a person wrote whose message was not delivered yet, by the provider's clock.
+    /// When a person wrote a message that is not delivered yet, by the provider's clock.
     written: Option<i64>,
-    /// Holds that an operator still gives, each with its release.
+    /// The number of holds that an operator may still set. A release follows each of them.
     holds: u8,
-    /// What a person answered.
+    /// The number of the last message that a person answered.
     by_person: u64,
-    /// A promise that was broken on the way here.
+    /// The first property that a step on the way to this state violated.
     broken: Option<&'static str>,
 }
 
-/// The state of a message whose attempt was not sent.
+/// Returns the state of a message whose attempt was not sent.
 fn not_sent(recalled: bool) -> State {
     let sending =
         Delivery { state: State::Sending, attempt: 1, recalled: recalled.then_some(1), ..Delivery::default() };
@@ -87,11 +87,12 @@ fn not_sent(recalled: bool) -> State {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Handed {
     batch: u64,
-    /// The how many-th message of its batch it is, and which part of the reply it says.
+    /// The index of this message among the messages of its batch. `part` is the part of the reply
+    /// that it contains.
     handed: u32,
     part: u32,
     state: State,
-    /// Canceled by a hold or a person, before or while its attempt was under way.
+    /// A hold or a person canceled the message, before or during its attempt.
     recalled: bool,
 }
 
@@ -112,10 +113,10 @@ enum Act {
     /// The attempt under way was not sent.
     NotSent,
     PersonWrites,
-    /// The provider delivers what the person wrote.
+    /// The provider delivers the message that the person wrote.
     PersonIsTold,
     Holds,
-    /// The second half of a hold: what has not left is called back.
+    /// The second half of a hold: recalls the reply that is not sent yet.
     CallsBack,
     Releases,
 }
@@ -124,7 +125,7 @@ enum Act {
 struct Small {
     messages: usize,
     workers: usize,
-    /// The most messages of a batch.
+    /// The maximum number of messages in a batch.
     most: u64,
     parts: u32,
     with_person: bool,
@@ -145,8 +146,7 @@ impl World {
         self.course = course;
     }
 
-    /// The transaction of a reply: where the conversation stands, the row of the batch, and the
-    /// message.
+    /// The transaction of a reply: it writes the course, the row of the batch and the message.
     fn reply(&mut self, batch: u64, parts: u32) {
         if self.replies.iter().any(|reply| reply.0 == batch) {
             return;
@@ -174,7 +174,8 @@ impl World {
         self.handed.iter().position(|message| !message.state.is_settled())
     }
 
-    /// What one batch takes of what is pending, as the product's `portion` does by its own limits.
+    /// Returns the pending messages that one batch takes. The product's `portion` does this by its
+    /// own limits.
     fn portion(&self, read: &Course, most: u64) -> Portion {
         let last = read.received.min(read.claimed + most);
         let next = usize::try_from(last).expect("few");
@@ -192,14 +193,14 @@ impl World {
         }
     }
 
-    /// What a person wrote is delivered.
+    /// Delivers the message that a person wrote.
     fn person(&mut self, written: i64) {
         let before = self.course.clone();
         let open: Vec<_> = self.stored.iter().skip(usize::try_from(before.answered).expect("few")).collect();
         let seen = open.iter().all(|(n, _)| self.producers[*n].sent < Some(written));
         let course = before.answered_by_person(Some(at(written)));
         let settled = course.answered.max(course.settled) == before.received;
-        // The reply that is on its way was settled before, or is not settled by this.
+        // The reply on its way was settled before, or this message does not settle it.
         if settled && !seen && before.answered.max(before.settled) < before.received {
             self.broken = Some("what was sent after the person's message counts as answered by it");
         }
@@ -219,7 +220,7 @@ impl World {
         self.workers[worker] = Worker::Idle;
         match read.next(at(self.now), &TIMING) {
             Step::Rest | Step::Wait(_) => {}
-            // Whoever lost decides again on the row that won.
+            // A worker that lost a race decides again on the row that won.
             _ if !fresh => self.workers[worker] = Worker::Woken(self.course.clone()),
             step @ (Step::Claim | Step::Ask(_)) => {
                 let course = match step {
@@ -259,7 +260,7 @@ impl World {
 }
 
 impl Small {
-    /// Nothing can happen any more.
+    /// Returns whether no action can change the world any more.
     fn is_over(&self, world: &World) -> bool {
         let mut actions = Vec::new();
         self.actions(world, &mut actions);
@@ -278,8 +279,9 @@ impl Model for Small {
             now: 0,
             course: Course::default(),
             stored: Vec::new(),
-            // Two tellings of one message meet each other; what else happens in the other worlds
-            // meets either alike.
+            // Only the world with troubles delivers a message twice, so that the two deliveries
+            // race. In the other worlds a second delivery would add nothing: their other events
+            // interact with either delivery in the same way.
             producers: [told(if self.troubles > 0 { 2 } else { 1 }), told(second)],
             workers: [Worker::Idle, Worker::Idle],
             batches: BTreeMap::new(),
@@ -296,8 +298,8 @@ impl Model for Small {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Act>) {
-        // Towards the end time passes only for those who wait: requests have ended, one way or the
-        // other.
+        // Towards the end, time passes only while a message is unanswered and no webhook is open:
+        // by then, all requests have ended.
         let told = world.producers.iter().all(|producer| producer.read.is_none());
         let waits = told && !world.is_answered() && world.now < LAST + PATIENCE;
         if world.now < LAST || waits {
@@ -307,7 +309,7 @@ impl Model for Small {
         for (n, producer) in world.producers.iter().enumerate() {
             match producer.read {
                 Some(_) => actions.push(Act::Store(n)),
-                // A provider that tells again does so soon.
+                // A provider that redelivers a message does so soon.
                 None if producer.left > 0 && world.now <= LAST_TROUBLE => actions.push(Act::Tell(n)),
                 None => {}
             }
@@ -334,13 +336,13 @@ impl Model for Small {
         }
         let on_its_way = world.on_its_way().map(|message| &world.handed[message]);
         match on_its_way.map(|message| message.state) {
-            // Where no attempt can fail, its beginning is no step of its own.
+            // If no attempt can fail, the beginning of an attempt needs no step of its own.
             Some(State::Queued) if self.unsent > 0 => actions.push(Act::Begins),
             Some(State::Sending) if world.unsent > 0 => actions.extend([Act::Sends, Act::NotSent]),
             Some(_) => actions.push(Act::Sends),
             None => {}
         }
-        // One is given while there is something to hold, and taken back before long.
+        // An operator sets a hold while there is something to hold, and releases it soon.
         let held = world.course.hold.is_some();
         if world.holds > 0 && !held && world.now <= LAST_TROUBLE + 1 && world.course.received > 0 {
             actions.push(Act::Holds);
@@ -375,9 +377,9 @@ impl Model for Small {
             Act::Store(n) => {
                 let read = world.producers[n].read.take()?;
                 if world.is_stored(n) {
-                    // Its row is there: it was told before.
+                    // The message has a row already: this delivery is a duplicate.
                 } else if read == world.course {
-                    // Only of what a batch leaves is it asked.
+                    // The time matters only for messages that a batch leaves for the next one.
                     let received = if self.most < 2 { world.now } else { 0 };
                     world.stored.push((n, received));
                     world.write(read.receive(now, world.producers[n].sent.map(at)));
@@ -523,7 +525,7 @@ impl Model for Small {
     }
 }
 
-/// Everything that must hold always does, and what this world is made for is reached.
+/// Checks that every `always` property holds, and that the conditions in `reached` are reached.
 fn check(small: Small, reached: &[&'static str]) {
     let checked = small.checker().threads(2).spawn_bfs().join();
     println!("{} states", checked.unique_state_count());
@@ -551,7 +553,7 @@ fn nor_does_a_limit_on_what_a_batch_takes() {
 #[test]
 fn nor_does_a_person_who_answers_in_between_however_late_it_is_told() {
     let reached = ["a person makes a reply needless", "a person's message is told late and answers nothing"];
-    // Two workers meet each other in the worlds above.
+    // The worlds above cover the races between two workers.
     check(Small { workers: 1, with_person: true, ..PLAIN }, &reached);
 }
 
@@ -570,7 +572,8 @@ fn nor_does_a_hold_between_the_parts_of_a_reply_or_while_an_attempt_is_under_way
     check(Small { messages: 1, most: 1, parts: 2, unsent: 2, holds: 1, ..PLAIN }, &reached);
 }
 
-/// The check can fail: a store that takes every write, whatever was read, loses messages.
+/// Shows that the check can fail: a store that accepts every write without a condition loses
+/// messages.
 #[test]
 fn a_store_without_its_condition_is_caught() {
     struct Careless(Small);

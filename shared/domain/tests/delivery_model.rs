@@ -1,16 +1,17 @@
-//! The delivery protocol, checked in every interleaving of small worlds: a message, an offer or a
-//! recipient of a mailing; two senders that may die, or freeze and come back; a provider that sends
-//! or does not, and answers or does not; recovery; an operator; and events of the provider that
-//! come late, twice and in any order. The product's own functions decide every step.
+//! Checks the delivery protocol in every interleaving of small worlds: a message, an offer or a
+//! recipient of a mailing; two senders that may crash, or freeze and resume; a provider that sends
+//! or does not send, and answers or does not answer; recovery; an operator; and events of the
+//! provider that arrive late, twice and in any order. The product's own functions decide every
+//! step.
 //!
-//! A step is what happens between two requests. A sender reads, claims on the fence of what it
-//! read, calls, and settles. Where the product reads a row, decides, and decides again on the row
-//! that won (outcomes, cancels, orders, events), that is one step here, because only the row as it
-//! stands at the commit decides. Time is not counted: a sender comes when the wait is over, and
-//! recovery may come as soon as an attempt was begun.
+//! A step is the part of an operation between two requests. A sender reads, claims on the fence of
+//! the row that it read, calls, and settles. Where the product reads a row, decides, and on a
+//! conflict decides again on the row that won (outcomes, cancels, orders, events), that is one step
+//! here, because only the row at the commit counts. Time is not counted: a sender comes when the
+//! wait is over, and recovery may come as soon as an attempt has begun.
 //!
-//! What really happened is counted beside the row, in [`Fact`]s; the properties compare the two.
-//! `DEDUPED` does not occur: a message that is refused when it is accepted is never delivered.
+//! The world records the real events beside the row, in [`Fact`]s; the properties compare the two.
+//! `DEDUPED` does not occur: a message that is deduplicated at acceptance is never delivered.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,12 +45,12 @@ use umavez_domain::time::Timestamp;
 use umavez_domain::work::Work;
 
 const EARLY: Timestamp = Timestamp::from_seconds(1_000_000);
-/// After this nothing is begun; a charge is open for longer.
+/// No attempt begins after this. A charge is open for longer.
 const NOT_AFTER_DAYS: i64 = 5;
 const LATE_DAYS: i64 = 10;
 const KEEP_DAYS: i64 = 90;
-/// The stored row has this version, and every row that is older has the one before: nothing else
-/// about versions counts.
+/// The stored row has the version `STORED`, and every older row has the version `STALE`. Nothing
+/// else about versions matters.
 const STORED: u64 = 2;
 const STALE: u64 = 1;
 
@@ -62,33 +63,34 @@ enum Kind {
     Recipient,
 }
 
-/// What the three kinds of rows have in common: each function is the product's.
+/// The functions that the three kinds of rows share. Each calls the product's function.
 trait Subject: Row + Delivered + PartialEq + fmt::Debug + Send + Sync + 'static {
     const KIND: Kind;
     fn version(&self) -> u64;
-    /// Without what no rule of this world reads: that would only make two states of one.
+    /// Clears the fields that no rule of this world reads: they would only make several states out
+    /// of one.
     fn bare(self, version: u64) -> Self;
     fn digest(&self) -> u64;
     fn window(&self) -> Window;
-    /// What it is known by in the index by time, and how it waits there. A recipient is found by
-    /// its shard.
+    /// Returns the id of the row in the index by time, and its work there. `None` for a recipient,
+    /// which senders find through its shard.
     fn work(&self) -> Option<(&str, &Work)>;
-    /// Whether the store may remove it by its age.
+    /// Returns whether the store may remove the row when it expires.
     fn is_removable(&self) -> bool;
     fn claim(&self, claim: &Claim, order: u32, now: Timestamp) -> Option<Self>;
     fn judge(&self, outcome: Outcome, policy: UnknownPolicy, now: Timestamp) -> Verdict;
     fn settle(&self, attempt: u32, verdict: &Verdict, now: Timestamp) -> Settled<Self>;
     fn end(&self, state: State, now: Timestamp) -> Option<Self>;
     fn recover(&self, policy: UnknownPolicy, now: Timestamp) -> Option<Self>;
-    /// What must hold when an attempt is begun.
+    /// Returns the conditions for the beginning of an attempt.
     fn gates(&self, _charges: &ChargesRow) -> Vec<Gate> {
         Vec::new()
     }
-    /// The row of an offer that may not leave, and whether that follows from the charges.
+    /// Returns the row of an offer that may not be sent, and whether the charges are the reason.
     fn closed(&self, _shop: &Shop, _paid: bool, _now: Timestamp) -> Option<(Self, bool)> {
         None
     }
-    /// The order to send it again that it last followed.
+    /// Returns the last order to send again that the row followed.
     fn order(&self) -> u32 {
         0
     }
@@ -318,7 +320,7 @@ impl Subject for EntryRow {
         self.ended(state, "-")
     }
 
-    /// A sender that goes through the shard does it, not recovery.
+    /// A sender that processes the shard recovers a recipient, so recovery does nothing here.
     fn recover(&self, _policy: UnknownPolicy, _now: Timestamp) -> Option<Self> {
         None
     }
@@ -407,7 +409,7 @@ fn recipient() -> EntryRow {
     }
 }
 
-/// What an offer's gate looks at: before the payment, and after it.
+/// The rows that an offer's gate checks. `charges` are those before and after the payment.
 struct Shop {
     bot: BotRow,
     downsell: DownsellRow,
@@ -431,7 +433,8 @@ impl Shop {
     }
 }
 
-/// A row as it stands or was read. Its hash is taken once: it is looked at in thousands of states.
+/// A row as it is stored or was read. Its hash is computed once, because thousands of states share
+/// the row.
 struct Held<R>(Arc<(R, u64)>);
 
 impl<R: Subject> Held<R> {
@@ -441,7 +444,7 @@ impl<R: Subject> Held<R> {
         Self(Arc::new((row, digest)))
     }
 
-    /// The same row, after another writer has changed what is stored.
+    /// Returns the same row after another writer has changed the stored row.
     fn outdated(&self) -> Self {
         if self.version() < STORED { self.clone() } else { Self::of(self.0.0.clone(), STALE) }
     }
@@ -487,7 +490,7 @@ fn attributes(row: &impl serde::Serialize) -> Map<String, Value> {
     }
 }
 
-/// Whether the store takes a write on this condition.
+/// Returns whether the store accepts a write on this condition.
 fn holds<R: Subject>(fence: &Fence, stored: &R) -> bool {
     match fence {
         Fence::Absent => false,
@@ -499,7 +502,7 @@ fn holds<R: Subject>(fence: &Fence, stored: &R) -> bool {
     }
 }
 
-/// The stored row after a write of what differs between the two others.
+/// Returns the stored row after a write of the differences between `before` and `after`.
 fn written<R: Subject>(stored: &R, before: &R, after: &R) -> R {
     if stored == before {
         return after.clone();
@@ -524,29 +527,30 @@ enum Fate {
     NotCalled,
     NotSent,
     Sent,
-    /// It took the attempt, and refused later to send it.
+    /// The provider accepted the attempt, and later refused to send it.
     Rejected,
 }
 
-/// What really happened with one attempt, and what was said of it to the row.
+/// What really happened to one attempt, and what was reported about it to the row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Fact {
     calls: u8,
     fate: Fate,
-    /// The policy or an operator ordered another attempt, whatever became of this one.
+    /// The policy or an operator ordered another attempt, whatever the outcome of this one is.
     licensed: bool,
-    /// It was given up while its sender was silent.
+    /// The attempt was given up because its sender did not report an outcome.
     lost: bool,
-    /// It is over, and nobody has said what became of it.
+    /// The attempt is over, and its outcome was not reported.
     unresolved: bool,
-    /// Proof was delivered that it was sent.
+    /// Proof that the attempt was sent was delivered.
     proven: bool,
-    /// The provider's rejection of it was delivered.
+    /// The provider's rejection of the attempt was delivered.
     rejected: bool,
-    /// An operator said that it was sent, or that it was not, while nobody knew.
+    /// An operator declared the attempt sent (`vouched`) or not sent (`written_off`) while its
+    /// outcome was unknown.
     vouched: bool,
     written_off: bool,
-    /// The latest order to send again when it was begun or given up.
+    /// The latest order to send again when the attempt began or was given up.
     order: u32,
 }
 
@@ -557,7 +561,7 @@ enum Answer {
     Throttled,
     Permanent,
     Nothing,
-    /// The sender gave the attempt up before it called.
+    /// The sender gave up the attempt before the call.
     NotCalled,
 }
 
@@ -574,14 +578,14 @@ impl Answer {
     }
 }
 
-/// What else a sender read: the gate, and the orders to send again.
+/// The other data that a sender read: the gate, and the orders to send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Around {
     paid: bool,
     suppressed: bool,
     mailing: MailingState,
     orders: u32,
-    /// The last order that also spoke of the unknown ones.
+    /// The last order that also includes unknown recipients.
     orders_unknown: u32,
 }
 
@@ -592,10 +596,10 @@ enum SenderOf<H> {
         row: H,
         seen: Around,
     },
-    /// The reply to its claim was lost: it asks whether the claim was made.
+    /// The reply to the claim was lost: the sender asks whether the claim was made.
     Asking {
         row: H,
-        /// Whether it was. The sender does not know.
+        /// Whether the claim was made. The sender does not know this.
         made: bool,
     },
     Claimed {
@@ -620,32 +624,32 @@ impl<H> SenderOf<H> {
     }
 }
 
-/// How often each thing may still happen.
+/// How many times each event may still occur.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Left {
-    /// Answers that it was not sent and may be later.
+    /// Answers that the attempt was not sent and that a later one may succeed.
     refusals: u8,
     /// Calls without an answer.
     silences: u8,
-    /// Attempts that the provider takes and rejects later.
+    /// Attempts that the provider accepts and later rejects.
     rejections: u8,
     deaths: u8,
-    /// Times that recovery comes while the sender of the attempt is alive: it was frozen for long.
+    /// Recoveries while the sender of the attempt is alive, because it was frozen for a long time.
     freezes: u8,
     lost_replies: u8,
-    /// Times that recovery hands over what is queued.
+    /// Recoveries that enqueue a queued delivery again.
     handovers: u8,
-    /// The last moment to send may pass.
+    /// Whether the latest time to send may pass.
     lateness: u8,
     cancels: u8,
     resends: u8,
-    /// An operator's word on an unknown one.
+    /// Declarations of an operator about an unknown delivery.
     words: u8,
     events: u8,
     echoes: u8,
     suppressions: u8,
     payments: u8,
-    /// Times that the payment tells the offer.
+    /// Cancels of the offer by the payment.
     tellings: u8,
     pauses: u8,
     mailing_cancels: u8,
@@ -659,11 +663,11 @@ struct WorldOf<H> {
     around: Around,
     late: bool,
     left: Left,
-    /// A cancel was answered: nothing more is begun without an order.
+    /// A cancel was answered while an attempt was in flight: no attempt may begin without an order.
     recalled: bool,
-    /// It was answered that the delivery is canceled.
+    /// A cancel was answered with "canceled".
     canceled: bool,
-    /// A promise that was broken on the way here.
+    /// The first property that a step on the way to this state violated.
     broken: Option<&'static str>,
 }
 
@@ -673,12 +677,12 @@ type World<R> = WorldOf<Held<R>>;
 enum Act {
     Read(usize),
     Decide(usize),
-    /// The claim's reply is lost, after it was made or before.
+    /// The reply to the claim is lost, after the claim was made or before.
     LoseReply(usize, bool),
     Ask(usize),
     Call(usize, Fate, Answer),
     Settle(usize),
-    /// The outcome is written, and the reply is lost: it is written again.
+    /// The outcome is written and the reply is lost, so the sender writes it again.
     SettleReplyLost(usize),
     Die(usize),
     Recover,
@@ -693,7 +697,7 @@ enum Act {
     Pause,
     Resume,
     CancelMailing,
-    /// An order to send failed ones again; with the unknown ones or without.
+    /// An order to send failed recipients again, with or without the unknown ones.
     Order(bool),
 }
 
@@ -715,25 +719,25 @@ impl EventName {
     }
 }
 
-/// One of the product's functions, or of the writes around them, done wrongly.
+/// A mistake in one of the product's functions, or in the writes around them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     ClaimWithoutFence,
-    /// The claim does not check that the charges are as they were read.
+    /// The claim does not check that the charges have not changed since they were read.
     ClaimWithoutGate,
     LostReplyTakenForNotClaimed,
     LostReplyTakenForClaimed,
-    /// An outcome settles the attempt that is under way, whichever that is.
+    /// An outcome settles the attempt under way, even if it belongs to another attempt.
     SettlesAnyAttempt,
-    /// An outcome that loses against another write is written as it was decided before.
+    /// An outcome that loses a race against another write is written without a new decision.
     DecidesOnce,
-    /// An attempt that may have been sent fails.
+    /// A delivery whose attempt may have been sent ends as failed.
     DoubtFails,
     /// An attempt whose sender is lost counts as not sent.
     LostIsRetried,
     /// Proof counts only for the last attempt.
     EarlierProofIgnored,
-    /// A claim does not say which order it already follows.
+    /// A claim does not record the order that it already follows.
     OrderNotRecorded,
     NobodyRecovers,
 }
@@ -770,7 +774,7 @@ impl<R: Subject> World<R> {
         self.broken.get_or_insert(promise);
     }
 
-    /// Stores a row, over whatever is stored.
+    /// Stores a row without a condition.
     fn store(&mut self, row: R) {
         let (before, after) = (self.row.delivery(), row.delivery());
         let is_final = matches!(before.state, State::Canceled | State::Suppressed | State::Expired);
@@ -788,7 +792,8 @@ impl<R: Subject> World<R> {
         self.row = Held::of(row, STORED);
     }
 
-    /// Commits one change on the fence of the row as it was read. Returns whether it was made.
+    /// Commits one change on the fence of the row that was read. Returns `false` if the row has
+    /// changed.
     fn commit(&mut self, before: &R, after: &R) -> bool {
         let is_as_read = holds(&before.fence(), &*self.row);
         if is_as_read {
@@ -797,7 +802,8 @@ impl<R: Subject> World<R> {
         is_as_read
     }
 
-    /// Changes the row by a rule, and by the same rule again if the row is not as it was read.
+    /// Changes the row by a rule. If the row has changed since it was read, applies the rule again
+    /// to the stored row.
     fn change(&mut self, start: &R, rule: impl Fn(&R) -> Option<R>) {
         match rule(start) {
             Some(after) if self.commit(start, &after) => {}
@@ -814,7 +820,7 @@ impl<R: Subject> World<R> {
         &mut self.facts[attempt as usize - 1]
     }
 
-    /// Whether a sender that is alive has begun the attempt and not settled it.
+    /// Returns whether a living sender has begun the attempt and has not settled it.
     fn is_in_hand(&self, attempt: u32) -> bool {
         self.senders.iter().any(|sender| match sender {
             Sender::Asking { row, made: true } | Sender::Claimed { row } | Sender::Called { row, .. } => {
@@ -824,7 +830,7 @@ impl<R: Subject> World<R> {
         })
     }
 
-    /// Whether the provider may still be called for the attempt.
+    /// Returns whether the provider may still be called for the attempt.
     fn may_be_called(&self, attempt: u32) -> bool {
         self.senders.iter().any(|sender| match sender {
             Sender::Asking { row, made: true } | Sender::Claimed { row } => row.delivery().attempt == attempt,
@@ -832,7 +838,7 @@ impl<R: Subject> World<R> {
         })
     }
 
-    /// An attempt was begun by a sender that had seen this.
+    /// Records that a sender that read `seen` began an attempt.
     fn begun(&mut self, attempt: u32, seen: Around) {
         if self.recalled || self.canceled {
             self.breaks(RECALL);
@@ -840,7 +846,8 @@ impl<R: Subject> World<R> {
         let gate_is_closed = match R::KIND {
             Kind::Message => self.around.suppressed,
             Kind::Offer => self.around.suppressed || self.around.paid,
-            // The gate of a mailing is read before each sub-batch, and not again in the claim.
+            // The sender reads the gate of a mailing before each sub-batch, and not again in the
+            // claim.
             Kind::Recipient => seen.suppressed || seen.mailing != MailingState::Processing,
         };
         if gate_is_closed {
@@ -865,7 +872,7 @@ impl<R: Subject> World<R> {
         let (canceled, is_old) = (self.canceled, self.row.delivery().attempt > attempt);
         let fact = self.fact(attempt);
         fact.calls += 1;
-        // Of two calls the one that was sent is remembered.
+        // If there are two calls, the fact keeps the one that was sent.
         if fact.fate != Fate::Sent {
             fact.fate = fate;
         }
@@ -881,7 +888,7 @@ impl<R: Subject> World<R> {
         }
     }
 
-    /// A sender says how its attempt ended, whatever the row makes of it.
+    /// Records how a sender reports the end of its attempt, whatever the row does with the report.
     fn heard(&mut self, attempt: u32, answer: Answer, policy: UnknownPolicy) {
         let is_under_way = self.row.delivery().is_sending(attempt);
         let fact = self.fact(attempt);
@@ -910,13 +917,14 @@ impl<R: Subject> Small<R> {
         self.flaw == Some(flaw)
     }
 
-    /// Whether somebody may give up the attempt that is under way.
+    /// Returns whether the attempt under way may be given up.
     fn may_be_given_up(&self, world: &World<R>) -> bool {
         let delivery = world.row.delivery();
         delivery.state == State::Sending && (world.left.freezes > 0 || !world.is_in_hand(delivery.attempt))
     }
 
-    /// The attempt was given up, because its sender is dead or was frozen for long.
+    /// Records that the attempt was given up, because its sender crashed or was frozen for a long
+    /// time.
     fn given_up(&self, world: &mut World<R>, attempt: u32) {
         let is_frozen = world.is_in_hand(attempt);
         world.left.freezes = world.left.freezes.saturating_sub(u8::from(is_frozen));
@@ -928,7 +936,7 @@ impl<R: Subject> Small<R> {
         fact.licensed |= self.policy == UnknownPolicy::Resend;
     }
 
-    /// Whether a sender that reads now has anything to do.
+    /// Returns whether a sender that reads now has anything to do.
     fn is_work(&self, world: &World<R>) -> bool {
         let state = world.state();
         if R::KIND != Kind::Recipient {
@@ -947,7 +955,8 @@ impl<R: Subject> Small<R> {
             }
     }
 
-    /// A sender decides on what it read. Returns what it claims, if it does.
+    /// Lets a sender decide on the rows that it read. Returns the claim to make, or `None` if there
+    /// is none.
     fn decided(&self, world: &mut World<R>, n: usize) -> Option<(Held<R>, R, Around)> {
         let Sender::Read { row, seen } = std::mem::replace(&mut world.senders[n], Sender::Idle) else { return None };
         let (now, due) = (world.now(), world.now().plus_days(1));
@@ -1038,7 +1047,8 @@ impl<R: Subject> Small<R> {
         Some((row, after, seen))
     }
 
-    /// Makes a claim if the row is as it was read and its gates are open. Returns whether it did.
+    /// Makes a claim if the row has not changed since it was read and its gates are open. Returns
+    /// whether the claim was made.
     fn made(&self, world: &mut World<R>, before: &R, after: &R, seen: Around) -> bool {
         if self.is_refused_by_gate(world, before, seen) {
             return false;
@@ -1054,7 +1064,8 @@ impl<R: Subject> Small<R> {
         true
     }
 
-    /// Asks the gates of the claim, and ends what is suppressed.
+    /// Checks the gates of the claim, and ends a delivery that is suppressed. Returns `true` if a
+    /// gate is closed.
     fn is_refused_by_gate(&self, world: &mut World<R>, before: &R, seen: Around) -> bool {
         let now = world.now();
         for gate in before.gates(&self.shop.charges[usize::from(seen.paid)]) {
@@ -1098,7 +1109,7 @@ impl<R: Subject> Small<R> {
         }
     }
 
-    /// Whether proof of an attempt reaches the row.
+    /// Returns whether proof of an attempt reaches the row.
     fn counts(&self, row: &R, attempt: u32) -> bool {
         !self.has(Flaw::EarlierProofIgnored) || attempt == row.delivery().attempt
     }
@@ -1148,7 +1159,7 @@ impl<R: Subject> Model for Small<R> {
 
     fn actions(&self, world: &World<R>, actions: &mut Vec<Act>) {
         let (left, delivery) = (world.left, world.row.delivery());
-        // Senders are alike: the first that is idle is the one that comes.
+        // Senders are interchangeable, so only the first idle one receives work.
         let idle = world.senders.iter().take(self.senders).position(|sender| *sender == Sender::Idle);
         if let Some(n) = idle.filter(|_| self.is_work(world)) {
             actions.push(Act::Read(n));
@@ -1214,7 +1225,7 @@ impl<R: Subject> Model for Small<R> {
         let now = world.now();
         match act {
             Act::Read(n) => {
-                // A sender that takes on a mailing begins it.
+                // A sender that takes a mailing starts it.
                 if let Move::To(state) = move_mailing(world.around.mailing, MailingEvent::Begun, true) {
                     world.around.mailing = state;
                 }
@@ -1303,7 +1314,7 @@ impl<R: Subject> Model for Small<R> {
 }
 
 impl<R: Subject> Small<R> {
-    /// What may come from outside: time, the operator, the provider, the gates.
+    /// Adds the actions from outside: time, the operator, the provider, the gates.
     fn outside(&self, world: &World<R>, actions: &mut Vec<Act>) {
         let (left, delivery) = (world.left, world.row.delivery());
         if left.lateness > 0 && !world.late {
@@ -1387,7 +1398,7 @@ impl<R: Subject> Small<R> {
                 world.left.words -= 1;
                 world.store(row.declare(was_sent, now)?);
                 for fact in world.facts.iter_mut().filter(|fact| fact.unresolved) {
-                    // "Sent" does not say which of them was.
+                    // A declaration of "sent" does not say which attempt was sent.
                     fact.unresolved = was_sent;
                     *(if was_sent { &mut fact.vouched } else { &mut fact.written_off }) = true;
                 }
@@ -1405,7 +1416,7 @@ impl<R: Subject> Small<R> {
             }
             Act::Echo => {
                 world.left.echoes -= 1;
-                // As the product does: the echo names no attempt.
+                // As in the product, the echo names no attempt.
                 let of = row.delivery().doubts.first().copied().unwrap_or(attempt);
                 if let Settled::Now(after) = row.confirm(of, now) {
                     world.store(after);
@@ -1523,8 +1534,8 @@ fn always<R: Subject>() -> Vec<(&'static str, Condition<R>)> {
 
 type Condition<R> = fn(&Small<R>, &World<R>) -> bool;
 
-/// What must come to pass in one world or another: a world in which nothing happens keeps every
-/// promise.
+/// Conditions that must hold in some state of some world. Without them, a world in which nothing
+/// happens would satisfy every property.
 fn reachable<R: Subject>() -> Vec<(&'static str, Condition<R>)> {
     vec![
         ("SENT", |_, world| world.state() == State::Sent),
@@ -1567,7 +1578,7 @@ fn reachable<R: Subject>() -> Vec<(&'static str, Condition<R>)> {
     ]
 }
 
-/// Everything that must hold always does, and what this world is made for is reached.
+/// Checks that every `always` property holds, and that the conditions in `reached` are reached.
 fn holds_in<R: Subject>(small: Small<R>, reached: &[&'static str]) {
     let checked = small.checker().spawn_bfs().join();
     for property in checked.model().properties() {
@@ -1581,7 +1592,7 @@ fn holds_in<R: Subject>(small: Small<R>, reached: &[&'static str]) {
     }
 }
 
-/// The checker finds a way to break this property.
+/// Checks that the checker finds a violation of this property.
 fn is_caught<R: Subject>(small: Small<R>, flaw: Flaw, property: &'static str) {
     let small = Small { flaw: Some(flaw), ..small };
     let found = HasDiscoveries::AnyOf([property].into());

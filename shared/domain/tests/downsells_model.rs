@@ -39,8 +39,9 @@ const KEEP_DAYS: i64 = 90;
 const TICK_MS: i64 = 60_000;
 /// The tick at which no charge can be paid any more.
 const CHARGES_END: u8 = 3;
-/// The offers that this world can have, each with its place: that of the /start, that of the first
-/// charge, that of the first charge for the downsell of the /start, and that of the second charge.
+/// The number of offers that this world can have. Each has its place: the offer of the /start, the
+/// offer of the first charge, the offer of the first charge for the downsell of the /start, and the
+/// offer of the second charge.
 const PLACES: usize = 4;
 
 /// A row as it is stored or was read. Its hash is computed once, because thousands of states share
@@ -165,7 +166,7 @@ enum Answer {
     Sent,
     /// Not sent; a later attempt may succeed.
     Refused,
-    /// Not sent, and no later attempt would be.
+    /// Not sent, and no later attempt would succeed.
     Rejected,
     /// The person received it, but the sender does not learn that.
     TimedOut,
@@ -185,7 +186,7 @@ enum Sender {
         place: usize,
         offer: Row<OfferRow>,
     },
-    /// The call has ended, or the sender gave the attempt up before the call.
+    /// The call has ended, or the sender gave up the attempt before the call.
     Called {
         place: usize,
         offer: Row<OfferRow>,
@@ -193,7 +194,7 @@ enum Sender {
     },
 }
 
-/// What a webhook answers about its offers, and the offers that it has still to change.
+/// The answer of a webhook about its offers, and the offers that it still has to change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Report {
     to_change: Set,
@@ -277,7 +278,7 @@ struct World {
     recovery: ChargesRecovery,
     /// Jobs that the queue still delivers to senders.
     jobs: u8,
-    /// Runs of recovery over the charges that are left; and the same for all below.
+    /// The remaining runs of recovery over the charges. The fields below are remaining counts too.
     recoveries: u8,
     crashes: u8,
     refusals: u8,
@@ -288,7 +289,7 @@ struct World {
     /// The offers that every answer to a payment webhook reported as in flight or sent; `None`
     /// while no answer was given. The second is the same for the expiry webhook.
     may_be_sent: [Option<Set>; 2],
-    /// What all answers reported.
+    /// The reports of all answers together.
     reported: Report,
     violations: Violations,
 }
@@ -318,7 +319,7 @@ enum Action {
     WriteTrigger(usize),
 }
 
-/// A mistake that the product does not make. The model must find each of them.
+/// A mistake that the product does not make. The model must find every one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     /// The claim does not check that the charges have not changed since they were read.
@@ -443,7 +444,7 @@ impl Scenario {
         if self.second == Second::Created { 1 } else { CHARGES_END }
     }
 
-    /// The charge that is created on the way, if one is.
+    /// Returns the charge that is created on the way.
     fn created(&self) -> Charge<'static> {
         if self.second == Second::Created { SECOND } else { FIRST }
     }
@@ -550,7 +551,7 @@ impl View {
         }
     }
 
-    /// Whether every row that a plan rests on is as it was read.
+    /// Returns whether every row that a plan depends on has not changed since it was read.
     fn still_holds(&self, scenario: &Scenario, read: &Self, plan: &Plan) -> bool {
         let same = |place: usize| self.offers[place] == read.offers[place];
         let same_slot = |downsell_id: u64| self.slots[slot_of(downsell_id)] == read.slots[slot_of(downsell_id)];
@@ -574,7 +575,7 @@ impl World {
     }
 
     /// Commits a change of an offer, and of its slot if the offer has ended or was sent. A slot
-    /// that another offer has by now stays as it is.
+    /// that another offer has taken since then stays unchanged.
     fn write(&mut self, place: usize, after: OfferRow) {
         let (before, charges, now) = (self.view.offer(place).clone(), &self.view.charges, self.now());
         let transaction = after.transaction_id.as_deref().unwrap_or_default();
@@ -625,7 +626,7 @@ impl World {
         }
     }
 
-    /// Begins an attempt, if the offer and the charges are as they were read.
+    /// Begins an attempt, if the offer and the charges have not changed since they were read.
     fn claim(
         &mut self,
         scenario: &Scenario,
@@ -651,7 +652,7 @@ impl World {
         self.senders[n] = Sender::Claimed { place, offer: self.view.offer(place).clone() };
     }
 
-    /// Whether another sender may still call the provider for this offer.
+    /// Returns whether another sender may still call the provider for this offer.
     fn may_be_called(&self, n: usize, of: usize) -> bool {
         let is_late = |offer: &OfferRow| offer.delivery.is_lost(self.now());
         let may =
@@ -659,8 +660,8 @@ impl World {
         self.senders.iter().enumerate().any(|(other, sender)| other != n && may(sender))
     }
 
-    /// Ends an offer that may not be sent, if it is as it was read. An end that follows from the
-    /// charges also checks that those are.
+    /// Ends an offer that may not be sent, if it has not changed since it was read. If the charges
+    /// are the reason for the end, they must not have changed either.
     fn end(
         &mut self,
         scenario: &Scenario,
@@ -765,8 +766,8 @@ impl World {
         }
     }
 
-    /// The offer after a payment has canceled it: ended if it is queued, recalled if an attempt is
-    /// under way. `None` if there is nothing to write.
+    /// Returns the offer after a payment has canceled it: ended if it is queued, recalled if an
+    /// attempt is under way. `None` if there is nothing to write.
     fn canceled(&self, scenario: &Scenario, place: usize) -> Option<OfferRow> {
         let offer = self.view.offer(place);
         let is_left = scenario.has(Flaw::PaymentLeavesAttempts) && !offer.is_queued();
@@ -789,8 +790,8 @@ impl World {
         self.view.transaction.as_ref().is_some_and(|row| row.status == ChargeStatus::Paid)
     }
 
-    /// Writes the charges and the transaction of a payment or an expiry, if they are as they were
-    /// read.
+    /// Writes the charges and the transaction of a payment or an expiry, if they have not changed
+    /// since they were read.
     fn write_charge(&mut self, n: usize) {
         let Some(Webhook::Read { transaction, charges }) = self.webhooks[n].take() else { return };
         let told = match (&transaction, why(n)) {
@@ -801,7 +802,8 @@ impl World {
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
         self.webhooks[n] = Some(match told {
             Told::Another | Told::Over(_) => unreachable!("there is one contact, and no charge is created here"),
-            // The expiry of a paid charge only reports the offers of that payment: left out here.
+            // The expiry of a paid charge only reports the offers of that payment. The model leaves
+            // this out.
             Told::Known(ChargeStatus::Paid) if n == 2 => Webhook::Answered,
             Told::Known(_) => Webhook::Written,
             Told::New { .. } if !as_read => Webhook::Waiting,
@@ -815,7 +817,7 @@ impl World {
         });
     }
 
-    /// A webhook changes the next offer, and reports it as it is then.
+    /// A webhook changes the next offer, and reports its state after the change.
     fn change_offer(&mut self, scenario: &Scenario, n: usize) {
         let Some(Webhook::Changing(mut report)) = self.webhooks[n].take() else { return };
         if let Some(place) = report.to_change.first() {
@@ -903,8 +905,8 @@ impl World {
         });
     }
 
-    /// Whether the second charge is unpaid and every offer of its downsell has ended because the
-    /// first charge expired.
+    /// Returns whether the second charge is unpaid and every offer of its downsell has ended
+    /// because the first charge expired.
     fn is_left_without_offer(&self) -> bool {
         let (charges, now) = (&self.view.charges, self.now());
         let of_downsell = || self.view.all().filter(|(_, offer)| offer.downsell_id == 2);
@@ -913,7 +915,7 @@ impl World {
         unpaid && of_downsell().next().is_some() && of_downsell().all(|(_, offer)| ended(offer))
     }
 
-    /// Orders actors that are alike, so that states that differ only in their order count once.
+    /// Orders interchangeable actors, so that states that differ only in their order count once.
     fn in_order(mut self) -> Self {
         if digest(&self.senders[0]) > digest(&self.senders[1]) {
             self.senders.swap(0, 1);
@@ -925,7 +927,7 @@ impl World {
     }
 }
 
-/// Why a webhook cancels offers: the first two are payments, the third is an expiry.
+/// Returns why a webhook cancels offers: the first two are payments, the third is an expiry.
 fn why(webhook: usize) -> Why {
     if webhook < 2 { Why::Paid } else { Why::Expired }
 }
@@ -1075,7 +1077,8 @@ impl Model for Scenario {
                 world.webhooks[n] = Some(world.answer_or_change(n, report));
             }
             Action::ChangeOffer(n) => world.change_offer(self, n),
-            // It gives no answer. The gate is closed, and recovery ends the offers that are left.
+            // The webhook gives no answer. The gate is closed, and recovery ends the remaining
+            // offers.
             Action::WebhookCrashes(n) => {
                 world.crashes -= 1;
                 world.webhooks[n] = None;
@@ -1147,7 +1150,7 @@ const ONE_PAYMENT: &str = "a payment counts once, and rows only move forward";
 const NOT_QUEUED: &str = "no offer from before a payment is queued after the payment was answered";
 const LAST_ATTEMPT: &str = "a recalled attempt is the last one";
 
-/// Whether the row of an offer still says that this attempt was or may have been sent.
+/// Returns whether the row of an offer still says that this attempt was or may have been sent.
 fn is_remembered(offer: &OfferRow, attempt: usize) -> bool {
     let delivery = &offer.delivery;
     let is_in_doubt = delivery.doubts.iter().any(|doubt| number(*doubt) == attempt);
@@ -1199,7 +1202,7 @@ fn reachable() -> Vec<(&'static str, Condition)> {
             any(world, |offer| offer.delivery.recalled.is_some() && is_earlier(&offer.delivery))
         }),
         ("failed after a late outcome", |_, world| {
-            // Only a late outcome can end an offer as failed where no attempt is rejected.
+            // If no attempt is rejected, only a late outcome can end an offer as failed.
             any(world, |offer| offer.status == Status::Failed)
         }),
         ("sent by an earlier attempt while a later one is under way", |_, world| {
@@ -1349,7 +1352,7 @@ fn a_claim_that_does_not_check_the_charges_is_caught() {
     is_caught(Scenario { flaw: Some(Flaw::ClaimIgnoresCharges), ..Scenario::new() }, GATE);
 }
 
-/// The offer of a /start joins a charge while a sender waits for its rate slot: by the charges that
+/// The offer of a /start joins a charge while a sender waits for its rate slot. In the charges that
 /// the sender read before, that charge is not open.
 #[test]
 fn a_sender_that_decides_again_on_old_charges_is_caught() {
@@ -1400,8 +1403,8 @@ fn an_outcome_that_overwrites_a_recall_is_caught() {
     is_caught(Scenario { refusals: 1, flaw: Some(Flaw::OutcomeIgnoresRecall), ..Scenario::new() }, NOT_QUEUED);
 }
 
-/// The first attempt is in doubt and reached the person; a later one is given up, and its sender
-/// says so after recovery.
+/// The first attempt is in doubt and reached the person. A later attempt is given up, and its
+/// sender reports that after recovery.
 #[test]
 fn a_late_outcome_that_removes_all_doubts_is_caught() {
     let flaw = Some(Flaw::LateOutcomeRemovesAllDoubts);

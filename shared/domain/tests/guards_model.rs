@@ -1,6 +1,6 @@
-//! The guard of an intention checked in every interleaving: workers that read a guard, decide by
-//! the product's own functions and write on the version that they read, with lost replies, deaths
-//! and repeated requests.
+//! Checks the guard of an intent in every interleaving. Workers read a guard, decide by the
+//! product's own functions, and write on the condition that the guard still has the version that
+//! they read. Replies can be lost, workers can crash, and clients can repeat requests.
 
 use stateright::{Checker, Model, Property};
 use umavez_domain::intents::{Check, GuardAsked, GuardRow, Hold, Holder, IntentTypes, Taken};
@@ -8,22 +8,22 @@ use umavez_domain::messages::MessageId;
 use umavez_domain::time::{DAY_MS, Timestamp};
 use uuid::Uuid;
 
-/// The days on which the messages are to be sent; each may be accepted once, and cancelled.
+/// The days on which the messages are to be sent. Each message may be accepted once, and canceled.
 const MESSAGES: [i64; 4] = [0, 3, 9, 17];
 
 fn holder(message: usize) -> Holder {
     Holder::Message(MessageId::parse(&format!("msg_{message:032}")).expect("an id"))
 }
 
-/// What a broken store or rule would do.
+/// A mistake in the store or in a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// A guard is written without looking at its version.
+    /// A guard is written without a check of its version.
     Unfenced,
-    /// A guard keeps only the newest hold, and the one before it.
+    /// A guard keeps only the newest hold and the one before it.
     OneBefore,
-    /// A hold is given back in the intent's row and stays in the guard.
+    /// The hold is released in the intent's row, but stays in the guard.
     RowOnly,
 }
 
@@ -35,11 +35,11 @@ struct World {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Message {
-    /// Whether its intent's row is held, and so its message accepted.
+    /// Whether the intent's row is held, and so the message is accepted.
     held: bool,
     accepted: Option<bool>,
     canceled: bool,
-    /// What a worker read: the guard, or that there was none.
+    /// The guard that a worker read; the inner `None` means that there was no guard.
     accepting: Option<Option<GuardRow>>,
     canceling: Option<Option<GuardRow>>,
 }
@@ -50,7 +50,7 @@ enum Step {
     Accept(usize),
     ReadToCancel(usize),
     Cancel(usize),
-    /// The worker dies, or its reply is lost and the client asks again.
+    /// The worker crashes, or its reply is lost and the client sends the request again.
     Die(usize),
 }
 
@@ -69,7 +69,7 @@ impl Guarded {
         Timestamp::parse("2026-03-10T12:00:00Z").expect("a time").plus_days(days)
     }
 
-    /// The hold of a message that is to be sent on its day.
+    /// Returns the hold of a message that is to be sent on its day.
     fn asked(&self, message: usize) -> GuardAsked {
         let (at, now) = (Self::time(MESSAGES[message]), Self::time(0));
         let known = self.types.get("discovery_first_touch").expect("known");
@@ -78,7 +78,7 @@ impl Guarded {
         hold.guard.expect("guarded")
     }
 
-    /// The version that was read is the version that stands.
+    /// The guard still has the version that the worker read.
     fn as_read(&self, world: &World, seen: &Option<GuardRow>) -> bool {
         let version = |guard: &Option<GuardRow>| guard.as_ref().map(|guard| guard.version);
         self.flaw == Flaw::Unfenced || version(seen) == version(&world.guard)
@@ -103,7 +103,7 @@ impl Model for Guarded {
             }
             match &message.canceling {
                 Some(_) => actions.extend([Step::Cancel(number), Step::Die(number)]),
-                // The first is also cancelled again: that changes nothing.
+                // The first message is also canceled a second time, which changes nothing.
                 None if message.held || (message.canceled && number == 0) => actions.push(Step::ReadToCancel(number)),
                 None => {}
             }
@@ -121,7 +121,7 @@ impl Model for Guarded {
                 let guard = seen.clone().unwrap_or_else(|| GuardRow::empty(now));
                 match guard.take(&self.asked(number), now) {
                     Taken::Yes(mut next) => {
-                        // Refused by its version, it reads again.
+                        // If the version has changed, the worker reads again.
                         if self.as_read(&world, &seen) {
                             if self.flaw == Flaw::OneBefore {
                                 next.holds.sort_by_key(|hold| hold.created_at);
@@ -147,10 +147,10 @@ impl Model for Guarded {
                         }
                         (world.messages[number].held, world.messages[number].canceled) = (false, true);
                     }
-                    // Lost to another change of the guard: it reads again.
+                    // The guard has changed since the worker read it: the worker reads again.
                     Some(_) => {}
-                    // The hold is not in the guard: only the intent's row is written, if it is
-                    // still held.
+                    // The guard does not contain the hold: only the intent's row is written, if it
+                    // is still held.
                     None => (world.messages[number].held, world.messages[number].canceled) = (false, true),
                 }
             }

@@ -1,4 +1,4 @@
-//! The shared vectors.
+//! The shared test vectors.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

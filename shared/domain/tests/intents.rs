@@ -1,4 +1,4 @@
-//! The shared vectors, and the first system's named tests on the pure rules.
+//! The shared test vectors, and the named tests of the first system for the pure rules.
 
 use serde::Deserialize;
 use umavez_domain::fields::parse_uuid;

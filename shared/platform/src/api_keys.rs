@@ -1,5 +1,5 @@
-//! API keys in the Config table: found by the authorizer, made and revoked by an operator's
-//! command.
+//! API keys in the Config table. The authorizer looks them up; an operator's command creates and
+//! revokes them.
 
 use umavez_domain::access::{KeyId, KeyRecord, PresentedKey};
 use umavez_domain::keys::{self, API_KEY_PREFIX};
@@ -8,7 +8,7 @@ use umavez_domain::time::Timestamp;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Store, StoreError, Write, Written};
 
-/// What an operator's key begins with, so that a leaked one can be searched for.
+/// The prefix of an operator's key, so that a search can find a leaked one.
 const PREFIX: &str = "uv_";
 
 pub async fn find(
@@ -20,14 +20,14 @@ pub async fn find(
     store.get(invocation, table, &keys::api_key(&presented.id)).await
 }
 
-/// A new secret of 192 random bits. It is shown once and never stored.
+/// Creates a secret of 192 random bits. It is shown once and never stored.
 pub fn new_secret() -> Result<String, getrandom::Error> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes)?;
     Ok(format!("{PREFIX}{}", hex::encode(bytes)))
 }
 
-/// Stores the hash of a key. A key that is there already stays as it is.
+/// Stores the hash of a key and returns the key's id. If the key exists, it stays unchanged.
 pub async fn create(
     store: &Store,
     invocation: &Invocation,
@@ -50,7 +50,8 @@ pub async fn create(
     Ok(id)
 }
 
-/// Whether there was such a key. Revoking twice keeps the first time.
+/// Revokes a key. Returns whether the key exists. Revoking it again keeps the first revocation
+/// time.
 pub async fn revoke(
     store: &Store,
     invocation: &Invocation,
@@ -66,7 +67,7 @@ pub async fn revoke(
     }
 }
 
-/// All keys, oldest first. For an operator: it reads the whole table, which is small.
+/// Returns all keys, oldest first. For operators: it scans the whole table, which is small.
 pub async fn list(store: &Store, invocation: &Invocation, table: &str) -> Result<Vec<KeyRecord>, StoreError> {
     let mut keys: Vec<KeyRecord> = store.scan_prefix(invocation, table, API_KEY_PREFIX).await?;
     keys.sort_by(|a, b| a.created_at.cmp(&b.created_at));

@@ -1,8 +1,9 @@
-//! The AWS clients: built once per process, over one HTTP client with one TLS set-up.
+//! The AWS clients. They are built once per process and share one HTTP client with one TLS
+//! configuration.
 //!
-//! A Lambda has its credentials and its region in its environment, so nothing else is asked.
-//! Endpoints come from the SDK's own variables (`AWS_ENDPOINT_URL_DYNAMODB`, `AWS_ENDPOINT_URL`,
-//! …).
+//! A Lambda function has its credentials and its region in its environment, so no other source is
+//! queried. Endpoints come from the SDK's own variables (`AWS_ENDPOINT_URL_DYNAMODB`,
+//! `AWS_ENDPOINT_URL`, …).
 
 mod post;
 
@@ -18,14 +19,15 @@ pub use self::post::PresignedPost;
 use crate::clock::Clock;
 use crate::config::{self, ConfigError};
 
-/// One attempt. An operation has [`crate::invocation::Invocation::within`] besides, which follows
-/// the time left.
+/// Timeouts of one attempt. [`crate::invocation::Invocation::within`] also limits the whole
+/// operation to the time left.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// A part of a file is megabytes, not a row.
+/// The attempt timeout for S3: a part of a file has megabytes, unlike a row.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client of one service. The SDK's crates have builders of the same shape and no type in common.
+/// Builds the client of one service. The builders of the SDK's crates have the same shape but no
+/// type in common.
 macro_rules! client {
     ($aws:expr, $sdk:ident, $service:literal) => {
         client!($aws, $sdk, $service, $aws.http.clone(), RetryConfig::standard(), timeouts())
@@ -49,14 +51,14 @@ macro_rules! config {
     }};
 }
 
-/// What every client is built from.
+/// The settings that all clients are built from.
 #[derive(Debug, Clone)]
 pub struct Aws {
     http: SharedHttpClient,
     region: Region,
     credentials: Credentials,
     clock: Clock,
-    /// One endpoint for all services, instead of what the environment says.
+    /// One endpoint for all services; it overrides the environment.
     endpoint: Option<String>,
 }
 
@@ -75,8 +77,8 @@ impl Aws {
         Ok(Self { http: http_client(), region, credentials, clock, endpoint: None })
     }
 
-    /// For tools and tests that talk to emulators: everything at one address, known there by the
-    /// access key.
+    /// Creates the settings for tools and tests that call emulators. All services are at one
+    /// endpoint, which identifies the caller by the access key.
     pub fn at(endpoint: &str, access_key: &str) -> Self {
         let credentials = Credentials::new(access_key, "none", None, None, "given");
         let region = Region::new("us-east-1");
@@ -92,8 +94,8 @@ impl Aws {
         client!(self, aws_sdk_sqs, "SQS")
     }
 
-    /// A presigned URL begins to run at the process's own time. An endpoint of ours knows buckets
-    /// by their path.
+    /// Creates the S3 client. The validity of a presigned URL starts at the time of the process's
+    /// own clock. If an endpoint is configured, buckets are addressed by path.
     pub fn s3(&self) -> aws_sdk_s3::Client {
         let timeouts = timeouts().to_builder().operation_attempt_timeout(UPLOAD_TIMEOUT).build();
         let builder = config!(self, aws_sdk_s3, "S3", self.http.clone(), RetryConfig::standard(), timeouts);
@@ -105,8 +107,8 @@ impl Aws {
         client!(self, aws_sdk_secretsmanager, "SECRETS_MANAGER")
     }
 
-    /// Over its caller's own connections, and with its caller's own idea of retries and time: a
-    /// mail is not sent twice.
+    /// Creates the SES client with the caller's own connections and retries and without timeouts: a
+    /// mail must not be sent twice.
     pub fn sesv2(&self, http: SharedHttpClient, retry: RetryConfig) -> aws_sdk_sesv2::Client {
         client!(self, aws_sdk_sesv2, "SESV2", http, retry, TimeoutConfig::disabled())
     }
@@ -117,7 +119,7 @@ impl Aws {
     }
 }
 
-/// The time that signatures bear.
+/// The time source for signatures.
 #[derive(Debug)]
 struct Signing(Clock);
 

@@ -1,12 +1,13 @@
-//! Lifts functions of one record to batches. What is retried and what is not is decided here, once:
+//! Runs a handler of one record over a batch. The rules for retries are defined here, once:
 //!
-//! - A record that was handled is done, whatever its outcome says.
-//! - A record that failed fails alone, and [`RecordError`] says why. It goes back; after the
-//!   source's retries it is in the dead-letter queue, where a person sees it. Nothing is dropped.
-//! - A panic fails its record only.
-//! - When the time left runs low, records that were not begun go back untouched.
-//! - A stream keeps its order: the first failure ends the batch, and the stream delivers again from
-//!   there.
+//! - A handled record is done, whatever its outcome code is.
+//! - A failed record fails alone, and [`RecordError`] names the cause. It returns to its source.
+//!   After the source's last retry it is in the dead-letter queue, where an operator sees it.
+//!   Nothing is dropped.
+//! - A panic fails only its own record.
+//! - When little time is left, records that were not started return to their source untouched.
+//! - A stream keeps its order: the first failure ends the batch, and the stream redelivers from
+//!   that record.
 
 mod work;
 
@@ -25,21 +26,22 @@ use crate::invocation::Invocation;
 use crate::queue::QueueError;
 use crate::store::StoreError;
 
-/// What became of a record, as a code.
+/// The outcome of a handled record, as a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome(pub &'static str);
 
-/// Why a record goes back. The text of none repeats the record.
+/// Why a record returns to its source. No variant's text repeats data of the record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// No retry by this version will help.
+    /// A retry by this version of the code cannot succeed.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// Its time has not come: it goes back, hidden until then, and nothing is wrong.
+    /// The record is not due yet. It returns to its queue, hidden until it is due. This is not a
+    /// fault.
     #[error("{0}")]
     Later(&'static str),
     #[error("the handler panicked")]
@@ -62,11 +64,12 @@ impl RecordError {
     }
 }
 
-/// Begin no record with less time than this.
+/// No record is started with less time left than this.
 const LOW_TIME: Duration = Duration::from_millis(700);
 
-/// Handles the messages of one delivery, at most `at_once` at a time. One that fails comes back
-/// when its queue's own visibility timeout ends; [`work`] brings it back sooner.
+/// Handles the messages of one delivery, at most `at_once` at a time. A failed message is
+/// redelivered when the visibility timeout of its queue ends; with [`work`] it is redelivered
+/// sooner.
 pub async fn messages<F, Fut>(invocation: &Invocation, event: SqsEvent, at_once: usize, handle: F) -> SqsBatchResponse
 where
     F: Fn(SqsMessage) -> Fut,
@@ -91,7 +94,7 @@ where
     response
 }
 
-/// Handles the changes of one delivery in order, up to the first that fails.
+/// Handles the changes of one delivery in order and stops at the first failure.
 pub async fn changes<F, Fut>(invocation: &Invocation, event: Event, handle: F) -> DynamoDbEventResponse
 where
     F: Fn(EventRecord) -> Fut,
@@ -112,8 +115,8 @@ where
     response
 }
 
-/// Runs a handler if there is time for it. Also the making of the future is contained: a handler
-/// may panic before its first await.
+/// Runs a handler if enough time is left. It also catches panics in the call that creates the
+/// future, because a handler may panic before its first await.
 async fn contained<Fut>(invocation: &Invocation, handle: impl FnOnce() -> Fut) -> Result<Outcome, RecordError>
 where
     Fut: Future<Output = Result<Outcome, RecordError>>,
@@ -125,7 +128,7 @@ where
     handled.unwrap_or(Err(RecordError::Panicked))
 }
 
-/// Logs one line per record. That of a failed one names the cause.
+/// Logs one line per record. The line of a failed record names the cause.
 pub(crate) fn log_record(invocation: &Invocation, record: &str, handled: &Result<Outcome, RecordError>) {
     let request_id = &invocation.request_id;
     let error = match handled {

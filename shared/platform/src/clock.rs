@@ -1,5 +1,5 @@
-//! The one clock. Configuration can offset it, so that a test or a laptop can move time for every
-//! function at once.
+//! The only clock. Configuration can offset it, so that a test or a developer can move the time of
+//! all functions at once.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,8 @@ use umavez_domain::time::Timestamp;
 
 use crate::config::{self, ConfigError};
 
-/// Milliseconds that this process runs ahead of its machine. Absent: none.
+/// The milliseconds that this process runs ahead of its machine. If it is not set, the offset is
+/// zero.
 pub const OFFSET_VARIABLE: &str = "CLOCK_OFFSET_MS";
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,8 +23,8 @@ impl Clock {
     }
 
     pub fn now(self) -> Timestamp {
-        // A machine whose clock stands before 1970 is not one that Lambda or a laptop runs on; zero
-        // is as good as any.
+        // Neither Lambda nor a developer's machine has a clock before 1970, so zero is good enough
+        // then.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
         Timestamp::from_millis(ms).plus_ms(self.offset_ms)

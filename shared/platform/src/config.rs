@@ -1,5 +1,5 @@
-//! Configuration is read once, by name, at start. What is missing or malformed is told by the
-//! variable's name.
+//! Configuration: each variable is read once, by name, at start. An error names the variable that
+//! is missing or malformed.
 
 use std::env;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ pub fn required(name: &str) -> Result<String, ConfigError> {
     text(name).ok_or_else(|| ConfigError::Missing(name.to_owned()))
 }
 
-/// A variable that is set to nothing counts as absent.
+/// Returns the value of a variable. An empty value counts as not set.
 pub fn text(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

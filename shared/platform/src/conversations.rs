@@ -1,17 +1,17 @@
-//! The Conversations table: where each conversation stands, its messages, and the reply of each
+//! The Conversations table: the state of each conversation, its messages, and the reply of each
 //! batch.
 //!
-//! Invariants. Where a conversation stands is one row, and each change of it is computed by
-//! [`Course`] from the row as it was read and written on the condition that its version has not
-//! changed; who lost decides again on the row that won. A message is one row by its provider's id,
-//! in one transaction with the number that it gets. A reply is one row by its batch, in one
-//! transaction with the message that it is sent as. So a message is in exactly one batch, and a
-//! batch has one reply.
+//! Invariants. The state of a conversation is one row. [`Course`] computes each change of it from
+//! the row as it was read, and the write is conditional on its version. A writer that loses the
+//! race decides again on the row that won. A message is one row, keyed by its provider's id, and
+//! commits in one transaction with the number that it gets. A reply is one row, keyed by its batch,
+//! and commits in one transaction with the message that sends it. So a message is in exactly one
+//! batch, and a batch has one reply.
 //!
-//! Interleavings. A message against a claim: the version decides, and the message is in the batch
-//! or in the next. A worker that lost its turn: its epoch is not the row's. Two answers to one
-//! batch: the row of the batch decides. A hold against a reply: the version decides, and a reply
-//! that lost is kept until the hold is over.
+//! Interleavings. A message races a claim: the version decides, and the message is in this batch or
+//! in the next. A worker has lost its turn: its epoch is not the epoch of the row. Two answers to
+//! one batch race: the row of the batch decides. A hold races a reply: the version decides, and a
+//! reply that lost is kept until the hold ends.
 
 mod answers;
 mod listing;
@@ -54,7 +54,7 @@ impl Conversations {
         })
     }
 
-    /// Where a conversation stands.
+    /// Reads the state of a conversation.
     pub async fn get(
         &self,
         invocation: &Invocation,
@@ -63,7 +63,7 @@ impl Conversations {
         self.store.get(invocation, &self.table, &keys::conversation(id)).await
     }
 
-    /// An instance and a conversation of it, in one request.
+    /// Reads an instance and one of its conversations in one request.
     pub async fn instance_and(
         &self,
         invocation: &Invocation,
@@ -75,14 +75,16 @@ impl Conversations {
         self.store.get_both(invocation, (&self.instances.table, &instance), (&self.table, &conversation)).await
     }
 
-    /// What is set for a conversation. One whose instance was taken away goes on as by default,
-    /// without a responder of its own: what it was asked does not get lost.
+    /// Reads the settings of a conversation. If its instance was deleted, the conversation
+    /// continues with the default settings, without a responder of its own, so that its messages do
+    /// not get lost.
     pub async fn settings(&self, invocation: &Invocation, row: &ConversationRow) -> Result<InstanceRow, StoreError> {
         let set = self.instances.get(invocation, row.channel, &row.instance).await?;
         Ok(set.unwrap_or_else(|| InstanceRow::by_default(row.channel, &row.instance, invocation.now)))
     }
 
-    /// Changes the course of a conversation that was read as `row`. `None`: it has changed since.
+    /// Changes the course of a conversation that was read as `row`. Returns `None` if the
+    /// conversation has changed since.
     pub async fn move_on(
         &self,
         invocation: &Invocation,
@@ -96,7 +98,7 @@ impl Conversations {
         Ok(committed.then_some(after))
     }
 
-    /// The writes that follow from a change of a conversation.
+    /// Returns the writes that must commit with a change of a conversation.
     fn with(
         &self,
         before: &ConversationRow,
@@ -118,11 +120,11 @@ impl Conversations {
         let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(None) };
         let write = self.finished(Write::update(&self.table, keys::conversation_batch(&batch)), now)?;
         let write = if before.course.part == 0 { write.remove("outcome") } else { write };
-        // The row of a batch that has a reply is there.
+        // The row of a batch that has a reply exists.
         Ok(Some(write.when(Condition::exists())))
     }
 
-    /// The end of a batch, from which on its row may be removed.
+    /// Adds the end of a batch to a write. From then on, the row of the batch may expire.
     fn finished(&self, write: Write, now: Timestamp) -> Result<Write, StoreError> {
         let expires_at = now.plus_days(self.messages.retention_days).seconds();
         Ok(write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at))

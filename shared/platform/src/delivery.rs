@@ -1,9 +1,9 @@
-//! One attempt to deliver something, the same for messages, offers and recipients of mailings: the
-//! claim, the one call, and its outcome.
+//! One attempt to deliver a message, an offer or a mailing to a recipient: the claim, the one call,
+//! and the write of the outcome.
 //!
-//! The order is the promise. The claim comes first: it is where a cancel, a closed gate and a
-//! second sender are met. Then the call, once. A crash before the claim leaves the row queued, and
-//! after it leaves it `SENDING`, which nobody repeats.
+//! The order gives the guarantee. The claim comes first: it detects a cancel, a closed gate or a
+//! second sender. The call follows, once. A crash before the claim leaves the row queued. A crash
+//! after the claim leaves it `SENDING`, and no other sender repeats the attempt.
 
 mod claim;
 mod once;

@@ -1,18 +1,23 @@
-//! The Downsells table: what is offered, to whom, and what they were asked to pay.
+//! The Downsells table: the downsells, their offers to contacts, and the charges of the contacts.
 //!
-//! Invariants. Everything about one contact of a bot is in one partition: the charges that are open
-//! with the number of payments, a slot per downsell, and the offers. Every change is computed by a
-//! pure function from the rows as they were read, and written on the condition that none of them
-//! has changed. A trigger is one transaction over all downsells of its bot; an end of an offer is
-//! one with its slot; an attempt is begun in one with a check of the charges.
+//! Invariants. One partition has everything about one contact of a bot: the open charges with the
+//! number of payments, one slot per downsell, and the offers. A pure function computes every change
+//! from the rows as they were read, and the write is conditional on none of them having changed. A
+//! trigger is one transaction over all downsells of its bot. The end of an offer is one transaction
+//! with its slot. The start of an attempt is one transaction with a check of the charges.
 //!
-//! Interleavings. A payment against a claim: both name the version of the charges, so the claim was
-//! first, and the payment finds the offer in flight, or the payment was first, and the gate is
-//! closed. A payment against a trigger: likewise, and the trigger decides again. Two triggers: the
-//! slot's version decides. A cancel against a claim: the offer's version. A payment that was told
-//! and not seen through: the charges stay in the index of what waits until its offers have ended.
-//! An offer whose charge expired and that is passed on to another: `domain::downsells::passing`
-//! lists what it can meet.
+//! Interleavings:
+//!
+//! - A payment and a claim: both depend on the version of the charges. If the claim is first, the
+//!   payment finds the offer in flight. If the payment is first, the gate is closed.
+//! - A payment and a trigger: they also depend on the version of the charges; if the payment is
+//!   first, the trigger decides again.
+//! - Two triggers: the version of the slot decides.
+//! - A cancel and a claim: the version of the offer decides.
+//! - A payment is stored, but a crash leaves some of its offers queued: the charges stay in the
+//!   index by time until their offers have ended.
+//! - An offer is passed on to another charge because its own expired: `domain::downsells::passing`
+//!   lists the interleavings.
 
 mod boards;
 mod contact;
@@ -40,9 +45,9 @@ pub struct Downsells {
     pub store: Store,
     pub table: String,
     pub bots: Bots,
-    /// Where suppressions are.
+    /// The table of the suppressions.
     pub outbound_table: String,
-    /// How long an offer is kept that has ended.
+    /// How many days an offer is kept after it ended.
     pub keep_days: i64,
 }
 

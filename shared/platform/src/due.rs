@@ -1,8 +1,8 @@
-//! The index by time: one sweep, and one recovery loop, for every table that has rows which wait.
+//! The index by time: one sweep and one recovery loop for all tables with rows that wait.
 //!
-//! The index only nominates, because it may lag behind its table; a conditional write on the row
-//! itself decides. So each of these may run twice, late or not at all, and changes nothing that
-//! another has changed since.
+//! The index only nominates rows, because it may lag behind its table; a conditional write on the
+//! row itself decides. So each sweep or recovery may run twice, late or not at all, and it never
+//! overwrites what another writer has changed since.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use umavez_domain::work::{LOOK_AHEAD_MS, check_after_ms};
 use crate::invocation::Invocation;
 use crate::store::{Condition, Found, Query, Returned, Store, StoreError, Write, attribute};
 
-/// Rows of one query, and rows that are handled at a time.
+/// The rows of one query, and the rows that are handled at the same time.
 const PAGE: usize = 200;
 const AT_ONCE: usize = 8;
-/// With less time than this the rest is left to the next run.
+/// With less time left than this, the remaining rows are left to the next run.
 const LOW_TIME: Duration = Duration::from_secs(5);
 
-/// What a run over the index did.
+/// The result of a run over the index.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Swept {
     pub found: u64,
@@ -32,7 +32,7 @@ pub struct Swept {
     pub failed: u64,
     /// Shards that could not be read.
     pub unread: u64,
-    /// Whether there was time for all of them.
+    /// Whether there was time for all rows.
     pub finished: bool,
 }
 
@@ -48,7 +48,7 @@ impl Swept {
     }
 }
 
-/// Hands over everything whose time comes within the look-ahead.
+/// Enqueues all rows that are due within the look-ahead.
 pub async fn sweep<F, Fut>(store: &Store, invocation: &Invocation, table: &str, hand_over: F) -> Swept
 where
     F: Fn(Found) -> Fut,
@@ -58,7 +58,7 @@ where
     each(store, invocation, table, Wake::Due, until, hand_over).await
 }
 
-/// Recovers everything that should have been heard of by now.
+/// Recovers all rows that are overdue.
 pub async fn recover<F, Fut>(store: &Store, invocation: &Invocation, table: &str, wake: Wake, recover: F) -> Swept
 where
     F: Fn(Found) -> Fut,
@@ -67,8 +67,8 @@ where
     each(store, invocation, table, wake, invocation.now, recover).await
 }
 
-/// Handles every row that waits for `wake` until `until`, the earliest of each shard first, as long
-/// as there is time.
+/// Handles all rows that wait for `wake` up to `until`, the earliest of each shard first, while
+/// time is left.
 async fn each<F, Fut>(
     store: &Store,
     invocation: &Invocation,
@@ -82,7 +82,8 @@ where
     Fut: Future<Output = Result<bool, StoreError>>,
 {
     let mut swept = Swept { finished: true, ..Swept::default() };
-    // One after the other: there are few shards, and the rows of one are handled many at a time.
+    // The shards are read one after the other: there are few, and the rows of one are handled in
+    // parallel.
     for shard in 0..WAKE_SHARDS {
         let of_shard = each_of_shard(store, invocation, (table, wake, until), shard, &handle).await;
         swept = swept.add(&of_shard);
@@ -90,7 +91,8 @@ where
     swept
 }
 
-/// One row that cannot be read or written does not keep those after it from being handled.
+/// Handles the rows of one shard. A row that cannot be read or written does not block the rows
+/// after it.
 async fn each_of_shard<F, Fut>(
     store: &Store,
     invocation: &Invocation,
@@ -137,25 +139,26 @@ fn log_failure(invocation: &Invocation, event: &str, error: &StoreError) {
     tracing::error!(event, cause = %error, request_id = invocation.request_id);
 }
 
-/// A row that the due index found.
+/// A row that the index by time found.
 pub struct Row<'a> {
     pub table: &'a str,
     pub found: &'a Found,
-    /// What the index by time knows the row by.
+    /// The id of the row in the index by time.
     pub id: &'a str,
     pub emission: Emission,
 }
 
-/// The job that a due row hands over.
+/// The job that a due row enqueues.
 pub enum Emission {
-    /// The row has it prepared.
+    /// The row contains the prepared job.
     Prepared,
-    /// It is made of the row's key, for a row that does not.
+    /// The job is built from the row's key, because the row does not contain it.
     Made(Box<dyn Fn(u64, Option<i64>) -> Emit + Send + Sync>),
 }
 
-/// Hands a due row to its queue, which holds it until its time: one write, without reading the row.
-/// It is refused if the row no longer waits for this very time, or if `when` does not hold.
+/// Enqueues a due row; its queue holds it until it is due. It takes one write and does not read the
+/// row. The write is refused if the row no longer waits for exactly this time, or if `when` does
+/// not hold.
 pub async fn hand_over(
     store: &Store,
     invocation: &Invocation,
@@ -174,13 +177,14 @@ pub async fn hand_over(
     let write = match &row.emission {
         Emission::Prepared => write.copy(outbox::ATTRIBUTE, "later").remove("later"),
         Emission::Made(make) => {
-            // Numbered by the clock, which is ahead of every number that was counted.
+            // Use the clock as the sequence number: it is greater than every number that was
+            // counted.
             let seq = u64::try_from(now.millis()).unwrap_or(0);
             let emit = make(seq, Some(due_at.millis()));
             write.set_value(outbox::ATTRIBUTE, attribute(&emit)?).set_number("emits", seq)
         }
     };
-    // It still waits for this very time.
+    // The row still waits for exactly this time.
     let waits =
         [Condition::is(BY_TIME.partition, keys::wake(Wake::Due, shard)), Condition::is(BY_TIME.sort, &row.found.place)];
     let waits = Condition::all(waits.into_iter().chain(when));

@@ -1,5 +1,5 @@
-//! The process of a function: telemetry, a runtime, the dependencies once, then one invocation
-//! after another.
+//! The process of a function: it sets up telemetry and a runtime, builds the dependencies once, and
+//! then handles one invocation after another.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -34,8 +34,8 @@ where
             let deps = deps.clone();
             async move {
                 let invocation = Arc::new(Invocation::of_lambda(&request.lambda_context(), clock));
-                // Boxed, here and below: the types of whole functions within those of the runtime
-                // are too deep to compile.
+                // The future is boxed, here and below: without it the nested types of handler and
+                // runtime are too deep to compile.
                 let run = |request| Box::pin(run(deps, invocation.clone(), request));
                 let answered = http::answer(routes, &invocation, request, run).await;
                 telemetry::flush();
@@ -63,7 +63,7 @@ where
                 let invocation = Arc::new(Invocation::of_lambda(&event.context, clock));
                 let handled = AssertUnwindSafe(Box::pin(run(deps, invocation, event.payload))).catch_unwind().await;
                 telemetry::flush();
-                // The runtime would tell the panic's own words, which may hold anything.
+                // The runtime would report the panic's message, which may contain any data.
                 handled.unwrap_or_else(|_| Err("panicked".into()))
             }
         });
@@ -71,7 +71,8 @@ where
     })
 }
 
-/// A current-thread runtime is enough: a process has one invocation at a time.
+/// Runs the process. A current-thread runtime is enough, because a process has one invocation at a
+/// time.
 fn process<D, S>(deps: fn() -> Result<D, ConfigError>, serve: S) -> Result<(), Error>
 where
     S: AsyncFnOnce(Arc<D>, Clock) -> Result<(), Error>,

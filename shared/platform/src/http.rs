@@ -1,9 +1,9 @@
-//! HTTP as every function speaks it: a request read once, a route with its scope, an answer or a
-//! problem.
+//! HTTP as all functions use it: a request that is read once, a route with its scope, and an answer
+//! or a problem.
 //!
-//! Who the caller is was settled by the authorizer; what it may do is settled here, from the
-//! route's scope, so that 401 and 403 are problems like any other. A route that the function does
-//! not know answers 404.
+//! The authorizer has identified the caller. This module checks the caller's permissions against
+//! the scope of the route, so that 401 and 403 are problems like any other. A route that the
+//! function does not know gets a 404.
 
 mod answer;
 mod identity;
@@ -27,24 +27,24 @@ pub use request::{CONTEXT_DENIED, CONTEXT_KEY_ID, CONTEXT_SCOPES, Caller, MAX_BO
 
 use crate::invocation::Invocation;
 
-/// A route of the template and what it takes to use it.
+/// A route of the template and the access that it requires.
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
-    /// As in the template: `POST /intents/{fingerprint}/release`.
+    /// The key as in the template: `POST /intents/{fingerprint}/release`.
     pub key: &'static str,
     pub access: Access,
-    /// The largest body that it takes.
+    /// The largest body that the route accepts.
     pub takes: usize,
     pub query: Query,
 }
 
-/// Which parameters of the query a route takes.
+/// The query parameters that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Query {
-    /// These; any other is refused, as an unknown field of a body is.
+    /// Accepts these and rejects any other, like an unknown field of a body.
     Only(&'static [&'static str]),
-    /// Any: others write the address (a payment gateway, a mail client that adds to links), and
-    /// what we do not know is ignored.
+    /// Accepts any. Third parties write the URL (a payment gateway, a mail client that adds to
+    /// links), so unknown parameters are ignored.
     Any,
 }
 
@@ -65,24 +65,24 @@ impl Route {
 }
 
 impl Route {
-    /// A route that takes larger bodies than JSON is.
+    /// Lets the route accept larger bodies than those of JSON.
     pub const fn taking(self, takes: usize) -> Self {
         Self { takes, ..self }
     }
 
-    /// A route that takes these parameters in its query.
+    /// Lets the route accept these query parameters.
     pub const fn query(self, names: &'static [&'static str]) -> Self {
         Self { query: Query::Only(names), ..self }
     }
 
-    /// A route that ignores the parameters of its query which it does not know.
+    /// Lets the route ignore unknown query parameters.
     pub const fn any_query(self) -> Self {
         Self { query: Query::Any, ..self }
     }
 }
 
-/// Answers one request: admits it, runs it, and turns whatever comes of it into a response. Panics
-/// are contained.
+/// Handles one request: checks access, runs the handler, and turns the result into a response. It
+/// catches panics.
 pub async fn answer<F, Fut>(
     routes: &[Route],
     invocation: &Invocation,
@@ -94,7 +94,7 @@ where
     Fut: Future<Output = Result<Answer, Problem>>,
 {
     let mut route = String::new();
-    // Whoever only reads can ask again without more ado.
+    // Only a POST needs a key to be retried.
     let may_ask_again =
         request.method() != lambda_http::http::Method::POST || request.headers().contains_key("idempotency-key");
     let handled = async {
@@ -136,7 +136,7 @@ fn admit(routes: &[Route], request: &Request) -> Result<(), Problem> {
     check_query(route.query, request)
 }
 
-/// A parameter that a route does not know is refused: `?dry_run=1` must not send anything.
+/// Rejects unknown query parameters: `?dry_run=1` must not send anything.
 fn check_query(query: Query, request: &Request) -> Result<(), Problem> {
     let Query::Only(known) = query else { return Ok(()) };
     let detail = match known {

@@ -1,10 +1,10 @@
-//! The tables of ingest: Entries and EntriesTest, one per schema, and what every insert must know
-//! of the Config table.
+//! The tables of ingest: Entries and EntriesTest, one per schema, and the settings in the Config
+//! table that every insert must know.
 //!
 //! Invariant: a key of a schema and policy has one owner, because the row in its slot was written
-//! on the condition that the slot was free, or its own. What becomes of an insert is decided by the
-//! domain from what stands in its slots; here it is carried out, and decided again as often as
-//! somebody else was faster.
+//! on condition that the slot was free or already belonged to that owner. The domain decides the
+//! outcome of an insert from the rows in its slots. This module carries the decision out, and
+//! decides again each time another writer was faster.
 
 mod backfills;
 mod entries;

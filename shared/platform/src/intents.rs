@@ -1,9 +1,9 @@
-//! The Intents table: how a hold is taken and given back. The rules that judge a refused write are
-//! in the domain.
+//! The Intents table: taking and releasing a hold. The rules that judge a refused write are in the
+//! domain.
 //!
-//! Invariant: at any time at most one holder has an intent, and the caller that was answered "yes"
-//! is the one in the row. A hold is one conditional update (one request, one write unit). A guarded
-//! type reads its guard and writes it in the same transaction: see [`guards`].
+//! Invariant: an intent has at most one holder at any time, and the caller that got the answer
+//! "yes" is the holder in the row. A hold is one conditional update (one request, one write unit).
+//! A guarded type reads its guard and writes it in the same transaction: see [`guards`].
 
 mod guards;
 
@@ -26,40 +26,40 @@ pub struct Intents {
     pub table: String,
 }
 
-/// The answer to a hold.
+/// The outcome of a hold.
 #[derive(Debug)]
 pub enum Held {
-    /// The asker has the intent from now on.
+    /// The caller holds the intent from now on.
     Now,
-    /// This stood in the way.
+    /// This row or guard refused the hold.
     Refused(Box<Standing>),
-    /// The guard keeps no more holds for a later time.
+    /// The guard has no room for another hold at a later time.
     Full,
 }
 
-/// A release, as it is asked.
+/// A request to release an intent.
 #[derive(Debug)]
 pub struct Release<'a> {
     pub client: Uuid,
     pub fingerprint: &'a str,
-    /// Release only this holder's; none: whoever holds it.
+    /// Release only this holder's hold. `None` releases the hold of any holder.
     pub holder: Option<&'a str>,
-    /// What this release is known by: a hash of its `Idempotency-Key`, or of its request. The SDK's
-    /// own retry, or a late first attempt, must not hit the next holder either.
+    /// Identifies this release: a hash of its `Idempotency-Key`, or of its request. It keeps the
+    /// SDK's own retry, or a late first attempt, from releasing the hold of the next holder.
     pub key: &'a str,
     pub body_hash: &'a str,
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Debug)]
 pub enum Freed {
     Now(Box<IntentRow>),
-    /// Nothing was changed; the row says why.
+    /// The release changed nothing; the row says why.
     Judged(Released),
 }
 
 impl Intents {
-    /// Takes the intent for its holder, or returns what stands in the way.
+    /// Takes the intent for its holder, or returns the row or guard that refuses it.
     pub async fn hold(&self, invocation: &Invocation, hold: &Hold) -> Result<Held, StoreError> {
         if hold.guard.is_some() {
             return Ok(match self.transact_holding(invocation, &[], hold).await? {
@@ -78,15 +78,15 @@ impl Intents {
         }
     }
 
-    /// The write that takes an intent's row for its holder.
+    /// Returns the write that takes an intent's row for its holder.
     fn hold_write(&self, hold: &Hold, now: Timestamp) -> Result<Write, StoreError> {
-        // The intent is free: it was never taken, or its row has expired and TTL is late, or it was
-        // given back.
+        // The intent is free: it was never taken, its row has expired and TTL has not removed it
+        // yet, or it was released.
         let free = Condition::any([
             Condition::Absent,
             Condition::at_most("expires_at", now.seconds()),
-            // A first attempt that comes late, after its own hold was given back, does not take it
-            // again.
+            // A first attempt of this write that arrives after its own hold was released does not
+            // take the intent again.
             Condition::all([Condition::is("status", "RELEASED"), Condition::not_stamped("hold")]),
         ]);
         let mut write = Write::update(&self.table, hold.key.clone())
@@ -102,9 +102,9 @@ impl Intents {
         Ok(write.when(free))
     }
 
-    /// The write that gives back the row of an intent that a message holds, to stand beside the
-    /// write that ends the message. Refused where another has it by now, or it was released by
-    /// hand: then there is nothing to give back.
+    /// Returns the write that releases the intent of a message, for the transaction that ends the
+    /// message. The write is refused if another holder has the intent by now, or if it was released
+    /// by hand: then there is nothing to release.
     pub fn give_back_write(&self, held: &IntentRef, holder: &str, now: Timestamp) -> Option<Write> {
         let client = parse_uuid(&held.client_id)?;
         let key = keys::intent(client, &held.fingerprint);
@@ -124,12 +124,12 @@ impl Intents {
         Some(self.release_write(&key, &release, now).when(mine))
     }
 
-    /// Gives an intent back. Doing it again changes nothing, also when somebody else holds it by
+    /// Releases an intent. Repeating a release is a no-op, even if another holder has the intent by
     /// then.
     pub async fn release(&self, invocation: &Invocation, release: &Release<'_>) -> Result<Freed, StoreError> {
         let key = keys::intent(release.client, release.fingerprint);
-        // A hold without a guard whose holder is named is one write; the rest has to see the row
-        // first.
+        // If the release names the holder and the hold has no guard, one write is enough. All other
+        // releases read the row first.
         let mut met = match release.holder {
             Some(holder) => {
                 let unguarded =
@@ -142,7 +142,7 @@ impl Intents {
             }
             None => self.store.get(invocation, &self.table, &key).await?,
         };
-        // Each round is conditional on the holder that the last one met.
+        // Each round is conditional on the holder that the previous round found.
         loop {
             let judged = judge_release(met, release.holder, release.key, release.body_hash, invocation.now);
             let Released::Held(row) = judged else { return Ok(Freed::Judged(judged)) };
@@ -153,7 +153,7 @@ impl Intents {
         }
     }
 
-    /// Releases the hold that was seen, with its guard if it still has one.
+    /// Releases the hold that was read, with its guard if the guard still contains it.
     async fn release_seen(
         &self,
         invocation: &Invocation,
@@ -164,8 +164,8 @@ impl Intents {
         let now = invocation.now;
         let row = || {
             let write = self.release_write(key, release, now);
-            // A hold that was given back and taken again since it was read is another hold, with
-            // its own place in a guard.
+            // The hold is the one that was read. A hold that was released and taken again since is
+            // a different hold, with its own place in a guard.
             let same_hold = Condition::version(seen.version);
             write.when(Condition::all([still_held(release, &seen.holder, now), same_hold]))
         };
@@ -205,8 +205,8 @@ impl Intents {
         Ok(row.filter(|row| row.is_alive(invocation.now)))
     }
 
-    /// A client's intents, in the order of their fingerprints. `after` is the last fingerprint of
-    /// the page before.
+    /// Returns a page of a client's intents, ordered by fingerprint. `after` is the last
+    /// fingerprint of the previous page.
     pub async fn page(
         &self,
         invocation: &Invocation,
@@ -225,7 +225,7 @@ impl Intents {
     }
 }
 
-/// The intent is held by this holder, and this very release has not been made before.
+/// This holder still holds the intent, and this release was not made before.
 fn still_held(release: &Release<'_>, holder: &str, now: Timestamp) -> Condition {
     let not_made = Condition::any([Condition::has_not("last_release"), Condition::is_not("last_release", release.key)]);
     Condition::all([

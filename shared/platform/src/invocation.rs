@@ -1,4 +1,4 @@
-//! One invocation: its id, its `now`, and how long it may still take.
+//! One invocation: its id, its `now`, and the time that it has left.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,22 +9,22 @@ use umavez_domain::time::Timestamp;
 
 use crate::clock::Clock;
 
-/// Kept back at the end of an invocation for the answer itself.
+/// Time reserved at the end of an invocation for the response.
 const MARGIN: Duration = Duration::from_millis(300);
-/// The longest that one call to AWS may take, whatever time is left.
+/// The longest time for one call to AWS, however much time is left.
 const CALL_LIMIT: Duration = Duration::from_secs(8);
 
 #[derive(Debug)]
 pub struct Invocation {
     pub request_id: String,
-    /// When it began: the one `now` of its decisions.
+    /// The start of the invocation. All its decisions use this one `now`.
     pub now: Timestamp,
     started: Instant,
     deadline: Instant,
     writes: AtomicU32,
 }
 
-/// There was no time left for a call, or it did not answer in time.
+/// No time was left for a call, or the call did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the call did not answer in time")]
 pub struct TimedOut;
@@ -43,24 +43,23 @@ impl Invocation {
         Self::new(context.request_id.clone(), clock.now(), left)
     }
 
-    /// The time as it is by now: for what is measured from this very moment, such as a lease.
+    /// Returns the current time, for durations that start at this moment, such as a lease.
     pub fn current(&self) -> Timestamp {
         self.now.plus_ms(i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// What is left for work, with the margin for the answer taken off.
+    /// Returns the time left for work, without the margin for the response.
     pub fn time_left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now()).saturating_sub(MARGIN)
     }
 
-    /// Runs a call within the time that is left. The SDK has no timeout of its own over all its
-    /// attempts.
+    /// Runs a call within the time left. The SDK has no timeout over all its attempts.
     pub async fn within<F: Future>(&self, call: F) -> Result<F::Output, TimedOut> {
         tokio::time::timeout(self.time_left().min(CALL_LIMIT), call).await.map_err(|_| TimedOut)
     }
 
-    /// A token for one write: unique, so that "already there, and it is mine" can be told from a
-    /// duplicate.
+    /// Returns a unique token for one write. With it, a writer can tell its own earlier write from
+    /// a duplicate by another.
     pub fn write_token(&self) -> String {
         format!("{}/{}", self.request_id, self.writes.fetch_add(1, Ordering::Relaxed))
     }

@@ -1,5 +1,5 @@
-//! Leases on rows: taken when free or over, renewed by their epoch, and named by every write under
-//! them.
+//! Leases on rows. A worker takes a lease that is free or expired, and renews it under its epoch.
+//! Every write under a lease is conditional on it.
 
 use umavez_domain::keys::Key;
 use umavez_domain::lease::{EPOCH, Lease, OWNER, UNTIL};
@@ -8,7 +8,7 @@ use umavez_domain::time::Timestamp;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Item, Store, StoreError, Write, Written, read_row};
 
-/// A lease that this worker has. Every write under it carries [`Held::fence`].
+/// A lease that this worker holds. Every write under it has the condition [`Held::fence`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub owner: String,
@@ -19,40 +19,40 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Taken {
     Held(Held),
-    /// Somebody works on it until then.
+    /// Another worker holds the lease until then.
     Busy(Lease),
-    /// There is no such row to work on.
+    /// The row does not exist.
     NoRow,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewed {
     Held(Held),
-    /// Another has taken over: stop, and write nothing.
+    /// Another worker has taken the lease: stop, and write nothing.
     Lost,
 }
 
 impl Held {
-    /// Moves the end of the lease with a write under it. A worker that is done ends it now, so that
-    /// the next one need not wait.
+    /// Adds a new end of the lease to a write under it. A worker that is done ends its lease now,
+    /// so that the next one need not wait.
     pub fn ending(&self, write: Write, until: Timestamp) -> Write {
         write.set_number(UNTIL, until.millis())
     }
 
-    /// The row is still worked on by this turn of this owner.
+    /// This owner still holds the lease in this epoch.
     pub fn fence(&self) -> Condition {
         Condition::all([Condition::is(OWNER, &self.owner), Condition::is_number(EPOCH, self.epoch)])
     }
 }
 
-/// Nobody has the lease of a row any more.
+/// No worker holds the lease: it was never taken, or it has expired.
 pub fn is_free(now: Timestamp) -> Condition {
     Condition::any([Condition::has_not(UNTIL), Condition::at_most(UNTIL, now.millis())])
 }
 
-/// Takes the lease on an existing row if it is free or over. `owner` is this invocation's own:
-/// nobody else uses it. The next epoch comes from the row as it is now: the taking write is
-/// conditional on it, so two takers cannot both have it.
+/// Takes the lease on an existing row if it is free or expired. `owner` is unique to this
+/// invocation. The next epoch is computed from the row as it was seen, and the write is conditional
+/// on that row, so two workers cannot both take the lease.
 pub async fn take(
     store: &Store,
     invocation: &Invocation,
@@ -61,18 +61,18 @@ pub async fn take(
     owner: &str,
     for_ms: i64,
 ) -> Result<Taken, StoreError> {
-    // A row that was never leased: most first takes need no read.
+    // The row was never leased. With this guess, most first takes need no read.
     let mut asked = held(owner, 1, invocation.current(), for_ms);
     let mut condition = Condition::all([Condition::exists(), Condition::has_not(EPOCH)]);
-    // Each round is conditional on what the last one saw; losing it means that another took it, who
-    // is then busy.
+    // Each round is conditional on the lease that the previous round saw. If a round loses, another
+    // worker took the lease, and the lease is busy.
     loop {
         let refused = match store.write(invocation, lease_write(table, key, &asked).when(condition)).await? {
             Written::New | Written::Mine => return Ok(Taken::Held(asked)),
             Written::Refused(item) => item,
         };
         let Some(seen) = leased(refused)? else { return Ok(Taken::NoRow) };
-        // The SDK's first attempt took it, and somebody else has written to the row since.
+        // The SDK's first attempt took the lease, and another writer has changed the row since.
         let now = invocation.current();
         if seen.lease_owner == asked.owner && seen.lease_epoch == asked.epoch && !seen.is_over(now) {
             return Ok(Taken::Held(Held { until: Timestamp::from_millis(seen.lease_until), ..asked }));
@@ -81,13 +81,13 @@ pub async fn take(
             return Ok(Taken::Busy(seen));
         }
         asked = held(owner, seen.lease_epoch + 1, now, for_ms);
-        // Over, and still as it was seen.
+        // The lease has expired and has not changed since it was seen.
         condition =
             Condition::all([Condition::is_number(EPOCH, seen.lease_epoch), Condition::at_most(UNTIL, now.millis())]);
     }
 }
 
-/// Extends a lease that is still this worker's.
+/// Extends a lease if this worker still holds it.
 pub async fn renew(
     store: &Store,
     invocation: &Invocation,

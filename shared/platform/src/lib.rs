@@ -1,5 +1,5 @@
-//! Everything that touches AWS or the process. Rules live in `umavez_domain`; a function joins the
-//! two.
+//! All code that uses AWS or the process environment. Rules live in `umavez_domain`; a function
+//! combines the two.
 
 pub mod api_keys;
 pub mod aws;

@@ -1,9 +1,10 @@
-//! Rate limits as rows: one conditional update a grant.
+//! Rate limits as rows: each grant is one conditional update.
 //!
-//! Invariant: two grants of one bucket are never nearer than its interval, because each moves
-//! `free_at_us` forward by it, from what the condition saw. A bucket that was parked grants nothing
-//! before its time. A bucket whose next slot lies further ahead than a grant can put it
-//! ([`Limit::furthest_us`]) was used by a clock that was wrong, and counts as idle.
+//! Invariant: two grants of a bucket are at least its interval apart, because each grant moves
+//! `free_at_us` forward by the interval, from the value that the condition checked. A parked bucket
+//! grants nothing before its time. If the next slot of a bucket is further ahead than a grant can
+//! move it ([`Limit::furthest_us`]), a process with a wrong clock used the bucket, and it counts as
+//! idle.
 
 use serde::Deserialize;
 use umavez_domain::keys::Key;
@@ -21,13 +22,14 @@ pub struct Limiter {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
-    /// A slot: send at this time and no earlier.
+    /// A slot: send at this time, not earlier.
     At(Timestamp),
-    /// No slot within reach; ask again from then on.
+    /// No slot within reach. Ask again at this time.
     Later(Timestamp),
 }
 
-/// Buckets are asked this often before it is left to a later delivery: others were faster.
+/// The number of tries to take a slot while others are faster. After that, a later delivery tries
+/// again.
 const ROUNDS: usize = 5;
 
 #[derive(Debug, Default, Deserialize)]
@@ -38,7 +40,7 @@ struct Row {
 }
 
 impl Limiter {
-    /// Takes a slot of a bucket, within reach of now.
+    /// Takes a slot of a bucket, at most `reach_ms` ahead.
     pub async fn grant(
         &self,
         invocation: &Invocation,
@@ -49,8 +51,7 @@ impl Limiter {
         self.grant_row(invocation, key, limit, reach_ms, 1).await
     }
 
-    /// Takes so many slots in a row, the first of them within reach of now: one write for all of
-    /// them.
+    /// Takes this many consecutive slots with one write. The first one is at most `reach_ms` ahead.
     pub async fn grant_row(
         &self,
         invocation: &Invocation,
@@ -62,12 +63,12 @@ impl Limiter {
         let taken_us = limit.interval_us.saturating_mul(slots.max(1));
         let now = invocation.current();
         let now_us = now.millis() * 1_000;
-        // The usual bucket is one that others use: its next slot lies a little ahead.
+        // Usually other senders use the bucket, and its next slot is a little ahead.
         let mut next = Ask::Next;
         for _ in 0..ROUNDS {
             let refused = match next {
                 Ask::Next => {
-                    // Its next slot lies ahead, within reach, and it is not parked.
+                    // The next slot is ahead, within reach, and the bucket is not parked.
                     let within_reach = Condition::all([
                         Condition::more_than("free_at_us", now_us),
                         Condition::at_most("free_at_us", now_us + reach_ms * 1_000),
@@ -80,7 +81,8 @@ impl Limiter {
                     }
                 }
                 Ask::Now => {
-                    // It has not been used for a while, or ever, or only by a clock that was wrong.
+                    // The bucket was never used, or not for a while, or only by a process with a
+                    // wrong clock.
                     let idle = Condition::any([
                         Condition::has_not("free_at_us"),
                         Condition::at_most("free_at_us", now_us),
@@ -99,8 +101,8 @@ impl Limiter {
         Ok(Grant::Later(now.plus_ms(reach_ms)))
     }
 
-    /// When there may be a slot within reach; none if there may be one now. A look costs a fraction
-    /// of a refusal.
+    /// Returns when a slot may be within reach; `None` if one may be within reach now. A read costs
+    /// a fraction of a refused write.
     pub async fn look(
         &self,
         invocation: &Invocation,
@@ -116,8 +118,8 @@ impl Limiter {
         }
     }
 
-    /// A provider said to wait: no slot of this bucket before `until`. A shorter wait does not
-    /// shorten a longer one.
+    /// Parks a bucket because the provider asked to wait: it grants no slot before `until`. A
+    /// shorter wait does not shorten a longer one.
     pub async fn park(&self, invocation: &Invocation, key: &Key, until: Timestamp) -> Result<(), StoreError> {
         let sooner =
             Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", until.millis())]);
@@ -125,7 +127,8 @@ impl Limiter {
         self.store.write(invocation, write.when(sooner)).await.map(drop)
     }
 
-    /// A bucket that nobody uses says nothing any more: TTL removes it a day after.
+    /// Starts a write to a bucket. TTL removes an unused bucket after a day, when it no longer
+    /// limits anything.
     fn bucket(&self, key: &Key, used_at: Timestamp) -> Write {
         Write::update(&self.table, key.clone()).set_number("expires_at", used_at.plus_days(1).seconds())
     }

@@ -1,8 +1,8 @@
 //! The Mailings table: names, mailings, shards and entries.
 //!
-//! Every change of a mailing's state is read, decided and written on the condition that the row's
-//! `version` is the one that was read. Whatever works on a shard has its lease. An entry's own
-//! state decides about the entry, and nothing else does.
+//! Every change of a mailing's state reads the row, decides, and writes on condition that the row's
+//! `version` is the one that was read. Every worker on a shard holds the lease of the shard. Only
+//! the state of an entry decides about that entry.
 
 mod counts;
 mod course;
@@ -45,17 +45,18 @@ pub struct Mailings {
     pub table: String,
 }
 
-/// What came of a new mailing.
+/// The outcome of creating a mailing.
 #[derive(Debug)]
 pub enum Created {
     New,
-    /// The name is another's.
+    /// Another mailing owns the name.
     Standing(Box<MailingRow>),
-    /// The name was given free meanwhile, or another mailing took the same file first: begin again.
+    /// The name was released meanwhile, or another mailing claimed the same file first: the caller
+    /// starts again.
     Again,
 }
 
-/// What a mailing says, in a row of its own.
+/// The content of a mailing, in a row of its own.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ContentRow {
     pub version: u32,
@@ -77,12 +78,12 @@ impl Mailings {
         self.store.get(invocation, &self.table, &keys::mailing(id)).await
     }
 
-    /// What a request with this key made.
+    /// Reads which mailing a request with this idempotency key created.
     pub async fn asked(&self, invocation: &Invocation, key: &str) -> Result<Option<KeyRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_request(key)).await
     }
 
-    /// Who has a name.
+    /// Reads which mailing owns a name.
     pub async fn named(&self, invocation: &Invocation, file_name: &str) -> Result<Option<NameRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_name(file_name)).await
     }
@@ -91,16 +92,16 @@ impl Mailings {
         self.store.get(invocation, &self.table, &keys::mailing_content(id)).await
     }
 
-    /// All shards of a mailing, in order.
+    /// Reads all shards of a mailing, in order.
     pub async fn shards(&self, invocation: &Invocation, id: &MailingId) -> Result<Vec<ShardRow>, StoreError> {
         let query = Query::partition(&self.table, keys::mailing_partition(id)).prefix(keys::MAILING_SHARD_PREFIX);
         Ok(self.store.page(invocation, &query.limit(100)).await?.rows)
     }
 
-    /// The name, the mailing, its place in the list, what it says and that it is the first with its
-    /// file are one transaction: two uploads of one name make one mailing. `seen` is the name's row
-    /// as the mailing's identity was made from, and `same_file` is who was known to have a file of
-    /// the same bytes.
+    /// Creates a mailing. One transaction writes the name, the mailing, its place in the list, its
+    /// content, and the claim that it is the first with its file, so two uploads of one name create
+    /// one mailing. `seen` is the row of the name from which the mailing's id was derived.
+    /// `same_file` is the mailing that was known to have a file with the same bytes.
     pub async fn create(
         &self,
         invocation: &Invocation,
@@ -111,7 +112,8 @@ impl Mailings {
         asked_as: Option<&Order>,
     ) -> Result<Created, StoreError> {
         let id = &row.mailing_id;
-        // Nobody has the name, or it was given free in the turn that was seen.
+        // No mailing owns the name: its row does not exist, or the name was released in the turn
+        // that was read.
         let free = match seen {
             None => Condition::Absent,
             Some(seen) => Condition::all([Condition::has_not("mailing_id"), Condition::is_number("turn", seen.turn)]),
@@ -135,7 +137,7 @@ impl Mailings {
         if self.store.transact(invocation, writes).await? == Transacted::Done {
             return Ok(Created::New);
         }
-        // The same request twice at once.
+        // The same request ran twice at the same time.
         if let Some(order) = asked_as
             && self.asked(invocation, &order.key).await?.is_some()
         {
@@ -149,8 +151,8 @@ impl Mailings {
         }
     }
 
-    /// Changes a mailing by a rule that gives the next row, or `None` if there is nothing to
-    /// change, and what to answer.
+    /// Changes a mailing by a rule. The rule returns the next row, or `None` if there is nothing to
+    /// change, and the output for the caller.
     async fn change<T>(
         &self,
         invocation: &Invocation,
@@ -167,7 +169,8 @@ impl Mailings {
     }
 
     /// Commits one change of a mailing that was read as `before`, together with other writes: all
-    /// or none. `None`: the mailing, or a row that one of the others rests on, has changed since.
+    /// or none. Returns `None` if the mailing, or a row that another write depends on, has changed
+    /// since.
     async fn commit_with(
         &self,
         invocation: &Invocation,
@@ -181,7 +184,7 @@ impl Mailings {
         Ok(committed.then_some(after))
     }
 
-    /// As [`Self::commit_with`], under a lease of the mailing's row.
+    /// Works as [`Self::commit_with`], under a lease of the mailing's row.
     async fn commit_held(
         &self,
         invocation: &Invocation,

@@ -1,9 +1,9 @@
-//! Messages on their way out: the Outbound table.
+//! Outgoing messages: the Outbound table.
 //!
-//! Invariants. Every change of a message's row is computed by a rule of `umavez_domain::messages`
-//! and committed on the row's version. Whatever a message waits for (its time, its sender, a
-//! person) it is in the index by time, put there by the write that made it wait. A message that
-//! ends without being sent releases its intent in the same transaction.
+//! Invariants. A rule of `umavez_domain::messages` computes every change of a message's row, and
+//! the commit is conditional on the row's version. A message that waits (for its time, its sender
+//! or an operator) is in the index by time; the write that makes it wait puts it there. A message
+//! that ends without being sent releases its intent in the same transaction.
 
 mod accept;
 mod life;

@@ -1,9 +1,9 @@
-//! The relay of the outbox: publishes what rows emit, in order, and decides nothing.
+//! The relay of the outbox: it publishes what rows emit, in order, and decides nothing.
 //!
-//! It is lifted over a table's stream. The changes of one delivery are published in as few requests
-//! as there are queues and tens of messages; each entry of each answer is checked. A record whose
-//! publication failed fails the delivery from there on, so the stream delivers it again; what was
-//! published twice by that is known to its consumers by its id.
+//! It runs on a table's stream. It publishes the changes of one delivery in as few requests as the
+//! number of queues and the limit of ten messages allow, and checks each entry of each response. If
+//! a publication fails, the delivery fails from that record on, and the stream redelivers it.
+//! Consumers recognize the duplicates by their id.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +22,18 @@ use crate::queue::QueueError;
 /// The message attribute that carries [`Emit::id`].
 pub const ID_ATTRIBUTE: &str = "emit_id";
 
-/// What one request to a queue takes.
+/// The limits of one request to a queue.
 const MOST_ENTRIES: usize = 10;
 const MOST_BYTES: usize = 200 * 1024;
 
-/// Queue names, as rows say them, and the URLs of this deployment.
+/// The queue names that rows use, with their URLs in this deployment.
 #[derive(Debug, Clone)]
 pub struct Relay {
     pub sqs: aws_sdk_sqs::Client,
     pub queues: BTreeMap<String, String>,
 }
 
-/// Something to publish: where in the delivery it stands, and where it goes.
+/// A message to publish: the index of its record in the delivery, its queue, and its content.
 struct Publication<'a> {
     record: usize,
     url: &'a str,
@@ -41,13 +41,13 @@ struct Publication<'a> {
 }
 
 impl Relay {
-    /// `named`: each queue as rows say it, and the variable that has its URL.
+    /// `named` lists each queue as rows name it, with the variable that contains its URL.
     pub fn from_env(sqs: aws_sdk_sqs::Client, named: &[(&str, &str)]) -> Result<Self, ConfigError> {
         let urls = named.iter().map(|(name, variable)| Ok(((*name).to_owned(), config::required(variable)?)));
         Ok(Self { sqs, queues: urls.collect::<Result<_, ConfigError>>()? })
     }
 
-    /// Publishes what the changes of one delivery emit, up to the first that fails.
+    /// Publishes what the changes of one delivery emit. Reports the first record that failed.
     pub async fn relay(&self, invocation: &Invocation, event: &Event) -> DynamoDbEventResponse {
         let mut publications = Vec::new();
         let mut failed: Option<(usize, RecordError)> = None;
@@ -66,7 +66,7 @@ impl Relay {
                 Err((record, error)) if failed.as_ref().is_none_or(|(other, _)| record < *other) => {
                     failed = Some((record, error.into()));
                 }
-                // The stream delivers again from an earlier record.
+                // The stream redelivers from an earlier record anyway.
                 Err(_) => {}
             }
         }
@@ -88,8 +88,8 @@ impl Relay {
         Ok(Some(Publication { record, url, emit }))
     }
 
-    /// Publishes a batch in one request. The error names the first record that was not published,
-    /// and says why.
+    /// Publishes a batch in one request. The error contains the first record that was not
+    /// published, and the cause.
     async fn publish(&self, invocation: &Invocation, batch: &[Publication<'_>]) -> Result<(), (usize, QueueError)> {
         let Some(first) = batch.first() else { return Ok(()) };
         let entries = batch.iter().enumerate().map(|(n, one)| entry(n, &one.emit, invocation));
@@ -98,7 +98,8 @@ impl Relay {
             .map_err(|error| (first.record, QueueError::Malformed(error.to_string())))?;
         let call = self.sqs.send_message_batch().queue_url(first.url).set_entries(Some(entries));
         let answer = QueueError::check(invocation.within(call.send()).await).map_err(|error| (first.record, error))?;
-        // An entry whose id is not ours counts as the first: all of the batch is published again.
+        // If the id of an entry is not ours, it counts as the first one: the whole batch is
+        // published again.
         let place = |failed: &BatchResultErrorEntry| failed.id().parse::<usize>().unwrap_or(0);
         match answer.failed().iter().min_by_key(|failed| place(failed)) {
             None => Ok(()),
@@ -110,8 +111,8 @@ impl Relay {
     }
 }
 
-/// Neighbours that go to the same queue, as many as one request takes. The order of what one row
-/// emits stays.
+/// Groups neighbours that go to the same queue, up to the limits of one request. What one row emits
+/// stays in order.
 fn batches<'p, 'a>(publications: &'p [Publication<'a>]) -> Vec<&'p [Publication<'a>]> {
     let mut batches = Vec::new();
     let mut begin = 0;
@@ -148,7 +149,8 @@ fn emit_of(image: &serde_dynamo::Item) -> Result<Option<Emit>, RecordError> {
     serde_dynamo::from_attribute_value(emit.clone()).map(Some).map_err(|_| Unreadable("an emission").into())
 }
 
-/// One line per publication; of a request that failed, none is known to have been published.
+/// Logs one line per publication. It is not called for a failed request, where it is unknown which
+/// messages were published.
 fn log_published(invocation: &Invocation, batch: &[Publication<'_>]) {
     batch.iter().for_each(|one| batch::log_record(invocation, &one.emit.id, &Ok(Outcome("published"))));
 }

@@ -1,9 +1,9 @@
-//! HTTP requests to others than AWS: one request each, with a timeout of its own, and never
-//! repeated here.
+//! HTTP requests to services other than AWS. Each call is one request with its own timeout, and
+//! this module never retries it.
 //!
-//! Connections are kept for moments only. A function is frozen between invocations, and a request
-//! over a connection that the other side has closed meanwhile fails after its bytes have left:
-//! nobody would know whether it was heard.
+//! Idle connections are kept for a few seconds only. Lambda freezes a function between invocations,
+//! and the other side may close a connection meanwhile. A request over such a connection fails
+//! after its bytes were sent, and it would be unknown whether the other side received it.
 
 use std::error::Error;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct Outgoing {
     connector: SharedHttpConnector,
 }
 
-/// What the other side answered.
+/// The response of the other side.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -33,7 +33,7 @@ pub struct Response {
 }
 
 impl Outgoing {
-    /// `timeout` is the longest that any of its calls may take.
+    /// `timeout` is the longest time that any call may take.
     pub fn new(timeout: Duration) -> Self {
         let settings = HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(timeout).build();
         let connector = Connector::builder()
@@ -44,12 +44,12 @@ impl Outgoing {
         Self { connector: SharedHttpConnector::new(connector) }
     }
 
-    /// The connections themselves, for an SDK that is to have the same.
+    /// Returns the connector, for an SDK client that shares its connections.
     pub fn connector(&self) -> SharedHttpConnector {
         self.connector.clone()
     }
 
-    /// Makes one request, within `limit`.
+    /// Makes one request within `limit`.
     pub async fn call(&self, base: &str, call: &HttpCall, limit: Duration) -> Result<Response, CallFailure> {
         let request = http_request(base, call).ok_or(CallFailure::NotConnected)?;
         let whole = async {
@@ -63,7 +63,7 @@ impl Outgoing {
     }
 }
 
-/// A call without a path is made to the base as it is.
+/// Builds the request. A call without a path goes to the base URL itself.
 fn http_request(base: &str, call: &HttpCall) -> Option<HttpRequest> {
     let uri = match call.path.as_str() {
         "" => base.to_owned(),
@@ -77,7 +77,7 @@ fn http_request(base: &str, call: &HttpCall) -> Option<HttpRequest> {
     HttpRequest::try_from(request).ok()
 }
 
-/// Whether a byte can have left.
+/// Classifies a failure by whether any byte can have been sent.
 pub(crate) fn failure_of(error: &ConnectorError) -> CallFailure {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -97,7 +97,7 @@ pub(crate) fn failure_of(error: &ConnectorError) -> CallFailure {
     }
 }
 
-/// Nobody answers a message with more than this.
+/// The largest response body. No provider answers a message with more than this.
 const LARGEST_ANSWER: usize = 256 * 1024;
 
 async fn read_to_end(mut body: SdkBody) -> Option<Vec<u8>> {

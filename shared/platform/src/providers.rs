@@ -1,4 +1,4 @@
-//! Calls to the providers: one request per attempt, and never repeated here.
+//! Calls to the providers: one request per attempt, which this module never retries.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::aws::Aws;
 use crate::config::{self, ConfigError};
 use crate::outgoing::{Outgoing, failure_of};
 
-/// Where the providers are.
+/// The addresses and settings of the providers.
 #[derive(Debug, Clone)]
 pub struct ProviderConfig {
     pub telegram_url: String,
     pub evolution_url: String,
     pub configuration_set: Option<String>,
-    /// How long one call may take.
+    /// The longest time for one call.
     pub timeout: Duration,
 }
 
@@ -38,7 +38,7 @@ impl ProviderConfig {
         })
     }
 
-    /// Of whoever sends nothing but mail.
+    /// Reads the configuration of a function that sends only mail.
     pub fn of_mail() -> Result<Self, ConfigError> {
         let seconds = config::text("PROVIDER_TIMEOUT_SECONDS").unwrap_or_else(|| "15".to_owned());
         let seconds = seconds.parse().ok().filter(|seconds| (1..=30).contains(seconds));
@@ -59,7 +59,7 @@ pub struct Providers {
     ses: aws_sdk_sesv2::Client,
 }
 
-/// By whom a message is sent, and to whom.
+/// The sender and the recipient of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Envelope<'a> {
     /// The id that the provider's events carry.
@@ -76,7 +76,7 @@ impl Providers {
         Self { config, outgoing, ses }
     }
 
-    /// Makes the one call of attempt n, within `limit`.
+    /// Makes the one call of attempt n within `limit`.
     pub async fn send(
         &self,
         envelope: &Envelope<'_>,
@@ -111,7 +111,8 @@ impl Providers {
         }
     }
 
-    /// The outcome of a channel that nobody has configured; no byte leaves.
+    /// Returns the outcome for a channel that is not configured; no byte is sent. `None` if it is
+    /// configured.
     fn unconfigured(base: &str) -> Option<Outcome> {
         let is_absolute = base.starts_with("http://") || base.starts_with("https://");
         (!is_absolute).then_some(Outcome::Transient { code: code::NOT_CONFIGURED })
@@ -154,7 +155,7 @@ fn email_content(email: &Email) -> Option<EmailContent> {
     Some(EmailContent::builder().simple(message).build())
 }
 
-/// By these its events find the message and the attempt.
+/// Returns the tags by which SES events identify the message and the attempt.
 fn tags(id: &str, attempt: u32) -> Option<Vec<MessageTag>> {
     let tag = |name: &str, value: String| MessageTag::builder().name(name).value(value).build().ok();
     [tag(ses::MESSAGE_TAG, id.to_owned()), tag(ses::ATTEMPT_TAG, attempt.to_string())].into_iter().collect()
@@ -162,7 +163,7 @@ fn tags(id: &str, attempt: u32) -> Option<Vec<MessageTag>> {
 
 fn of_ses_error(error: &SdkError<SendEmailError>, to: &str) -> Outcome {
     match error {
-        // It was not possible to make the request at all.
+        // The request could not be built.
         SdkError::ConstructionFailure(_) => of_failure(CallFailure::NotConnected),
         SdkError::TimeoutError(_) => of_failure(CallFailure::TimedOut),
         SdkError::DispatchFailure(failure) => match failure.as_connector_error() {

@@ -1,4 +1,4 @@
-//! Why a queue did not take a request.
+//! Errors of requests to a queue.
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 
@@ -7,10 +7,10 @@ use crate::store::{is_outage, refusal_code};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// No answer, or a 5xx: the request may have been carried out or not.
+    /// No answer, or a 5xx: the queue may or may not have carried out the request.
     #[error("the queue did not answer")]
     Unavailable,
-    /// The queue refuses the request, or one message of it, with this code.
+    /// The queue refused the request, or one message of it, with this code.
     #[error("the queue refused the request: {0}")]
     Rejected(String),
     /// The request lacks a field.
@@ -19,7 +19,7 @@ pub enum QueueError {
 }
 
 impl QueueError {
-    /// A code for logs.
+    /// Returns a code for logs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unavailable => "unavailable",
@@ -28,7 +28,7 @@ impl QueueError {
         }
     }
 
-    /// Reads the answer to a call that was made with [`crate::invocation::Invocation::within`].
+    /// Checks the answer to a call that was made with [`crate::invocation::Invocation::within`].
     pub(crate) fn check<T, E, R>(answer: Result<Result<T, SdkError<E, R>>, TimedOut>) -> Result<T, Self>
     where
         E: ProvideErrorMetadata,

@@ -1,5 +1,5 @@
-//! Secrets of Secrets Manager: read once and again from time to time, so that a rotated one is
-//! taken up without a deployment.
+//! Secrets from Secrets Manager. A secret is cached and read again from time to time, so that a
+//! rotated secret takes effect without a deployment.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::invocation::Invocation;
 
 const FRESH_FOR: Duration = Duration::from_secs(300);
-/// One that does not serve is read again, but not for every request.
+/// A secret that does not serve is read again, but not for every request.
 const REREAD_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum SecretError {
     Malformed,
 }
 
-/// One secret, as what its text says.
+/// One secret, parsed from its text.
 pub struct Secret<T> {
     client: aws_sdk_secretsmanager::Client,
     secret_id: String,
@@ -29,7 +29,7 @@ pub struct Secret<T> {
 
 struct Cached<T> {
     read_at: Instant,
-    /// Read again at the next call: a provider refused it.
+    /// A provider refused the secret: the next call reads it again.
     invalid: bool,
     value: Arc<T>,
 }
@@ -45,7 +45,8 @@ impl<T> Secret<T> {
         Self { client, secret_id, parse, cached: Mutex::new(None) }
     }
 
-    /// The secret, read again if it is old, invalidated, or does not serve.
+    /// Returns the secret. It is read again if the cached one is old, invalidated, or does not pass
+    /// `serves`.
     pub async fn get(&self, invocation: &Invocation, serves: impl Fn(&T) -> bool) -> Result<Arc<T>, SecretError> {
         let known = self.known(&serves);
         if let Some((value, true)) = known {
@@ -58,7 +59,7 @@ impl<T> Secret<T> {
                 *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh);
                 Ok(value)
             }
-            // What was read before is better than nothing, if it serves.
+            // If the read fails, the cached secret is used if it passes `serves`.
             Err(error) => known.map(|(value, _)| value).filter(|value| serves(value)).ok_or(error),
         }
     }
@@ -71,7 +72,7 @@ impl<T> Secret<T> {
         }
     }
 
-    /// What was read before, and whether that will do.
+    /// Returns the cached secret and whether it can be used without another read.
     fn known(&self, serves: &impl Fn(&T) -> bool) -> Option<(Arc<T>, bool)> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = cached.as_ref()?;
@@ -84,7 +85,7 @@ impl<T> Secret<T> {
         let call = self.client.get_secret_value().secret_id(&self.secret_id).send();
         let answer = invocation.within(call).await.map_err(|_| SecretError::Unavailable)?;
         let answer = answer.map_err(|_| SecretError::Unavailable)?;
-        // The error of a parser may repeat what is in the secret.
+        // A parser's error may repeat the content of the secret.
         answer.secret_string().and_then(self.parse).ok_or(SecretError::Malformed)
     }
 }

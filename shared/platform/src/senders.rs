@@ -1,4 +1,4 @@
-//! Senders: bots, instances, what each sends with and how fast.
+//! Senders: bots and instances, with their credentials and rate limits.
 
 pub mod bots;
 mod instances;

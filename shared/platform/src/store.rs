@@ -1,8 +1,9 @@
-//! DynamoDB, with one idea: a conditional write is the only arbiter, and its outcome is a value.
+//! DynamoDB access. A conditional write is the only arbiter of a race, and its outcome is a value.
 //!
-//! [`Write`] is a change to one row with its condition. It is made alone ([`Store::write`]) or with
-//! others ([`Store::transact`]). A lost race is [`Written::Refused`] with the row as it stood;
-//! [`StoreError`] means that the store did not answer, or not with anything we can read.
+//! [`Write`] is a change to one row with its condition. [`Store::write`] makes it alone and
+//! [`Store::transact`] makes it together with others. A lost race is [`Written::Refused`] with the
+//! row as it was at that moment. [`StoreError`] means that the store did not answer, or that we
+//! cannot read its answer.
 //!
 //! [`Query`] says which rows of a table or an index to read.
 
@@ -39,7 +40,7 @@ pub use write::{Returned, Write, Written};
 
 pub type Item = HashMap<String, AttributeValue>;
 
-/// The attribute that names the write which made the row what it is.
+/// The attribute that holds the token of the write that last wrote the row.
 pub const WRITER: &str = "writer";
 
 #[derive(Debug, Clone)]
@@ -53,9 +54,10 @@ impl Store {
     }
 }
 
-/// A row as one of our types. What does not fit is corrupt: no rule can decide on it.
+/// Parses a row as one of our types. Returns [`StoreError::Corrupt`] if it does not fit, because no
+/// rule can decide on such a row.
 pub fn read_row<T: DeserializeOwned>(item: Item) -> Result<T, StoreError> {
-    // The error's own text may repeat a stored value.
+    // Drop the cause: the error's own text may repeat a stored value.
     serde_dynamo::from_item(item).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }
 
@@ -63,7 +65,7 @@ pub fn row_of<T: Serialize>(row: &T) -> Result<Item, StoreError> {
     serde_dynamo::to_item(row).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }
 
-/// A value as an attribute of a row.
+/// Serializes a value as an attribute of a row.
 pub fn attribute<T: Serialize>(value: &T) -> Result<AttributeValue, StoreError> {
     serde_dynamo::to_attribute_value(value).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }

@@ -1,6 +1,6 @@
-//! The suppression list: one row per channel and address, for all senders or for those that it
-//! names. A removed one stays as a mark, so that an old event that is delivered again does not
-//! bring it back.
+//! The suppression list: one row per channel and address, for all senders or for the senders that
+//! it names. A removed row stays as a marker, so that a redelivered old event does not suppress the
+//! address again.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -21,20 +21,22 @@ fn is(status: Status) -> Result<Condition, StoreError> {
     Ok(Condition::Is("status".to_owned(), attribute(&status)?))
 }
 
-/// Nothing is sent to an address that is on the list: nobody has put it there, or not against this
-/// sender, or it was taken off.
+/// Returns the check that an address is not suppressed for this sender: its row is absent or
+/// removed, or it names only other senders.
 pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str, sender: &str) -> Result<Write, StoreError> {
     let against_others = Condition::all([Condition::has("senders"), Condition::lacks("senders", sender)]);
     let free = Condition::any([Condition::Absent, is(Status::Removed)?, against_others]);
     Ok(Write::check(table, keys::suppression(channel.as_str(), to), free))
 }
 
-/// Puts an address on the list, unless it is there, or was taken off after what this tells of. For
-/// all senders also where it was for some; for one more of those also where it was for others.
+/// Returns the write that suppresses an address. The write is refused if the address is already
+/// suppressed, or if it was removed from the list after the event that `row` reports. A suppression
+/// for all senders replaces one for some senders. A suppression for one sender is added to those
+/// for others.
 pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
     let key = keys::suppression(row.channel.as_str(), &row.to);
     let removed = is(Status::Removed)?;
-    // An operator means now, whatever the clocks say.
+    // An operator's suppression applies now, so it ignores the time of the removal: clocks differ.
     let since = if row.source == source::OPERATOR {
         removed
     } else {
@@ -54,7 +56,7 @@ pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreEr
 }
 
 impl Suppressions {
-    /// Whether it was put on the list now; otherwise the row that stands.
+    /// Suppresses an address. Returns `None` if this call suppressed it, otherwise the current row.
     pub async fn add(
         &self,
         invocation: &Invocation,
@@ -66,14 +68,14 @@ impl Suppressions {
         }
     }
 
-    /// Takes an address off the list. Whether it was on it.
+    /// Removes an address from the list. Returns whether it was suppressed.
     pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
         let write = self.removal(invocation, channel, to)?.when(is(Status::Active)?);
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
     }
 
-    /// A person has shown that this sender can write to them again. What holds against others, or
-    /// all, stays.
+    /// Lifts the suppression for one sender, because the person has shown that this sender can
+    /// write to them again. Suppressions for other senders, or for all, stay.
     pub async fn lift(
         &self,
         invocation: &Invocation,
@@ -96,7 +98,7 @@ impl Suppressions {
             let stored: Option<SuppressionRow> = stored.map(read_row).transpose()?;
             match stored.filter(|row| row.status == Status::Active) {
                 Some(row) if row.is_against(sender) => Ok(Continue(row.senders)),
-                // As it was written before rows named senders.
+                // The row is from before rows named senders.
                 Some(row) if row.is_of_one_bot() && row.senders.is_empty() => {
                     let reason = Condition::is("reason", row.reason);
                     let as_read = Condition::all([is(Status::Active)?, Condition::has_not("senders"), reason]);
@@ -129,7 +131,7 @@ impl Suppressions {
         Ok(row.filter(|row| row.status == Status::Active))
     }
 
-    /// A page of a channel's list, in the order of the addresses' hashes.
+    /// Returns a page of a channel's list, ordered by the hashes of the addresses.
     pub async fn page(
         &self,
         invocation: &Invocation,

@@ -1,5 +1,5 @@
-//! Files that callers upload: a form signed for one key, limited in size and time, and read back in
-//! pieces.
+//! Files that clients upload. A signed form allows the upload of one key, limited in size and time;
+//! the file is read back in parts.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub struct Form {
     pub expires_at: Timestamp,
 }
 
-/// What came of reading a piece.
+/// The outcome of reading a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     Bytes(Vec<u8>),
-    /// It is not the object any more that was asked for.
+    /// The object is no longer the one with the requested ETag.
     Changed,
     Missing,
 }
@@ -49,8 +49,8 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Good for one key, for so many bytes, for a quarter of an hour; and for no other content than
-    /// that with this SHA-256 (in base64), if it is given.
+    /// Creates a form for one key. It limits the size to `bytes` and is valid for 15 minutes. If
+    /// `sha256` (in base64) is given, the content must have this hash.
     pub fn form(
         &self,
         invocation: &Invocation,
@@ -67,20 +67,20 @@ impl Uploads {
         Form { post, expires_at: invocation.now.plus_ms(valid_ms) }
     }
 
-    /// Puts an object, and tells its ETag.
+    /// Stores an object and returns its ETag.
     pub async fn put(&self, invocation: &Invocation, key: &str, bytes: Vec<u8>) -> Result<String, Unavailable> {
         let call = self.client.put_object().bucket(&self.bucket).key(key).body(bytes.into()).send();
         let put = invocation.within(call).await.map_err(|_| Unavailable)?.map_err(|_| Unavailable)?;
         put.e_tag.map(|etag| etag.trim_matches('"').to_owned()).ok_or(Unavailable)
     }
 
-    /// Deletes an object; there being none is as good.
+    /// Deletes an object. A no-op if it does not exist.
     pub async fn delete(&self, invocation: &Invocation, key: &str) -> Result<(), Unavailable> {
         let call = self.client.delete_object().bucket(&self.bucket).key(key).send();
         invocation.within(call).await.map_err(|_| Unavailable)?.map(drop).map_err(|_| Unavailable)
     }
 
-    /// Bytes `from..to` of the object, if it is still the one with this ETag.
+    /// Reads bytes `from..to` of the object, if it still has this ETag.
     pub async fn read(
         &self,
         invocation: &Invocation,

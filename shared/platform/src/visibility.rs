@@ -1,7 +1,7 @@
-//! A message that is early goes back to its queue, hidden until its time. Nothing sends to its own
-//! queue: Lambda takes that for a loop and stops it. How often a message was received says nothing
-//! about it, so the queues that use this allow for many receptions, and a message that cannot be
-//! read is put aside here.
+//! Visibility of queue messages. A message that is early returns to its queue, hidden until it is
+//! due. No function sends to its own queue, because Lambda detects that as a loop and stops it. So
+//! the receive count does not show whether a message is bad. The queues that use this module allow
+//! many receptions, and this module itself dead-letters a message that cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,25 @@ use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::queue::QueueError;
 
-/// The longest that a queue hides a message, less what may have passed since it was received.
+/// The longest time that a queue hides a message, minus the time that may have passed since it was
+/// received.
 const LONGEST_SECONDS: i64 = 12 * 3_600 - 600;
-/// A message that cannot be read is tried this often, that far apart, before it is put aside: a
-/// deployment may be under way, and whoever reads it next be new.
+/// The number of tries of an unreadable message, and the time between them, before it goes to the
+/// dead-letter queue. A deployment may be under way, and a newer version may be able to read it.
 const TRIES_OF_UNREADABLE: u32 = 3;
 const UNREADABLE_MS: i64 = 60_000;
 
 #[derive(Debug, Clone)]
 pub struct Visibility {
     pub sqs: aws_sdk_sqs::Client,
-    /// By the queue's name, which ends both its ARN and its URL.
+    /// The URLs by queue name. The name is the last part of both the ARN and the URL.
     queues: BTreeMap<String, String>,
     dead_letters: Option<String>,
 }
 
 impl Visibility {
-    /// Of the queues whose URLs these variables have, and the queue for what cannot be read, if it
-    /// is put aside here.
+    /// `variables` name the URLs of the queues. `dead_letters` names the URL of the queue for
+    /// unreadable messages, if this module dead-letters them.
     pub fn from_env(
         sqs: aws_sdk_sqs::Client,
         variables: &[&str],
@@ -39,8 +40,8 @@ impl Visibility {
         Ok(Self { sqs, queues: named.collect(), dead_letters: dead_letters.map(config::required).transpose()? })
     }
 
-    /// Hides a message for that long, rounded up to whole seconds. If it cannot be, the queue's own
-    /// time holds.
+    /// Hides a message for this long, rounded up to whole seconds. If that fails, the visibility
+    /// timeout of the queue applies.
     pub async fn hide(&self, invocation: &Invocation, message: &SqsMessage, for_ms: i64) {
         let Some((url, receipt)) = self.url(message).zip(message.receipt_handle.as_ref()) else { return };
         let seconds = (for_ms.max(0).saturating_add(999) / 1_000).min(LONGEST_SECONDS);
@@ -52,8 +53,9 @@ impl Visibility {
         }
     }
 
-    /// Copies a message that cannot be read to the dead letters, once it was tried a few times;
-    /// hides it before that. Returns whether it was copied: if so, it can leave its queue.
+    /// Copies an unreadable message to the dead-letter queue after a few tries; before that, it
+    /// hides the message. Returns whether it copied the message; if so, the message can leave its
+    /// queue.
     pub async fn put_aside(&self, invocation: &Invocation, message: &SqsMessage) -> bool {
         let tried = receptions(message) >= TRIES_OF_UNREADABLE;
         let Some(dead_letters) = self.dead_letters.as_ref().filter(|_| tried) else {
@@ -75,7 +77,7 @@ impl Visibility {
     }
 }
 
-/// How often a message was received, this time included.
+/// Returns how often a message was received, including this time.
 pub fn receptions(message: &SqsMessage) -> u32 {
     let count = message.attributes.get("ApproximateReceiveCount").and_then(|count| count.parse().ok());
     count.unwrap_or(1)

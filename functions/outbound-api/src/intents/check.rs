@@ -1,5 +1,5 @@
-//! `POST /intents`: one conditional write decides; a refused one is judged by the row that stood in
-//! its way.
+//! `POST /intents`: one conditional write decides. If it is refused, the conflicting row determines
+//! the answer.
 
 use umavez_domain::codes::{Event, Reason};
 use umavez_domain::intents::{Check, CheckAnswer, Decision, Hold, Holder, judge};
@@ -33,8 +33,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
 }
 
-/// The holder is shown to callers with the key's own text, so it is not the hash of
-/// [`Request::identity`].
+/// Returns the holder of the intent. Callers see the holder with the text of its idempotency key,
+/// so it is not the hash of [`Request::identity`].
 fn holder(request: &Request, invocation: &Invocation) -> Result<Holder, Problem> {
     Ok(match request.idempotency_key()? {
         Some(key) => Holder::IdempotencyKey { caller: request.caller()?.key_id.clone(), key },
@@ -54,8 +54,8 @@ fn tell_held(invocation: &Invocation, check: &Check) {
     metrics::counter!("IntentsHeld", "IntentType" => intent_type.clone()).increment(1);
 }
 
-/// Who blocks is in the answer and in the row; the log does without, because callers choose their
-/// keys' text.
+/// Logs a duplicate intent. The answer and the row name the blocking holder. The log does not,
+/// because callers choose the text of their keys.
 fn tell_deduped(invocation: &Invocation, check: &Check) {
     let intent_type = &check.intent_type.intent_type;
     tracing::info!(

@@ -14,7 +14,8 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let mut errors = Vec::new();
     let client = client_id(request, &mut errors);
     let limit = paging::limit(request, &mut errors);
-    // Within the asked client, so a cursor opens no other client's rows.
+    // The cursor applies within the requested client, so it gives no access to rows of another
+    // client.
     let after = paging::cursor(request, &mut errors, is_fingerprint);
     let Some(client) = client.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
     let page = deps.messages.intents.page(invocation, client, after.as_deref(), limit).await?;
@@ -34,7 +35,7 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
 }
 
-/// The path's fingerprint, if it is one.
+/// Returns the fingerprint in the path. If it is malformed, adds an error and returns `None`.
 pub fn fingerprint<'a>(request: &'a Request, errors: &mut Vec<FieldError>) -> Option<&'a str> {
     let text = request.path.get("fingerprint").map(String::as_str).filter(|text| is_fingerprint(text));
     if text.is_none() {

@@ -1,4 +1,4 @@
-//! `POST /intents/{fingerprint}/release`: gives an intent back, so that it may be sent after all.
+//! `POST /intents/{fingerprint}/release`: releases an intent, so that it may be sent after all.
 
 use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::intents::{IntentRow, ReleaseAnswer, Released, release_request};

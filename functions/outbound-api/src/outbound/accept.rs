@@ -1,5 +1,5 @@
-//! `POST /outbound/messages`: one transaction takes the message in with its intent, or tells why
-//! not.
+//! `POST /outbound/messages`: one transaction accepts the message together with its intent, or
+//! determines why not.
 
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode, Reason};
 use umavez_domain::fields::FieldError;
@@ -15,8 +15,8 @@ use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
-    // A message is known by its key or by its `id`, which are one and the same: this is the
-    // identity of the message, and not of the request.
+    // The idempotency key or the `id` identifies the message; both mean the same. This is the
+    // identity of the message and not of the request.
     let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
     let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
     let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
@@ -48,8 +48,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     }
 }
 
-/// Refuses a request that cannot be taken any more. If its message was accepted before, it is still
-/// the same message.
+/// Refuses a request that can no longer be accepted. If its message was accepted earlier, the
+/// request is a replay of that message.
 async fn unless_standing(
     deps: &Deps,
     invocation: &Invocation,
@@ -63,7 +63,8 @@ async fn unless_standing(
     }
 }
 
-/// The same key with the same body is the same message, whatever became of it since.
+/// Answers a request for a message that exists. The same key with the same body is the same
+/// message, whatever its current state.
 fn again(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
     match judge(&row.body_hash, body_hash) {
         Replay::Same => Ok(answer(row)?.replayed()),
@@ -75,7 +76,8 @@ fn key_reused() -> Problem {
     Problem::key_reused("a message with another body, as its key or as its id")
 }
 
-/// The answer where a guard keeps no more holds for a later time.
+/// Returns the problem for a guard that accepts no more holds for a later time: the contact has the
+/// maximum number of scheduled messages of this intent type.
 pub fn too_many_scheduled() -> Problem {
     let detail = format!(
         "this contact has {MOST_SCHEDULED} scheduled messages of this intent type: cancel one, or wait until one is sent"

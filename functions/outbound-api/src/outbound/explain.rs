@@ -1,4 +1,4 @@
-//! `GET /explain?message=…|to=…|client_id=…`: the decisions, in order.
+//! `GET /explain?message=…|to=…|client_id=…`: lists the decisions in order.
 
 use serde_json::json;
 use umavez_domain::channels::{Channel, normalize_to};
@@ -17,7 +17,7 @@ use umavez_platform::store::Found;
 use super::message::{is_place, malformed, no_such_message};
 use crate::Deps;
 
-/// Messages of one page: each is read by itself.
+/// The maximum number of messages per page: each one is read separately.
 const LARGEST_PAGE: usize = 25;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
@@ -41,7 +41,7 @@ async fn by_message(deps: &Deps, invocation: &Invocation, id: &str) -> Result<An
     answer(vec![row], Vec::new(), Vec::new(), None)
 }
 
-/// An address is one of the channels that it fits; `channel` says which, where it fits several.
+/// Explains an address. It may be valid in several channels; `channel` selects one of them.
 async fn by_address(deps: &Deps, invocation: &Invocation, request: &Request, to: &str) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let (limit, after) = page_of(request, &mut errors);
@@ -77,7 +77,8 @@ async fn by_client(deps: &Deps, invocation: &Invocation, request: &Request, clie
     let partition = client.hyphenated().to_string();
     let found = deps.messages.latest(invocation, BY_CLIENT, partition, after.clone(), limit).await?;
     let (messages, next) = newest(found, limit);
-    // Intents of bare checks have no messages: they are told with the first page.
+    // Intents of checks without a message have no message to appear with: list them on the first
+    // page.
     let intents = match after {
         None => deps.messages.intents.page(invocation, client, None, 100).await?.rows,
         Some(_) => Vec::new(),
@@ -90,7 +91,7 @@ fn page_of(request: &Request, errors: &mut Vec<FieldError>) -> (usize, Option<St
     (limit, paging::cursor(request, errors, is_place))
 }
 
-/// The newest of what several channels have, and where the next page begins.
+/// Returns the newest messages of several channels, and where the next page begins.
 fn newest(mut found: Vec<(MessageRow, Found)>, limit: usize) -> (Vec<MessageRow>, Option<String>) {
     found.sort_by(|(_, a), (_, b)| b.place.cmp(&a.place));
     let more = found.len() >= limit;

@@ -36,12 +36,12 @@ pub async fn unknown(deps: &Deps, invocation: &Invocation, request: &Request) ->
     Answer::json(200, &json!({"messages": messages, "cursor": next.map(|place| paging::to_cursor(&place))}))
 }
 
-/// Whether a cursor is the place of a message in an index by time.
+/// Returns whether a cursor is the position of a message in an index by time.
 pub fn is_place(place: &str) -> bool {
     keys::id_at_time(place).and_then(MessageId::parse).is_some()
 }
 
-/// The path's message id, if it is one.
+/// Returns the message id in the path. Fails if it is malformed.
 pub fn id(request: &Request) -> Result<MessageId, Problem> {
     let id = request.path.get("id").and_then(|id| MessageId::parse(id));
     id.ok_or_else(|| Problem::invalid(vec![malformed("id")]))

@@ -1,4 +1,4 @@
-//! `POST /outbound/messages/{id}/cancel` and `/resend`.
+//! `POST /outbound/messages/{id}/cancel`, `/resend` and `/settle`.
 
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
@@ -12,8 +12,8 @@ use umavez_platform::messages::{Order, Resent};
 use super::message::{id, no_such_message};
 use crate::Deps;
 
-/// Tells the truth: what was cancelled will not be sent, and what is in flight or sent was not
-/// cancelled.
+/// Cancels a message. The answer is exact: a canceled message will not be sent, and a message that
+/// is in flight or sent was not canceled.
 pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
     let Some(canceled) = deps.messages.cancel(invocation, &id).await? else { return Err(no_such_message()) };
@@ -32,7 +32,7 @@ pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     )
 }
 
-/// An operator has found out what became of an UNKNOWN message, and says so.
+/// Settles an UNKNOWN message: an operator has found out whether it was sent.
 pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
     let body = request.object()?;
@@ -89,7 +89,7 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     }
 }
 
-/// `{attempt?}`: send again only if that was the last attempt. A body is not needed.
+/// Reads `{attempt?}`: resend only if that was the last attempt. The body is optional.
 fn wanted_attempt(request: &Request) -> Result<Option<u32>, Problem> {
     if request.is_empty() {
         return Ok(None);

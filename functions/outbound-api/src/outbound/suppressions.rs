@@ -1,6 +1,6 @@
-//! `GET`, `POST` and `DELETE /suppressions`: the addresses that are not written to. With `list`,
-//! those who left that list of mailings; of them only hashes are stored, so an address is told to
-//! whoever asked by it.
+//! `GET`, `POST` and `DELETE /suppressions`: the suppressed addresses. With `list`, the addresses
+//! that unsubscribed from that list of mailings. Of those, only hashes are stored, so the answer
+//! contains an address only if the request named it.
 
 use serde_json::json;
 use umavez_domain::channels::Channel;
@@ -15,7 +15,7 @@ use umavez_platform::store::SpreadPlace;
 
 use crate::Deps;
 
-/// Those of one channel or one list; with `to`, that address only.
+/// Lists the suppressed addresses of one channel or one list; with `to`, only that address.
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let reach = reach(request, &mut errors);
@@ -33,7 +33,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     Answer::json(200, &json!({"suppressions": suppressions, "cursor": cursor}))
 }
 
-/// Suppressing an address twice is as good as once: the first reason stands.
+/// Suppresses an address. A duplicate request is a no-op: the first reason is kept.
 pub async fn add(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = SuppressionRequest::read(&request.object()?).map_err(Problem::invalid)?;
     let SuppressionRequest { reach, to, note } = asked;
@@ -73,7 +73,7 @@ pub async fn remove(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     Answer::json(200, &json!({"channel": channel, "list": reach.list(), "to": to, "removed": removed}))
 }
 
-/// An empty `list` is a mistake, and not the whole channel.
+/// Reads `channel` and `list`. An empty `list` is an error and does not mean the whole channel.
 fn reach(request: &Request, errors: &mut Vec<FieldError>) -> Option<Reach> {
     let channel = paging::required(request, "channel", errors)?;
     Reach::read(channel, request.query.get("list").map(String::as_str), errors)
@@ -113,7 +113,7 @@ async fn page(
     })
 }
 
-/// A shard, and where in it.
+/// Parses a cursor: a shard, and a position in it.
 fn place(text: &str) -> Option<SpreadPlace> {
     let (shard, place) = text.split_once('/')?;
     let shard = shard.parse().ok().filter(|shard| *shard < SUPPRESSION_SHARDS)?;
@@ -121,7 +121,7 @@ fn place(text: &str) -> Option<SpreadPlace> {
     is_hash.then(|| (shard, place.to_owned()))
 }
 
-/// Without the address: it is personal, and the list has it.
+/// Logs a change without the address: it is personal data, and the list contains it.
 fn tell(invocation: &Invocation, channel: Channel, event: Event) {
     tracing::info!(event = event.as_str(), channel = channel.as_str(), request_id = invocation.request_id);
     metrics::counter!("Suppressions", "Event" => event.as_str(), "Channel" => channel.as_str()).increment(1);

@@ -1,5 +1,5 @@
-//! Where a message goes: the channels, and the one form that an address has in each. Suppression
-//! and limits are keyed by that form, so two spellings of one address must not both survive.
+//! The channels, and the normal form of an address in each. The keys of suppressions and rate
+//! limits contain the normal form, so two spellings of one address must normalize to the same text.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ const LONGEST_LABEL: usize = 63;
 const LONGEST_GROUP_ID: usize = 40;
 const PERSON_JID: &str = "@s.whatsapp.net";
 const GROUP_JID: &str = "@g.us";
-/// Of somebody whose number WhatsApp does not tell.
+/// The suffix of a user whose phone number WhatsApp hides.
 const HIDDEN_JID: &str = "@lid";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,8 +42,8 @@ impl std::fmt::Display for Channel {
     }
 }
 
-/// The form of an address that is stored and compared. The error is written for the caller and
-/// never repeats the value.
+/// Normalizes an address. The system stores and compares only the normal form. The error text is
+/// for the caller and never contains the value.
 pub fn normalize_to(channel: Channel, text: &str) -> Result<String, &'static str> {
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
     match channel {
@@ -53,8 +53,8 @@ pub fn normalize_to(channel: Channel, text: &str) -> Result<String, &'static str
     }
 }
 
-/// Whether a normalized address is a group's. What a Telegram @username stands for cannot be seen
-/// from it.
+/// Returns whether a normalized address belongs to a group. A Telegram @username does not show
+/// whether it names a group, so the result for it is `false`.
 pub fn is_group(channel: Channel, to: &str) -> bool {
     match channel {
         Channel::Email => false,
@@ -63,8 +63,9 @@ pub fn is_group(channel: Channel, to: &str) -> bool {
     }
 }
 
-/// The other form of a Brazilian mobile number: WhatsApp knows many by the eight digits that they
-/// had before the ninth.
+/// Returns the other form of a Brazilian mobile number, with or without the ninth digit. WhatsApp
+/// knows many numbers by the eight digits that they had before the ninth digit was added. `None` if
+/// the number has no other form.
 pub fn brazilian_twin(to: &str) -> Option<String> {
     let local = to.strip_prefix("55").filter(|_| is_digits(to))?;
     let (area, number) = local.split_at_checked(2)?;
@@ -75,7 +76,7 @@ pub fn brazilian_twin(to: &str) -> Option<String> {
     }
 }
 
-/// Dots and +tags stay: whose mailbox they lead to is the provider's affair.
+/// Keeps dots and +tags: the mail provider decides which mailbox they lead to.
 fn email(text: &str) -> Result<String, &'static str> {
     let Some((local, domain)) = text.split_once('@') else { return Err("must have the form name@domain") };
     if domain.contains('@') {
@@ -103,8 +104,8 @@ fn email(text: &str) -> Result<String, &'static str> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// The characters of an atom, and dots. The others would have to be quoted, and a comma reads as a
-/// second recipient.
+/// Returns whether a byte is a character of an atom, or a dot. Other characters need quotes, and a
+/// comma would start a second recipient.
 fn is_local_part(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".!#$%&'*+/=?^_`{|}~-".contains(&byte)
 }
@@ -116,7 +117,7 @@ fn is_label(label: &str) -> bool {
         && !label.ends_with('-')
 }
 
-/// Usernames are the same in any case, so they are kept in lower case.
+/// Usernames are case-insensitive, so they are stored in lower case.
 fn telegram(text: &str) -> Result<String, &'static str> {
     if let Some(name) = text.strip_prefix('@') {
         let shaped = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -137,8 +138,8 @@ fn telegram(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A person is the number's digits, however it was written, and a group, or somebody without a
-/// number, its JID.
+/// Normalizes a person's number to its digits, in any notation. A group, or a user without a
+/// number, keeps the JID.
 fn whatsapp(text: &str) -> Result<String, &'static str> {
     let text = text.to_ascii_lowercase();
     if let Some(id) = text.strip_suffix(GROUP_JID) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// `path` is relative to the provider's base URL and starts with a slash.
+/// An HTTP request. `path` is relative to the provider's base URL and starts with a slash.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpCall {
     pub method: &'static str,
@@ -18,8 +18,8 @@ impl HttpCall {
     }
 }
 
-/// Fit for a log: no credential (Telegram has it in the path, Evolution in a header), no address,
-/// no content.
+/// Safe for logs: shows no credential (Telegram has it in the path, Evolution in a header), no
+/// address and no content.
 impl fmt::Debug for HttpCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
@@ -32,7 +32,7 @@ impl fmt::Debug for HttpCall {
     }
 }
 
-/// Hides what stands between `/bot` and the last slash.
+/// Hides the text between `/bot` and the last slash.
 fn masked(path: &str) -> String {
     if !path.starts_with("/bot") {
         return path.to_owned();
@@ -43,8 +43,8 @@ fn masked(path: &str) -> String {
     }
 }
 
-/// `text` as one segment of a path: nothing in it can end the segment, the path or the request
-/// line.
+/// Encodes `text` as one segment of a path: nothing in it can end the segment, the path or the
+/// request line.
 pub(crate) fn segment(text: &str) -> String {
     let mut segment = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,6 @@
-//! What a message says, per channel, and reading it from a request. What is accepted here is what
-//! the provider can take: a refusal belongs to the caller's request, not to an attempt hours later.
+//! Parses the content of a message from a request, per channel. The checks accept only what the
+//! provider accepts, so that invalid content fails the caller's request and not an attempt hours
+//! later.
 
 mod types;
 
@@ -14,10 +15,10 @@ use crate::channels::{Channel, normalize_to};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 
-/// Telegram counts what is seen, in UTF-16 code units.
+/// Telegram counts visible text in UTF-16 code units.
 const TELEGRAM_TEXT: usize = 4096;
 const TELEGRAM_CAPTION: usize = 1024;
-/// Bytes of text with its markup.
+/// The maximum size in bytes of a text with its markup.
 const TELEGRAM_SOURCE: usize = 32 * 1024;
 const TELEGRAM_BUTTONS: usize = 100;
 const TELEGRAM_BUTTONS_IN_ROW: usize = 8;
@@ -30,8 +31,8 @@ const EMAIL_BODY: usize = 200 * 1024;
 const EMAIL_MAILBOX: usize = 320;
 const URL: usize = 2048;
 
-/// Reads a request's `content`. What is wrong is added to `errors`, each under its path from
-/// `content` on.
+/// Reads a request's `content`. Adds each problem to `errors`, with a path that starts with
+/// `content`. `None` if there is a problem.
 pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<FieldError>) -> Option<Content> {
     let mut fields = Fields::of(object);
     let content = match channel {
@@ -49,7 +50,7 @@ pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<Fiel
     }
 }
 
-/// Mailings have the same content, and the same refusals.
+/// Reads the content of an email. Mailings use the same content and the same checks.
 pub(crate) fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
     let from = fields.text("from");
     let subject = fields.text("subject");
@@ -204,7 +205,7 @@ fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
     Some(WhatsappMedia { kind: kind?, url: url?, mimetype, file_name })
 }
 
-/// Reads an inner object; what is wrong in it is told under its own path.
+/// Reads an inner object and reports its problems under its own path.
 fn nested<T>(
     fields: &mut Fields<'_>,
     name: &str,
@@ -224,7 +225,8 @@ fn nested<T>(
     }
 }
 
-/// A text of any lines. No provider shows a NUL, and some stop reading there.
+/// Reads a text that may have several lines. NUL is refused: no provider shows it, and some stop
+/// reading there.
 fn body<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
     let text = fields.optional_text(name);
     if text.is_some_and(|text| text.contains('\0')) {
@@ -233,7 +235,8 @@ fn body<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
     text
 }
 
-/// A text of one line: a line end in it would begin another header.
+/// Checks a text of one line: a line break in it would start another header. Returns `false` if the
+/// text is refused.
 fn header(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: usize) -> bool {
     if text.chars().any(char::is_control) {
         fields.refuse(name, FieldProblem::Malformed, "must not contain line ends or control characters");
@@ -297,8 +300,9 @@ fn is_mimetype(text: &str) -> bool {
     text.len() <= MIMETYPE && text.split_once('/').is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
-/// The normalized address of a mailbox: an address, or a name before an address in angle brackets.
-/// A name with commas and the like must be in quotes, or it would read as several mailboxes.
+/// Returns the normalized address of a mailbox: an address, or a name before an address in angle
+/// brackets. A name with commas or other special characters must be in quotes, or it would read as
+/// several mailboxes. `None` if the mailbox is not valid.
 pub(crate) fn address_of_mailbox(text: &str) -> Option<String> {
     let text = text.trim();
     let (name, address) = match text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) {

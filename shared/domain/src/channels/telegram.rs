@@ -1,5 +1,5 @@
-//! The Telegram Bot API (<https://core.telegram.org/bots/api>): how a message is asked for, and
-//! what the answer means.
+//! The Telegram Bot API (<https://core.telegram.org/bots/api>): the request that sends a message,
+//! and the meaning of the answer.
 
 pub mod html;
 pub mod markdown_v2;
@@ -18,7 +18,8 @@ pub mod code {
     pub const BOT_KICKED: &str = "bot_kicked";
     pub const CHAT_DELETED: &str = "chat_deleted";
     pub const BOT_NOT_MEMBER: &str = "bot_not_member";
-    /// The user never wrote to the bot. No suppression: it ends the day they do.
+    /// The user never wrote to the bot. The address is not suppressed: messages succeed once the
+    /// user writes to the bot.
     pub const CONVERSATION_NOT_STARTED: &str = "conversation_not_started";
     pub const FORBIDDEN: &str = "chat_forbidden";
     pub const CHAT_NOT_FOUND: &str = "chat_not_found";
@@ -51,13 +52,13 @@ pub mod code {
     ];
 }
 
-/// A message's content. Beside media, `text` is its caption.
+/// A message's content. With media, `text` is the caption.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TelegramContent<'a> {
     pub text: Option<&'a str>,
     pub parse_mode: Option<&'a str>,
     pub media: Option<(MediaKind, &'a str)>,
-    /// Rows of the inline keyboard; none is no keyboard.
+    /// The rows of the inline keyboard. If empty, the message has no keyboard.
     pub buttons: Vec<Vec<Button<'a>>>,
 }
 
@@ -79,7 +80,7 @@ pub enum ButtonAction<'a> {
     CallbackData(&'a str),
 }
 
-/// The call that sends `content` to chat `to` (a number, or `@name`).
+/// Builds the call that sends `content` to chat `to` (a number, or `@name`).
 pub fn request(token: &str, to: &str, content: &TelegramContent<'_>) -> HttpCall {
     let mut body = Map::new();
     body.insert("chat_id".to_owned(), chat_id(to));
@@ -138,9 +139,9 @@ struct Parameters {
     migrate_to_chat_id: Option<i64>,
 }
 
-/// What an answer means. A refusal counts as one only in Telegram's own envelope: a 404 page from
-/// something in between says nothing about the message. The exception is 429, which is known not
-/// sent whoever says it.
+/// Classifies an answer. A 4xx counts as a refusal only in Telegram's own envelope: a 404 page from
+/// a proxy says nothing about the message. The exception is 429: the message was not sent, no
+/// matter who answered.
 pub fn classify(status: u16, body: &[u8]) -> Outcome {
     let answer = serde_json::from_slice::<Answer>(body).ok();
     match (status, answer) {
@@ -154,8 +155,8 @@ pub fn classify(status: u16, body: &[u8]) -> Outcome {
     }
 }
 
-/// Telegram does not say whether the bot or the chat is over its limit, so the wider of the two is
-/// held back.
+/// Telegram does not say whether the bot or the chat exceeded its limit, so the wider scope, the
+/// bot, is throttled.
 fn throttled(parameters: Option<Parameters>) -> Outcome {
     let seconds = parameters.and_then(|parameters| parameters.retry_after);
     Outcome::Throttled { retry_after_ms: delivery::retry_after_ms(seconds), scope: ThrottleScope::Bot }
@@ -167,7 +168,7 @@ fn refused(status: u16, answer: &Answer) -> Outcome {
     match status {
         400 if migrated => Outcome::Permanent { code: code::CHAT_MIGRATED, suppress: false },
         400 => bad_request(&description),
-        // Nothing is wrong with the message: a token that is put right in time saves it.
+        // The message itself is valid: it can still be sent if an operator fixes the token in time.
         401 | 404 => Outcome::Transient { code: code::BOT_UNAUTHORIZED },
         403 => forbidden(&description),
         413 => Outcome::Permanent { code: code::TOO_LONG, suppress: false },
@@ -175,7 +176,8 @@ fn refused(status: u16, answer: &Answer) -> Outcome {
     }
 }
 
-/// The description without its class ("Forbidden: ", "[Error]: Bad Request: "), in lower case.
+/// Returns the description without its class ("Forbidden: ", "[Error]: Bad Request: "), in lower
+/// case.
 fn reason(description: &str) -> String {
     let description = description.to_ascii_lowercase();
     let mut reason = description.as_str();
@@ -185,7 +187,7 @@ fn reason(description: &str) -> String {
     reason.to_owned()
 }
 
-/// Descriptions are told apart by how they begin: what follows may quote the message.
+/// Maps a description to a code by its first words: the rest may quote the message.
 fn bad_request(reason: &str) -> Outcome {
     const CODES: &[(&str, &str)] = &[
         ("can't parse entities", code::ENTITIES_INVALID),
@@ -215,7 +217,7 @@ fn bad_request(reason: &str) -> Outcome {
         ("wrong type of the web page content", delivery::code::MEDIA_REJECTED),
         ("file is too big", delivery::code::MEDIA_REJECTED),
     ];
-    // Telegram fetches the media itself; its host may be back at the next attempt.
+    // Telegram fetches the media itself; the media's host may be back at the next attempt.
     if reason.starts_with("failed to get http url content") {
         return Outcome::Transient { code: code::MEDIA_UNREACHABLE };
     }
@@ -233,8 +235,8 @@ fn forbidden(reason: &str) -> Outcome {
         ("bot is not a member", code::BOT_NOT_MEMBER, false),
         ("bot can't initiate conversation", code::CONVERSATION_NOT_STARTED, false),
     ];
-    // "bot can't send messages to the user" has been seen to pass by itself, so what is not listed
-    // never suppresses.
+    // A description that is not listed never suppresses: "bot can't send messages to the user" has
+    // been seen to go away without any action.
     let (code, suppress) = CODES
         .iter()
         .find(|(start, ..)| reason.starts_with(start))

@@ -1,3 +1,3 @@
-//! WhatsApp, by way of the Evolution API.
+//! WhatsApp through the Evolution API.
 
 pub mod evolution;

@@ -1,4 +1,4 @@
-//! A stored message as the call that sends it.
+//! Converts a stored message into the HTTP call that sends it.
 
 use crate::channels::content::{Telegram, TelegramMediaKind, Whatsapp, WhatsappMediaKind};
 use crate::channels::is_group;
@@ -28,8 +28,9 @@ pub fn to_telegram(token: &str, to: &str, content: &Telegram) -> HttpCall {
     telegram::request(token, to, &wire)
 }
 
-/// Telegram does not say what a 429 limits. The limit of a group is the lowest and the first to be
-/// met, so what was meant for one holds back the group; anything else holds back the bot.
+/// Classifies an answer of Telegram. Telegram does not say which limit a 429 applies to. The limit
+/// of a group is the lowest and is reached first, so a 429 for a group throttles the group, and any
+/// other 429 throttles the bot.
 pub fn of_telegram(to: &str, status: u16, body: &[u8]) -> Outcome {
     match telegram::classify(status, body) {
         Outcome::Throttled { retry_after_ms, .. } if is_group(Channel::Telegram, to) => {
@@ -49,7 +50,7 @@ pub fn to_evolution(instance: &str, api_key: &str, to: &str, content: &Whatsapp)
         },
         url: &media.url,
         mimetype: media.mimetype.as_deref(),
-        // A document without a name is refused by some of the server's versions.
+        // Some versions of the server refuse a document without a name.
         file_name: media.file_name.as_deref().or(match media.kind {
             WhatsappMediaKind::Document => Some("document"),
             _ => None,

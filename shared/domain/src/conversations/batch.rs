@@ -1,9 +1,8 @@
-//! What one batch takes of the messages that are pending, and the order in which the responder gets
-//! them.
+//! Selects the pending messages of one batch and sorts them for the responder.
 //!
-//! Which messages a batch has is decided by their numbers, in the order of arrival: it is fixed by
-//! the write that claims it, and the same however often the responder is asked. Their order inside
-//! of the batch is the provider's.
+//! The numbers of the messages, which follow the order of arrival, decide which messages a batch
+//! has. The write that claims the batch fixes this, so every request to the responder about the
+//! batch has the same messages. Within the batch, the messages are in the provider's order.
 
 use super::course::Course;
 use super::identity::Via;
@@ -11,29 +10,32 @@ use super::responder;
 use super::rows::StoredMessage;
 use crate::time::{DAY_MS, Timestamp};
 
-/// The most messages of a batch.
+/// The maximum number of messages in a batch.
 pub const MOST_MESSAGES: usize = 100;
-/// The most bytes of JSON that the messages of a batch have together. A single message is always
-/// taken, whatever its size.
+/// The maximum size of all messages of a batch together, in bytes of JSON. A batch always takes its
+/// first message, whatever its size.
 pub const MOST_BYTES: usize = 256 * 1024;
 
-/// Messages are kept for at least a day: one that is missing earlier has not expired.
+/// The shortest time for which messages are kept. A message that is missing earlier has not
+/// expired.
 const SHORTEST_RETENTION_MS: i64 = DAY_MS;
 
-/// What a claim takes of the messages that are pending.
+/// The pending messages that a claim takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Portion {
-    /// Those up to `last`. The first of the rest was received at `rest_since`, if there is a rest.
+    /// The messages up to `last`. If messages remain, the first of them was received at
+    /// `rest_since`.
     UpTo { last: u64, rest_since: Option<Timestamp> },
-    /// Those up to `last` are not stored any more: the retention period ended before anybody
-    /// answered them.
+    /// The messages up to `last` are no longer stored: the retention period ended before they were
+    /// answered.
     Expired { last: u64 },
 }
 
-/// Decides what the next batch takes. `messages` are the first of those that are pending, by their
-/// number; there must be one more than a batch takes, if there are so many. A batch ends at a gap
-/// in the numbers. `None`: the first pending message was received too recently to have expired, so
-/// the read does not show it yet.
+/// Decides what the next batch takes. A batch ends at a gap in the numbers. Returns `None` if the
+/// read does not show the first pending message yet: it was received too recently to have expired.
+///
+/// `messages` are the first pending messages, sorted by number. If enough are pending, there must
+/// be one more than a batch takes.
 pub fn portion(course: &Course, messages: &[StoredMessage], now: Timestamp) -> Option<Portion> {
     let next = course.claimed + 1;
     let number = |message: &StoredMessage| message.number.unwrap_or(0);
@@ -57,12 +59,12 @@ pub fn portion(course: &Course, messages: &[StoredMessage], now: Timestamp) -> O
     Some(Portion::UpTo { last, rest_since: None })
 }
 
-/// The messages of a batch in the order in which they were sent: by the provider's time, then by
-/// the provider's own order, then by arrival.
+/// Sorts the messages of a batch in the order in which they were sent: by the provider's time, then
+/// by the provider's own order, then by arrival.
 ///
-/// Telegram counts the messages of a chat, so its ids order those of one second. The ids of
-/// WhatsApp are random, and those of callers are theirs: there, arrival orders what was sent at the
-/// same time. A message without a time stays behind the one that arrived before it.
+/// Telegram counts the messages of a chat, so its ids order messages of the same second. WhatsApp's
+/// ids are random, and API callers choose their own ids, so there messages of the same time are in
+/// order of arrival. A message without a time stays behind the message that arrived before it.
 pub fn in_order(via: Via, mut messages: Vec<StoredMessage>) -> Vec<StoredMessage> {
     messages.sort_by_key(|message| message.number);
     let mut time = Timestamp::from_millis(i64::MIN);
@@ -107,7 +109,7 @@ mod tests {
         Course { received, claimed, answered: claimed, pending_since: Some(NOW.millis()), ..Course::default() }
     }
 
-    /// As it is long after the messages came.
+    /// Calls `portion` at a time long after the messages arrived.
     fn portion(course: &Course, messages: &[StoredMessage]) -> Portion {
         super::portion(course, messages, NOW.plus_days(100)).expect("a portion")
     }
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_batch_ends_before_the_message_that_does_not_fit_into_its_bytes() {
-        // The size of a message that is exactly a quarter of what a batch may have.
+        // This text makes a message exactly a quarter of the maximum size of a batch.
         let quarter = MOST_BYTES / 4;
         let text = "a".repeat(quarter - responder::size(&message(1, "")));
         assert_eq!(responder::size(&message(1, &text)), quarter);

@@ -1,10 +1,11 @@
-//! The course of a conversation: three watermarks, one phase, and every way in which they move.
+//! The state machine of a conversation: three watermarks, one phase, and all their transitions.
 //!
-//! Messages are numbered as they are received. `answered <= claimed <= received` holds always: what
-//! lies above `claimed` is pending, what lies between `answered` and `claimed` is the one batch in
-//! process. Two pendings or two batches cannot be written down. Each change is computed from the
-//! row as it was read and written on the condition that its version has not changed, so the store
-//! refuses whoever decided on an older row, and the model in the tests is this very code.
+//! Messages are numbered as they are received. `answered <= claimed <= received` always holds.
+//! Messages above `claimed` are pending. Messages above `answered` and up to `claimed` are the one
+//! batch in process. A row cannot represent two sets of pending messages or two batches. Each
+//! change is computed from the row as it was read, and the write is conditional on an unchanged
+//! version. So the store rejects a decision that was made on an older row. The model in the tests
+//! is this same code.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -16,28 +17,30 @@ use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
 codes! {
-    /// Where the batch in process stands.
+    /// The phase of the batch in process.
     Phase {
-        /// There is none.
+        /// No batch is in process.
         Idle = "idle",
-        /// A worker asks the responder, under its lease, or will when it is time to try again.
+        /// A worker asks the responder under its lease, or a worker will ask when the backoff has
+        /// passed.
         Asking = "asking",
-        /// The responder said that it answers later.
+        /// The responder replied that it will answer later.
         Awaiting = "awaiting",
-        /// There is a reply, and it is not to be sent while somebody holds the conversation.
+        /// The reply is stored but not being sent, because the conversation is on hold.
         Replied = "replied",
         /// A part of the reply is with outbound.
         Sending = "sending",
-        /// The responder was asked in vain. A person is needed, or a late answer.
+        /// All attempts to ask the responder failed. The conversation needs a person or a late
+        /// answer.
         Stuck = "stuck",
     }
 }
 
 codes! {
-    /// Who keeps the bot silent.
+    /// Who holds the conversation, so that the bot does not write.
     HeldBy {
         Operator = "operator",
-        /// Somebody who answered from the phone.
+        /// A person who answered from the phone.
         Person = "person",
     }
 }
@@ -48,7 +51,7 @@ pub struct Hold {
     pub by: HeldBy,
     /// Milliseconds.
     pub since: i64,
-    /// Milliseconds; none is until it is released.
+    /// Milliseconds. `None` if the hold lasts until it is released.
     pub until: Option<i64>,
 }
 
@@ -58,68 +61,69 @@ pub struct Course {
     pub received: u64,
     pub claimed: u64,
     pub answered: u64,
-    /// A person answered up to here while a reply was on its way: done with as soon as that is
-    /// settled.
+    /// A person has answered the messages up to this number while a reply was being sent. They
+    /// count as answered as soon as the message of that reply has ended.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settled: u64,
     pub phase: Phase,
-    /// Milliseconds: when the first pending message came, and the last.
+    /// Milliseconds: when the first and the last pending message arrived.
     pub pending_since: Option<i64>,
     pub last_at: Option<i64>,
-    /// Milliseconds, by the provider's clock: when the contact's latest message was sent, of those
-    /// that say so.
+    /// Milliseconds, by the provider's clock: when the contact's latest message was sent, among the
+    /// messages with a time.
     pub last_sent_at: Option<i64>,
-    /// Milliseconds: when the first message of the batch in process came.
+    /// Milliseconds: when the first message of the batch in process arrived.
     pub batch_since: Option<i64>,
-    /// Grows with each turn of a worker: what an earlier one says of its batch is not heard.
+    /// Increases with each turn of a worker. What a worker reports from an earlier turn is ignored.
     pub epoch: u64,
-    /// Milliseconds: how long the worker of this turn is waited for.
+    /// Milliseconds: the end of the lease of the worker whose turn it is.
     pub lease_until: Option<i64>,
-    /// How often the responder was asked about this batch.
+    /// How often the responder has been asked about this batch.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Milliseconds: the responder is not asked again before this, or its late answer is waited for
-    /// until then.
+    /// Milliseconds: the responder is not asked again before this time, or the timeout of its late
+    /// answer.
     pub not_before: Option<i64>,
-    /// The part of the reply that is on its way, or is next, of so many.
+    /// The index of the part of the reply that is being sent or is next; `parts` is their number.
     #[serde(default, skip_serializing_if = "is_default")]
     pub part: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     pub parts: u32,
-    /// How often a part was handed to outbound: names the message that it became.
+    /// How often a part was handed to outbound. The id of the part's message contains this number.
     #[serde(default, skip_serializing_if = "is_default")]
     pub handed: u32,
-    /// The message that whoever holds the conversation has called back: if it had not left, it is
-    /// said after the hold.
+    /// The value of `handed` for the message that a hold recalled. If that message had not left, it
+    /// is sent after the hold.
     #[serde(default, skip_serializing_if = "is_default")]
     pub recalled: u32,
     pub hold: Option<Hold>,
 }
 
-/// What a worker that was woken does.
+/// What a worker does after a wake-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// There is nothing to do, or somebody else will see to it.
+    /// Do nothing: there is no work, or another event will continue the conversation.
     Rest,
-    /// Nothing is to be done before then.
+    /// Do nothing before this time.
     Wait(Timestamp),
-    /// Read the first pending messages, write [`Course::claim`] of what one batch takes of them,
-    /// then ask the responder.
+    /// Read the first pending messages, write [`Course::claim`] with the portion that one batch
+    /// takes, then ask the responder.
     Claim,
     /// Write this course, then ask the responder about its batch, which was claimed before.
     Ask(Course),
     /// Write this course, and with it the next part of the reply as a message.
     HandOver(Course),
-    /// See what became of the message that is on its way.
+    /// Read the state of the message that is being sent.
     Look,
-    /// Write this course: it was asked often enough.
+    /// Write this course: all attempts to ask the responder are used up.
     GiveUp(Course),
 }
 
 /// How the message of a part ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartEnd {
-    /// Sent, or nobody knows: what may have been read is not said again.
+    /// The message was sent, or its outcome is unknown. A part that the contact may have read is
+    /// not sent again.
     Sent,
     NotSent,
     Canceled,
@@ -151,7 +155,7 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Something was received that nobody has claimed, nor a person answered.
+    /// Returns whether there are messages that no batch has claimed and no person has answered.
     pub fn is_pending(&self) -> bool {
         self.received > self.claimed.max(self.settled)
     }
@@ -160,24 +164,25 @@ impl Course {
         self.hold.is_some_and(|hold| hold.until.is_none_or(|until| until > now.millis()))
     }
 
-    /// When what is pending is to be claimed: a while after the last message, and not longer after
-    /// the first than is bearable.
+    /// Returns when the pending messages are to be claimed: the debounce time after the last
+    /// message, but no later than the maximum wait after the first.
     pub fn due(&self, timing: &Timing) -> Option<Timestamp> {
         let (first, last) = (self.pending_since?, self.last_at?);
         Some(Timestamp::from_millis((last + timing.debounce_ms).min(first + timing.max_wait_ms)))
     }
 
-    /// Milliseconds: since when somebody waits for an answer.
+    /// Returns since when the contact has waited for an answer, in milliseconds.
     pub fn unanswered_since(&self) -> Option<i64> {
         self.batch_since.or(self.pending_since)
     }
 
-    /// A message came, which its provider says was sent at `sent_at`: the next number is its own.
+    /// Counts a message that arrived and that was sent at `sent_at` according to its provider. The
+    /// new value of `received` is the number of the message.
     pub fn receive(&self, now: Timestamp, sent_at: Option<Timestamp>) -> Self {
         let last_at = self.last_at.map_or(now.millis(), |last| last.max(now.millis()));
         let pending_since = if self.is_pending() { self.pending_since } else { Some(now.millis()) };
-        // A time far ahead of ours is a wrong clock: it must not make every later answer of a
-        // person look old.
+        // A time far ahead of ours comes from a wrong clock. It must not make every later answer of
+        // a person look old.
         let sent_at = sent_at.map(|at| at.min(now.plus_ms(PROVIDER_SKEW_MS)).millis());
         let last_sent_at = self.last_sent_at.max(sent_at);
         Self { received: self.received + 1, pending_since, last_at: Some(last_at), last_sent_at, ..self.clone() }
@@ -188,7 +193,8 @@ impl Course {
         match self.phase {
             Phase::Sending => Step::Look,
             Phase::Stuck => Step::Rest,
-            // Whoever works on it, or answers later, or died, is waited for.
+            // A worker holds the lease (it may have crashed), or the responder answers later: wait
+            // for them.
             Phase::Asking if waits(self.lease_until).is_some() => Step::Rest,
             Phase::Awaiting if waits(self.not_before).is_some() => Step::Rest,
             _ if self.is_held(now) => Step::Rest,
@@ -206,8 +212,8 @@ impl Course {
         }
     }
 
-    /// The course after a claim of this portion of what is pending. The rest stays pending, and is
-    /// the next batch.
+    /// Returns the course after a claim of this portion of the pending messages. The rest stays
+    /// pending and becomes the next batch.
     pub fn claim(&self, portion: Portion, now: Timestamp, timing: &Timing) -> Self {
         let (last, rest_since) = match portion {
             Portion::UpTo { last, rest_since } => (last, rest_since),
@@ -235,17 +241,19 @@ impl Course {
         }
     }
 
-    /// Whether a worker's turn is still the present one: what it learned counts.
+    /// Returns whether a worker's turn is still the current one. Only then does its result count.
     pub fn is_turn(&self, batch: u64, epoch: u64) -> bool {
         self.phase == Phase::Asking && self.claimed == batch && self.epoch == epoch
     }
 
-    /// Whether an answer to this batch is still wanted, whoever brings it.
+    /// Returns whether the batch still needs an answer, from the responder's response or from a
+    /// callback.
     pub fn wants_reply(&self, batch: u64) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Awaiting | Phase::Stuck) && self.claimed == batch
     }
 
-    /// The responder failed: it is asked again after a while, or a person is called.
+    /// Records that the responder failed. It is asked again after a backoff, or, after the last
+    /// attempt, the conversation needs a person.
     pub fn failed(&self, now: Timestamp, timing: &Timing) -> Self {
         if self.attempts >= timing.attempts {
             return self.stuck();
@@ -254,7 +262,7 @@ impl Course {
         Self { lease_until: None, not_before, ..self.clone() }
     }
 
-    /// The responder answers later.
+    /// Records that the responder answers later.
     pub fn awaiting(&self, now: Timestamp, timing: &Timing) -> Self {
         let not_before = Some(now.millis() + timing.callback_ms);
         Self { phase: Phase::Awaiting, lease_until: None, not_before, ..self.clone() }
@@ -264,7 +272,8 @@ impl Course {
         Self { phase: Phase::Stuck, lease_until: None, not_before: None, ..self.clone() }
     }
 
-    /// There is an answer, of so many messages; none is nothing to say.
+    /// Records an answer that is sent as `parts` messages. Zero means that the responder has
+    /// nothing to say.
     pub fn replied(&self, parts: u32, now: Timestamp) -> Self {
         let replied =
             Self { phase: Phase::Replied, lease_until: None, not_before: None, part: 0, parts, ..self.clone() };
@@ -279,14 +288,15 @@ impl Course {
         Self { phase: Phase::Sending, handed: self.handed + 1, ..self.clone() }
     }
 
-    /// The message of the part that was on its way has ended.
+    /// Records how the message of the current part ended.
     pub fn part_ended(&self, end: PartEnd, now: Timestamp) -> Self {
         let withheld = |part| Self { phase: Phase::Replied, part, ..self.clone() };
         let next = self.part + 1;
         match end {
-            // A person has answered meanwhile: there is nothing more to say.
+            // A person has answered in the meantime: send nothing more.
             _ if self.settled >= self.claimed => self.finished(),
-            // Called back before it left: it is said when they let go, who may have done so by now.
+            // The hold recalled the message before it left. It is sent after the release, which may
+            // already have happened.
             PartEnd::Canceled if self.recalled == self.handed => withheld(self.part),
             PartEnd::Sent if next < self.parts && self.is_held(now) => withheld(next),
             PartEnd::Sent if next < self.parts => withheld(next).handed_over(),
@@ -294,7 +304,7 @@ impl Course {
         }
     }
 
-    /// Who holds it for longer stays.
+    /// Holds the conversation. Of two holds, the one that ends later applies.
     pub fn hold(&self, hold: Hold) -> Self {
         let ends = |hold: &Hold| hold.until.unwrap_or(i64::MAX);
         let hold = self.hold.filter(|before| ends(before) >= ends(&hold)).unwrap_or(hold);
@@ -302,33 +312,35 @@ impl Course {
         Self { hold: Some(hold), recalled, ..self.clone() }
     }
 
-    /// The bot may speak again. What it was stuck with it asks about once more.
+    /// Ends the hold, so that the bot may write again. If the conversation was stuck, the responder
+    /// is asked again about its batch.
     pub fn release(&self) -> Self {
         let released = Self { hold: None, ..self.clone() };
         match self.phase {
             Phase::Stuck => Self { phase: Phase::Asking, attempts: 0, ..released },
-            // Its own wake-up may have come in vain meanwhile. While a worker asks, there is no
-            // time to wait for.
+            // The wake-up of the retry may have arrived during the hold and done nothing, so do not
+            // wait for it. While a worker asks, `not_before` is not set.
             Phase::Asking => Self { not_before: None, ..released },
             _ => released,
         }
     }
 
-    /// A person wrote at `at`, by the provider's clock, and has answered everything that the
-    /// contact sent before. If the contact's latest message was sent later, or in the same moment,
-    /// everything stays pending. Where the provider gave no time, the order of arrival decides.
+    /// Records that a person wrote at `at`, by the provider's clock, and so answered everything
+    /// that the contact sent before. If the contact's latest message was sent later or at the same
+    /// time, everything stays pending. If the provider gave no time, the order of arrival decides.
     pub fn answered_by_person(&self, at: Option<Timestamp>) -> Self {
         let is_later = |(at, last): (Timestamp, i64)| at.millis() <= last;
         if at.zip(self.last_sent_at).is_some_and(is_later) { self.clone() } else { self.settle() }
     }
 
-    /// Whether the reply that is on its way is to be canceled: somebody holds the conversation, or
-    /// a person has answered.
+    /// Returns whether the reply that is being sent must be canceled: a hold recalled it, or a
+    /// person has answered.
     pub fn is_recalled(&self) -> bool {
         self.phase == Phase::Sending && (self.settled >= self.claimed || self.recalled == self.handed)
     }
 
-    /// Everything so far is done with. A reply that is on its way is waited for.
+    /// Marks everything received so far as answered. If a reply is being sent, this takes effect
+    /// when its message has ended.
     pub fn settle(&self) -> Self {
         match self.phase {
             Phase::Sending => Self { settled: self.received, pending_since: None, ..self.clone() },
@@ -355,8 +367,9 @@ impl Course {
         }
     }
 
-    /// When a wake-up has to come for the conversation to go on, unless somebody has it in hand. A
-    /// worker that waits puts its own wake-up back.
+    /// Returns when a wake-up must arrive for the conversation to continue. `None` if nothing is to
+    /// be done, the conversation is on hold, or another event will continue it. A worker that waits
+    /// puts its own wake-up back.
     pub fn wake_up(&self, now: Timestamp, timing: &Timing) -> Option<Timestamp> {
         if self.is_held(now) {
             return None;
@@ -369,7 +382,8 @@ impl Course {
         }
     }
 
-    /// When it was lost sight of, if nothing happens until then. A person is not lost sight of.
+    /// Returns when recovery must check the conversation if nothing happens before. `None` if
+    /// nothing is to be checked: recovery does not watch a conversation that waits for a person.
     pub fn look_again(&self, now: Timestamp, timing: &Timing) -> Option<Timestamp> {
         if let Some(hold) = self.hold.filter(|_| self.is_held(now)) {
             return hold.until.map(Timestamp::from_millis);
@@ -389,11 +403,12 @@ impl Course {
     }
 }
 
-/// A wake-up that is so late is not waited for any longer.
+/// How late a wake-up may be before recovery stops waiting for it.
 const LOST_AFTER_MS: i64 = 60_000;
 /// How far a provider's clock may be ahead of ours.
 const PROVIDER_SKEW_MS: i64 = 60_000;
-/// Outbound tells when a message is settled, and has a recovery of its own.
+/// How long a message may be with outbound before recovery checks it. Outbound sends a wake-up when
+/// the message has ended, and has a recovery of its own.
 const SENDING_LOST_AFTER_MS: i64 = 15 * 60_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What conversations, batches and replies are known by.
+//! The ids of conversations, batches and replies.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use crate::id::hash_id;
 use crate::messages::MessageId;
 
 codes! {
-    /// Where a conversation takes place.
+    /// The channel of a conversation.
     Via {
         Telegram = "telegram",
         Whatsapp = "whatsapp",
-        /// Any other channel, by a caller who brings the messages and takes the replies.
+        /// Any other channel: a caller submits the messages and takes the replies.
         Api = "api",
     }
 }
 
 hash_id! {
-    /// A conversation: one contact of one instance of one channel.
+    /// Identifies a conversation: one contact of one instance of one channel.
     ConversationId = "conv_", 32
 }
 
 impl ConversationId {
-    /// Contacts are foreign and personal, so they are hashed; names of instances have no separator
-    /// in them.
+    /// Hashes the contact, because contacts come from outside and are personal data. Names of
+    /// instances contain no separator.
     pub fn of(via: Via, instance: &str, contact: &str) -> Self {
         Self::hash(&format!("{via}/{instance}/{contact}"))
     }
 }
 
-/// A batch is known by the last of its messages: no two end with the same one.
+/// Identifies a batch by the number of its last message: no two batches end with the same message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BatchId {
     pub conversation: ConversationId,
@@ -39,13 +39,14 @@ pub struct BatchId {
 impl BatchId {
     pub fn parse(text: &str) -> Option<Self> {
         let (conversation, number) = text.split_once('-')?;
-        // One form only: what is known by its text has no second text.
+        // Accept one form only, so that each id has exactly one text.
         let plain = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
         let number = number.parse().ok().filter(|_| plain)?;
         Some(Self { conversation: ConversationId::parse(conversation)?, number })
     }
 
-    /// The message that a part of this batch's reply is handed over as, the nth time that one is.
+    /// Returns the id of the message that the batch hands over as its `handed`-th, for a part of
+    /// its reply.
     pub fn message_id(&self, handed: u32) -> MessageId {
         MessageId::hash(&format!("reply/{self}/{handed}"))
     }

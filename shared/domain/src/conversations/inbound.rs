@@ -1,6 +1,6 @@
-//! What providers tell of, read into one shape. A body was verified before it comes here. What is
-//! kept is picked out of it, so that nothing else of it (Evolution puts its `apikey` there) goes
-//! any further.
+//! Reads the webhook bodies of the providers into one shape. The caller verifies a body before it
+//! comes here. Only the fields that we keep are picked out, so that nothing else of the body
+//! (Evolution puts its `apikey` there) goes any further.
 
 pub mod evolution;
 pub mod telegram;
@@ -13,7 +13,7 @@ use crate::codes::codes;
 use crate::time::{SECOND_MS, Timestamp};
 
 codes! {
-    /// What a message is.
+    /// The kind of a message's content.
     Kind {
         Text = "text",
         Image = "image",
@@ -23,49 +23,49 @@ codes! {
         Sticker = "sticker",
         Location = "location",
         Contact = "contact",
-        /// Somebody said something, and we have no word for it.
+        /// The message has content of a kind that we do not know.
         Other = "other",
     }
 }
 
 codes! {
-    /// Why something that a provider told of is no message to answer.
+    /// Why an event of a provider is not a message to answer.
     Ignored {
         Reaction = "reaction",
-        /// What became of a message: delivered, read, deleted.
+        /// The status of a message changed: delivered, read, deleted.
         StatusUpdate = "status_update",
         Group = "group",
-        /// Said to everybody: a status, a channel, a list.
+        /// A message to everybody: a status, a channel, a list.
         Broadcast = "broadcast",
         Edited = "edited",
-        /// A bot's command: the downsells' affair.
+        /// A command to a bot. The downsells handle it.
         Command = "command",
-        /// Nothing that somebody said: a service message, a vote, a key.
+        /// Not written by anybody: a service message, a vote, a key.
         NotAMessage = "not_a_message",
         UnknownEvent = "unknown_event",
-        /// It says nothing, yet. It may come again with what it says, and must not be known by
-        /// then.
+        /// The message has no content yet. The provider may deliver it again with its content, and
+        /// that delivery must not count as a duplicate.
         Empty = "empty",
-        /// One of several that cannot be read. The others are.
+        /// One of several messages in a body that cannot be read. The others are read.
         Malformed = "malformed",
     }
 }
 
-/// A message of a contact, or one of ours to it.
+/// A message of a contact, or a message of ours to the contact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbound {
-    /// The one form of the contact's address.
+    /// The contact's address in its normalized form.
     pub contact: String,
-    /// The provider's, and unique within the contact's chat only.
+    /// The provider's id. It is unique within the contact's chat only.
     pub message_id: String,
     pub from_me: bool,
-    /// The gateway says itself that it was sent through it: no person's.
+    /// The gateway itself reports that the message was sent through it, so no person wrote it.
     pub by_gateway: bool,
     pub kind: Kind,
-    /// What is written, or the caption of what is shown.
+    /// The text, or the caption of the media.
     pub text: Option<String>,
     pub media: Option<Media>,
-    /// What the contact calls itself.
+    /// The name that the contact uses for itself.
     pub name: Option<String>,
     pub sent_at: Option<Timestamp>,
 }
@@ -75,11 +75,11 @@ pub struct Inbound {
 pub struct Media {
     pub mime_type: Option<String>,
     pub file_name: Option<String>,
-    /// Telegram's file id, or the URL that Evolution has it at.
+    /// Telegram's file id, or the URL under which Evolution has the file.
     pub reference: Option<String>,
 }
 
-/// All that one body tells of.
+/// Everything that was read from one body.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reading {
     pub messages: Vec<Inbound>,
@@ -88,13 +88,13 @@ pub struct Reading {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Not JSON, or not an object.
+    /// The body is not JSON, or not an object.
     NotJson,
-    /// An id that must be there is missing; the field's path.
+    /// A required field is missing. Holds the path of the field.
     Missing(&'static str),
 }
 
-/// Why one thing that a body tells of is no message.
+/// Why one entry of a body is not a message.
 enum Refusal {
     Ignored(Ignored),
     Missing(&'static str),
@@ -107,7 +107,8 @@ impl From<Ignored> for Refusal {
 }
 
 impl Reading {
-    /// What cannot be read is refused if it is all that there is; it does not lose the others.
+    /// Collects what was read. Returns an error if the body has a single entry and it cannot be
+    /// read. Among several, an unreadable entry is ignored, so that the others are not lost.
     fn of(told: Vec<Result<Inbound, Refusal>>) -> Result<Self, Unreadable> {
         let is_alone = told.len() == 1;
         let mut reading = Self::default();
@@ -124,7 +125,7 @@ impl Reading {
 }
 
 impl Media {
-    /// `None` where nothing is known of it.
+    /// Returns `None` if no field is known.
     fn of(mime_type: Option<String>, file_name: Option<String>, reference: Option<String>) -> Option<Self> {
         let is_known = mime_type.is_some() || file_name.is_some() || reference.is_some();
         is_known.then_some(Self { mime_type, file_name, reference })
@@ -136,10 +137,11 @@ fn object(body: &[u8]) -> Result<Value, Unreadable> {
     read.ok().filter(Value::is_object).ok_or(Unreadable::NotJson)
 }
 
-/// More than any of the providers lets a person write; what is longer is cut.
+/// The maximum length of a text, in bytes. No provider lets a person write so much; longer texts
+/// are cut.
 const LONGEST_TEXT: usize = 64 * 1024;
 
-/// A text without the NULs that no store takes; a blank one is none.
+/// Returns the text without NULs, which no store accepts. `None` if the text is blank.
 fn text(value: &Value) -> Option<String> {
     let mut text = value.as_str()?.replace('\0', "");
     text.truncate(text.floor_char_boundary(LONGEST_TEXT));
@@ -150,8 +152,8 @@ fn at_seconds(seconds: i64) -> Option<Timestamp> {
     seconds.checked_mul(SECOND_MS).filter(|ms| *ms > 0).and_then(Timestamp::of_calendar)
 }
 
-/// JavaScript writes half of a character as `\ud83d`, which is no text to anybody else: the whole
-/// body would be refused for it. Such a half becomes the sign for what cannot be read.
+/// Replaces each unpaired UTF-16 surrogate escape, such as `\ud83d`, with U+FFFD. JavaScript writes
+/// such escapes, but other parsers do not accept them and would reject the whole body.
 fn mend(body: &[u8]) -> Vec<u8> {
     let mut mended = body.to_vec();
     let mut at = 0;
@@ -170,7 +172,7 @@ fn mend(body: &[u8]) -> Vec<u8> {
     mended
 }
 
-/// The UTF-16 unit of an escape such as `\u00e9`, six bytes long, that begins here.
+/// Returns the UTF-16 unit of an escape such as `\u00e9`, six bytes long, that begins here.
 fn escaped_unit(bytes: &[u8]) -> Option<u16> {
     let digits = bytes.strip_prefix(b"\\u")?.get(..4)?;
     u16::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
@@ -185,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Every webhook that the tests know.
+    /// Returns every webhook body in the test data.
     fn fixtures() -> Vec<Value> {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/webhooks");
         let files = fs::read_dir(folder).expect("the fixtures");
@@ -197,7 +199,7 @@ mod tests {
         [evolution::read(body), telegram::read(body)].into_iter().flatten().collect()
     }
 
-    /// What is wrong with a value is put anywhere inside of it.
+    /// Replaces a random part of the value with a wrong value.
     fn spoil(value: &mut Value, dice: &mut Rng) {
         let inner = match value {
             Value::Object(fields) => dice.choice(fields.values_mut()),

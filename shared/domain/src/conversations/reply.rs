@@ -1,18 +1,19 @@
-//! What a responder answers, and how much of it fits into one message of a channel.
+//! Reads a responder's answer and splits it into messages that fit the channel.
 
 use serde_json::Value;
 
 use super::identity::Via;
 use crate::codes::codes;
 
-/// Longer replies are a fault of the responder.
+/// The maximum length of a reply in bytes. A longer reply is an error of the responder.
 pub const LONGEST_REPLY: usize = 32 * 1024;
 
-/// Telegram counts UTF-16 code units. WhatsApp takes twice as many bytes as any reply has.
+/// The maximum length of a Telegram message, in UTF-16 code units. WhatsApp accepts twice as many
+/// bytes as the longest reply has.
 const TELEGRAM_UNITS: usize = 4_096;
 
 codes! {
-    /// Why a responder's answer is none.
+    /// Why a responder's answer cannot be used.
     ResponderProblem {
         NotConnected = "responder_not_connected",
         TimedOut = "responder_timed_out",
@@ -27,20 +28,20 @@ codes! {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
-    /// Nothing is nothing to say.
+    /// `None` means that the responder has nothing to say.
     Reply(Option<String>),
-    /// It answers later.
+    /// The responder answers later.
     Later,
     Problem(ResponderProblem),
 }
 
-/// Reads what a responder answered: 200 `{"reply": "…"}`, 200 `{"reply": null}`, or 202.
+/// Reads a responder's answer: 200 `{"reply": "…"}`, 200 `{"reply": null}`, or 202.
 pub fn hear(status: u16, body: &[u8]) -> Heard {
     match status {
         202 => Heard::Later,
         200 => match serde_json::from_slice::<Value>(body) {
             Err(_) => Heard::Problem(ResponderProblem::NotJson),
-            // A reply that was forgotten is not one that says nothing.
+            // A missing `reply` is an error; only null means that there is nothing to say.
             Ok(answer) => match answer.get("reply").map(read_reply) {
                 None | Some(Err(None)) => Heard::Problem(ResponderProblem::NoReply),
                 Some(Err(Some(problem))) => Heard::Problem(problem),
@@ -51,7 +52,7 @@ pub fn hear(status: u16, body: &[u8]) -> Heard {
     }
 }
 
-/// Text, or null; blank text is nothing to say.
+/// Reads a reply: text or null. `Ok(None)` means that there is nothing to say: null or blank text.
 pub fn read_reply(value: &Value) -> Result<Option<String>, Option<ResponderProblem>> {
     match value {
         Value::Null => Ok(None),
@@ -67,7 +68,7 @@ fn clean(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The messages that a reply is sent as, in their order.
+/// Returns the texts of the messages that a reply is sent as, in order.
 pub fn split(via: Via, text: &str) -> Vec<String> {
     match via {
         Via::Telegram => parts(text, TELEGRAM_UNITS),
@@ -75,8 +76,8 @@ pub fn split(via: Via, text: &str) -> Vec<String> {
     }
 }
 
-/// Cut where a reader would: after a paragraph, a line, a sentence or a word, and within a word
-/// only if there is no other way.
+/// Cuts the text after a paragraph, a line, a sentence or a word, and within a word only if there
+/// is no other way.
 fn parts(text: &str, limit: usize) -> Vec<String> {
     let (mut parts, mut rest) = (Vec::new(), text.trim());
     while units(rest) > limit {
@@ -95,7 +96,7 @@ fn units(text: &str) -> usize {
     text.chars().map(char::len_utf16).sum()
 }
 
-/// The longest beginning of so many units.
+/// Returns the longest prefix that has at most `limit` units.
 fn prefix_of(text: &str, limit: usize) -> &str {
     let mut left = limit;
     let end = text.char_indices().find(|(_, c)| match left.checked_sub(c.len_utf16()) {
@@ -108,7 +109,7 @@ fn prefix_of(text: &str, limit: usize) -> &str {
     end.map_or(text, |(at, _)| &text[..at])
 }
 
-/// Not so early that a part says next to nothing.
+/// Returns where to cut. A cut in the first half does not count, so that no part is very short.
 fn cut(longest: &str) -> usize {
     let far_enough = longest.len() / 2;
     let after = |mark: &str| longest.rfind(mark).map(|at| at + mark.len()).filter(|at| *at > far_enough);

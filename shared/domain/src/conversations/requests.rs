@@ -1,4 +1,4 @@
-//! What callers ask of conversations over HTTP.
+//! Reads the HTTP requests of callers about conversations.
 
 use serde_json::{Map, Value};
 
@@ -10,16 +10,16 @@ use crate::fields::{FieldError, Fields};
 use crate::senders::instances::is_name;
 use crate::time::{SECOND_MS, Timestamp};
 
-/// The instance of messages that name none.
+/// The instance of a message that names none.
 pub const DEFAULT_INSTANCE: &str = "default";
 
 const LONGEST_ID: usize = 255;
 const LONGEST_TEXT: usize = 64 * 1024;
 const LONGEST_HOLD_SECONDS: u64 = 366 * 86_400;
-/// A sender's clock may be ahead of ours.
+/// How far ahead of our clock `sent_at` may be, because the clock that set it may be ahead of ours.
 const AHEAD_MS: i64 = 300 * SECOND_MS;
 
-/// Which conversation a path names: by its id, or by the name that its caller has for the contact.
+/// Names a conversation in a path: by its id, or by the caller's name for the contact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     Id(ConversationId),
@@ -27,7 +27,7 @@ pub enum Named {
 }
 
 impl Named {
-    /// `None` for what is neither.
+    /// Returns `None` if the text is neither an id nor a name.
     pub fn parse(text: &str) -> Option<Self> {
         match ConversationId::parse(text) {
             Some(id) => Some(Self::Id(id)),
@@ -92,14 +92,14 @@ fn read_media(fields: &mut Fields<'_>) -> Option<Media> {
     })
 }
 
-/// A late answer.
+/// The answer that a responder sends later, in a request of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callback {
     pub batch: BatchId,
     pub reply: Option<String>,
 }
 
-/// Reads `{batch_id, reply}`. The reply must be there, if only as null.
+/// Reads `{batch_id, reply}`. `reply` is required, but may be null.
 pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let batch = fields.text("batch_id").map(BatchId::parse);
@@ -122,7 +122,7 @@ pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldErr
     fields.finish(batch.flatten().map(|batch| Callback { batch, reply }))
 }
 
-/// Reads `{seconds?}`: until when it is held, or for good.
+/// Reads `{seconds?}`. Returns the end of the hold, or `None` if the hold has no end.
 pub fn read_hold(body: &Map<String, Value>, now: Timestamp) -> Result<Option<Timestamp>, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let until = match fields.get("seconds") {
@@ -139,7 +139,8 @@ pub fn read_hold(body: &Map<String, Value>, now: Timestamp) -> Result<Option<Tim
     fields.finish(Some(until))
 }
 
-/// Reads `{answer_pending?}`: whether the bot answers what came meanwhile.
+/// Reads `{answer_pending?}`. Returns whether the bot answers the messages that arrived during the
+/// hold.
 pub fn read_release(body: &Map<String, Value>) -> Result<bool, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let answer = fields.optional_bool("answer_pending").unwrap_or(true);

@@ -1,4 +1,4 @@
-//! How a responder is asked about a batch, and how its reply becomes a message.
+//! Builds the request to a responder about a batch, and the messages of its reply.
 
 use serde_json::{Value, json};
 
@@ -14,11 +14,11 @@ use crate::senders::instances::InstanceRow;
 use crate::time::Timestamp;
 use crate::webhooks::standard;
 
-/// Who asked for a message that is a reply, where others have the id of an API key.
+/// The `caller` of a message that is a reply. Other messages have the id of an API key there.
 const CALLER: &str = "conversation";
 
-/// The request about a batch with these messages, in this order, signed by the rules of Standard
-/// Webhooks. Its id is the batch's: asked again, it is the same question.
+/// Returns the request about a batch with these messages, in this order, signed as Standard
+/// Webhooks specifies. Its id is the id of the batch, so a retry has the same id.
 pub fn question(
     conversation: &ConversationRow,
     batch: &BatchId,
@@ -49,7 +49,7 @@ pub fn question(
     HttpCall { method: "POST", path: String::new(), headers, body }
 }
 
-/// The bytes of JSON that a message adds to a question, with the comma before it.
+/// Returns the number of bytes of JSON that a message adds to a question, with the comma before it.
 pub(super) fn size(stored: &StoredMessage) -> usize {
     message(stored).to_string().len() + 1
 }
@@ -66,9 +66,9 @@ fn message(stored: &StoredMessage) -> Value {
     })
 }
 
-/// A part of a reply as the message that it is sent as, the nth that this batch hands over. Its end
-/// wakes the conversation. `None`: replies of this channel are taken by whoever brought the
-/// messages.
+/// Returns the message for a part of a reply: the `handed`-th message that this batch hands over.
+/// The end of the message wakes the conversation. `None` if the channel is `Api`: the caller who
+/// submitted the messages takes the reply.
 pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u32, text: &str) -> Option<NewMessage> {
     let text = Some(text.to_owned());
     let content = match conversation.channel {
@@ -85,7 +85,7 @@ pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u3
         sender: conversation.instance.clone(),
         to: conversation.contact.clone(),
         content,
-        // Somebody waits for it.
+        // The contact waits for the reply.
         priority: Priority::Start,
         hold: None,
         check: None,

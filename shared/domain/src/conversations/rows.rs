@@ -1,4 +1,4 @@
-//! The rows of a conversation: where it stands, its messages, and the reply of each batch.
+//! The rows of a conversation: its state, its messages, and the reply of each batch.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -16,12 +16,13 @@ use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 use crate::work::Work;
 
-/// Later than any hold ends.
+/// A time after the end of every hold.
 const NEVER: Timestamp = Timestamp::from_millis(999_999_999_999_999);
-/// The wait after a wake-up of recovery, doubled each time.
+/// The delay before recovery checks a conversation again. It doubles with each recovery.
 const RECOVERED_AGAIN_MS: i64 = 60_000;
 
-/// Where a conversation stands. It outlives its messages: their numbers go on from it.
+/// The state of a conversation. The row outlives the messages, because their numbers continue from
+/// it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRow {
@@ -29,13 +30,13 @@ pub struct ConversationRow {
     pub channel: Via,
     pub instance: String,
     pub contact: String,
-    /// As the contact calls itself.
+    /// The name that the contact uses for itself.
     pub name: Option<String>,
     #[serde(flatten)]
     pub course: Course,
     #[serde(flatten)]
     pub work: Work,
-    /// Milliseconds: recovery wakes it if it has not changed by then.
+    /// Milliseconds: recovery wakes the conversation if it has not changed by then.
     pub check_at: Option<i64>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -69,8 +70,8 @@ impl ConversationRow {
         }
     }
 
-    /// The row after a change of its course. If nobody has it in hand afterwards, it emits its own
-    /// wake-up.
+    /// Returns the row after a change of its course. The row emits a wake-up if [`Course::wake_up`]
+    /// returns a time.
     pub fn moved(&self, course: Course, now: Timestamp, timing: &Timing) -> Self {
         let mut next = self.with(course, now, timing);
         if let Some(at) = next.course.wake_up(now, timing) {
@@ -79,14 +80,16 @@ impl ConversationRow {
         next
     }
 
-    /// As [`Self::moved`], by a message, whose row emits the wake-up.
+    /// Returns the row after a message arrived. Unlike in [`Self::moved`], the row of the message
+    /// emits the wake-up.
     pub fn received(&self, message: &Inbound, now: Timestamp, timing: &Timing) -> Self {
         let mut next = self.with(self.course.receive(now, message.sent_at), now, timing);
         next.name = message.name.clone().or(next.name);
         next
     }
 
-    /// It was lost sight of: woken again, and looked for later than the last time.
+    /// Returns the row after a recovery. The row emits a wake-up, and recovery checks it again
+    /// after a longer delay than the last time.
     pub fn recovered(&self, now: Timestamp, timing: &Timing) -> Self {
         let mut next = self.with(Course { hold: None, ..self.course.clone() }, now, timing);
         next.work.recoveries = self.work.recoveries + 1;
@@ -120,12 +123,12 @@ impl ConversationRow {
         self.work.emit = Some(wake.emit("state", self.work.emits, at));
     }
 
-    /// Whether recovery has to see to it.
+    /// Returns whether recovery must wake the conversation.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
         self.check_at.is_some_and(|at| at <= now.millis())
     }
 
-    /// The batch in process.
+    /// Returns the batch in process, if any.
     pub fn batch(&self) -> Option<BatchId> {
         let number = self.course.claimed;
         (self.course.phase != Phase::Idle).then(|| BatchId { conversation: self.id.clone(), number })
@@ -136,34 +139,34 @@ codes! {
     /// Who wrote a message.
     Author {
         Contact = "contact",
-        /// Somebody who answered from the phone.
+        /// A person who answered from the phone.
         Person = "person",
     }
 }
 
 codes! {
-    /// What became of something that a provider told of.
+    /// What was done with a message that a provider delivered.
     Told {
-        /// It will be answered.
+        /// The message is stored and will be answered.
         Stored = "stored",
         Duplicate = "duplicate",
-        /// Kept, and too old to be answered.
+        /// The message is stored, but is too old to be answered.
         History = "history",
         /// A person answered.
         Person = "person",
-        /// It came from here.
+        /// This system sent the message.
         Ours = "ours",
     }
 }
 
-/// A message of a conversation. Its key is what its provider calls it.
+/// A message of a conversation. Its key is the provider's id of the message.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredMessage {
     pub message_id: String,
-    /// Its place in the index of messages.
+    /// The position of the message in the index of messages.
     pub place: String,
-    /// None: it is no part of any batch.
+    /// `None` if the message belongs to no batch.
     pub number: Option<u64>,
     pub author: Author,
     pub kind: Kind,
@@ -176,7 +179,7 @@ pub struct StoredMessage {
     pub expires_at: i64,
 }
 
-/// What came in, where, and how long it is kept.
+/// An inbound message, with its channel and instance, and how long it is kept.
 #[derive(Debug, Clone)]
 pub struct Received<'a> {
     pub via: Via,
@@ -186,8 +189,8 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// A message to be answered: the last that `row` counts. It wakes a worker when its burst is
-    /// due, by what is known now.
+    /// Returns a message to be answered: the last that `row` counts. It wakes a worker when its
+    /// burst is due according to the current row.
     pub fn numbered(&self, row: &ConversationRow, now: Timestamp, timing: &Timing) -> StoredMessage {
         let number = row.course.received;
         let wake = WakeUp { conversation: row.id.clone(), received: number };
@@ -198,7 +201,7 @@ impl Received<'_> {
         stored
     }
 
-    /// A message that nobody answers.
+    /// Returns a message that will not be answered.
     pub fn aside(&self, author: Author, now: Timestamp) -> StoredMessage {
         let at = self.message.sent_at.unwrap_or(now);
         self.stored(keys::conversation_aside(at, &self.message.message_id), author, now)
@@ -215,32 +218,33 @@ impl Received<'_> {
 codes! {
     /// How a batch was answered.
     Answer {
-        /// At once.
+        /// In the response to the request.
         Responder = "responder",
-        /// Later, by a request of its own.
+        /// Later, in a request of the responder's own.
         Callback = "callback",
     }
 }
 
-/// The one reply of a batch. It is stored before it is sent, and there is no second.
+/// The one reply of a batch. The reply is stored before it is sent, and a batch never gets a second
+/// one.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchRow {
     pub batch: u64,
-    /// The first of its messages.
+    /// The number of the first message of the batch.
     pub from: u64,
-    /// None: there was nothing to say.
+    /// `None` if the responder had nothing to say.
     pub reply: Option<String>,
     pub answered_by: Answer,
     pub attempts: u32,
-    /// The messages that the reply became, in outbound.
+    /// The outbound messages that carry the reply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<MessageId>,
-    /// How the last of them ended.
+    /// How the last of these messages ended.
     pub outcome: Option<String>,
     pub replied_at: Timestamp,
     pub finished_at: Option<Timestamp>,
-    /// Seconds; only what is finished goes.
+    /// Seconds. Only a finished batch expires.
     pub expires_at: Option<i64>,
 }
 

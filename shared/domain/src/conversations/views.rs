@@ -1,4 +1,4 @@
-//! What callers see of conversations.
+//! The views of conversations that callers get.
 
 use serde::Serialize;
 
@@ -12,22 +12,22 @@ use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
 codes! {
-    /// How a conversation stands.
+    /// The status of a conversation.
     Status {
-        /// Everything is answered.
+        /// Every message is answered.
         Idle = "idle",
         /// Messages wait for their burst to end.
         Pending = "pending",
-        /// A batch is asked about, or its reply is on its way.
+        /// The responder is asked about a batch, or its reply is being sent.
         Processing = "processing",
-        /// Somebody keeps the bot silent.
+        /// Somebody holds the conversation, so that the bot does not write.
         Held = "held",
         NeedsHuman = "needs_human",
     }
 }
 
 codes! {
-    /// What became of a message.
+    /// The state of a message.
     Fate {
         Pending = "pending",
         Processing = "processing",
@@ -35,9 +35,9 @@ codes! {
         /// The responder had nothing to say.
         NothingToSay = "nothing_to_say",
         AnsweredByPerson = "answered_by_person",
-        /// The reply did not go out.
+        /// The reply was not delivered.
         NotDelivered = "not_delivered",
-        /// Stored only: too old, or written by a person of ours.
+        /// The message is stored only: it is too old, or a person on our side wrote it.
         NotForAnswer = "not_for_answer",
     }
 }
@@ -54,9 +54,9 @@ pub struct ConversationView {
     pub received: u64,
     pub answered: u64,
     pub pending: u64,
-    /// Since when somebody waits for an answer.
+    /// Since when the contact has waited for an answer.
     pub unanswered_since: Option<Timestamp>,
-    /// When what is pending will be claimed.
+    /// When the pending messages will be claimed.
     pub due_at: Option<Timestamp>,
     pub processing: Option<ProcessingView>,
     pub hold: Option<HoldView>,
@@ -71,7 +71,7 @@ pub struct ProcessingView {
     pub to: u64,
     pub phase: Phase,
     pub attempts: u32,
-    /// When the responder is asked again, or given up on.
+    /// When the responder is asked again, or when we stop waiting for its late answer.
     pub next_at: Option<Timestamp>,
 }
 
@@ -180,7 +180,7 @@ pub struct MessageView {
 }
 
 impl MessageView {
-    /// `batches` are those that the message may belong to.
+    /// Builds the view. `batches` are the batches that the message may belong to.
     pub fn of(conversation: &ConversationRow, batches: &[BatchRow], row: StoredMessage) -> Self {
         let batch = row.number.and_then(|number| batches.iter().find(|b| (b.from..=b.batch).contains(&number)));
         let course = &conversation.course;
@@ -207,7 +207,7 @@ impl MessageView {
 fn answered(batch: &BatchRow) -> Fate {
     match batch.outcome.as_deref() {
         _ if batch.reply.is_none() => Fate::NothingToSay,
-        // Settled by a person while its reply was withheld.
+        // A person answered while the reply was withheld.
         None => Fate::AnsweredByPerson,
         Some("FAILED" | "CANCELED" | "EXPIRED" | "SUPPRESSED") => Fate::NotDelivered,
         Some(_) => Fate::Answered,

@@ -1,8 +1,8 @@
-//! What a provider's events say about a delivery: proof about an attempt, and marks that are set
+//! The effect of a provider's events on a delivery: proof about an attempt, and marks that are set
 //! once.
 //!
-//! Events are delivered any number of times, in any order. Each is a mark that is set once, and
-//! what it proves about an attempt does not depend on which were seen before.
+//! The provider may deliver an event more than once and in any order. So each event sets a mark
+//! only once, and what it proves about an attempt does not depend on earlier events.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -14,7 +14,7 @@ use crate::channels::email::ses_events::{Kind, SesEvent};
 use crate::codes::Decision;
 use crate::time::Timestamp;
 
-/// When each kind of event was first reported.
+/// The time of the first event of each kind.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Marks {
@@ -29,12 +29,12 @@ pub struct Marks {
 pub struct EventEffect {
     pub delivery: Delivery,
     pub marks: Marks,
-    /// Whether it changed the state.
+    /// Whether the event changed the state.
     pub reconciled: bool,
 }
 
 impl Marks {
-    /// Sets the mark of an event, and returns whether it is new.
+    /// Sets the mark of an event. Returns whether the mark is new.
     fn set(&mut self, kind: Kind, at: Timestamp) -> bool {
         let mark = match kind {
             Kind::Send => return false,
@@ -50,7 +50,7 @@ impl Marks {
 }
 
 impl Kind {
-    /// What a ledger says of the event.
+    /// Returns the ledger's decision code for the event.
     pub fn decision(self) -> Decision {
         match self {
             Self::Send => Decision::Reconciled,
@@ -63,7 +63,8 @@ impl Kind {
 }
 
 impl Delivery {
-    /// What an event about `attempt` changes. `None`: everything that it says is known.
+    /// Applies an event about `attempt`. `None` if the delivery already contains everything that
+    /// the event says.
     pub fn of_event(&self, marks: Marks, event: &SesEvent, attempt: u32) -> Option<EventEffect> {
         let settled = match event.kind.proves_sent() {
             true => self.confirmed(attempt, &event.provider_id, event.at),
@@ -75,7 +76,7 @@ impl Delivery {
             effect.reconciled = delivery.state != self.state;
             effect.delivery = delivery;
         }
-        // That an earlier attempt was rejected says nothing about the delivery any more.
+        // A rejection of an earlier attempt says nothing about the delivery any more.
         let is_old = event.kind == Kind::Reject && (attempt != self.attempt || self.state == State::Queued);
         let marked = !is_old && effect.marks.set(event.kind, event.at);
         (learned || marked).then_some(effect)

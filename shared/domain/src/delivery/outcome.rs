@@ -1,6 +1,7 @@
-//! What one attempt came to. The whole policy is one question: is it known that nothing was sent?
-//! It is when the call was refused before a byte left, on 429, and on a 4xx that the provider
-//! documents. Everything else that is not a success is `Unknown`, and nobody repeats it blindly.
+//! The outcome of one attempt. The policy depends on one question: is it known that nothing was
+//! sent? That is known if the call failed before a byte left, on a 429, and on a 4xx that the
+//! provider documents. Every other failure is `Unknown`, and only the channel's policy or an
+//! operator repeats it.
 
 use crate::channels::email::ses;
 use crate::channels::telegram;
@@ -8,14 +9,14 @@ use crate::channels::whatsapp::evolution;
 use crate::codes::{Reason, SendingHold};
 use crate::suppression;
 
-/// Attempts of one message, the first included; a `Transient` after the last of them ends it as
-/// failed.
+/// The maximum number of attempts of one message, the first included. A `Transient` outcome of the
+/// last attempt ends the message as failed.
 pub const MAX_ATTEMPTS: u32 = 8;
 
-/// How long to stay away after a 429 that does not say.
+/// The wait after a 429 that does not say how long to wait.
 pub const DEFAULT_RETRY_AFTER_MS: i64 = 1_000;
 
-/// How long a message waits whose sender is held, before the provider is asked again.
+/// The wait of a message whose sender is held, before the next call to the provider.
 pub const HELD_WAIT_MS: i64 = 5 * 60 * 1_000;
 
 const LONGEST_RETRY_AFTER_MS: i64 = 7 * 86_400 * 1_000;
@@ -23,17 +24,17 @@ const LONGEST_RETRY_AFTER_MS: i64 = 7 * 86_400 * 1_000;
 const FIRST_BACKOFF_MS: i64 = 2_000;
 const MAX_BACKOFF_MS: i64 = 300_000;
 
-/// What is known of one attempt after the provider was called.
+/// The outcome of one attempt after the call to the provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The provider took it, and calls it `provider_id`.
+    /// The provider accepted the message under the id `provider_id`.
     Sent { provider_id: String },
-    /// Not sent, and the same call would be refused again. `suppress`: so would any other message
-    /// to this address.
+    /// Not sent, and the provider would refuse the same call again. `suppress`: it would also
+    /// refuse any other message to this address.
     Permanent { code: &'static str, suppress: bool },
     /// Not sent; a later attempt may succeed.
     Transient { code: &'static str },
-    /// Not sent; nothing leaves in this scope before the time is over.
+    /// Not sent. Nothing is sent in this scope until the wait is over.
     Throttled { retry_after_ms: i64, scope: ThrottleScope },
     /// Not sent. The provider refuses all mail of this sender until an operator fixes the account
     /// or the identity.
@@ -42,29 +43,29 @@ pub enum Outcome {
     Unknown { code: &'static str },
 }
 
-/// What a 429 holds back.
+/// The scope of a 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThrottleScope {
     /// Everything sent with the same credentials.
     Bot,
-    /// What goes to the same address.
+    /// Everything sent to the same address.
     Chat,
 }
 
-/// Why a call has no readable answer.
+/// The reason why a call has no readable answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFailure {
-    /// Refused before a byte left: name, connection or TLS.
+    /// The call failed before a byte left: DNS, connection or TLS.
     NotConnected,
-    /// No answer in time.
+    /// No answer arrived before the timeout.
     TimedOut,
     /// The connection broke after bytes had left.
     Broken,
-    /// An answer came, but its body could not be read to the end.
+    /// An answer arrived, but its body could not be read to the end.
     Unreadable,
 }
 
-/// The codes of outcomes that every provider shares; those of one provider stand in its module.
+/// The outcome codes that all providers share. Each provider's module has its own codes.
 pub mod code {
     pub const NOT_CONNECTED: &str = "provider_not_connected";
     pub const TIMED_OUT: &str = "provider_timed_out";
@@ -77,19 +78,20 @@ pub mod code {
     /// The provider refused the request for a reason that has no code of its own.
     pub const REJECTED: &str = "provider_rejected";
     pub const MEDIA_REJECTED: &str = "media_rejected";
-    /// The provider said to wait.
+    /// The provider asked to wait.
     pub const THROTTLED: &str = "throttled";
-    /// There are no credentials for the sender that the message names.
+    /// The sender that the message names has no credentials.
     pub const SENDER_UNKNOWN: &str = "sender_unknown";
-    /// The attempt was begun and given up before the provider was called.
+    /// The attempt began and ended before the provider was called.
     pub const NOT_CALLED: &str = "provider_not_called";
-    /// Nobody has said where the channel's provider is.
+    /// The address of the channel's provider is not configured.
     pub const NOT_CONFIGURED: &str = "channel_not_configured";
-    /// What the message says is gone: it was queued for longer than that is kept.
+    /// The content of the message has expired: the message was queued for longer than its content
+    /// is kept.
     pub const CONTENT_GONE: &str = "content_gone";
-    /// With its recipient's own words in it, it is larger than a mail may be.
+    /// With the recipient's own values filled in, the content is larger than a mail may be.
     pub const TOO_LARGE: &str = "content_too_large";
-    /// The sender was not heard of again.
+    /// The sender did not report an outcome in time.
     pub const SENDER_LOST: &str = "sender_lost";
 
     pub const ALL: &[&str] = &[
@@ -111,14 +113,14 @@ pub mod code {
     ];
 }
 
-/// Every reason that a message can have for how it stands: the closed list.
+/// Returns the closed list of reasons for the state of a message.
 pub fn reason_codes() -> Vec<&'static str> {
     let providers = [telegram::code::ALL, evolution::code::ALL, ses::code::ALL].concat();
     let holds: Vec<_> = SendingHold::ALL.iter().map(|why| why.as_str()).collect();
     [&[Reason::IntentDuplicate.as_str()], code::ALL, &providers, &holds, suppression::reason::ALL].concat()
 }
 
-/// The outcome of a call without a readable answer.
+/// Returns the outcome of a call without a readable answer.
 pub fn of_failure(failure: CallFailure) -> Outcome {
     match failure {
         CallFailure::NotConnected => Outcome::Transient { code: code::NOT_CONNECTED },
@@ -128,24 +130,24 @@ pub fn of_failure(failure: CallFailure) -> Outcome {
     }
 }
 
-/// How long to wait after attempt `attempt` (from 1) ended `Transient`: 2 s, doubled each time, at
-/// most 5 min, of which the second half is scaled by `jitter` (permille; more than 1000 counts as
-/// 1000).
+/// Returns the wait after attempt `attempt` (from 1) ended `Transient`: 2 s, doubled each time, at
+/// most 5 min. `jitter` (permille; more than 1000 counts as 1000) scales the second half of the
+/// wait.
 pub fn backoff_ms(attempt: u32, jitter: u32) -> i64 {
-    // Eight doublings pass the cap, so the shift cannot overflow.
+    // Eight doublings exceed the cap, so the shift cannot overflow.
     let full = (FIRST_BACKOFF_MS << attempt.saturating_sub(1).min(8)).min(MAX_BACKOFF_MS);
     let half = full / 2;
     half + half * i64::from(jitter.min(1000)) / 1000
 }
 
-/// The wait that a 429 asks for. Kept to the letter, even when it is an hour; more than a week is
-/// nonsense.
+/// Returns the wait that a 429 asks for, even if it is an hour. A wait of more than a week cannot
+/// be right, so it is cut to a week.
 pub(crate) fn retry_after_ms(seconds: Option<i64>) -> i64 {
     let seconds = seconds.filter(|seconds| *seconds > 0);
     seconds.map_or(DEFAULT_RETRY_AFTER_MS, |seconds| seconds.saturating_mul(1_000).min(LONGEST_RETRY_AFTER_MS))
 }
 
-/// The outcome of a status that says nothing more by its body.
+/// Returns the outcome of a status whose body adds no information.
 pub(crate) fn of_unexpected(status: u16) -> Outcome {
     Outcome::Unknown { code: if status >= 500 { code::SERVER_ERROR } else { code::UNEXPECTED } }
 }

@@ -5,24 +5,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum State {
-    /// To be sent, now or at its time.
+    /// To be sent, now or at its scheduled time.
     #[default]
     Queued,
     /// An attempt is under way.
     Sending,
     Sent,
     Failed,
-    /// An attempt may have been sent or not.
+    /// An attempt may or may not have been sent.
     Unknown,
     Deduped,
     Canceled,
     Suppressed,
-    /// It was not sent before its `not_after`.
+    /// The delivery was not sent before its `not_after`.
     Expired,
 }
 
 impl State {
-    /// As it is stored, and as callers see it.
+    /// Returns the text that is stored and that callers see.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "QUEUED",
@@ -37,13 +37,15 @@ impl State {
         }
     }
 
-    /// Nothing more happens to it, unless an operator or proof from the provider says so.
+    /// Returns whether the state is final, unless an operator or proof from the provider changes
+    /// it.
     pub fn is_settled(self) -> bool {
         !matches!(self, Self::Queued | Self::Sending)
     }
 
-    /// Ended without being sent: what was reserved for it is released in the same write. An
-    /// `UNKNOWN` may have been sent, and keeps it.
+    /// Returns whether the delivery ended without being sent. The write that ends it also releases
+    /// everything that was reserved for it. An `UNKNOWN` delivery may have been sent, so it keeps
+    /// its reservation.
     pub fn is_unsent(self) -> bool {
         matches!(self, Self::Failed | Self::Canceled | Self::Expired | Self::Suppressed)
     }

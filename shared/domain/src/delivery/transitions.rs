@@ -1,4 +1,4 @@
-//! A delivery and every change that it can go through, as pure functions.
+//! A delivery and all its transitions, as pure functions.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -14,40 +14,41 @@ use crate::outbox::Emit;
 use crate::time::Timestamp;
 use crate::work::Work;
 
-/// The part of a row that says how far its delivery is.
+/// The part of a row that contains the state of its delivery.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Delivery {
     pub state: State,
-    /// The last attempt that was begun; 0 if none was.
+    /// The last attempt that began; 0 if there was none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
-    /// Attempts that do not count as tries: those that met a limit, and those before an order to
-    /// send it again.
+    /// The number of attempts that do not count as tries: those that reached a rate limit, and
+    /// those before an order to send the delivery again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tries_from: u32,
     /// Attempts that may have been sent. While there are any, the delivery does not end as one that
     /// was not sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<u32>,
-    /// Attempts that are known to have been sent. `provider_id` is that of the first.
+    /// Attempts that are known to have been sent. `provider_id` is the id of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent_attempts: Vec<u32>,
-    /// Attempts that the provider accepted and then refused to send: nothing proves them sent any
-    /// more.
+    /// Attempts that the provider accepted and then refused to send. Later proof that they were
+    /// sent does not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<u32>,
     /// The attempt that was under way when the delivery was canceled.
     pub recalled: Option<u32>,
-    /// The next attempt is not made before this.
+    /// The earliest time of the next attempt.
     pub not_before: Option<Timestamp>,
-    /// Milliseconds: an attempt without an outcome by then is lost.
+    /// The time, in milliseconds, by which an attempt needs an outcome. Without one it is lost
+    /// then.
     pub deadline: Option<i64>,
-    /// Which claim began the attempt that is under way.
+    /// The token of the claim that began the attempt under way.
     pub claim: Option<String>,
-    /// Why it stands as it does: a code.
+    /// The reason for the current state, as a code.
     pub reason: Option<String>,
-    /// What the provider calls it.
+    /// The provider's id of the message.
     pub provider_id: Option<String>,
     pub sent_at: Option<Timestamp>,
 }
@@ -56,12 +57,12 @@ fn unless_empty(attempts: &Vec<u32>) -> Option<&Vec<u32>> {
     Some(attempts).filter(|attempts| !attempts.is_empty())
 }
 
-/// A row whose delivery is embedded in it.
+/// A row that embeds a delivery.
 pub trait Delivered: Row {
     fn delivery(&self) -> &Delivery;
 }
 
-/// The times between which a delivery may be made.
+/// The times between which the delivery may be sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Window {
     pub not_before: Option<Timestamp>,
@@ -69,22 +70,22 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether it is too late to send.
+    /// Returns whether it is too late to send.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.not_after.is_some_and(|not_after| not_after < now)
     }
 }
 
-/// What a sender does next with a delivery that it was handed.
+/// The next step of a sender that received a delivery from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextStep {
     /// Begin this attempt, and then call the provider.
     Claim { attempt: u32 },
-    /// It is early: leave it hidden until then.
+    /// It is too early: keep the delivery hidden in the queue until then.
     Wait { until: Timestamp },
-    /// It is too late to send it: end it as `EXPIRED`.
+    /// It is too late to send: end the delivery as `EXPIRED`.
     Expire,
-    /// Another sender has it, or it has ended.
+    /// Another sender has the delivery, or the delivery has ended.
     Leave,
 }
 
@@ -92,17 +93,17 @@ pub enum NextStep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub attempt: u32,
-    /// Unique, so that a claim whose reply was lost is recognized.
+    /// Unique, so that a sender recognizes its own claim if the reply to the write was lost.
     pub token: String,
     pub deadline: Timestamp,
 }
 
-/// What else must hold when an attempt is begun. The claim's own transaction checks it.
+/// Another condition for the beginning of an attempt. The transaction of the claim checks it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Gate {
-    /// The address is not on the suppression list, or not for this sender.
+    /// The suppression list does not contain the address, or contains it only for other senders.
     NotSuppressed { channel: Channel, to: String, sender: String },
-    /// Another row of the same table is as it was read.
+    /// Another row of the same table has not changed since it was read.
     Unchanged { key: Key, fence: Fence },
 }
 
@@ -111,9 +112,9 @@ pub enum Gate {
 pub enum Settled<D> {
     /// Write this.
     Now(D),
-    /// The row says so already.
+    /// The row already contains this.
     Already,
-    /// It came too late to count.
+    /// The outcome or the proof arrived too late to count.
     TooLate,
 }
 
@@ -127,33 +128,34 @@ impl<D> Settled<D> {
     }
 }
 
-/// What recovery does with a delivery that was not taken on, or whose sender was not heard of, in
-/// time.
+/// The result of recovery for a delivery that no sender claimed in time, or whose sender did not
+/// report an outcome in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovery<R> {
-    /// It is handed to its queue again.
+    /// The delivery is enqueued again.
     Emitted(R),
-    /// Its attempt was given up: unknown from now on, unless an earlier one is known to have been
-    /// sent.
+    /// The attempt was given up. The delivery is now unknown, unless an earlier attempt is known to
+    /// have been sent.
     GivenUp(R),
-    /// It waits for nothing that is overdue.
+    /// Nothing about the delivery is overdue.
     Nothing,
 }
 
-/// What a request to cancel can still do.
+/// The result of a request to cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancel {
-    /// It was queued, and is canceled.
+    /// The delivery was queued and is now canceled.
     Now,
     Already,
-    /// An attempt is under way and is the last one, or nobody knows whether it was sent.
+    /// An attempt is under way and is the last one, or it is unknown whether the delivery was sent.
     InFlight,
     AlreadySent,
-    /// It ended without being sent.
+    /// The delivery ended without being sent.
     Ended,
 }
 
-/// What a change of a delivery rests on, in a row that has no version of its own.
+/// The fields that must not have changed when a delivery changes, in a row that has no version of
+/// its own.
 #[derive(Serialize)]
 struct DeliveryFence<'a> {
     state: State,
@@ -165,7 +167,7 @@ struct DeliveryFence<'a> {
 }
 
 impl Delivery {
-    /// Nothing about the attempts has changed since it was read.
+    /// Nothing about the attempts has changed since the row was read.
     pub fn fence(&self) -> Fence {
         Fence::same(&DeliveryFence {
             state: self.state,
@@ -177,22 +179,22 @@ impl Delivery {
         })
     }
 
-    /// The first attempt that is known to have been sent.
+    /// Returns the first attempt that is known to have been sent.
     pub fn sent_attempt(&self) -> Option<u32> {
         self.sent_attempts.first().copied()
     }
 
-    /// Whether an attempt is under way.
+    /// Returns whether `attempt` is under way.
     pub fn is_sending(&self, attempt: u32) -> bool {
         self.state == State::Sending && self.attempt == attempt
     }
 
-    /// Whether the sender of the attempt that is under way was not heard of in time.
+    /// Returns whether the attempt under way has passed its deadline without an outcome.
     pub fn is_lost(&self, now: Timestamp) -> bool {
         self.state == State::Sending && self.deadline.is_none_or(|deadline| deadline <= now.millis())
     }
 
-    /// What a sender does next. `window` is that of the message itself.
+    /// Returns the next step of a sender. `window` is the window of the message itself.
     pub fn next(&self, window: Window, now: Timestamp) -> NextStep {
         if self.state != State::Queued {
             return NextStep::Leave;
@@ -206,7 +208,7 @@ impl Delivery {
         }
     }
 
-    /// Begins an attempt. `None` if this is not the next one, or the delivery is not queued.
+    /// Begins an attempt. `None` if this is not the next attempt, or the delivery is not queued.
     pub fn claimed(&self, claim: &Claim) -> Option<Self> {
         let is_next = self.state == State::Queued && claim.attempt == self.attempt + 1;
         is_next.then(|| Self {
@@ -219,8 +221,8 @@ impl Delivery {
         })
     }
 
-    /// Judges the outcome of the attempt that is under way. `jitter` is in thousandths, because
-    /// rules have no dice.
+    /// Decides what follows from the outcome of the attempt under way. `jitter` is in thousandths;
+    /// the caller passes it in, because rules use no randomness.
     pub fn verdict(
         &self,
         window: Window,
@@ -237,37 +239,37 @@ impl Delivery {
                 false => Verdict::Again { why, code, not_before },
             }
         };
-        // A delivery that was canceled is not sent again, whatever the channel's policy is.
+        // A canceled delivery is not sent again, whatever the channel's policy is.
         let resends = policy == UnknownPolicy::Resend && self.recalled.is_none() && tries < MAX_ATTEMPTS;
         match outcome {
             Outcome::Sent { provider_id } => Verdict::Sent { provider_id },
             Outcome::Permanent { code, suppress } => Verdict::Failed { code, suppress },
             Outcome::Unknown { code } if resends => match again(Again::Policy, code, backoff_ms(tries, jitter)) {
-                // It is too late to send it again, but it may have been sent.
+                // It is too late to send the message again, but it may have been sent.
                 Verdict::Expired { code } => Verdict::Unknown { code },
                 verdict => verdict,
             },
             Outcome::Unknown { code } => Verdict::Unknown { code },
-            // A limit is not the message's fault: it does not use up a try, and is honoured however
-            // long it is.
+            // The message did not cause the rate limit, so the attempt does not count as a try. The
+            // wait is kept, however long it is.
             Outcome::Throttled { retry_after_ms, .. } => again(Again::Throttled, code::THROTTLED, retry_after_ms),
-            // Nor does a hold on the sender.
+            // A hold on the sender does not count as a try either.
             Outcome::Held { why } => again(Again::Throttled, why.as_str(), HELD_WAIT_MS),
             Outcome::Transient { code } if tries >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
             Outcome::Transient { code } => again(Again::Retry, code, backoff_ms(tries, jitter)),
         }
     }
 
-    /// Gives up the attempt that is under way, if its sender was not heard of in time. `None` if it
-    /// is not overdue.
+    /// Gives up the attempt under way if its sender did not report an outcome in time. `None` if
+    /// the attempt is not overdue.
     pub fn lost(&self, window: Window, policy: UnknownPolicy, now: Timestamp, jitter: u32) -> Option<Verdict> {
         let lost = Outcome::Unknown { code: code::SENDER_LOST };
         self.is_lost(now).then(|| self.verdict(window, lost, policy, now, jitter))
     }
 
-    /// Settles an attempt. "Sent" counts from anybody and at any time. Any other outcome counts
-    /// while the attempt is under way; after it was given up as lost, the sender's own word that it
-    /// was not sent still resolves the doubt.
+    /// Settles an attempt. "Sent" counts from every source and at any time. Any other outcome
+    /// counts while the attempt is under way. After the attempt was given up as lost, a report of
+    /// the sender that it was not sent still resolves the doubt.
     pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp) -> Settled<Self> {
         if let Verdict::Sent { provider_id } = verdict {
             return self.confirmed(attempt, provider_id, now);
@@ -276,8 +278,8 @@ impl Delivery {
             return self.settled_late(attempt, verdict);
         }
         if !self.sent_attempts.is_empty() {
-            // An earlier attempt was sent, and this one is over: the delivery was sent. This one
-            // may have been sent too, which counts if the provider rejects the earlier one.
+            // An earlier attempt was sent, and this one is over, so the delivery was sent. This
+            // attempt may have been sent too, which counts if the provider rejects the earlier one.
             let may_be_sent = matches!(verdict, Verdict::Unknown { .. } | Verdict::Again { why: Again::Policy, .. });
             let next = if may_be_sent { self.with_doubt() } else { self.clone() };
             return Settled::Now(next.over(State::Sent, None));
@@ -291,7 +293,7 @@ impl Delivery {
         })
     }
 
-    /// There is another attempt, unless the delivery was canceled while this one was under way.
+    /// Queues another attempt, unless the delivery was canceled during this one.
     fn again(&self, why: Again, code: &str, not_before: Timestamp) -> Self {
         let next = match why {
             Again::Retry => self.clone(),
@@ -324,8 +326,9 @@ impl Delivery {
         if self.attempt == attempt && says_so { Settled::Already } else { Settled::TooLate }
     }
 
-    /// Proof that an attempt was sent, from the sender, an event or our own echo. It also moves a
-    /// delivery that was given up, or that an operator settled: the provider knows better.
+    /// Records proof that an attempt was sent, from the sender, an event or our own echo. The proof
+    /// also changes a delivery that was given up or that an operator settled, because the
+    /// provider's information is more reliable.
     pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp) -> Settled<Self> {
         let is_over = matches!(self.state, State::Canceled | State::Suppressed | State::Expired | State::Deduped);
         if is_over || attempt == 0 || attempt > self.attempt || self.rejected.contains(&attempt) {
@@ -341,14 +344,15 @@ impl Delivery {
             next.provider_id = Some(provider_id.to_owned());
         }
         next.sent_at = self.sent_at.or(Some(now));
-        // A later attempt that is under way goes on: whatever its outcome is, the delivery was
-        // sent.
+        // A later attempt that is under way continues. The delivery was sent, whatever the outcome
+        // of that attempt is.
         let goes_on = self.state == State::Sent || self.state == State::Sending && self.attempt != attempt;
         Settled::Now(if goes_on { next } else { next.over(State::Sent, None) })
     }
 
-    /// The provider accepted an attempt and then refused to send it. That is recorded whatever the
-    /// state is, because proof of the attempt may come later, and does not count then.
+    /// Records that the provider accepted an attempt and then refused to send it. The rejection is
+    /// recorded in every state, because proof that the attempt was sent may arrive later and must
+    /// not count then.
     pub fn rejected(&self, attempt: u32, code: &str) -> Settled<Self> {
         if attempt == 0 || attempt > self.attempt {
             return Settled::TooLate;
@@ -360,8 +364,8 @@ impl Delivery {
         next.rejected.push(attempt);
         next.doubts.retain(|doubt| *doubt != attempt);
         next.sent_attempts.retain(|sent| *sent != attempt);
-        // An operator's word that it was sent stands while there is an attempt that it may be
-        // about.
+        // If an operator declared the delivery sent, that remains valid while there is an attempt
+        // that the operator may have meant.
         let is_operators_word = self.sent_attempts.is_empty() && !next.doubts.is_empty();
         let was_sent = !next.sent_attempts.is_empty() || self.state == State::Sent && is_operators_word;
         next.sent_at = next.sent_at.filter(|_| was_sent);
@@ -374,14 +378,15 @@ impl Delivery {
         })
     }
 
-    /// An attempt that may have been sent is known not to have been.
+    /// Removes an attempt from the doubts, because it is known not to have been sent.
     fn without_doubt(&self, attempt: u32, code: &str) -> Self {
         let doubts = self.doubts.iter().copied().filter(|doubt| *doubt != attempt).collect();
         self.resolved(Self { doubts, ..self.clone() }, code)
     }
 
-    /// A delivery that was unknown for attempts that were all not sent has failed, or was canceled
-    /// in time. It is not sent again by itself: somebody may have acted on it.
+    /// Ends an unknown delivery after all attempts in doubt proved not sent: it ends as canceled if
+    /// it was recalled, and as failed otherwise. It is not queued again automatically, because
+    /// somebody may have acted on the unknown state.
     fn resolved(&self, next: Self, code: &str) -> Self {
         match (self.state == State::Unknown && next.doubts.is_empty(), self.recalled) {
             (true, None) => next.over(State::Failed, Some(code)),
@@ -390,13 +395,13 @@ impl Delivery {
         }
     }
 
-    /// Ends a delivery that is not to be sent. `None` if it is not queued.
+    /// Ends a delivery that must not be sent. `None` if it is not queued.
     pub fn ended(&self, state: State, reason: Option<&str>) -> Option<Self> {
         (self.state == State::Queued).then(|| self.unsent(state, reason))
     }
 
-    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second
-    /// part is what to write, if anything.
+    /// Cancels the delivery. A queued delivery ends at once; if an attempt is under way, no other
+    /// attempt follows. The second part is the delivery to write, `None` if nothing changes.
     pub fn cancel(&self) -> (Cancel, Option<Self>) {
         match self.state {
             State::Queued => {
@@ -413,23 +418,23 @@ impl Delivery {
         }
     }
 
-    /// Queues it again by an operator's order. Attempts that may have been sent stay in doubt.
-    /// `None` if it is neither `FAILED` nor `UNKNOWN`.
+    /// Queues the delivery again by an operator's order. Attempts that may have been sent stay in
+    /// doubt. `None` if the delivery is neither `FAILED` nor `UNKNOWN`.
     pub fn resent(&self) -> Option<Self> {
         matches!(self.state, State::Failed | State::Unknown).then(|| Self {
             tries_from: self.attempt,
-            // The order to send it again is the later one.
+            // The order to send again is newer than the recall.
             recalled: None,
             ..self.over(State::Queued, None)
         })
     }
 
-    /// Settles an unknown delivery on an operator's word. `None` if it is not unknown.
+    /// Settles an unknown delivery as an operator declares. `None` if it is not unknown.
     pub fn declared(&self, was_sent: bool, now: Timestamp) -> Option<Self> {
         (self.state == State::Unknown).then(|| {
             match was_sent {
-                // Which attempt it was is not known: if the provider rejects one, it may have been
-                // another.
+                // The operator does not say which attempt was sent: if the provider rejects one,
+                // another may have been sent. So the doubts stay.
                 true => Self { sent_at: Some(now), ..self.over(State::Sent, None) },
                 false => Self { doubts: Vec::new(), ..self.over(State::Failed, None) },
             }
@@ -444,12 +449,12 @@ impl Delivery {
         next
     }
 
-    /// Ended without being sent, unless an attempt may have been.
+    /// Ends the delivery as not sent, or as `UNKNOWN` if an attempt may have been sent.
     fn unsent(&self, state: State, reason: Option<&str>) -> Self {
         self.over(if self.doubts.is_empty() { state } else { State::Unknown }, reason)
     }
 
-    /// The attempt, if there was one, is over.
+    /// Moves the delivery to `state` and clears the data of the attempt, if there was one.
     fn over(&self, state: State, reason: Option<&str>) -> Self {
         let reason = reason.map(str::to_owned);
         Self { state, reason, not_before: None, deadline: None, claim: None, ..self.clone() }
@@ -457,8 +462,9 @@ impl Delivery {
 }
 
 impl Work {
-    /// What a delivery waits for after a change: its time, its sender, a person, or nothing. `emit`
-    /// makes the job that is handed to a sender.
+    /// Schedules the work that follows from the new state of a delivery: it waits for its time, for
+    /// its sender or for an operator, or nothing follows. `emit` builds the job that is enqueued
+    /// for a sender.
     pub fn follow(
         &mut self,
         delivery: &Delivery,

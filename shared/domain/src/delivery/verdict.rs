@@ -1,4 +1,4 @@
-//! What is decided about an attempt when its outcome is known.
+//! The decision about an attempt after its outcome is known.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::channels::Channel;
 use crate::time::Timestamp;
 
-/// What the outcome of an attempt comes to.
+/// The decision that follows from the outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Sent {
@@ -17,13 +17,13 @@ pub enum Verdict {
         code: &'static str,
         suppress: bool,
     },
-    /// Queued again, to be tried no earlier than this.
+    /// Queued again. The next attempt begins no earlier than `not_before`.
     Again {
         why: Again,
         code: &'static str,
         not_before: Timestamp,
     },
-    /// Too late for another try.
+    /// It is too late for another attempt.
     Expired {
         code: &'static str,
     },
@@ -33,7 +33,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What a log says of it.
+    /// Returns the word for logs.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Sent { .. } => "sent",
@@ -44,7 +44,7 @@ impl Verdict {
         }
     }
 
-    /// The reason, as a code.
+    /// Returns the reason as a code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Sent { .. } => "sent",
@@ -55,28 +55,30 @@ impl Verdict {
     }
 }
 
-/// Why there is another attempt.
+/// The reason for another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Known not to have been sent.
+    /// The attempt is known not to have been sent.
     Retry,
-    /// A limit: known not to have been sent, and not the message's fault.
+    /// A rate limit: the attempt is known not to have been sent, and the message did not cause it.
     Throttled,
-    /// Nobody knows, and the channel's policy is to send it again rather than not at all.
+    /// It is unknown whether the attempt was sent, and the channel's policy prefers a duplicate to
+    /// a lost message.
     Policy,
 }
 
-/// What becomes of an attempt that nobody knows the end of.
+/// The policy for an attempt whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownPolicy {
-    /// It waits for an event or a person.
+    /// The message waits for an event or an operator.
     #[default]
     Hold,
     Resend,
 }
 
-/// The policies of a deployment: `{"telegram": "resend"}`; a channel that is not named holds.
+/// Parses the policies of a deployment: `{"telegram": "resend"}`. A channel that is not listed has
+/// the policy `hold`.
 pub fn read_policies(options: &str) -> Result<BTreeMap<Channel, UnknownPolicy>, PoliciesError> {
     Ok(serde_json::from_str(options)?)
 }

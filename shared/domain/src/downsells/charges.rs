@@ -1,9 +1,10 @@
-//! What a contact was asked to pay. A charge only moves forward: `unpaid < expired < paid`.
+//! The charges of a contact. A charge only moves forward: `unpaid < expired < paid`.
 //!
-//! The row of a contact has what is open, and how many payments there were; the row of a
-//! transaction says whose it is and how far it has come, also when it comes in the wrong order.
-//! Transactions are known by their id alone, so ids must be unique over all gateways. A payment
-//! that names no contact is stored with its transaction and counts as soon as the contact is named.
+//! The row of a contact holds its open charges and the number of its payments. The row of a
+//! transaction holds its owner and its status, also if events arrive in the wrong order. The
+//! transaction id alone identifies a transaction, so ids must be unique over all gateways. A
+//! payment that names no contact is stored with its transaction, and counts as soon as the contact
+//! is named.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +24,13 @@ codes! {
     }
 }
 
-/// A charge that nobody said the end of is open for so long.
+/// How long a charge is open if no expiry is given.
 pub const OPEN_DAYS: i64 = 30;
-/// Open charges of one contact. With one more, the earlier one that ends first is dropped.
+/// The maximum number of open charges of one contact. One more drops the earlier charge that ends
+/// first.
 pub const MOST_OPEN: usize = 50;
-/// After a payment or an expiry, recovery looks whether all that follows from it was done.
+/// How long after a payment or an expiry recovery checks that everything that follows from it was
+/// done.
 const LOOK_AFTER_MS: i64 = 60_000;
 
 /// A charge that can be paid. Both times are in milliseconds.
@@ -42,12 +45,12 @@ pub struct OpenCharge {
 pub struct ChargesRow {
     pub bot: String,
     pub telegram_id: i64,
-    /// By their transactions.
+    /// The open charges, by transaction.
     pub open: BTreeMap<String, OpenCharge>,
-    /// One more with each payment.
+    /// The number of payments: each payment increases it by one.
     pub pay_epoch: u64,
     pub paid_at: Option<Timestamp>,
-    /// Milliseconds; offers that are outdated were ended, or are by then.
+    /// Milliseconds: when recovery checks that outdated offers have ended.
     pub look_at: Option<i64>,
     pub wake: Option<String>,
     pub wake_at: Option<String>,
@@ -57,7 +60,7 @@ pub struct ChargesRow {
 }
 
 impl ChargesRow {
-    /// Of a contact that has none: version zero is not stored.
+    /// Returns the row of a contact that has no charges. Version zero means that it is not stored.
     pub fn none(bot: &str, telegram_id: i64, now: Timestamp) -> Self {
         Self {
             bot: bot.to_owned(),
@@ -82,7 +85,7 @@ impl ChargesRow {
         self.open.values().any(|charge| charge.until > now.millis())
     }
 
-    /// The transaction that was made last of those that can be paid, and when it was made.
+    /// Returns the newest transaction that can still be paid, and when it was made.
     pub fn newest_open(&self, now: Timestamp) -> Option<(&str, Timestamp)> {
         let open = self.open.iter().filter(|(_, charge)| charge.until > now.millis());
         let newest = open.max_by_key(|(transaction, charge)| (charge.made_at, *transaction))?;
@@ -111,7 +114,8 @@ impl ChargesRow {
         next.waiting()
     }
 
-    /// Everything that follows from it was done: what has passed is forgotten.
+    /// Returns the row after everything that follows from it was done. Charges whose time has
+    /// passed are removed.
     pub fn looked_after(&self, now: Timestamp) -> Self {
         let mut next = self.next(now);
         next.open.retain(|_, charge| charge.until > now.millis());
@@ -140,8 +144,8 @@ impl ChargesRow {
     }
 }
 
-/// Whose a transaction is, and how far it has come. One that was over before its contact was named
-/// has none.
+/// The owner and the status of a transaction. A transaction that was over before its contact was
+/// named has no owner.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TransactionRow {
@@ -149,9 +153,10 @@ pub struct TransactionRow {
     pub bot: Option<String>,
     pub telegram_id: Option<i64>,
     pub status: ChargeStatus,
-    /// Milliseconds; how long it can be paid.
+    /// Milliseconds: until when the transaction can be paid.
     pub open_until: Option<i64>,
-    /// The contact's payments with this one: what was scheduled before has a smaller number.
+    /// The number of the contact's payments, including this one. Offers that were scheduled before
+    /// it have a smaller number.
     pub pay_epoch: Option<u64>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -159,11 +164,11 @@ pub struct TransactionRow {
     pub expires_at: Option<i64>,
 }
 
-/// Long after a gateway has stopped telling of a transaction.
+/// How long a transaction is kept: long after a gateway has stopped sending events about it.
 const KEEP_DAYS: i64 = 400;
 
 impl TransactionRow {
-    /// The status with what time makes of it.
+    /// Returns the status at this time: an unpaid charge expires when its time has passed.
     pub fn status_at(&self, now: Timestamp) -> ChargeStatus {
         match (self.status, self.open_until) {
             (ChargeStatus::Unpaid, Some(until)) if until <= now.millis() => ChargeStatus::Expired,
@@ -171,12 +176,12 @@ impl TransactionRow {
         }
     }
 
-    /// Whose it is, if that is known.
+    /// Returns the bot and the Telegram id of the owner, if known.
     pub fn owner(&self) -> Option<(&str, i64)> {
         Some((self.bot.as_deref()?, self.telegram_id?))
     }
 
-    /// Whether it was paid and its owner is not known yet.
+    /// Returns whether the transaction was paid and its owner is not known yet.
     pub fn is_unplaced_payment(&self) -> bool {
         self.status == ChargeStatus::Paid && self.owner().is_none()
     }
@@ -201,7 +206,7 @@ impl TransactionRow {
     }
 }
 
-/// A charge as a webhook tells of it.
+/// A charge as a webhook reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge<'a> {
     pub bot: &'a str,
@@ -212,13 +217,13 @@ pub struct Charge<'a> {
 /// What a webhook changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// Write both.
+    /// Write both rows.
     New { charges: Box<ChargesRow>, transaction: Box<TransactionRow> },
-    /// The charge was over before it was reported as made. Write this.
+    /// The charge was over before it was reported as made. Write this row.
     Over(Box<TransactionRow>),
-    /// It was known; the charge stands as it stood.
+    /// The event was known. The status of the charge does not change.
     Known(ChargeStatus),
-    /// The transaction is somebody else's.
+    /// The transaction belongs to another contact.
     Another,
 }
 
@@ -228,7 +233,7 @@ impl Told {
     }
 }
 
-/// A charge was made. What is known to be over stays over.
+/// Records that a charge was made. A charge that is known to be over stays over.
 pub fn created(
     charges: &ChargesRow,
     known: Option<&TransactionRow>,
@@ -238,8 +243,8 @@ pub fn created(
 ) -> Told {
     match known {
         Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
-        // It was reported as over before it was reported as made: what it is stays, and its owner
-        // is known from now on.
+        // The charge was reported as over before it was reported as made. Its status stays, and its
+        // owner is known from now on.
         Some(known) if known.owner().is_none() => {
             Told::Over(Box::new(TransactionRow::moved(Some(known), of, known.status, now)))
         }
@@ -258,8 +263,8 @@ pub fn created(
     }
 }
 
-/// A charge was paid: whatever was scheduled for its contact until now is not sent any more. A
-/// payment that was stored before its contact was named counts now.
+/// Records that a charge was paid: offers that were scheduled for its contact until now are no
+/// longer sent. A payment that was stored before its contact was named counts now.
 pub fn paid(charges: &ChargesRow, known: Option<&TransactionRow>, of: &Charge<'_>, now: Timestamp) -> Told {
     match known {
         Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
@@ -275,7 +280,7 @@ pub fn paid(charges: &ChargesRow, known: Option<&TransactionRow>, of: &Charge<'_
     }
 }
 
-/// A charge can no longer be paid. One that was paid stays paid.
+/// Records that a charge can no longer be paid. A paid charge stays paid.
 pub fn expired(charges: &ChargesRow, known: &TransactionRow, now: Timestamp) -> Told {
     let Some((bot, telegram_id)) = known.owner() else { return Told::Known(known.status) };
     if known.status != ChargeStatus::Unpaid {
@@ -286,7 +291,7 @@ pub fn expired(charges: &ChargesRow, known: &TransactionRow, now: Timestamp) -> 
     Told::of(charges.without(&known.transaction_id, now), transaction)
 }
 
-/// The row of a transaction that is over and whose contact is not known. Returns `None` if `known`
+/// Returns the row of a transaction that is over and whose contact is not known. `None` if `known`
 /// already has this status or a later one.
 pub fn unplaced(
     known: Option<&TransactionRow>,

@@ -1,13 +1,13 @@
-//! What may become of an offer. Each function takes the row as it was read and gives the row to
-//! write in its place, on the condition that its version has not changed; the gate takes the
-//! charges as they were read, on the same condition.
+//! The transitions of an offer. Each function takes the row as it was read and returns the row to
+//! write in its place. The write is conditional on an unchanged version. The gate takes the charges
+//! as they were read, under the same condition.
 //!
-//! Invariants. An attempt is begun only from `QUEUED`, with the gate open on charges that have not
-//! changed until the claim is made: so none is begun after a payment was written. `SENDING` is
-//! never begun again: its exits are the outcome and `UNKNOWN`. What may have been sent does not end
-//! as unsent. An offer whose charge expired does not end while its contact has another unpaid
-//! charge: it is passed on to the newest one. So an unpaid charge that found an offer pending is
-//! not left without one.
+//! Invariants. An attempt starts only from `QUEUED`, with the gate open on charges that have not
+//! changed until the claim is written. So no attempt starts after a payment was written. An attempt
+//! in `SENDING` never starts again: its exits are the outcome and `UNKNOWN`. An offer that may have
+//! been sent does not end as unsent. An offer whose charge expired does not end while its contact
+//! has another unpaid charge: it is passed on to the newest one. So an unpaid charge that found a
+//! pending offer is not left without one.
 
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
@@ -31,25 +31,26 @@ pub enum End {
 }
 
 impl End {
-    /// Whether it follows from what the contact was asked to pay: then it holds only while that has
-    /// not changed.
+    /// Returns whether the end follows from the contact's charges. Such an end is valid only while
+    /// the charges have not changed.
     pub const fn rests_on_charges(self) -> bool {
         matches!(self, Self::Canceled(Why::Paid | Why::Expired) | Self::Skipped(Why::NoUnpaidPix))
     }
 }
 
-/// Whether an offer may leave.
+/// Whether an offer may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GateState {
     Open,
     Closed(End),
-    /// Not as it is: its charge expired. Write this, and decide again.
+    /// The offer cannot be sent as it is, because its charge expired. Write this row, and decide
+    /// again.
     PassedOn(Box<OfferRow>),
 }
 
 impl OfferRow {
-    /// Why this offer must not be sent any more, whatever its time: its contact paid, or its charge
-    /// is no longer open.
+    /// Returns why this offer must no longer be sent, regardless of its time: its contact paid, or
+    /// its charge is no longer open. `None` if neither is the case.
     pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<End> {
         if charges.map_or(0, |charges| charges.pay_epoch) != self.pay_epoch {
             return Some(End::Canceled(Why::Paid));
@@ -59,7 +60,8 @@ impl OfferRow {
         (!open).then_some(End::Canceled(Why::Expired))
     }
 
-    /// Whether it may leave now: by its transaction, or by any open charge of its contact.
+    /// Decides whether the offer may be sent now. The charge of its own transaction must be open,
+    /// or any charge of its contact if the offer has no transaction.
     pub fn gate(
         &self,
         bot: Option<&BotRow>,
@@ -86,8 +88,8 @@ impl OfferRow {
         }
     }
 
-    /// What must hold when an attempt is begun: the charges are as they were read, and nobody
-    /// suppressed the address.
+    /// Returns the conditions for the start of an attempt: the charges have not changed since they
+    /// were read, and the address is not suppressed.
     pub fn gates(&self, charges: Option<&ChargesRow>, sender: &str) -> Vec<Gate> {
         let key = keys::charges(&self.contact());
         let fence = Fence::version(charges.map_or(0, |charges| charges.version));
@@ -98,12 +100,12 @@ impl OfferRow {
         ]
     }
 
-    /// Begins an attempt. `None` if it is not the next one, or the offer is not queued.
+    /// Starts an attempt. Returns `None` if it is not the next one, or if the offer is not queued.
     pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
         let row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
-        // It is looked for soon after the deadline: where that is so already, its place in the
-        // index stays, and costs nothing.
+        // Recovery checks the offer soon after the deadline. If its index entry already has such a
+        // time, the entry stays, because an unchanged entry costs nothing.
         let looked_for = self.work.looked_for_at(Wake::Check, self.id.as_str());
         let stays = looked_for.is_some_and(|at| is_soon_after(claim.deadline, at));
         let (wake, wake_at) = match stays {
@@ -113,26 +115,26 @@ impl OfferRow {
         Some(Self { work: Work { wake, wake_at, ..row.work.clone() }, ..row })
     }
 
-    /// Settles attempt n.
+    /// Records the outcome of attempt n.
     pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp, keep_days: i64) -> Settled<Self> {
         self.delivery.settled(attempt, verdict, now).map(|delivery| self.with(delivery, now, keep_days))
     }
 
-    /// Ends it unsent. `None` if it is not queued.
+    /// Ends the offer unsent. Returns `None` if it is not queued.
     pub fn ended(&self, end: End, now: Timestamp, keep_days: i64) -> Option<Self> {
         let (state, status, why) = match end {
             End::Canceled(why) => (State::Canceled, Status::Canceled, Some(why)),
             End::Skipped(why) => (State::Canceled, Status::Skipped, Some(why)),
             End::Expired => (State::Expired, Status::Expired, None),
         };
-        // What the last attempt came to is still of interest.
+        // Keep the result of the last attempt: it is still of interest.
         let delivery = self.delivery.ended(state, self.delivery.reason.as_deref())?;
         let row = Self { cancel_reason: why, ..self.with(delivery, now, keep_days) };
         Some(Self { status: if row.is_pending() { row.status } else { status }, ..row })
     }
 
-    /// Cancels it: at once if it is queued; during an attempt there will be no other. The second
-    /// part is what to write, if anything.
+    /// Cancels the offer. A queued offer is canceled at once. During an attempt, the cancel
+    /// prevents further attempts. The second value is the row to write, if any.
     pub fn cancel(&self, why: Why, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
         if let Some(row) = self.ended(End::Canceled(why), now, keep_days) {
             return (if row.is_pending() { Cancel::InFlight } else { Cancel::Now }, Some(row));
@@ -141,14 +143,15 @@ impl OfferRow {
         (cancel, delivery.map(|delivery| Self { cancel_reason: Some(why), ..self.with(delivery, now, keep_days) }))
     }
 
-    /// Settles an unknown offer on an operator's word. `None` if it is not unknown.
+    /// Settles an unknown offer as an operator declares it. Returns `None` if the offer is not
+    /// unknown.
     pub fn declared(&self, was_sent: bool, now: Timestamp, keep_days: i64) -> Option<Self> {
         let delivery = self.delivery.declared(was_sent, now)?;
         let reason = self.delivery.reason.clone();
         Some(Self { cancel_reason: None, ..self.with(Delivery { reason, ..delivery }, now, keep_days) })
     }
 
-    /// Hands it over again, or gives its attempt up, if it is overdue.
+    /// Hands the offer over again, or gives up its attempt, if it is overdue.
     pub fn recovered(&self, policy: UnknownPolicy, now: Timestamp, jitter: u32, keep_days: i64) -> Recovery<Self> {
         if let Some(verdict) = self.delivery.lost(self.window(), policy, now, jitter) {
             return match self.settled(self.delivery.attempt, &verdict, now, keep_days) {
@@ -167,14 +170,15 @@ impl OfferRow {
         Recovery::Emitted(row)
     }
 
-    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if
-    /// there is nothing to change.
+    /// Postpones the recovery check, because the queue hides the job until `until`. Returns `None`
+    /// if there is nothing to change.
     pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
         let work = self.work.postponed(self.id.as_str(), until, now).filter(|_| self.is_queued())?;
         Some(Self { work, ..self.next_version(now) })
     }
 
-    /// A pending /start offer gains the charge that was made meanwhile; the earlier time stands.
+    /// Adds a charge that was made in the meantime to a pending /start offer. The earlier scheduled
+    /// time applies. Returns `None` if this is not a queued /start offer without attempts.
     pub fn joined(&self, transaction: &str, scheduled_at: Timestamp, now: Timestamp) -> Option<Self> {
         if !self.is_queued() || self.trigger != Trigger::Start || self.delivery.attempt > 0 {
             return None;
@@ -191,7 +195,7 @@ impl OfferRow {
         })
     }
 
-    /// The row after a change of its delivery.
+    /// Returns the row after a change of its delivery.
     fn with(&self, delivery: Delivery, now: Timestamp, keep_days: i64) -> Self {
         let state = delivery.state;
         let mut row = Self { delivery, ..self.next_version(now) };
@@ -209,7 +213,7 @@ impl OfferRow {
             State::Canceled | State::Suppressed | State::Deduped => Status::Canceled,
         };
         row.unknown = state == State::Unknown;
-        // A cancel during an attempt is the reason only of an offer that was not sent for it.
+        // A cancel during an attempt is the reason only if the offer was not sent because of it.
         if !matches!(row.status, Status::Pending | Status::Canceled) {
             row.cancel_reason = None;
         }

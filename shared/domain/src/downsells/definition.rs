@@ -1,4 +1,4 @@
-//! A downsell: what is offered, how long after what, and how often to the same person.
+//! A downsell: what is offered, how long after which trigger, and how often to the same person.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,7 +11,8 @@ use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
 use crate::time::Timestamp;
 
-/// Downsells of one bot: one trigger decides on all of them in one transaction.
+/// The maximum number of downsells of one bot: one trigger decides on all of them in one
+/// transaction.
 pub const MOST_DOWNSELLS: u32 = 30;
 
 const LONGEST_NAME: usize = 120;
@@ -22,21 +23,22 @@ const DEFAULT_EXPIRY_MINUTES: u32 = 1_440;
 const LONGEST_COOLDOWN_DAYS: u32 = 3_650;
 
 codes! {
-    /// How often one person gets it.
+    /// How often the same person gets the downsell.
     Rearm {
-        /// Each new /start or charge may schedule it again, once the last has ended.
+        /// Each new /start or charge may schedule the downsell again, once the last offer has
+        /// ended.
         OncePerTrigger = "once_per_trigger",
-        /// Never again after it was sent.
+        /// The downsell is not sent again after it was sent once.
         OnceEver = "once_ever",
-        /// Not again for so many days after it was sent.
+        /// The downsell is not sent again until `cooldown_days` after it was sent.
         CooldownDays = "cooldown_days",
     }
 }
 
 codes! {
-    /// What is allowed, and perhaps not meant.
+    /// A setting that is allowed, but may be a mistake.
     Warning {
-        /// Neither a /start nor a charge schedules it.
+        /// Neither a /start nor a charge schedules the downsell.
         NoTrigger = "no_trigger",
         Inactive = "inactive",
     }
@@ -46,7 +48,7 @@ codes! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DownsellRow {
     pub id: u64,
-    /// The bot's.
+    /// The slug of the bot.
     pub slug: String,
     pub name: String,
     pub content: Telegram,
@@ -56,7 +58,7 @@ pub struct DownsellRow {
     pub after_pix: bool,
     pub rearm: Rearm,
     pub cooldown_days: Option<u32>,
-    /// An offer that could not leave for so long after its time is not sent any more.
+    /// An offer that has not left this long after its scheduled time is no longer sent.
     pub expires_after_minutes: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -82,7 +84,7 @@ fn minutes_ms(minutes: u32) -> i64 {
     i64::from(minutes) * 60_000
 }
 
-/// A downsell as it is asked for: new, or as a standing one is to become.
+/// A downsell as requested: a new one, or the new values of an existing one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDownsell {
     pub name: String,
@@ -101,7 +103,7 @@ impl NewDownsell {
         Self::read_over(body, None)
     }
 
-    /// What is left out of a change stays as it is.
+    /// Reads a change. Fields that are absent keep their values.
     pub fn read_change(body: &Map<String, Value>, standing: &DownsellRow) -> Result<Self, Vec<FieldError>> {
         Self::read_over(body, Some(standing))
     }

@@ -1,5 +1,4 @@
-//! The rows of one contact: its offers, the events that were refused, and the slot of each
-//! downsell.
+//! The rows of one contact: its offers, the refused events, and the slot of each downsell.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -15,7 +14,7 @@ use crate::time::Timestamp;
 use crate::work::Work;
 
 codes! {
-    /// What makes an offer.
+    /// The kind of event that makes an offer.
     Trigger {
         Start = "start",
         Pix = "pix",
@@ -23,24 +22,24 @@ codes! {
 }
 
 codes! {
-    /// Where an offer stands.
+    /// The status of an offer.
     Status {
         Pending = "pending",
         Sent = "sent",
         Failed = "failed",
         Canceled = "canceled",
-        /// Its own `not_after` passed.
+        /// The offer's own `not_after` has passed.
         Expired = "expired",
         Skipped = "skipped",
     }
 }
 
 codes! {
-    /// How far a pending offer has come, as callers see it.
+    /// The delivery state of a pending offer, as callers see it.
     DeliveryView {
         Queued = "QUEUED",
         Sending = "SENDING",
-        /// It may have been sent or not.
+        /// The offer may or may not have been sent.
         Unknown = "UNKNOWN",
     }
 }
@@ -57,19 +56,20 @@ codes! {
         Inactive = "inactive",
         /// The address is on the suppression list.
         Blocked = "blocked",
-        /// Its bot was taken away, or put to rest.
+        /// The offer's bot was removed or deactivated.
         BotInactive = "bot_inactive",
     }
 }
 
-/// One person of one bot: the partition that holds everything about them. The person is hashed.
-/// Rows and queue bodies are trusted to hold one: only we write them.
+/// Identifies one contact of one bot, and names the partition that holds all rows of the contact.
+/// The person's id is hashed. Deserialization does not check the format, because only this system
+/// writes rows and queue bodies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContactId(String);
 
 impl ContactId {
-    /// Slugs have no `#` in them.
+    /// A bot's slug contains no `#`.
     pub fn of(bot: &str, telegram_id: i64) -> Self {
         Self(format!("{bot}#{}", short_hash(&telegram_id.to_string())))
     }
@@ -89,7 +89,8 @@ impl ContactId {
 }
 
 hash_id! {
-    /// What an event is known by: told again, it is the same offer.
+    /// Identifies an event and its offer. A redelivered event has the same id, so it is the same
+    /// offer.
     OfferId = "off_", 32
 }
 
@@ -99,7 +100,8 @@ impl OfferId {
     }
 }
 
-/// An offer. It is written whole when it is made; afterwards only what changed is.
+/// An offer. The whole row is written when the offer is made; later writes only contain what
+/// changed.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OfferRow {
@@ -110,34 +112,35 @@ pub struct OfferRow {
     pub downsell_id: u64,
     pub trigger: Trigger,
     pub transaction_id: Option<String>,
-    /// The transactions that it was passed on from, because they expired; the last few.
+    /// The last few transactions that the offer was passed on from because they expired.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_from: Vec<String>,
     pub scheduled_at: Timestamp,
     pub not_after: Timestamp,
     pub status: Status,
     pub cancel_reason: Option<Why>,
-    /// What its trigger said, as JSON text.
+    /// What the trigger contained, as JSON text.
     pub meta: Option<String>,
     pub correlation_id: String,
-    /// How many payments the contact had made when it was scheduled: one that was scheduled before
-    /// the last is not sent.
+    /// How many payments the contact had made when the offer was scheduled. An offer that was
+    /// scheduled before the last payment is not sent.
     pub pay_epoch: u64,
     #[serde(flatten)]
     pub delivery: Delivery,
     #[serde(flatten)]
     pub work: Work,
     pub last_attempt_at: Option<Timestamp>,
-    /// How long after its time it was sent.
+    /// How long after its scheduled time the offer was sent.
     pub late_ms: Option<i64>,
-    /// It has been handed to its queue. In the index of a bot's offers, as the status is.
+    /// Whether the offer has been handed to its queue. The index of a bot's offers contains this
+    /// field, like the status.
     #[serde(default, skip_serializing_if = "is_default")]
     pub enqueued: bool,
-    /// Nobody knows what became of it. In the same index, where the delivery is not: it changes
-    /// with every attempt.
+    /// Whether the outcome of the offer is unknown. The same index contains this field, but not the
+    /// delivery, which changes with every attempt.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unknown: bool,
-    /// The index of a bot's offers, in the order of their making.
+    /// The key of the index of a bot's offers, in the order in which they were made.
     pub listed: String,
     pub listed_at: String,
     pub created_at: Timestamp,
@@ -175,13 +178,13 @@ impl OfferRow {
         self.delivery.state == State::Queued
     }
 
-    /// The times between which it may be sent.
+    /// Returns the times between which the offer may be sent.
     pub fn window(&self) -> Window {
         Window { not_before: Some(self.scheduled_at), not_after: Some(self.not_after) }
     }
 
-    /// Hands it to its queue, or leaves it to the sweep until `at` is near. A sweep makes the job
-    /// from the offer's key, so it is not stored before.
+    /// Hands the offer to its queue, or leaves it to the sweep until `at` is near. The sweep builds
+    /// the job from the offer's key, so the row does not store the job in advance.
     pub(super) fn scheduled(mut self, at: Timestamp, now: Timestamp) -> Self {
         let (contact, id) = (self.contact(), &self.id);
         self.work.schedule(id.as_str(), Some(at), now, |seq, not_before| emit_offer(&contact, id, seq, not_before));
@@ -195,8 +198,8 @@ impl OfferRow {
     }
 }
 
-/// An event that made no offer, in the place where its offer would be: told again, it gets the same
-/// answer.
+/// An event that made no offer, stored under the key that its offer would have. A redelivered event
+/// gets the same answer.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRow {
@@ -210,8 +213,8 @@ pub struct RefusedRow {
     pub expires_at: i64,
 }
 
-/// One pending offer per contact and downsell. It stays when the offer has ended, so that re-arming
-/// is decided on it.
+/// Allows one pending offer per contact and downsell. The row stays after the offer has ended,
+/// because it decides whether the downsell may be sent again.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotRow {
@@ -219,10 +222,10 @@ pub struct SlotRow {
     pub offer: OfferId,
     pub pending: bool,
     pub ended_at: Option<Timestamp>,
-    /// When an offer of it was last sent.
+    /// When an offer of the downsell was last sent.
     pub sent_at: Option<Timestamp>,
-    /// How many payments its offer knew of; and how many offers of it were sent between those and
-    /// the next.
+    /// The `pay_epoch` of its offer. `sent` is the number of the downsell's offers that were sent
+    /// in this epoch.
     #[serde(default)]
     pub pay_epoch: u64,
     #[serde(default)]

@@ -1,23 +1,24 @@
-//! An offer whose charge expired is passed on to the newest unpaid charge of its contact: people
-//! make a new code when the old one ran out.
+//! Passes an offer whose charge expired on to the newest unpaid charge of its contact: people make
+//! a new code when the old one has expired.
 //!
 //! Invariant. An offer whose charge expired does not end while its contact has another unpaid
-//! charge, so an unpaid charge that found an offer pending is not left without one.
+//! charge. So an unpaid charge that found a pending offer is not left without one.
 //!
-//! Passing on is one write of the offer, on the condition that the offer and the charges are as
-//! they were read; the slot does not change, because it is the same offer. Interleavings:
+//! Passing on is one write of the offer. Its condition: the offer and the charges have not changed
+//! since they were read. The slot does not change, because it is the same offer. Races:
 //!
-//! - against a claim or a cancel: the offer's version lets one of them through, and the other
+//! - With a claim or a cancel: the version of the offer lets one of them through, and the other
 //!   decides again.
-//! - against a payment: it changes the charges, so the offer is not passed on after it. Before it,
-//!   the offer keeps its `pay_epoch` and is canceled by the payment of any charge.
-//! - against the expiry of the other charge: it changes the charges too. After the passing on, that
-//!   expiry finds the offer as its own.
-//! - against the same expiry, delivered again: the offer has the other transaction by then, and
-//!   `passed_from` says from which it came, so that the second answer is the same as the first.
-//! - against a trigger: a charge that is made later changes the charges. If it still saw the first
-//!   charge open, it is the newest when the offer is passed on; if not, its trigger ends the offer
-//!   and makes its own.
+//! - With a payment: the payment changes the charges, so the offer is not passed on after it. If
+//!   the offer was passed on before, it has kept its `pay_epoch`, and the payment of any charge
+//!   cancels it.
+//! - With the expiry of the other charge: the expiry changes the charges too. If it comes after the
+//!   passing on, it finds the offer as its own.
+//! - With the same expiry, redelivered: the offer has the other transaction by then, and
+//!   `passed_from` names the earlier one, so the second answer is the same as the first.
+//! - With a trigger: a charge that is made later changes the charges. If its trigger still saw the
+//!   first charge open, the new charge is the newest when the offer is passed on. If not, the
+//!   trigger ends the offer and makes its own.
 
 use super::charges::ChargesRow;
 use super::course::End;
@@ -25,26 +26,26 @@ use super::definition::DownsellRow;
 use super::offer::{OfferRow, Trigger, Why};
 use crate::time::Timestamp;
 
-/// Transactions that an offer remembers as those that it was passed on from.
+/// The maximum number of transactions that an offer keeps in `passed_from`.
 const MOST_PASSED: usize = 20;
 
-/// What follows for a queued offer from the charges of its contact.
+/// What the charges of its contact require for a queued offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outdated {
     Ends(End),
-    /// Write this: it is the offer of another charge from now on.
+    /// Write this row: from now on it is the offer of another charge.
     PassedOn(Box<OfferRow>),
 }
 
 impl OfferRow {
-    /// Whether it is the offer of this charge, or was passed on from it.
+    /// Returns whether this is the offer of this charge, or was passed on from it.
     pub fn was_of(&self, transaction: &str) -> bool {
         let of_charge = self.trigger == Trigger::Pix;
         of_charge && self.passed_from.iter().chain(&self.transaction_id).any(|its| its == transaction)
     }
 
-    /// What must be done with this offer because of the charges, if anything: it ends, or is passed
-    /// on.
+    /// Returns what the charges require for this offer: it ends, or it is passed on. `None` if
+    /// nothing is to be done.
     pub fn follow_charges(
         &self,
         charges: Option<&ChargesRow>,
@@ -57,9 +58,10 @@ impl OfferRow {
         Some(passed_on.map_or(Outdated::Ends(end), |row| Outdated::PassedOn(Box::new(row))))
     }
 
-    /// The offer as one of the newest unpaid charge of its contact. It does not leave before it
-    /// would have, nor before the delay after that charge. `None`: there is no such charge, the
-    /// downsell does not follow charges any more, or an earlier attempt may have been sent.
+    /// Returns the offer as an offer of the newest unpaid charge of its contact. The offer leaves
+    /// no earlier than before, and no earlier than the delay after that charge. `None` if there is
+    /// no such charge, if the downsell no longer follows charges, or if an earlier attempt may have
+    /// been sent.
     fn passed_on(&self, charges: &ChargesRow, downsell: Option<&DownsellRow>, now: Timestamp) -> Option<Self> {
         let downsell = downsell.filter(|row| row.active && row.after_pix && self.delivery.doubts.is_empty())?;
         let (transaction, made_at) = charges.newest_open(now)?;
@@ -74,7 +76,7 @@ impl OfferRow {
             not_after: self.not_after.max(downsell.not_after(scheduled_at)),
             ..self.next_version(now)
         };
-        // What waits for its time already waits for the right one, unless that has moved.
+        // The offer already waits for the right time, unless that time has moved.
         Some(match scheduled_at > self.scheduled_at {
             true => passed.scheduled(self.delivery.not_before.map_or(scheduled_at, |at| at.max(scheduled_at)), now),
             false => passed,
@@ -93,12 +95,13 @@ mod tests {
     use crate::downsells::schedule::tests::{after_payment, downsell, minutes, offer, open, pix, start};
     use crate::keys::{self, Wake};
 
-    /// Due five minutes after now.
+    /// Returns an offer that is due five minutes after now.
     fn of_first() -> OfferRow {
         offer(&pix("t1"), open(&["t1"]))
     }
 
-    /// Charges by their transactions: when each was made and until when it can be paid, in minutes.
+    /// Builds charges from their transactions: when each was made and until when it can be paid, in
+    /// minutes.
     fn charges(of: &[(&str, i64, i64)]) -> ChargesRow {
         let open_charge = |(transaction, made, until): &(&str, i64, i64)| {
             let charge = OpenCharge { made_at: minutes(*made).millis(), until: minutes(*until).millis() };

@@ -1,5 +1,5 @@
-//! What a trigger makes: for each downsell of the bot an offer, or the reason why not. All of it is
-//! one transaction.
+//! Plans what a trigger makes: for each downsell of the bot an offer, or the reason why there is
+//! none. One transaction writes the whole plan.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ codes! {
     /// Why an event made no offer.
     Refused {
         AlreadyPending = "already_pending",
-        /// It was sent once, and its downsell is not to be sent again, or not yet.
+        /// The downsell was sent before, and must not be sent again, or not yet.
         NotRearmed = "not_rearmed",
-        /// The pending offer of a /start gained its charge.
+        /// The pending offer of a /start gained the charge.
         Upgraded = "upgraded",
     }
 }
 
-/// What is known of one contact, as it was read: its charges, its slots with their offers, and the
+/// The rows of one contact as they were read: its charges, its slots with their offers, and the
 /// events that were asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Contact {
@@ -39,19 +39,19 @@ impl Contact {
         self.charges.as_ref().map_or(0, |charges| charges.pay_epoch)
     }
 
-    /// The offer that a downsell's slot is taken by.
+    /// Returns the pending offer that holds the slot of this downsell.
     pub fn pending(&self, downsell_id: u64) -> Option<&OfferRow> {
         let slot = self.slots.get(&downsell_id).filter(|slot| slot.pending)?;
         self.offers.get(&slot.offer).filter(|offer| offer.is_pending())
     }
 
-    /// Offers that were sent in this epoch and whose slots others have by now: a downsell may be
-    /// sent again.
+    /// Returns how many offers were sent in this epoch whose slots other offers hold now. This
+    /// happens because a downsell may be sent again.
     pub fn sent_count_beyond_current_slots(&self, pay_epoch: u64) -> u32 {
         let in_epoch = self.slots.values().filter(|slot| slot.pay_epoch == pay_epoch);
         let before = in_epoch.map(|slot| {
-            // One that has ended is counted by its slot; one that was pending when the slot was
-            // read is not.
+            // A slot counts its own offer if the offer had ended when the slot was read. It does
+            // not count an offer that was still pending then.
             let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == Status::Sent);
             slot.sent.saturating_sub(u32::from(sent && !slot.pending))
         });
@@ -59,37 +59,38 @@ impl Contact {
     }
 }
 
-/// The offer of a downsell that a charge would have made.
+/// Returns the id of the offer that a charge would have made of a downsell.
 pub fn offer_of_charge(bot: &str, telegram_id: i64, downsell_id: u64, transaction_id: &str) -> OfferId {
     OfferId::of(&event_id(bot, telegram_id, downsell_id, Trigger::Pix, transaction_id))
 }
 
-/// No wall clock in it: the same event is the same offer whenever it is told.
+/// Returns the id of an event. It contains no wall-clock time, so a redelivered event has the same
+/// id and is the same offer.
 fn event_id(bot: &str, telegram_id: i64, downsell_id: u64, trigger: Trigger, source: &str) -> String {
     format!("{bot}:{telegram_id}:{downsell_id}:{trigger}:{source}")
 }
 
-/// What has happened, and to whom.
+/// A trigger: what happened, and to which contact.
 #[derive(Debug, Clone)]
 pub struct Asked<'a> {
     pub bot: &'a str,
     pub telegram_id: i64,
     pub trigger: Trigger,
-    /// The transaction, or the id of the update that brought the /start.
+    /// The transaction, or the id of the update that contained the /start.
     pub source: &'a str,
-    /// The trigger's own time.
+    /// The time of the trigger itself.
     pub at: Timestamp,
     pub correlation_id: &'a str,
     pub meta: Option<&'a str>,
-    /// How long what is over is kept.
+    /// How long ended rows are kept.
     pub keep_days: i64,
 }
 
-/// Events that were refused are known for as long as anybody tells of them again.
+/// How long refused events are stored: as long as they may be redelivered.
 const REFUSED_DAYS: i64 = 8;
 
 impl Asked<'_> {
-    /// The offers that this trigger could make.
+    /// Returns the ids of the offers that this trigger could make.
     pub fn events(&self, downsells: &[DownsellRow]) -> Vec<OfferId> {
         downsells.iter().map(|downsell| OfferId::of(&self.event_id(downsell.id))).collect()
     }
@@ -102,26 +103,27 @@ impl Asked<'_> {
 /// One change that a trigger makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// A new offer takes the slot. `stale`: the offer that had it is outdated, and ends with this.
+    /// A new offer takes the slot. `stale` is the outdated offer that held the slot, before and
+    /// after the change; it ends in the same write.
     Schedule {
         offer: Box<OfferRow>,
         slot: SlotRow,
         slot_before: Option<SlotRow>,
         stale: Option<Box<(OfferRow, OfferRow)>>,
     },
-    /// The event is put down as refused. `pending`: the slot that a charge found taken. If its
-    /// offer ends meanwhile, the trigger decides again; otherwise the charge would be left without
-    /// an offer.
+    /// Stores the event as refused. `pending` is the slot that a charge found taken. If the offer
+    /// of this slot ends before the write, the trigger decides again; otherwise the charge would be
+    /// left without an offer.
     Refuse { event: Box<RefusedRow>, pending: Option<SlotRow> },
-    /// A pending offer changes, and the event is put down as part of it.
+    /// Changes a pending offer, and stores the event as part of it.
     Join { before: Box<OfferRow>, after: Box<OfferRow>, event: Box<RefusedRow> },
 }
 
-/// What a trigger comes to.
+/// All changes that a trigger makes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    /// Events that were told before.
+    /// The number of events that were delivered before.
     pub duplicates: u32,
 }
 
@@ -142,7 +144,7 @@ impl Plan {
     }
 }
 
-/// Decides on every downsell that the trigger is for.
+/// Decides on every downsell that the trigger applies to.
 pub fn plan(asked: &Asked<'_>, downsells: &[DownsellRow], contact: &Contact, now: Timestamp) -> Plan {
     let is_for = |row: &&DownsellRow| {
         row.active
@@ -161,7 +163,7 @@ pub fn plan(asked: &Asked<'_>, downsells: &[DownsellRow], contact: &Contact, now
     plan
 }
 
-/// `None`: the event was told before.
+/// Decides on one downsell. `None` if the event is a duplicate.
 fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Timestamp) -> Option<Step> {
     let event_id = asked.event_id(downsell.id);
     let id = OfferId::of(&event_id);
@@ -182,7 +184,7 @@ fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Times
     if let Some(pending) = contact.pending(downsell.id) {
         let outdated = pending.outdated(contact.charges.as_ref(), now);
         match outdated.and_then(|end: End| pending.ended(end, now, asked.keep_days)) {
-            // What may have been sent keeps its slot.
+            // An offer that may have been sent keeps its slot.
             Some(ended) if !ended.is_pending() => stale = Some(Box::new((pending.clone(), ended))),
             _ => {
                 let joined = match asked.trigger {

@@ -1,10 +1,10 @@
-//! The /start of a person in a private chat, as an update of the Bot API tells of it.
+//! Reads the /start of a person in a private chat from an update of the Bot API.
 
 use serde_json::Value;
 
 use crate::time::Timestamp;
 
-/// What Telegram lets a link carry.
+/// The longest payload that Telegram allows in a link.
 const LONGEST_PAYLOAD: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,11 +12,12 @@ pub struct Start {
     pub telegram_id: i64,
     pub update_id: i64,
     pub at: Option<Timestamp>,
-    /// What stands after the command: where the person came from.
+    /// The text after the command. It says where the person came from.
     pub payload: Option<String>,
 }
 
-/// `None` for everything else, also for what was edited, said in a group, or said by a bot.
+/// Reads a /start. `None` for everything else, including a message that was edited, was written in
+/// a group, or was written by a bot.
 pub fn read(body: &[u8]) -> Option<Start> {
     let update: Value = serde_json::from_slice(body).ok()?;
     let message = update.get("message")?;
@@ -24,7 +25,7 @@ pub fn read(body: &[u8]) -> Option<Start> {
     let telegram_id = message["chat"]["id"].as_i64().filter(|id| *id > 0 && private)?;
     let text = message["text"].as_str()?;
     let (command, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    // In a private chat a name after the command can only be the bot's own.
+    // In a private chat, a name after the command can only be the bot's own.
     let command = command.split_once('@').map_or(command, |(command, _)| command);
     let payload: String = rest.trim().chars().filter(|c| !c.is_control()).take(LONGEST_PAYLOAD).collect();
     (command == "/start").then(|| Start {

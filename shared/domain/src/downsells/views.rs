@@ -1,4 +1,4 @@
-//! What callers see of the queue, of what a webhook did, and of a bot's numbers.
+//! The views that callers get of the queue, of the effects of a webhook, and of a bot's numbers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,10 +23,10 @@ pub struct OfferView<'a> {
     pub scheduled_at: Timestamp,
     pub not_after: Timestamp,
     pub status: Status,
-    /// Of a pending offer that is on its way, or that nobody knows the fate of.
+    /// Set if the offer is pending.
     pub delivery: Option<DeliveryView>,
     pub cancel_reason: Option<Why>,
-    /// What the last attempt came to.
+    /// The result of the last attempt.
     pub code: Option<&'a str>,
     pub meta: Value,
     pub correlation_id: &'a str,
@@ -38,7 +38,7 @@ pub struct OfferView<'a> {
 }
 
 impl DeliveryView {
-    /// `None` for an offer that is over.
+    /// Returns `None` if the offer has ended.
     pub fn of(state: State) -> Option<Self> {
         match state {
             State::Queued => Some(Self::Queued),
@@ -77,7 +77,7 @@ impl<'a> OfferView<'a> {
     }
 }
 
-/// What a trigger did.
+/// The number of downsells by what the trigger did with them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Scheduled {
     pub scheduled: u32,
@@ -85,7 +85,7 @@ pub struct Scheduled {
     pub already_pending: u32,
     /// Pending offers of a /start that gained the charge.
     pub upgraded: u32,
-    /// Sent before, and not to be sent again, or not yet.
+    /// The downsell was sent before, and must not be sent again, or not yet.
     pub not_rearmed: u32,
 }
 
@@ -102,15 +102,15 @@ impl Scheduled {
     }
 }
 
-/// What a payment or an expiry did. After the answer to a payment, only what it counts as in flight
-/// may still be sent.
+/// What a payment or an expiry did. After the answer to a payment, only the offers that it counts
+/// as in flight may still be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Withdrawn {
     pub charge: ChargeStatus,
     pub canceled: u32,
     pub in_flight: u32,
     pub already_sent: u32,
-    /// Offers of an expired charge that are those of another unpaid charge now.
+    /// Offers of an expired charge that now belong to another unpaid charge.
     pub passed_on: u32,
     /// Fields of the request that disagree with the owner of the stored transaction.
     pub differs: Vec<OwnerField>,
@@ -119,13 +119,14 @@ pub struct Withdrawn {
 }
 
 impl Withdrawn {
-    /// A charge of a known contact that no offer is about.
+    /// Returns the counts for a charge of a known contact that has no offers.
     pub fn of(charge: ChargeStatus) -> Self {
         let (differs, owner_known) = (Vec::new(), true);
         Self { charge, canceled: 0, in_flight: 0, already_sent: 0, passed_on: 0, differs, owner_known }
     }
 
-    /// Counts an offer as it stands, if it ended for this reason, left, or may leave.
+    /// Counts an offer by its current state: canceled for this reason, possibly still to be sent,
+    /// or sent.
     pub fn count(&mut self, offer: &OfferRow, why: Why) {
         match (offer.status, offer.cancel_reason) {
             (Status::Canceled, Some(reason)) if reason == why => self.canceled += 1,
@@ -135,13 +136,13 @@ impl Withdrawn {
         }
     }
 
-    /// A charge whose contact is not known.
+    /// Returns the counts for a charge whose contact is not known.
     pub fn unplaced(charge: ChargeStatus) -> Self {
         Self { owner_known: false, ..Self::of(charge) }
     }
 }
 
-/// What the index of a bot's offers knows of one.
+/// An offer as the index of a bot's offers contains it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedOffer {
     pub pk: String,
@@ -160,7 +161,7 @@ pub struct ListedOffer {
     pub late_ms: Option<i64>,
 }
 
-/// A bot's numbers, by the names that the metrics have.
+/// The numbers of a bot, under the names of the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Numbers {
     pub downsells_scheduled_start: u64,
@@ -168,9 +169,10 @@ pub struct Numbers {
     pub downsells_enqueued: u64,
     pub downsells_sent: u64,
     pub downsells_failed: u64,
-    /// Without an unpaid charge.
+    /// Skipped because the contact had no unpaid charge.
     pub downsells_skipped_gate: u64,
-    /// Inactive, or the person cannot be written to.
+    /// Skipped because the downsell or the bot is inactive, or because the person cannot be
+    /// messaged.
     pub downsells_skipped_other: u64,
     pub downsells_canceled_paid: u64,
     pub downsells_canceled_expired: u64,
@@ -178,7 +180,7 @@ pub struct Numbers {
     pub downsells_expired: u64,
     pub downsells_unknown: u64,
     pub downsells_pending: u64,
-    /// Milliseconds between the time of an offer and its sending.
+    /// Milliseconds between the scheduled time of an offer and the time when it was sent.
     pub lateness_ms_average: Option<f64>,
     pub lateness_ms_largest: Option<i64>,
     #[serde(skip)]

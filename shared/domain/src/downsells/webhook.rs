@@ -1,5 +1,6 @@
-//! What a payment gateway says of a charge, or a flow that speaks for it. Fields that are not read
-//! here are ignored: gateways add their own. Ids are numbers or text, as the gateway has them.
+//! Reads what a payment gateway, or a flow on its behalf, reports about a charge. Fields that are
+//! not read here are ignored, because gateways add their own. Ids are numbers or text, as the
+//! gateway has them.
 
 use serde_json::{Map, Value};
 
@@ -12,12 +13,12 @@ use crate::time::Timestamp;
 const LONGEST_ID: usize = 128;
 /// Telegram's ids have at most 52 significant bits.
 const LARGEST_TELEGRAM_ID: i64 = (1 << 52) - 1;
-/// How far ahead of ours a gateway's clock may be.
+/// How far a gateway's clock may be ahead of ours.
 const SKEW_MS: i64 = 300_000;
 const LONGEST_OPEN_DAYS: i64 = 366;
 
 codes! {
-    /// The fields of a webhook that say whose a transaction is.
+    /// The fields of a webhook that name the owner of a transaction.
     OwnerField {
         BotSlug = "bot_slug",
         TelegramId = "telegram_id",
@@ -31,7 +32,7 @@ pub struct ChargeCreated {
     pub telegram_id: i64,
     pub transaction_id: String,
     pub correlation_id: Option<String>,
-    /// When it was made.
+    /// When the charge was made.
     pub at: Timestamp,
     pub open_until: Timestamp,
 }
@@ -81,7 +82,7 @@ impl ChargeCreated {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said<T> {
     Nothing,
-    /// It is there, and cannot be what it should be.
+    /// The field is present, but its value is invalid.
     Unreadable,
     Is(T),
 }
@@ -110,8 +111,8 @@ impl<T: PartialEq> Said<T> {
     }
 }
 
-/// A charge that was paid, or that can no longer be paid. Only its transaction must be there: a
-/// payment that was refused for anything else would let the payer get the offer.
+/// A charge that was paid, or that can no longer be paid. Only the transaction id is required: if a
+/// payment were rejected for another field, the payer would still get the offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChargeEnded {
     pub transaction_id: String,
@@ -135,18 +136,18 @@ impl ChargeEnded {
         fields.finish(ended)
     }
 
-    /// The charge of this person.
+    /// Returns the charge of this person.
     pub fn charge_of<'a>(&'a self, (bot, telegram_id): (&'a str, i64)) -> Charge<'a> {
         Charge { bot, telegram_id, transaction_id: &self.transaction_id }
     }
 
-    /// The charge with the person whom the body names; `None` unless it names the bot and the
-    /// person.
+    /// Returns the charge of the person that the body names. `None` unless the body names both the
+    /// bot and the person.
     pub fn named(&self) -> Option<Charge<'_>> {
         Some(self.charge_of((self.bot.value()?, *self.telegram_id.value()?)))
     }
 
-    /// The fields that are there and do not say whose the stored transaction is.
+    /// Returns the fields that are present and do not match the owner of the stored transaction.
     pub fn differs(&self, bot: &str, telegram_id: i64) -> Vec<OwnerField> {
         let of_bot = self.bot.differs_from(&bot.to_owned()).then_some(OwnerField::BotSlug);
         let of_person = self.telegram_id.differs_from(&telegram_id).then_some(OwnerField::TelegramId);
@@ -154,7 +155,7 @@ impl ChargeEnded {
     }
 }
 
-/// A person's id in a request of our own API: a number, where text is somebody's mistake.
+/// Reads a person's id in a request to our own API. It must be a number; text is an error.
 pub fn read_telegram_id(fields: &mut Fields<'_>) -> Option<i64> {
     if fields.get("telegram_id").is_some_and(Value::is_string) {
         fields.refuse("telegram_id", FieldProblem::WrongType, NOT_A_PERSON);
@@ -212,7 +213,7 @@ fn read_id(fields: &mut Fields<'_>, name: &'static str, given: &Value) -> Option
     id
 }
 
-/// A number is the same id as its digits.
+/// Returns an id as text. A number is the same id as its digits.
 fn id_of(given: &Value) -> Option<String> {
     let text = match given {
         Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),

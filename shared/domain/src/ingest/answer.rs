@@ -1,4 +1,4 @@
-//! What callers are told.
+//! Responses to callers.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::words::Schema;
 use crate::codes::{Action, MatchedBy, Reason};
 use crate::time::Timestamp;
 
-/// An entry as `GET /entries/{id}` shows it: the row without what is only ours.
+/// An entry as `GET /entries/{id}` returns it: the row without its internal fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EntryView {
     pub entry_id: EntryId,
@@ -27,13 +27,13 @@ pub struct EntryView {
     pub updated_at: Timestamp,
 }
 
-/// The entry that has the secondary key.
+/// The entry that owns the secondary key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SecondaryConflict {
     pub entry_id: EntryId,
 }
 
-/// The answer to an insert: the entry, and what became of it. Clients branch on `action`.
+/// The response to an insert: the entry, and the action that was taken. Clients branch on `action`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InsertAnswer {
     pub action: Action,

@@ -1,9 +1,9 @@
-//! Backfills: many items of one source as JSON lines, inserted under a job that can be stopped at
-//! any line.
+//! Backfills: insert many items of one source, given as JSON lines, in a job that can stop at any
+//! line.
 //!
-//! A job goes forward by checkpoints. Between two of them no two lines touch the same row
-//! ([`Unsettled`]), and a row knows the line that wrote it; so whatever a crash makes the job do
-//! again ends as it did the first time, and is counted so.
+//! A job advances by checkpoints. Between two checkpoints, no two lines touch the same row
+//! ([`Unsettled`]), and a row stores the line that wrote it. Lines that a job repeats after a crash
+//! therefore end with the same result as the first time, and are counted the same.
 
 mod dry_run;
 mod identity;

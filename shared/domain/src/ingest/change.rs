@@ -1,4 +1,4 @@
-//! Changes to slots, with the condition that each is made on. The shell makes all changes of a
+//! Changes to slots, each with the condition of its write. The caller writes all changes of a
 //! decision, or none.
 
 use super::identity::EntryId;
@@ -11,48 +11,48 @@ use crate::time::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub key: Key,
-    /// The row as it is to be; none: it is removed.
+    /// The new row. `None` removes the row.
     pub row: Option<Row>,
     pub when: When,
 }
 
-/// What must hold of a slot.
+/// The condition that a slot must meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum When {
-    /// Nothing is there.
+    /// The slot is empty.
     Absent,
-    /// The entry is as it was read.
+    /// The entry still has the version that was read.
     Version(u64),
-    /// Nothing is there, or this entry's marker: also if an earlier attempt of the same write has
-    /// put it there already.
+    /// The slot is empty, or it holds a marker of this entry. This also holds if an earlier attempt
+    /// of the same write has already put the marker there.
     AbsentOrOwnedBy(EntryId),
 }
 
 impl Change {
-    /// A new entry in its home.
+    /// Inserts a new entry into its home slot.
     pub(super) fn insert(row: EntryRow) -> Self {
         Self { key: keys::entry(&row.entry_id), row: Some(Row::Entry(Box::new(row))), when: When::Absent }
     }
 
-    /// The other key of a new entry. Any marker refuses it, so that a refused insert tells all that
-    /// is there.
+    /// Claims the slot of a new entry's other key. The condition fails on any marker, so a failed
+    /// insert returns every row that is in the slots.
     pub(super) fn claim(slot: &EntryId, marker: MarkerRow) -> Self {
         Self { key: keys::entry(slot), row: Some(Row::Marker(marker)), when: When::Absent }
     }
 
-    /// An entry after an update: `row` is the next version of what was read.
+    /// Updates an entry. `row` is the next version of the row that was read.
     pub(super) fn update(row: EntryRow) -> Self {
         let when = When::Version(row.version.saturating_sub(1));
         Self { key: keys::entry(&row.entry_id), row: Some(Row::Entry(Box::new(row))), when }
     }
 
-    /// A free slot becomes one of a known entry.
+    /// Marks a free slot as owned by a known entry.
     pub(super) fn mark(slot: &EntryId, marker: MarkerRow) -> Self {
         let when = When::AbsentOrOwnedBy(marker.entry_id.clone());
         Self { key: keys::entry(slot), row: Some(Row::Marker(marker)), when }
     }
 
-    /// A slot that was the entry's becomes free.
+    /// Frees a slot that the entry owned.
     pub(super) fn unmark(slot: &EntryId, owner: &EntryId) -> Self {
         Self { key: keys::entry(slot), row: None, when: When::AbsentOrOwnedBy(owner.clone()) }
     }

@@ -1,17 +1,18 @@
-//! Two keys, one algebra: the primary key decides, then the secondary.
+//! Decides an insertion by its two keys: first by the primary key, then by the secondary key.
 //!
-//! | primary  | secondary | `skip`                    | `update`                                            |
-//! |----------|-----------|---------------------------|-----------------------------------------------------|
-//! | free     | free      | inserted                  | inserted                                            |
-//! | owned    | any       | skipped                   | updated; another owner of the secondary is reported |
-//! | free     | owned     | skipped, primary an alias | inserted without the secondary, which is reported;  |
-//! |          |           |                           | updated if its owner has no primary yet             |
-//! | not said | free      | inserted                  | inserted                                            |
-//! | not said | owned     | skipped                   | updated                                             |
+//! | primary | secondary | `skip`                    | `update`                                            |
+//! |---------|-----------|---------------------------|-----------------------------------------------------|
+//! | free    | free      | inserted                  | inserted                                            |
+//! | owned   | any       | skipped                   | updated; another owner of the secondary is reported |
+//! | free    | owned     | skipped, primary an alias | inserted without the secondary, which is reported;  |
+//! |         |           |                           | updated if its owner has no primary yet             |
+//! | missing | free      | inserted                  | inserted                                            |
+//! | missing | owned     | skipped                   | updated                                             |
 //!
-//! The shell's part is a loop: [`decide`] on an empty [`Met`], make its changes, and when they are
-//! refused decide again on what stands in the two slots. The first attempt, when it is refused,
-//! tells both; after any other refusal they are read, consistently.
+//! The caller runs a loop. It calls [`decide`] with an empty [`Met`] and writes the changes. If a
+//! condition fails, it calls `decide` again with the rows that are now in the two slots. If the
+//! first attempt fails, its failure returns both rows. After any other failure, the caller reads
+//! the slots consistently.
 
 use super::change::{Change, marker};
 use super::identity::EntryId;
@@ -25,44 +26,43 @@ use crate::fields::FieldError;
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
-/// What stands in the slots of an insertion, as far as it is known: nothing before the first
-/// attempt.
+/// The rows in the slots of an insertion, as far as they are known. Empty before the first attempt.
 #[derive(Debug, Clone, Default)]
 pub struct Met {
     pub primary: Option<Row>,
     pub secondary: Option<Row>,
-    /// The entry that [`Decision::Read`] asked for.
+    /// The entry that [`Decision::Read`] requested.
     pub read: Option<EntryRow>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// A marker was met: read the entry that it names (consistently), and decide again.
+    /// A slot holds a marker: read the entry that it names (consistently), and decide again.
     Read(EntryId),
-    /// What was met has changed in the meantime: read the two slots and decide again.
+    /// A row has changed since it was read: read the two slots and decide again.
     Look,
-    /// Make all changes or none. If they are made it ends so; if not, decide again on what is in
-    /// the slots now.
+    /// Write all changes or none. If the write succeeds, `outcome` is the result. If a condition
+    /// fails, decide again on the rows that are in the slots now.
     Write { changes: Vec<Change>, outcome: Box<Outcome> },
     /// There is nothing to write.
     Done(Box<Outcome>),
-    /// The entry cannot become what this would make of it.
+    /// The update would make the entry invalid.
     Refused(Vec<FieldError>),
 }
 
-/// How an insertion ended.
+/// The result of an insertion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub action: Action,
-    /// The entry as it is after it.
+    /// The entry after the insertion.
     pub row: EntryRow,
     pub matched_by: Option<MatchedBy>,
     pub reason: Option<Reason>,
-    /// Another entry that has the secondary key.
+    /// Another entry that owns the secondary key.
     pub secondary_conflict: Option<EntryId>,
 }
 
-/// Decides what to do with an insertion that met this.
+/// Decides what to do with an insertion, given the rows in its slots.
 pub fn decide(asked: &Insertion, met: &Met, policy: &PolicyRow, now: Timestamp) -> Decision {
     match met.owner_of(met.primary.as_ref()) {
         Owner::Unread(id) => Decision::Read(id.clone()),
@@ -83,7 +83,8 @@ enum Owner<'a> {
 }
 
 impl Met {
-    /// Of the rows that refused a write, or that were read, each with its key.
+    /// Builds the value from rows that failed a write's conditions, or that were read, each with
+    /// its key.
     pub fn of(asked: &Insertion, rows: impl IntoIterator<Item = (Key, Row)>) -> Self {
         let slot = |slot: Option<EntryId>| slot.as_ref().map(keys::entry);
         let (primary, secondary) = (slot(asked.primary_slot()), slot(asked.secondary_slot()));
@@ -112,14 +113,15 @@ impl Met {
         beside.or(read).map_or(Owner::Unread(&marker.entry_id), Owner::Entry)
     }
 
-    /// Another entry that has the secondary key. What stood in the slot may be older than the row,
-    /// which knows its own.
+    /// Returns another entry that owns the secondary key. The row in the slot may be older than
+    /// `row`, so the secondary key that `row` itself stores takes precedence.
     fn other_than(&self, row: &EntryRow) -> Option<EntryId> {
         let owner = self.secondary.as_ref()?.owner();
         (*owner != row.entry_id && !self.is_key_of(row)).then(|| owner.clone())
     }
 
-    /// Whether the row, read after its marker, still has the key.
+    /// Returns whether the secondary slot still leads to `row`. A row that was read after its
+    /// marker may no longer have the key.
     fn still_leads_to(&self, row: &EntryRow) -> bool {
         matches!(self.secondary, Some(Row::Entry(_))) || self.is_key_of(row)
     }
@@ -140,7 +142,7 @@ fn known_by_primary(
     if let Some(done) = done_before(asked, row, MatchedBy::Primary, other.clone()) {
         return done;
     }
-    // An alias was decided when the policy said skip, and stands: to update would merge two items.
+    // A `skip` policy created this alias, and it stays an alias: an update would merge two items.
     let aliased = differ(&row.keys.primary, &asked.keys().primary);
     match policy.conflict_action {
         ConflictAction::Update if !aliased => update(asked, row, MatchedBy::Primary, other, policy, now),
@@ -154,7 +156,7 @@ fn known_by_secondary(asked: &Insertion, row: &EntryRow, policy: &PolicyRow, now
     }
     match policy.conflict_action {
         ConflictAction::Skip => with_alias(asked, skipped(row, MatchedBy::Secondary, None), now),
-        // Two items that only look alike: each keeps its own row.
+        // The two items only look alike, so each keeps its own row.
         ConflictAction::Update if differ(&row.keys.primary, &asked.keys().primary) => {
             insert(asked, Some(row.entry_id.clone()), policy, now)
         }
@@ -162,13 +164,14 @@ fn known_by_secondary(asked: &Insertion, row: &EntryRow, policy: &PolicyRow, now
     }
 }
 
-/// Both have a primary key, and not the same.
+/// Returns whether both have a primary key, and the keys differ.
 fn differ(one: &Option<String>, other: &Option<String>) -> bool {
     one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one != other)
 }
 
-/// A line of a backfill that is done again after a crash, or a request after its answer was lost,
-/// and was done before: it ends as it did then.
+/// Returns the original result if this insertion was done before: a backfill line that runs again
+/// after a crash, or a request that is retried after its response was lost. `None` if it was not
+/// done before.
 fn done_before(
     asked: &Insertion,
     row: &EntryRow,
@@ -192,8 +195,8 @@ pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict:
     Outcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict }
 }
 
-/// An input that was known by its secondary key alone leaves its primary as another name of the
-/// entry, so that it is known by that too when it comes again.
+/// Adds the primary key of an input as an alias of the entry that it matched by its secondary key
+/// alone. A repeat of the input then also matches by its primary key.
 pub(super) fn with_alias(asked: &Insertion, outcome: Outcome, now: Timestamp) -> Decision {
     match alias(asked, &outcome.row, now) {
         Some(change) => Decision::Write { changes: vec![change], outcome: Box::new(outcome) },
@@ -201,14 +204,16 @@ pub(super) fn with_alias(asked: &Insertion, outcome: Outcome, now: Timestamp) ->
     }
 }
 
-/// The primary key of an input as another name of an entry that has none, or another one.
+/// Returns the change that makes the input's primary key an alias of the entry. `None` if the input
+/// has no primary key, or if it is already the entry's own.
 pub(super) fn alias(asked: &Insertion, row: &EntryRow, now: Timestamp) -> Option<Change> {
     let key = asked.keys().primary.as_ref().filter(|key| row.keys.primary.as_ref() != Some(key))?;
     let marker = marker(&row.entry_id, MatchedBy::Primary, row.keys.policy, key, now);
     Some(Change::mark(&asked.slot(MatchedBy::Primary, key), marker))
 }
 
-/// A new entry. `taken_by` has its secondary key, which it then does without.
+/// Inserts a new entry. `taken_by` is the entry that owns its secondary key; the new entry is then
+/// stored without one.
 fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now: Timestamp) -> Decision {
     let normalized = &asked.normalized;
     let mut keys = normalized.keys.clone();
@@ -231,7 +236,8 @@ fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now:
         updated_at: now,
     };
     let mut changes = vec![Change::insert(row.clone())];
-    // Without a primary the entry lives in the slot of its secondary, which needs no marker then.
+    // Without a primary key, the entry is stored in the slot of its secondary key, which needs no
+    // marker.
     if let (Some(_), Some(key)) = (&row.keys.primary, &row.keys.secondary) {
         let marker = marker(&row.entry_id, MatchedBy::Secondary, row.keys.policy, key, now);
         changes.push(Change::claim(&asked.slot(MatchedBy::Secondary, key), marker));
@@ -271,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_known_primary_acts_on_its_entry() {
-        // Its secondary is not said, free, its own.
+        // The secondary key is missing, free, or the entry's own.
         for secondary in ["", "t", "s"] {
             for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
                 let mut table = Table::default();
@@ -307,7 +313,8 @@ mod tests {
         let outcome = table.insert(&asked("q", "s", "y", None), &policy(Skip));
         assert_eq!(told(&outcome), (Action::Skipped, BY_SECONDARY, None));
         assert_eq!((outcome.row, table.rows.len()), (x.clone(), 3));
-        // Known by that primary now, even with another secondary, and without another write.
+        // The input now matches by that primary key, even with another secondary key, and without a
+        // further write.
         let writes = table.writes;
         let outcome = table.insert(&asked("q", "t", "y", None), &policy(Skip));
         assert_eq!(told(&outcome), (Action::Skipped, BY_PRIMARY, None));

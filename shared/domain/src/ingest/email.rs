@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 
 const CONTENT_TYPES: [ContentType; 2] = [ContentType::Newsletter, ContentType::CorrespondenceThread];
 
-/// `source` of a request.
+/// The `source` of a request.
 #[derive(Debug, Default)]
 struct Mail {
     message_id: Option<String>,
@@ -29,7 +29,7 @@ struct Mail {
 /// Normalizes a mail: `{raw_text?, html?, from, subject?, content_type?, metadata?, source?:
 /// {message_id?, date?, headers?}}`.
 ///
-/// A mail needs a text, as such or as HTML. A thread needs a subject; a newsletter needs a
+/// A mail needs a text, as `raw_text` or as `html`. A thread needs a subject. A newsletter needs a
 /// Message-ID, or a date and a subject.
 pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldError>> {
     let mut fields = Fields::of(body);
@@ -67,7 +67,7 @@ pub fn normalize_email(body: &Map<String, Value>) -> Result<Normalized, Vec<Fiel
     fields.finish(Some(Normalized { entry, metadata, keys }))
 }
 
-/// The text of a mail; of one that came as HTML alone, what a reader sees of that.
+/// Reads the text of a mail. For a mail that has only HTML, returns the text that a reader sees.
 fn read_text(fields: &mut Fields<'_>) -> Option<String> {
     let (raw, html) = (blank_is_absent(fields, "raw_text"), blank_is_absent(fields, "html"));
     let Some(html) = html.filter(|_| raw.is_none_or(|raw| clean_text(raw).is_empty())) else {
@@ -89,13 +89,13 @@ fn read_text(fields: &mut Fields<'_>) -> Option<String> {
     Some(text).filter(|_| !fields.refused("html"))
 }
 
-/// The subject as it is read, if there is one.
+/// Reads the subject and returns it decoded. `None` if there is none.
 fn read_subject(fields: &mut Fields<'_>) -> Option<String> {
     let subject = blank_is_absent(fields, "subject")?;
     header(fields, "subject", subject, LONGEST_SUBJECT).filter(|subject| !subject.is_empty())
 }
 
-/// A header as it is read: its encoded words are decoded, in one line.
+/// Decodes the encoded words of a header and returns it as one line.
 fn header(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: usize) -> Option<String> {
     if !within(fields, name, text, longest) {
         return None;
@@ -111,8 +111,8 @@ fn decide(mail: &Mail, text: &str) -> ContentType {
     }
 }
 
-/// The header as it is shown, and the address in it. The address is read before names are decoded:
-/// an encoded name cannot say another one.
+/// Reads the `From` header. Returns it as it is shown, and the address in it. The address is read
+/// before names are decoded, so an encoded name cannot introduce another address.
 fn read_from(fields: &mut Fields<'_>) -> Option<(String, String)> {
     let from = fields.text("from")?;
     let shown = header(fields, "from", from, LONGEST_FROM)?;
@@ -125,7 +125,7 @@ fn read_from(fields: &mut Fields<'_>) -> Option<(String, String)> {
 
 fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
     same_system(source, System::Email);
-    // The mail's own `from` and `subject` count; these were never looked at.
+    // The mail's own `from` and `subject` apply. These two fields were never used.
     source.ignore("from_addr");
     source.ignore("subject");
     let id = blank_is_absent(source, "message_id");
@@ -142,8 +142,8 @@ fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
     Some(Mail { message_id: id, date: sent, has_list_headers: headers.is_some_and(are_of_a_list) })
 }
 
-/// Whether somebody sent it to many: RFC 2369 and 2919 headers, or the older `Precedence`. Other
-/// headers are not looked at.
+/// Returns whether the mail was sent to many recipients: it has RFC 2369 or 2919 headers, or the
+/// older `Precedence`. Other headers are ignored.
 fn are_of_a_list(headers: &Map<String, Value>) -> bool {
     headers.iter().any(|(name, value)| match name.to_ascii_lowercase().as_str() {
         "list-id" | "list-unsubscribe" => texts(value).any(|text| !text.trim().is_empty()),
@@ -152,7 +152,7 @@ fn are_of_a_list(headers: &Map<String, Value>) -> bool {
     })
 }
 
-/// A header that came more than once is a list.
+/// Returns the texts of a header. A header that occurs more than once is an array.
 fn texts(value: &Value) -> impl Iterator<Item = &str> {
     let many = value.as_array().map(Vec::as_slice).unwrap_or_default();
     value.as_str().into_iter().chain(many.iter().filter_map(Value::as_str))
@@ -173,7 +173,8 @@ fn newsletter_keys(fields: &mut Fields<'_>, mail: &Mail, from_addr: &str, subjec
     Some(Keys { policy: ContentType::Newsletter.policy(), primary: mail.message_id.clone(), secondary })
 }
 
-/// One thread of all mails without a subject would be no thread.
+/// Returns the keys of a thread. A subject is required: the mails without a subject must not form
+/// one thread.
 fn thread_keys(fields: &mut Fields<'_>, subject: &str) -> Option<Keys> {
     let base = subject_base(subject);
     if base.is_empty() {
@@ -210,7 +211,7 @@ mod tests {
         json!({"raw_text": text, "from": "News <News@Example.com>", "subject": subject, "source": source})
     }
 
-    /// A subject of so many bytes that is longer once it is decoded.
+    /// Returns a subject of at most this many bytes that is longer once it is decoded.
     fn latin_1(bytes: usize) -> String {
         format!("=?iso-8859-1?b?{}?=", "6enp".repeat((bytes - 20) / 4))
     }
@@ -278,7 +279,7 @@ mod tests {
         ] {
             assert_eq!(subject(encoded), plain, "{encoded}");
         }
-        // Two subjects whose encoded words differ in case only are two.
+        // Two subjects whose encoded words differ only in case are different subjects.
         assert_ne!(subject("=?utf-8?b?T2zDoQ==?=").2, subject("=?utf-8?b?t2zdoq==?=").2);
         let unknown = "=?x-unknown?q?Ol=E1?=";
         assert_eq!(subject(unknown).0.as_deref(), Some(unknown));

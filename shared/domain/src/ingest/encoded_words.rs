@@ -1,12 +1,12 @@
-//! Encoded words (RFC 2047): how a header says what ASCII cannot.
+//! Encoded words (RFC 2047): how a header encodes text that is not ASCII.
 
-/// Decodes the encoded words of a header. A word in an unknown charset or encoding stays as it is,
-/// and so does a text that is not ASCII: somebody has decoded it already.
+/// Decodes the encoded words of a header. A word in an unknown charset or encoding stays unchanged.
+/// So does a text that is not ASCII: it has been decoded already.
 pub fn decode_words(header: &str) -> String {
     if !header.is_ascii() || !header.contains("=?") {
         return header.to_owned();
     }
-    // The parser wants a whole header, of one line.
+    // The parser expects a whole header, in one line.
     let line: String = header.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match mailparse::parse_header(format!("Subject: {line}").as_bytes()) {
         Ok((parsed, _)) => parsed.get_value(),

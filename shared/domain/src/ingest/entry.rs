@@ -1,4 +1,4 @@
-//! An entry in its canonical form: what normalization returns and what an insert takes.
+//! An entry in its canonical form: the result of normalization and the input of an insert.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 use super::words::{ContentType, PolicyKey, System};
 use crate::time::Timestamp;
 
-/// What callers keep with an entry. The rules merge it and do not look into it.
+/// Data that callers keep with an entry. The rules merge it and do not interpret it.
 pub type Metadata = Map<String, Value>;
 
 /// Where an entry came from.
@@ -40,7 +40,8 @@ impl Source {
         }
     }
 
-    /// When the source last said this. An edited message has a later one than its original.
+    /// Returns the time of the item's last change at the source. An edited message has a later time
+    /// than its original.
     pub fn time(&self) -> Option<Timestamp> {
         match self {
             Self::Telegram { date, edit_date, .. } => edit_date.or(*date),
@@ -64,7 +65,7 @@ pub struct Entry {
     pub subject_base: Option<String>,
 }
 
-/// What an entry is known by. At least one of the two keys is there, and neither is blank.
+/// The keys that identify an entry. At least one of the two keys is present, and neither is blank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     #[serde(rename = "idempotency_policy_key")]
@@ -75,7 +76,7 @@ pub struct Keys {
     pub secondary: Option<String>,
 }
 
-/// A normalized entry: the answer of `/normalize/*`, and the body of `/db/insert`.
+/// A normalized entry: the response of `/normalize/*`, and the body of `/db/insert`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Normalized {
     #[serde(flatten)]

@@ -1,26 +1,27 @@
-//! The text of a mail that came as HTML alone.
+//! The text of a mail that has only HTML.
 //!
-//! The same HTML always gives the same text. No key is made of it, but whether a mail is a
-//! newsletter may depend on it.
+//! The same HTML always gives the same text. No key is derived from the text, but whether a mail is
+//! a newsletter may depend on it.
 
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 
 /// Elements whose text is not shown to a reader.
 const UNSEEN: [&str; 4] = ["script", "style", "template", "title"];
-/// What begins and ends with a blank line.
+/// Elements that begin and end with a blank line.
 const PARAGRAPHS: [&str; 13] = ["blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "ul"];
-/// What begins and ends with a line.
+/// Elements that begin and end with a line break.
 const LINES: [&str; 17] = [
     "address", "article", "aside", "body", "br", "center", "dd", "div", "dt", "footer", "form", "header", "li", "main",
     "section", "table", "tr",
 ];
 const CELLS: [&str; 2] = ["td", "th"];
 
-/// Derives the text of an HTML document: what a reader would see, in lines, without its links.
+/// Derives the text of an HTML document: the text that a reader sees, in lines, without the targets
+/// of links.
 pub fn text_of_html(html: &str) -> String {
     let mut emitter = DefaultEmitter::default();
-    // What looks like a tag in a script is none.
+    // Text that looks like a tag inside a script is not a tag.
     emitter.naively_switch_states(true);
     let mut text = Text::default();
     let mut unseen: Option<&str> = None;
@@ -51,7 +52,7 @@ pub fn text_of_html(html: &str) -> String {
     text.written
 }
 
-/// A text as it grows: spaces and line ends are written with the word that follows them.
+/// A text under construction. Spaces and line ends are written together with the word that follows.
 #[derive(Default)]
 struct Text {
     written: String,

@@ -1,19 +1,19 @@
-//! What an entry is known by in the store.
+//! The id of an entry in the store.
 
 use super::words::{PolicyKey, Schema};
 use crate::codes::MatchedBy;
 use crate::id::hash_id;
 
 hash_id! {
-    /// The id of an entry, and of the slot that one of its keys owns: derived, so that one
-    /// conditional write decides who has it. Which key, in which schema, under which policy, is
-    /// part of it.
+    /// The id of an entry, and of the slot that one of its keys owns. It is derived from schema,
+    /// policy, kind of key and key, so that one conditional write decides which entry owns the
+    /// slot.
     EntryId = "ent_", 32
 }
 
 impl EntryId {
-    /// Schema and policy are words without line ends and the key comes last, so no two of them run
-    /// into each other.
+    /// Derives the id. Schema and policy are words without line ends and the key comes last, so two
+    /// different inputs never produce the same text.
     pub fn of(schema: Schema, policy: PolicyKey, which: MatchedBy, key: &str) -> Self {
         Self::hash(&format!("{schema}\n{policy}\n{which}\n{key}"))
     }

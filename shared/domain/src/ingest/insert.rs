@@ -1,5 +1,5 @@
-//! `POST /db/insert`: what normalization returned, and nothing else. Without its keys nothing is
-//! inserted.
+//! `POST /db/insert`: accepts what normalization returned, and nothing else. An entry without keys
+//! is not inserted.
 
 use serde_json::{Map, Value};
 
@@ -13,8 +13,8 @@ use super::words::{ContentType, PolicyKey, System};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 
-/// Reads a normalized entry. Its keys must have the shape of their policy, and fit what the entry
-/// says.
+/// Reads a normalized entry. Its keys must have the shape of their policy, and match the fields of
+/// the entry.
 pub fn read_insert(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let source = read_source(&mut fields);
@@ -24,7 +24,7 @@ pub fn read_insert(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldErr
     let longest = if system == Some(System::Email) { LONGEST_EMAIL_TEXT } else { LONGEST_TELEGRAM_TEXT };
     let clean_text = clean(&mut fields, "clean_text", longest);
     let (url, canonical_url) = read_urls(&mut fields);
-    // Lower case and punycode can be longer than what they were made of.
+    // Lower case and punycode can be longer than the original text.
     let from = of_mail(&mut fields, "from", LONGEST_FROM, system);
     let from_addr = of_mail(&mut fields, "from_addr", 2 * LONGEST_FROM, system);
     let subject = of_mail(&mut fields, "subject", LONGEST_SUBJECT, system);
@@ -82,7 +82,7 @@ fn read_urls(fields: &mut Fields<'_>) -> (Option<String>, Option<String>) {
     (read("url").map(|link| link.url), read("canonical_url").map(|link| link.canonical_url))
 }
 
-/// A column that only a mail has.
+/// Reads a column that only a mail has.
 fn of_mail(fields: &mut Fields<'_>, name: &'static str, longest: usize, system: Option<System>) -> Option<String> {
     let text = line(fields, name, longest);
     if text.is_some() && system == Some(System::Telegram) {
@@ -91,7 +91,7 @@ fn of_mail(fields: &mut Fields<'_>, name: &'static str, longest: usize, system: 
     text
 }
 
-/// A blank key is a missing one. Which of them must be there is the policy's affair.
+/// Reads the keys. A blank key counts as missing. The policy determines which of them are required.
 fn read_keys(fields: &mut Fields<'_>) -> Option<Keys> {
     let name = fields.text("idempotency_policy_key");
     let policy = name.and_then(PolicyKey::parse);
@@ -125,7 +125,7 @@ mod tests {
         value.as_object().expect("an object")
     }
 
-    /// One normalized entry of each policy, as JSON.
+    /// Returns one normalized entry of each policy, as JSON.
     fn normalized() -> Vec<Value> {
         let message = json!({"chat_id": -5, "message_id": 7, "date": 1_751_342_400, "edit_date": 1_751_342_401});
         let telegrams = [

@@ -1,5 +1,5 @@
-//! What callers make up is stored as JSON text: it may have numbers, names and depths that a
-//! store's own types cannot hold.
+//! Serializes a value as JSON text. Data that callers define is stored in this form, because it may
+//! have numbers, names and nesting depths that the store's own types cannot hold.
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -12,6 +12,6 @@ pub fn serialize<T: Serialize, S: Serializer>(value: &T, serializer: S) -> Resul
 
 pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
-    // The error's own text may repeat a stored value.
+    // The parser's error text may repeat a stored value, so it is not used.
     serde_json::from_str(&text).map_err(|_| D::Error::custom("not the JSON text that was stored"))
 }

@@ -1,24 +1,24 @@
-//! Links: the one form of a URL, the same without tracking, and finding it in a text. Nothing here
-//! fetches anything.
+//! Links: the canonical form of a URL, the form without tracking parameters, and the search for
+//! URLs in a text. Nothing here fetches anything.
 
 use url::Url;
 
 use super::mail::sha256;
 use super::tracking::TRACKING;
 
-/// Longest URL that is taken, in bytes, as given and in its one form.
+/// Longest accepted URL in bytes, both as given and in its normalized form.
 pub const LONGEST_URL: usize = 2048;
 
-/// A text is a link if besides its URL it has no more than this, in characters: a title that a
-/// browser adds, or a remark.
+/// A text counts as a link if it has no more than this many characters besides its URL: a title
+/// that a browser adds, or a remark.
 pub const LONGEST_COMMENT: usize = 140;
 
-/// A URL by the WHATWG rules, reduced to what names the page.
+/// A URL, parsed by the WHATWG rules and reduced to the parts that identify the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// As it was given, in the form of the rules, without credentials.
+    /// The given URL in the form of the WHATWG rules, without credentials.
     pub url: String,
-    /// Without the fragment too: the primary key.
+    /// The same URL, also without its fragment. This is the primary key.
     pub canonical_url: String,
 }
 
@@ -29,7 +29,7 @@ impl Link {
         }
         let mut url = Url::parse(text.trim()).map_err(|_| "must be an absolute URL")?;
         let web = matches!(url.scheme(), "http" | "https") && url.has_host();
-        // A secret has no place in a key, and the page is the same without it.
+        // A secret must not be part of a key, and the page is the same without it.
         if !web || url.set_username("").is_err() || url.set_password(None).is_err() {
             return Err("must be an http or https URL");
         }
@@ -42,18 +42,19 @@ impl Link {
     }
 }
 
-/// The one form of a URL.
+/// Returns the canonical form of a URL.
 pub fn canonical_url(text: &str) -> Result<String, &'static str> {
     Link::parse(text).map(|link| link.canonical_url)
 }
 
-/// The hash of a canonical URL without tracking parameters and with the others sorted: the
-/// secondary key.
+/// Returns the hash of a canonical URL without tracking parameters and with the other parameters
+/// sorted. This is the secondary key.
 pub fn url_hash(canonical_url: &str) -> String {
     sha256(&without_tracking(canonical_url))
 }
 
-/// Parameters of one name keep their order, because it may mean something.
+/// Removes tracking parameters and sorts the others by name. Parameters with the same name keep
+/// their order, because it may matter.
 pub fn without_tracking(canonical_url: &str) -> String {
     let Some((page, query)) = canonical_url.split_once('?') else { return canonical_url.to_owned() };
     let mut kept: Vec<_> =
@@ -70,7 +71,7 @@ fn decoded_name(pair: &str) -> String {
     url::form_urlencoded::parse(pair.as_bytes()).next().map(|(name, _)| name.into_owned()).unwrap_or_default()
 }
 
-/// The link that a text is: its only URL, if there is at most a short comment besides.
+/// Returns the only URL of a text, if there is at most a short comment besides. Otherwise `None`.
 pub fn sole_link(text: &str) -> Option<Link> {
     let mut urls = text.split_whitespace().filter_map(url_in);
     let found = urls.next()?;
@@ -81,12 +82,12 @@ pub fn sole_link(text: &str) -> Option<Link> {
     Link::parse(found).ok()
 }
 
-/// The first URL in a text that is one, for a text that is said to be a link.
+/// Returns the first valid URL in a text, for a text that the caller declares to be a link.
 pub fn first_link(text: &str) -> Option<Link> {
     text.split_whitespace().filter_map(url_in).find_map(|url| Link::parse(url).ok())
 }
 
-/// The URL in a word, without what punctuation stands around it.
+/// Returns the URL in a word, without the punctuation around it.
 fn url_in(word: &str) -> Option<&str> {
     let lower = word.to_ascii_lowercase();
     let start = ["https://", "http://"].iter().filter_map(|scheme| lower.find(scheme)).min()?;
@@ -99,7 +100,7 @@ fn url_in(word: &str) -> Option<&str> {
             '.' | ',' | ';' | ':' | '!' | '?' | '\'' | '"' | '>' | '»' | '”' | '’' | '…' => None,
             _ => break,
         };
-        // A bracket that the URL itself opened belongs to it.
+        // A closing bracket belongs to the URL if the URL itself has the opening one.
         let count = |wanted: char| url.chars().filter(|c| *c == wanted).count();
         if opening.is_some_and(|opening| count(opening) >= count(last)) {
             break;

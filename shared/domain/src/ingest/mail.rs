@@ -1,15 +1,15 @@
-//! What a mail is known by: its Message-ID, the address it came from, and the day it was sent.
+//! The parts that identify a mail: its Message-ID, the sender's address, and the day it was sent.
 
 use sha2::{Digest, Sha256};
 
 use super::subject::subject_base;
 use crate::time::Timestamp;
 
-/// Newsletters of one day are one: the day is Chicago's.
+/// Newsletters of the same sender, subject and day count as one. The day is the day in Chicago.
 static CHICAGO: jiff::tz::TimeZone = jiff::tz::get!("America/Chicago");
 
-/// A Message-ID in its one form, in angle brackets. Some programs hand it on without them, or
-/// folded over two lines. `None` if it says nothing.
+/// Returns a Message-ID in its canonical form, in angle brackets. Some programs pass it on without
+/// them, or folded over two lines. `None` if it is empty.
 pub fn message_id(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
     let inner = text.strip_prefix('<').unwrap_or(&text);
@@ -17,7 +17,8 @@ pub fn message_id(text: &str) -> Option<String> {
     (!inner.is_empty()).then(|| format!("<{inner}>"))
 }
 
-/// The address of a `From` header, in lower case, out of any display name. Of several the first.
+/// Returns the address of a `From` header in lower case, without a display name. If there are
+/// several addresses, returns the first. `None` if there is no valid address.
 pub fn from_addr(from: &str) -> Option<String> {
     let bare = without_quotes_and_comments(from);
     let address = match bare.split_once('<') {
@@ -32,32 +33,32 @@ pub fn from_addr(from: &str) -> Option<String> {
     Some(format!("{}@{}", local.to_lowercase(), ascii_domain(domain)))
 }
 
-/// The day in Chicago, `YYYY-MM-DD`. `None` outside of the calendar's years.
+/// Returns the day in Chicago as `YYYY-MM-DD`. `None` outside of the calendar's years.
 pub fn date_bucket(at: Timestamp) -> Option<String> {
     let at = jiff::Timestamp::from_millisecond(at.millis()).ok()?;
     Some(CHICAGO.to_datetime(at).date().to_string())
 }
 
-/// A mail's date: RFC 3339, or as the `Date` header has it (RFC 2822).
+/// Parses a mail's date, given as RFC 3339 or as in the `Date` header (RFC 2822).
 pub fn date(text: &str) -> Option<Timestamp> {
     let text = text.trim();
-    // A wrong weekday is the sender's mistake and says nothing about the day.
+    // A wrong weekday is the sender's mistake and does not change the day.
     let header = jiff::fmt::rfc2822::DateTimeParser::new().relaxed_weekday(true);
     let of_header = || header.parse_timestamp(text).ok().and_then(|at| Timestamp::of_calendar(at.as_millisecond()));
     Timestamp::parse(text).or_else(of_header)
 }
 
-/// What a newsletter is known by when its Message-ID is not: sender, subject and day.
+/// Returns the hash that identifies a newsletter without a Message-ID: sender, subject and day.
 pub fn newsletter_hash(from_addr: &str, subject_base: &str, day: &str) -> String {
     sha256(&format!("{from_addr}\n{subject_base}\n{day}"))
 }
 
-/// What a thread is known by. Participants are no part of it.
+/// Returns the hash that identifies a thread. Participants are not part of it.
 pub fn thread_hash(subject_base: &str) -> String {
     sha256(subject_base)
 }
 
-/// [`newsletter_hash`] of a mail, if all its parts say something.
+/// Returns the [`newsletter_hash`] of a mail. `None` if one of its parts is missing or empty.
 pub(super) fn newsletter_key(from_addr: &str, subject: &str, at: Option<Timestamp>) -> Option<String> {
     let base = subject_base(subject);
     let day = at.and_then(date_bucket)?;
@@ -68,8 +69,8 @@ pub(super) fn sha256(text: &str) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
 
-/// A `<` or `@` in a quoted name or in a comment is not the address's. A quoted local part keeps
-/// its place, without its quotes.
+/// Removes quoted strings and comments: a `<` or `@` inside them is not part of the address. A
+/// quoted local part stays in place, without its quotes.
 fn without_quotes_and_comments(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let (mut quoted, mut depth, mut escaped) = (String::new(), 0_usize, false);
@@ -102,7 +103,7 @@ fn without_quotes_and_comments(text: &str) -> String {
     kept
 }
 
-/// A domain in ASCII, so that `bücher.example` and its punycode are one sender.
+/// Returns a domain in ASCII, so that `bücher.example` and its punycode are the same sender.
 fn ascii_domain(domain: &str) -> String {
     if domain.is_ascii() {
         return domain.to_ascii_lowercase();
@@ -165,7 +166,8 @@ mod tests {
             ("2025-03-10T04:59:59Z", "2025-03-09"),
             ("2025-03-10T05:00:00Z", "2025-03-10"),
             ("2025-11-03T05:59:59Z", "2025-11-02"),
-            // Until 2006 summer time began in April: an old mail is filed as it was then.
+            // Until 2006, summer time began in April. The day of an old mail follows the rules of
+            // its year.
             ("2005-03-20T05:30:00Z", "2005-03-19"),
             ("1969-07-20T04:59:59Z", "1969-07-19"),
             ("2050-07-01T05:00:00Z", "2050-07-01"),

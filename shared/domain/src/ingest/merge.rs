@@ -1,13 +1,14 @@
-//! What an update makes of an entry: objects merge recursively, arrays and scalars replace, and
-//! what the input does not say stays. Ids, times of creation, policy and keys are no columns, so no
-//! update reaches them.
+//! Merges an input into an entry. Objects merge recursively, arrays and scalars replace the old
+//! value, and fields that the input does not have stay. Ids, creation times, policy and keys are
+//! not columns, so no merge changes them.
 
 use serde_json::{Map, Value};
 
 use super::entry::{Entry, Metadata, Normalized, Source};
 use super::words::Column;
 
-/// The entry after `input`. `update_fields` are the columns that may change; without them all may.
+/// Returns the entry after `input`. `update_fields` are the columns that may change. `None`: all
+/// columns may change.
 pub fn merge(
     entry: &Entry,
     metadata: &Metadata,
@@ -54,12 +55,12 @@ fn merge_source(old: &mut Source, new: &Source) {
             replace(message_id, id);
             replace(date, sent);
         }
-        // A policy is of one system, so this is not met.
+        // A policy belongs to one system, so this case does not occur.
         (old, new) => old.clone_from(new),
     }
 }
 
-/// A null says nothing: it neither deletes nor replaces what is there.
+/// Merges `new` into `old`. A null neither deletes nor replaces an existing value.
 fn merge_objects(old: &mut Map<String, Value>, new: &Map<String, Value>) {
     for (name, value) in new {
         match (old.get_mut(name), value) {

@@ -1,5 +1,6 @@
-//! Policies: how an entry is keyed and what happens to one that is known already. The same four in
-//! both schemas; an operator may switch one off, or change what a conflict does.
+//! Policies: how an entry is keyed, and what happens to an entry that already exists. Both schemas
+//! have the same four policies. An operator may disable a policy, or change what happens on a
+//! conflict.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,14 +11,14 @@ use crate::fields::{FieldError, Fields};
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
-/// What a policy is by itself, in any schema.
+/// The definition of a policy, the same in every schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Definition {
     pub policy_id: u32,
     pub policy_key: PolicyKey,
     pub source: System,
     pub content_type: ContentType,
-    /// Until an operator says otherwise.
+    /// The default, until an operator changes it.
     pub conflict_action: ConflictAction,
 }
 
@@ -52,7 +53,7 @@ pub const POLICIES: [Definition; 4] = [
     },
 ];
 
-/// A policy of one schema, as its row and as `GET /policies` has it.
+/// A policy of one schema, as it is stored and as `GET /policies` returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRow {
     pub policy_id: u32,
@@ -61,7 +62,7 @@ pub struct PolicyRow {
     pub source: System,
     pub content_type: ContentType,
     pub conflict_action: ConflictAction,
-    /// What an update changes; none: all that it brings.
+    /// The columns that an update changes. `None`: all that the input has.
     pub update_fields: Option<Vec<Column>>,
     pub enabled: bool,
     pub version: u64,
@@ -86,7 +87,8 @@ impl PolicyRow {
         }
     }
 
-    /// The rows that a deployment begins with; each is written only if it is not there.
+    /// Returns the rows that a deployment starts with. Each is written only if it does not exist
+    /// yet.
     pub fn seeds(now: Timestamp) -> Vec<Self> {
         let of_schema = |schema: &Schema| POLICIES.map(|definition| Self::of(&definition, *schema, now));
         Schema::ALL.iter().flat_map(of_schema).collect()
@@ -97,8 +99,8 @@ impl PolicyRow {
     }
 }
 
-/// The policy of a schema that an entry is to be inserted by. Without one, or with one that is
-/// switched off, nothing is.
+/// Returns the policy of a schema under which an entry is inserted. Returns an error if there is no
+/// such policy or if it is disabled: then nothing is inserted.
 pub fn resolve(rows: &[PolicyRow], schema: Schema, key: PolicyKey) -> Result<&PolicyRow, FieldError> {
     let refusal = |code, detail| FieldError::new("idempotency_policy_key", code, detail);
     match rows.iter().find(|row| row.schema == schema && row.policy_key == key) {
@@ -113,7 +115,7 @@ pub fn resolve(rows: &[PolicyRow], schema: Schema, key: PolicyKey) -> Result<&Po
 pub struct PolicyPatch {
     pub enabled: Option<bool>,
     pub conflict_action: Option<ConflictAction>,
-    /// `Some(None)`: from now on all.
+    /// `Some(None)`: from now on, all columns.
     pub update_fields: Option<Option<Vec<Column>>>,
 }
 
@@ -132,7 +134,7 @@ impl PolicyPatch {
         fields.finish(Some(Self { enabled, conflict_action, update_fields }))
     }
 
-    /// The row after it, or nothing if it is so already.
+    /// Returns the row after the patch. `None` if the patch changes nothing.
     pub fn apply(&self, row: &PolicyRow, now: Timestamp) -> Option<PolicyRow> {
         let mut next = row.clone();
         next.enabled = self.enabled.unwrap_or(next.enabled);

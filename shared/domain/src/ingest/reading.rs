@@ -1,5 +1,4 @@
-//! What the requests of ingest have in common: limits, and the few kinds of fields that only they
-//! have.
+//! Common parts of the ingest requests: limits, and field readers that only these requests need.
 
 use serde_json::Value;
 
@@ -9,18 +8,19 @@ use crate::codes::FieldProblem;
 use crate::fields::Fields;
 use crate::time::Timestamp;
 
-/// Bytes. An entry with its metadata stays well below what one row can hold (400 KB), and what is
-/// normalized fits into the body of an insert.
+/// Limits are in bytes. An entry with its metadata stays well below the size limit of a row (400
+/// KB), and a normalized entry fits into the body of an insert request.
 pub const LONGEST_TELEGRAM_TEXT: usize = 32 * 1024;
 pub const LONGEST_EMAIL_TEXT: usize = 128 * 1024;
-/// What a mail's text may be derived from; a request has 256 KB.
+/// The HTML from which a mail's text may be derived. A request may have 256 KB.
 pub const LONGEST_EMAIL_HTML: usize = 224 * 1024;
 pub const LARGEST_METADATA: usize = 32 * 1024;
 pub const LONGEST_SUBJECT: usize = 2048;
 pub const LONGEST_FROM: usize = 1024;
 pub const LONGEST_MESSAGE_ID: usize = 998;
 
-/// Text whose blank form is an absent one: parts of keys, and what mail programs leave empty.
+/// Reads an optional text; a blank text counts as absent. Used for parts of keys, and for fields
+/// that mail programs leave empty.
 pub fn blank_is_absent<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
     match fields.get(name)? {
         Value::String(text) => Some(text.trim()).filter(|text| !text.is_empty()),
@@ -39,7 +39,7 @@ pub fn within(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: 
     fits
 }
 
-/// A required text in its clean form.
+/// Reads a required text and returns it in its clean form.
 pub fn clean(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Option<String> {
     let text = fields.text(name)?;
     if !within(fields, name, text, longest) {
@@ -53,13 +53,13 @@ pub fn clean(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Opt
     Some(text)
 }
 
-/// An optional text of one line.
+/// Reads an optional text and returns it as one line.
 pub fn line(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Option<String> {
     let text = blank_is_absent(fields, name)?;
     within(fields, name, text, longest).then(|| one_line(text)).filter(|text| !text.is_empty())
 }
 
-/// One of a few words.
+/// Reads an optional field that must be one of the `allowed` words.
 pub fn word<T: Copy>(
     fields: &mut Fields<'_>,
     name: &'static str,
@@ -75,7 +75,8 @@ pub fn word<T: Copy>(
     found
 }
 
-/// A whole number, also as its text: templates of other systems turn numbers into texts.
+/// Reads a whole number, given as a number or as text: templates of other systems turn numbers into
+/// texts.
 pub fn integer(fields: &mut Fields<'_>, name: &'static str) -> Option<i64> {
     let number = match fields.get(name)? {
         Value::Number(number) => number.as_i64(),
@@ -92,7 +93,7 @@ pub fn integer(fields: &mut Fields<'_>, name: &'static str) -> Option<i64> {
     number
 }
 
-/// A time as the Bot API has it, in seconds since 1970, or as RFC 3339.
+/// Reads a time, given in seconds since 1970 as in the Bot API, or as RFC 3339.
 pub fn telegram_time(fields: &mut Fields<'_>, name: &'static str) -> Option<Timestamp> {
     let at = match fields.get(name)? {
         Value::Number(seconds) => seconds.as_i64().filter(|seconds| (0..=LAST_SECOND).contains(seconds)),
@@ -109,7 +110,7 @@ pub fn telegram_time(fields: &mut Fields<'_>, name: &'static str) -> Option<Time
     at.map(Timestamp::from_seconds)
 }
 
-/// 9999-12-30T00:00:00Z: what comes later has no text form.
+/// 9999-12-30T00:00:00Z. Later times have no text form.
 const LAST_SECOND: i64 = 253_402_128_000;
 
 fn rfc3339(fields: &mut Fields<'_>, name: &'static str, text: &str) -> Option<Timestamp> {
@@ -129,7 +130,7 @@ pub fn metadata(fields: &mut Fields<'_>) -> Metadata {
     object.clone()
 }
 
-/// Bytes of its JSON text: how it is stored.
+/// Returns the size of the JSON text in bytes. Metadata is stored as JSON text.
 pub fn metadata_size(metadata: &Metadata) -> usize {
     serde_json::to_string(metadata).map_or(usize::MAX, |text| text.len())
 }

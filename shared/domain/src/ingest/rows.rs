@@ -1,8 +1,9 @@
 //! The rows of Entries and EntriesTest.
 //!
-//! Every key of an entry owns a slot. An entry lives in the slot of its primary key (or of its
-//! secondary, if it has no primary); a marker stands in the slot of each other key and says who
-//! owns it. Whatever is to be inserted meets one of them at the place where it would have to be.
+//! Every key of an entry owns a slot. An entry is stored in the slot of its primary key (or of its
+//! secondary key, if it has no primary key). The slot of each other key holds a marker that names
+//! the owner. An insertion of an existing item therefore always finds an entry or a marker in the
+//! slot in which it would be stored.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -24,7 +25,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// The entry that the slot belongs to.
+    /// Returns the entry that owns the slot.
     pub fn owner(&self) -> &EntryId {
         match self {
             Self::Entry(row) => &row.entry_id,
@@ -47,11 +48,11 @@ pub struct EntryRow {
     pub metadata: Metadata,
     #[serde(flatten)]
     pub times: SourceTimes,
-    /// Who has the secondary key that this entry would have.
+    /// The entry that owns the secondary key that this entry would have.
     pub secondary_conflict: Option<EntryId>,
-    /// The line of a backfill, or the request with its key, that inserted it, and those that last
-    /// updated it: what is done again, after a crash or a lost answer, knows its own work from
-    /// another's.
+    /// The backfill line, or the request with an idempotency key, that inserted the entry.
+    /// `updated_by` has those that last updated it. A repeat after a crash or a lost response can
+    /// tell its own writes from those of others.
     pub inserted_by: Option<LineRef>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updated_by: Vec<LineRef>,
@@ -60,23 +61,23 @@ pub struct EntryRow {
     pub updated_at: Timestamp,
 }
 
-/// Says who owns a key that is not where its entry lives.
+/// Names the owner of a key whose slot does not hold the entry itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkerRow {
     pub entry_id: EntryId,
     pub which: MatchedBy,
     pub idempotency_policy_key: PolicyKey,
-    /// The key itself; the slot has only its hash.
+    /// The key itself; the slot's id has only its hash.
     pub idempotency_key: String,
     pub created_at: Timestamp,
 }
 
-/// An entry to be inserted, and who asks.
+/// An entry to insert, and the line or request that asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Insertion {
     pub schema: Schema,
     pub normalized: Normalized,
-    /// The line of a backfill that it is, or the request that it is known by.
+    /// The backfill line, or the request with an idempotency key, that this insertion belongs to.
     pub line: Option<LineRef>,
 }
 
@@ -93,7 +94,8 @@ impl Insertion {
         self.keys().secondary.as_deref().map(|key| self.slot(MatchedBy::Secondary, key))
     }
 
-    /// Where it will live if it is new. [`Keys`] has at least one of its two.
+    /// Returns the slot in which the entry is stored if it is new. [`Keys`] has at least one of its
+    /// two keys.
     pub fn home(&self) -> EntryId {
         let by_secondary = || self.slot(MatchedBy::Secondary, self.keys().secondary.as_deref().unwrap_or_default());
         self.primary_slot().unwrap_or_else(by_secondary)

@@ -1,5 +1,5 @@
-//! The shape that keys have under each policy. A key that somebody made up is refused here, before
-//! it can own a slot.
+//! The shape that keys have under each policy. Keys that a caller made up are refused here, before
+//! they can own a slot.
 
 use super::entry::{Entry, Keys, Source};
 use super::link::canonical_url;
@@ -16,10 +16,10 @@ const POLICY: &str = "idempotency_policy_key";
 const PRIMARY: &str = "idempotency_key_primary";
 const SECONDARY: &str = "idempotency_key_secondary";
 
-/// Refuses keys that are not of their policy's shape, or that are another entry's.
+/// Refuses keys that do not have the shape of their policy, or that belong to another entry.
 ///
-/// Secondary keys are not computed again: what goes into them may be in a newer version than when
-/// the entry was normalized.
+/// Secondary keys are not computed again: their derivation may have a newer version than when the
+/// entry was normalized.
 pub fn check_keys(fields: &mut Fields<'_>, entry: &Entry, keys: &Keys) {
     let fits = POLICIES.iter().any(|policy| policy.policy_key == keys.policy && policy.source == entry.source.system())
         && entry.content_type.policy() == keys.policy;
@@ -57,7 +57,7 @@ fn check_primary(fields: &mut Fields<'_>, entry: &Entry, policy: PolicyKey, prim
     }
 }
 
-/// The primary key by what the entry says, where it says enough.
+/// Derives the primary key from the fields of the entry. `None` if the fields are not sufficient.
 fn own_key(entry: &Entry, policy: PolicyKey) -> Option<String> {
     match (policy, &entry.source) {
         (PolicyKey::TelegramThoughtV1, Source::Telegram { chat_id, message_id, .. }) => {
@@ -74,7 +74,8 @@ fn is_thought_key(key: &str) -> bool {
     let ids = key.strip_prefix("tg:").and_then(|ids| ids.split_once(':'));
     let Some((chat, message)) = ids else { return false };
     let (Ok(chat), Ok(message)) = (chat.parse(), message.parse()) else { return false };
-    // Written as we would: no other spelling of the same numbers is a key of its own.
+    // Only our own spelling is accepted: another spelling of the same numbers is not a separate
+    // key.
     chat != 0 && message > 0 && thought_key(chat, message) == key
 }
 

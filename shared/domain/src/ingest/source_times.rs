@@ -1,44 +1,44 @@
-//! The times of the source that went into an entry, and which input is newer.
+//! The source times that went into an entry, and the rule for which input is newer.
 //!
-//! A source whose clock is ahead must not make everything that follows it old, so a time that lies
-//! ahead of ours counts as the moment when it came. That moment is known only the first time: when
-//! the same input comes again, later, it would count as newer than what has replaced it since.
-//! Times that lay ahead are therefore remembered until what is stored is newer than they say, and a
-//! remembered time is never newer.
+//! A source whose clock is ahead must not make all later inputs stale, so a time ahead of our clock
+//! counts as its time of arrival. That time is known only at the first delivery: if the same input
+//! is redelivered later, it would count as newer than the input that has replaced it since. The
+//! entry therefore remembers times that were ahead until its stored time is later than they are,
+//! and a remembered time is never newer.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::time::Timestamp;
 
-/// How many times that lay ahead an entry remembers.
+/// Number of times ahead of our clock that an entry remembers.
 const REMEMBERED: usize = 32;
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceTimes {
-    /// The latest time that went into the entry, whatever an update was allowed to change; never
-    /// ahead of our clock.
+    /// The latest time that went into the entry, regardless of which columns an update was allowed
+    /// to change. It is never ahead of our clock.
     pub source_time: Option<Timestamp>,
-    /// The same time as the source said it.
+    /// The same time as the source stated it.
     source_time_said: Option<Timestamp>,
-    /// Times that lay ahead of our clock when they came and are still later than `source_time`, in
-    /// the order of their arrival.
+    /// Times that were ahead of our clock on arrival and are still later than `source_time`, in
+    /// order of arrival.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     times_ahead: Vec<Timestamp>,
-    /// The latest of those that there was no room for.
+    /// The latest of the times that `times_ahead` had no room for.
     times_forgotten: Option<Timestamp>,
 }
 
 impl SourceTimes {
-    /// Of a new entry.
+    /// Returns the times of a new entry.
     pub fn of(said: Option<Timestamp>, now: Timestamp) -> Self {
         Self::default().after(said, now).unwrap_or_default()
     }
 
-    /// The times after an input that says `said`; `None` if the input is stale: it is older than
-    /// what is stored, or was merged before and replaced since. An input without a time is never
-    /// stale.
+    /// Returns the times after an input with the time `said`. `None` if the input is stale: it is
+    /// older than the stored time, or it was merged before and has been replaced since. An input
+    /// without a time is never stale.
     pub fn after(&self, said: Option<Timestamp>, now: Timestamp) -> Option<Self> {
         let Some(said) = said else { return Some(self.clone()) };
         if self.source_time_said == Some(said) {
@@ -63,8 +63,8 @@ impl SourceTimes {
         Some(next)
     }
 
-    /// Forgets times that need no memory because the stored time is later, and the oldest of too
-    /// many.
+    /// Drops times that are not needed because the stored time is later, and the oldest times if
+    /// there are too many.
     fn forget(&mut self) {
         let stored = self.source_time;
         self.times_ahead.retain(|ahead| Some(*ahead) > stored);
@@ -84,7 +84,7 @@ mod tests {
         Timestamp::from_seconds(1_751_342_400 + minutes * 60)
     }
 
-    /// Takes an input, and says whether it replaced what was stored.
+    /// Applies an input, and returns whether it replaced the stored one.
     fn takes(times: &mut SourceTimes, said: i64, now: i64) -> bool {
         let before = times.clone();
         match times.after(Some(at(said)), at(now)) {

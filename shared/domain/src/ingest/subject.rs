@@ -1,14 +1,14 @@
-//! What a subject says without what mail programs and lists put before it.
+//! The base of a subject: the subject without what mail programs and lists put in front of it.
 //!
-//! Threads and newsletters are keyed by it, and the keys are stored: this is version 1 and stays as
-//! it is. Prefixes of other languages (`AW:`, `RES:`) would be a version 2, under policies of their
-//! own.
+//! The keys of threads and newsletters are derived from it, and those keys are stored. This is
+//! version 1 and must not change. Prefixes of other languages (`AW:`, `RES:`) would be a version 2,
+//! with policies of its own.
 
-/// What mail programs put before a subject, each with a colon after it.
+/// Prefixes that mail programs put in front of a subject, each followed by a colon.
 const PREFIXES: [&str; 3] = ["re", "fwd", "fw"];
 
-/// The subject in lower case, with single spaces, without leading `re:`, `fw:`, `fwd:` and
-/// `[tags]`. It may be empty.
+/// Returns the subject in lower case, with single spaces, without leading `re:`, `fw:`, `fwd:` and
+/// `[tags]`. The result may be empty.
 pub fn subject_base(subject: &str) -> String {
     let words: Vec<_> = subject.split_whitespace().collect();
     let text = words.join(" ").to_lowercase();

@@ -1,5 +1,5 @@
-//! A table for the tests: it makes changes as the store does, all or none, and tells what refused
-//! them.
+//! A table for the tests. It makes changes as the store does, all or none, and returns the rows
+//! that failed a condition.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ pub fn policy(conflict_action: ConflictAction) -> PolicyRow {
     PolicyRow { conflict_action, ..PolicyRow::of(&POLICIES[2], Schema::Pkm, NOW) }
 }
 
-/// An insertion with these keys; an empty one is missing.
+/// Returns an insertion with these keys. An empty key is missing.
 pub fn asked(primary: &str, secondary: &str, text: &str, date: Option<Timestamp>) -> Insertion {
     let key = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let entry = Entry {
@@ -47,12 +47,12 @@ pub fn asked(primary: &str, secondary: &str, text: &str, date: Option<Timestamp>
 pub struct Table {
     pub rows: HashMap<Key, Row>,
     pub writes: usize,
-    /// How long after [`NOW`] it is.
+    /// How far the clock is after [`NOW`].
     pub later_ms: i64,
 }
 
 impl Table {
-    /// The shell's loop, with nobody else around.
+    /// Runs the caller's loop, without concurrent callers.
     pub fn insert(&mut self, asked: &Insertion, policy: &PolicyRow) -> Outcome {
         let mut met = Met::default();
         for _ in 0..10 {
@@ -64,7 +64,7 @@ impl Table {
         panic!("no end: {asked:?}")
     }
 
-    /// One turn of the loop.
+    /// Runs one iteration of the loop. Returns the outcome if the insertion has ended.
     pub fn step(&mut self, asked: &Insertion, met: &mut Met, policy: &PolicyRow) -> Option<Outcome> {
         match decide(asked, met, policy, NOW.plus_ms(self.later_ms)) {
             Decision::Read(id) => met.read = Some(self.entry(&id)),
@@ -72,8 +72,8 @@ impl Table {
             Decision::Done(outcome) => return Some(*outcome),
             Decision::Write { changes, outcome } => match self.make(&changes) {
                 Ok(()) => return Some(*outcome),
-                // The first attempt asks for both slots to be free: what refused it is all that is
-                // there.
+                // The first attempt requires both slots to be free, so the rows that failed its
+                // conditions are all the rows in the slots.
                 Err(refused) if met.primary.is_none() && met.secondary.is_none() => *met = Met::of(asked, refused),
                 Err(_) => *met = self.met(asked),
             },
@@ -96,7 +96,7 @@ impl Table {
         }
     }
 
-    /// Makes all changes, or tells the rows that refused them.
+    /// Makes all changes, or returns the rows that failed a condition.
     pub fn make(&mut self, changes: &[Change]) -> Result<(), Vec<(Key, Row)>> {
         let touched: HashSet<_> = changes.iter().map(|change| &change.key).collect();
         assert_eq!(touched.len(), changes.len(), "a transaction touches no row twice");
@@ -128,7 +128,7 @@ impl Table {
         })
     }
 
-    /// What must hold of any table, whatever happened.
+    /// Asserts the invariants of a table. They hold after any history.
     pub fn check(&self) {
         let slot = |which, key: &str| EntryId::of(Schema::Pkm, PolicyKey::EmailNewsletterV1, which, key);
         for row in self.entries() {

@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 
 const CONTENT_TYPES: [ContentType; 3] = [ContentType::Thought, ContentType::Note, ContentType::Link];
 
-/// `source` of a request.
+/// The `source` of a request.
 #[derive(Debug, Default)]
 struct Message {
     chat_id: Option<i64>,
@@ -34,7 +34,8 @@ pub fn normalize_telegram(body: &Map<String, Value>) -> Result<Normalized, Vec<F
         Some(source) => fields.nested("source", source, read_source),
         None => Some(Message::default()),
     };
-    // Without them it cannot be told what it is, and so what else is missing.
+    // If one of these fields is invalid, the content type cannot be determined, and neither can the
+    // fields that are missing for it.
     let known = !["content_type", "source", "source.url"].iter().any(|name| fields.refused(name));
     let (Some(text), Some(message), true) = (text, message, known) else { return fields.finish(None) };
     let (content_type, link) = decide(asked, &text, message.link);
@@ -55,7 +56,7 @@ pub fn normalize_telegram(body: &Map<String, Value>) -> Result<Normalized, Vec<F
     fields.finish(keys.map(|keys| Normalized { entry, metadata, keys }))
 }
 
-/// What a message is, and the link that it has. What the caller says wins.
+/// Returns the content type of a message and its link. The content type that the caller gives wins.
 fn decide(asked: Option<ContentType>, text: &str, given: Option<Link>) -> (ContentType, Option<Link>) {
     match asked {
         Some(ContentType::Link) => (ContentType::Link, given.or_else(|| first_link(text))),
@@ -89,7 +90,7 @@ fn read_source(source: &mut Fields<'_>) -> Option<Message> {
     Some(Message { chat_id, message_id, date, edit_date, link })
 }
 
-/// The path says which system it is; a caller may repeat it, and nothing else.
+/// Refuses a `system` that differs from the system of the path. A caller may only repeat it.
 pub(super) fn same_system(source: &mut Fields<'_>, system: System) {
     if let Some(named) = blank_is_absent(source, "system")
         && named != system.as_str()
@@ -103,7 +104,8 @@ fn link_keys(link: &Link) -> Keys {
     Keys { policy: ContentType::Link.policy(), primary: Some(link.canonical_url.clone()), secondary }
 }
 
-/// No second key: two people who both wrote "ok" had two thoughts.
+/// Returns the keys of a thought. There is no secondary key: two people who both wrote "ok" had two
+/// thoughts.
 fn thought_keys(fields: &mut Fields<'_>, chat_id: Option<i64>, message_id: Option<i64>) -> Option<Keys> {
     for (name, missing) in [("source.chat_id", chat_id.is_none()), ("source.message_id", message_id.is_none())] {
         if missing && !fields.refused(name) {

@@ -1,4 +1,5 @@
-//! Test mode: which of the two schemas requests use. One row says it, for every instance.
+//! Test mode: determines which of the two schemas requests use. One row stores it for all
+//! instances.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,17 +10,18 @@ use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::time::Timestamp;
 
-/// How many flips the row remembers at least. It is read with every insert, so it is kept short.
+/// The row keeps at least this many of the latest flips. Every insert reads the row, so it must
+/// stay short.
 const REMEMBERED: usize = 64;
 
-/// The row. The mode is the parity of its flips, so that a toggle is one addition, whoever else
-/// toggles at the same time.
+/// The row of the test mode. The mode is the parity of `flips`, so a toggle is one addition, even
+/// if other requests toggle at the same time.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestModeRow {
     pub flips: u64,
-    /// Who flipped last, oldest first: a flip whose reply was lost is known again, and is not made
-    /// twice.
+    /// Tokens of the requests that flipped last, oldest first. A retry of a flip whose response was
+    /// lost finds its token here and does not flip again.
     #[serde(default)]
     pub recent: Vec<String>,
     pub updated_at: Option<Timestamp>,
@@ -34,25 +36,25 @@ impl TestModeRow {
         if self.is_test_mode() { Schema::PkmTest } else { Schema::Pkm }
     }
 
-    /// The row after one more flip. `token` is the request's own.
+    /// Returns the row after one more flip. `token` identifies the request.
     pub fn flipped(&self, token: &str, now: Timestamp) -> Self {
         let mut recent = self.recent.clone();
         recent.push(token.to_owned());
         Self { flips: self.flips + 1, recent, updated_at: Some(now) }.trimmed()
     }
 
-    /// The row after it was set, or nothing if it is so already.
+    /// Returns the row with this mode. `None` if the row already has this mode.
     pub fn set(&self, is_test_mode: bool, token: &str, now: Timestamp) -> Option<Self> {
         (self.is_test_mode() != is_test_mode).then(|| self.flipped(token, now))
     }
 
-    /// What the mode was right after the flip of `token`, if the row remembers it.
+    /// Returns the mode right after the flip of `token`. `None` if the row does not have the token.
     pub fn mode_after(&self, token: &str) -> Option<bool> {
         let later = self.recent.iter().rev().position(|flip| flip == token)?;
         Some(is_test_mode(self.flips.saturating_sub(u64::try_from(later).ok()?)))
     }
 
-    /// Without the oldest flips, once there are twice as many as are to be remembered.
+    /// Removes the oldest flips once there are more than twice as many as the row must keep.
     pub fn trimmed(mut self) -> Self {
         if self.recent.len() > 2 * REMEMBERED {
             self.recent.drain(..self.recent.len() - REMEMBERED);
@@ -65,7 +67,7 @@ fn is_test_mode(flips: u64) -> bool {
     flips % 2 == 1
 }
 
-/// `GET /test-mode`, and the answer to a change.
+/// The response of `GET /test-mode` and of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TestModeView {
     pub is_test_mode: bool,

@@ -1,7 +1,8 @@
-//! Texts as they are kept, and whether a mail's text is a newsletter's.
+//! The stored form of texts, and the detection of newsletters by their text.
 
-/// A text in its one form: lines end with `\n` and not with spaces, nothing stands before or after
-/// it, and what cannot be seen and breaks readers (control characters, byte order marks) is gone.
+/// Returns a text in its canonical form. Lines end with `\n` and have no trailing spaces, and the
+/// text has no leading or trailing whitespace. Control characters and byte order marks are removed:
+/// they are invisible and break readers.
 pub fn clean_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let seen: String =
@@ -10,14 +11,14 @@ pub fn clean_text(text: &str) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-/// A text of one line, with single spaces.
+/// Returns a text as one line, with single spaces.
 pub fn one_line(text: &str) -> String {
     let seen: String = text.chars().filter(|c| c.is_whitespace() || !c.is_control()).collect();
     let words: Vec<_> = seen.split_whitespace().collect();
     words.join(" ")
 }
 
-/// What only a newsletter's footer says, in lower case.
+/// Phrases that occur only in a newsletter's footer, in lower case.
 const MARKS: &[&str] = &[
     "view in browser",
     "view in your browser",
@@ -45,8 +46,8 @@ const MARKS: &[&str] = &[
     "clique aqui para se descadastrar",
 ];
 
-/// Whether a text has the marks of a newsletter. What a reply quotes does not count: quoting one
-/// does not make one.
+/// Returns whether a text has the marks of a newsletter. Quoted lines do not count: a reply that
+/// quotes a newsletter is not a newsletter.
 pub fn looks_like_newsletter(text: &str) -> bool {
     text.lines().map(str::trim_start).filter(|line| !line.starts_with('>')).any(|line| {
         let line = line.to_lowercase();
@@ -54,7 +55,8 @@ pub fn looks_like_newsletter(text: &str) -> bool {
     })
 }
 
-/// A person may write the word; a footer begins with it or has the address to do it.
+/// Returns whether a line offers to unsubscribe. A person may write the word, too, so the line must
+/// begin with the word or also have a URL.
 fn offers_to_unsubscribe(line: &str) -> bool {
     let begins = line.trim_start_matches(|c: char| !c.is_alphanumeric()).starts_with("unsubscribe");
     begins || (line.contains("unsubscribe") && (line.contains("http://") || line.contains("https://")))

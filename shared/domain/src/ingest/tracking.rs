@@ -1,8 +1,8 @@
-//! Query parameters that say how somebody came to a page, and not which page it is.
+//! Query parameters that record how a visitor reached a page, and do not identify the page.
 
-/// A list of tracking parameters, in lower case. Hashes made with it are stored: a name that is
-/// added or taken away is a new version, and pages that were hashed with the old one are still
-/// found by their primary key.
+/// A list of tracking parameters, in lower case. Hashes made with it are stored, so adding or
+/// removing a name makes a new version. Pages that were hashed with the old version are still found
+/// by their primary key.
 #[derive(Debug, Clone, Copy)]
 pub struct TrackingList {
     pub version: u32,

@@ -1,4 +1,4 @@
-//! An update of an entry that is known: what it becomes, and which keys move with it.
+//! Updates a known entry: determines its next version, and which keys move with it.
 
 use super::change::{Change, marker};
 use super::decision::{Decision, Outcome, alias, skipped, with_alias};
@@ -11,14 +11,15 @@ use crate::codes::{Action, FieldProblem, MatchedBy, Reason};
 use crate::fields::FieldError;
 use crate::time::Timestamp;
 
-/// How many of its last updates a row knows.
+/// Number of latest updates that a row remembers.
 const REMEMBERED: usize = 8;
 
-/// Merges `asked` into `row`, which it is known by. `other` is whoever else has the secondary key.
+/// Merges `asked` into `row`, which it matched. `other` is another entry that owns the secondary
+/// key.
 ///
-/// The row may be newer than what was met in the slots, and the write is conditional on the row
-/// alone: a key that the row does not have yet is therefore always claimed, and one that it has is
-/// its own.
+/// The row may be newer than the rows that were read from the slots, and the write is conditional
+/// on the row alone. A key that the row does not have yet is therefore always claimed, and a key
+/// that the row has is its own.
 pub(super) fn update(
     asked: &Insertion,
     row: &EntryRow,
@@ -48,10 +49,11 @@ pub(super) fn update(
         Box::new(Outcome { action, row, matched_by, reason: None, secondary_conflict: other })
     };
     if unchanged {
-        // The same input again leaves the same state, version and all.
+        // The same input again leaves the same state, including the version.
         return Decision::Done(outcome(next));
     }
-    // Others have updated it since, and a line that is done again is still known.
+    // The row remembers several updates: a repeated line is recognized even if others have updated
+    // the row since.
     next.updated_by.extend(asked.line.clone());
     let old = next.updated_by.len().saturating_sub(REMEMBERED);
     next.updated_by.drain(..old);
@@ -62,22 +64,23 @@ pub(super) fn update(
     Decision::Write { changes, outcome: outcome(next) }
 }
 
-/// An entry that was known by its secondary alone takes the primary that comes with it.
+/// Gives an entry that has only a secondary key the primary key of the input. Returns the change
+/// that claims it. `None` if there is nothing to claim.
 fn adopt_primary(asked: &Insertion, next: &mut EntryRow, now: Timestamp) -> Option<Change> {
     let change = alias(asked, next, now)?;
     next.keys.primary.clone_from(&asked.keys().primary);
     Some(change)
 }
 
-/// An edit that changes the secondary key: the old slot becomes free and the new one the entry's.
-/// If another has it, the entry does without and says whose it is.
+/// Moves the secondary key if an edit changes it: frees the old slot and claims the new one. If
+/// another entry owns the new key, the entry has no secondary key and names the owner instead.
 fn move_secondary(asked: &Insertion, next: &mut EntryRow, other: Option<EntryId>, now: Timestamp) -> Vec<Change> {
     let mut changes = Vec::new();
     let (Some(key), old) = (&asked.keys().secondary, &next.keys.secondary) else { return changes };
     if old.as_ref() == Some(key) {
         return changes;
     }
-    // The slot that the entry lives in is its own for good.
+    // The slot in which the entry is stored always stays its own.
     let is_home = |slot: &EntryId| *slot == next.entry_id;
     let old = old.as_deref().map(|old| asked.slot(MatchedBy::Secondary, old)).filter(|slot| !is_home(slot));
     changes.extend(old.map(|slot| Change::unmark(&slot, &next.entry_id)));
@@ -134,7 +137,7 @@ mod tests {
         assert_eq!((late.reason, late.row.entry.clean_text.as_str()), (Some(Reason::Stale), "second"));
     }
 
-    /// A mail that is inserted so many minutes after noon and says to be of another minute.
+    /// Inserts a mail `minute` minutes after [`NOW`]. Its own date is `says` minutes after [`NOW`].
     fn mail(table: &mut Table, text: &str, minute: i64, says: i64) -> Outcome {
         table.later_ms = minute * 60_000;
         let outcome = table.insert(&asked("p", "", text, Some(NOW.plus_ms(says * 60_000))), &updating());
@@ -184,7 +187,8 @@ mod tests {
             let (mut minute, mut seen) = (0, Vec::new());
             for number in 0..dice.i64(1..12) {
                 minute += dice.i64(0..20);
-                // No two say the same time: of those the last one counts.
+                // No two inputs have the same time: of inputs with the same time, the last one
+                // counts.
                 let says = (minute + dice.i64(-30..60)) * 100 + number;
                 seen.push((number.to_string(), says));
                 table.later_ms = minute * 60_000;

@@ -1,9 +1,9 @@
-//! The words of ingest: each has one text, in requests, rows and answers.
+//! The enumerations of ingest. Each value has one text form in requests, rows and responses.
 
 use crate::codes::codes;
 
 codes! {
-    /// Where entries live. A schema has its own table, its own policies and its own ids.
+    /// Where entries are stored. A schema has its own table, its own policies and its own ids.
     Schema {
         Pkm = "pkm",
         PkmTest = "pkm_test",
@@ -11,7 +11,7 @@ codes! {
 }
 
 codes! {
-    /// Where an entry came from: `source.system`.
+    /// The system that an entry came from: `source.system`.
     System {
         Telegram = "telegram",
         Email = "email",
@@ -21,7 +21,7 @@ codes! {
 codes! {
     ContentType {
         Thought = "thought",
-        /// A thought by another name: keyed as one.
+        /// Another name for a thought, with the same kind of key.
         Note = "note",
         Link = "link",
         Newsletter = "newsletter",
@@ -39,7 +39,7 @@ codes! {
 }
 
 codes! {
-    /// What happens to an entry that is known already.
+    /// The action for an entry that already exists.
     ConflictAction {
         Skip = "skip",
         Update = "update",
@@ -47,8 +47,8 @@ codes! {
 }
 
 codes! {
-    /// What an update may change. Ids, times of creation, policy and keys are not among them: they
-    /// never change.
+    /// The columns that an update may change. Ids, creation times, policy and keys are not among
+    /// them: they never change.
     Column {
         Source = "source",
         ContentType = "content_type",
@@ -64,7 +64,7 @@ codes! {
 }
 
 impl ContentType {
-    /// The policy that keys this type.
+    /// Returns the policy that derives the keys of this type.
     pub const fn policy(self) -> PolicyKey {
         match self {
             Self::Thought | Self::Note => PolicyKey::TelegramThoughtV1,

@@ -1,4 +1,4 @@
-//! A check as it is asked: validated, with everything computed that the write needs.
+//! A validated check, with all values that the write needs.
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -11,10 +11,10 @@ use crate::fields::{FieldError, Fields, parse_uuid};
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
-/// How far `at` may be off: the clocks of callers differ a little.
+/// How far `at` may be off: the clocks of callers differ slightly.
 pub const MAX_SKEW_MS: i64 = 60_000;
 
-/// May this intention be sent to this client?
+/// Asks whether this intention may be sent to this client.
 #[derive(Debug, Clone)]
 pub struct Check {
     pub client: Uuid,
@@ -37,8 +37,8 @@ impl Check {
         fields.finish(check)
     }
 
-    /// Reads the `intent` of a message that will be sent at `at`: the same without a time of its
-    /// own.
+    /// Reads the `intent` of a message that will be sent at `at`. It has the same fields, except
+    /// for `at`.
     pub fn read_for(body: &Map<String, Value>, types: &IntentTypes, at: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let client = fields.uuid("client_id");
@@ -64,8 +64,8 @@ impl Check {
         keys::intent(self.client, &self.fingerprint)
     }
 
-    /// The guard's key, for a type that has one. With a contact's scope all references share it;
-    /// with buckets each has its own.
+    /// Returns the guard's key. `None` if the type has no guard. With contact scope, all references
+    /// share one guard. With bucket windows, each bucket has its own guard.
     pub fn guard_key(&self) -> Option<Key> {
         let reference = match self.intent_type.scope {
             Scope::Reference => self.reference,
@@ -79,7 +79,7 @@ impl Check {
         self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference, bucket))
     }
 
-    /// When the same intention may go out again, if this one does.
+    /// Returns when the same intention may be sent again, if this one is sent.
     pub fn window_until(&self) -> Timestamp {
         match self.intent_type.window {
             Window::Bucket => bucket_end(self.bucket, self.intent_type.window_days),
@@ -98,8 +98,8 @@ fn read_type<'t>(fields: &mut Fields<'_>, types: &'t IntentTypes) -> Option<&'t 
     known
 }
 
-/// The reference, from `reference_id` or from the type's field of `context`. Both are read in any
-/// case, so that what is malformed is told even when the type is unknown.
+/// Reads the reference from `reference_id`, or from the type's field of `context`. Both are read in
+/// any case, so that a malformed value is reported even if the type is unknown.
 fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> Option<Uuid> {
     let given = fields.optional_uuid("reference_id");
     let context = fields.optional_object("context");
@@ -127,7 +127,8 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
     }
 }
 
-/// The rest of `context` is the caller's own and not looked at.
+/// Reads the reference from `context`. The other fields of `context` belong to the caller and are
+/// ignored.
 fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &str) -> Option<Uuid> {
     let value = context.get(wanted).filter(|value| !value.is_null())?;
     let id = value.as_str().and_then(parse_uuid);
@@ -264,8 +265,8 @@ mod tests {
         let oldest = now().plus_days(-23).plus_ms(1);
         assert!(read(&nudge(oldest)).is_ok());
         assert_eq!(refusal(&nudge(now().plus_days(-23))), [("at".to_owned(), FieldProblem::OutOfRange)]);
-        // Whatever is accepted lives, and no accepted moment shares a bucket with a row that has
-        // expired.
+        // The row of an accepted moment is alive, and no accepted moment shares a bucket with a row
+        // that has expired.
         let check = read(&nudge(oldest)).expect("taken");
         let expired_at = now().plus_days(-30);
         assert!(check.bucket > bucket(expired_at, 7));

@@ -1,4 +1,4 @@
-//! What a check or a release that met another's row means.
+//! Decides a check that conflicts with an existing row.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::codes::Reason;
 use crate::idempotency::{Replay, judge as judge_replay};
 use crate::time::Timestamp;
 
-/// The answer to a check.
+/// The response to a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckAnswer {
     pub can_send: bool,
@@ -23,7 +23,7 @@ pub struct CheckAnswer {
     pub expires_at: Timestamp,
     pub next_eligible_at: Timestamp,
     pub blocked_by: Option<BlockedBy>,
-    /// Whoever holds the intent now: name it to release exactly this hold.
+    /// The current holder of the intent. A release that names it releases exactly this hold.
     pub holder: String,
 }
 
@@ -36,7 +36,7 @@ pub struct BlockedBy {
 }
 
 impl CheckAnswer {
-    /// The write was made: the caller may send.
+    /// Returns the response to a check whose write succeeded: the caller may send.
     pub fn allowed(row: &IntentRow) -> Self {
         Self {
             can_send: true,
@@ -54,7 +54,7 @@ impl CheckAnswer {
         }
     }
 
-    /// The asker's own hold, as the guard keeps it.
+    /// Returns the response to a caller that already holds the intent, from its hold in the guard.
     fn allowed_by_guard(check: &Check, hold: &GuardHold) -> Self {
         Self {
             can_send: true,
@@ -90,10 +90,10 @@ impl CheckAnswer {
     }
 }
 
-/// What stood in the way of a hold.
+/// The existing row or hold that conflicts with a new hold.
 #[derive(Debug, Clone)]
 pub enum Standing {
-    /// The intent's own row: it is held.
+    /// The intent's own row, which is held.
     Row(Box<IntentRow>),
     /// A hold under the same guard.
     Guard(Box<Conflict>),
@@ -101,15 +101,15 @@ pub enum Standing {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The asker holds it already: the same answer as the first time.
+    /// The caller already holds the intent. The response is the same as the first time.
     Replayed(CheckAnswer),
-    /// The asker's key was used with another body.
+    /// The caller's key was used with another body.
     KeyReused,
     Blocked(CheckAnswer),
 }
 
-/// Decides a check that was refused: its holder gets the same answer as the first time, anybody
-/// else is blocked.
+/// Decides a check whose write was refused. The holder gets the same response as the first time,
+/// and any other caller is blocked.
 pub fn judge(check: &Check, asked: &Hold, standing: &Standing) -> Decision {
     match standing {
         Standing::Row(row) if row.holder == asked.row.holder => {
@@ -166,7 +166,7 @@ mod tests {
         (check, hold)
     }
 
-    /// What the guard that `first` took answers to `second`.
+    /// Returns the conflict that `second` gets from the guard that `first` took.
     fn conflict(first: &Hold, second: &Hold) -> Standing {
         let (first_asked, asked) = first.guard.as_ref().zip(second.guard.as_ref()).expect("guarded");
         let now = second.row.created_at;

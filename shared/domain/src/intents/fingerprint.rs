@@ -1,4 +1,5 @@
-//! The fingerprint, byte for byte as the first system made it, so that its rows stay valid.
+//! The fingerprint of an intent. It is byte for byte the one of the first system, so that the rows
+//! of that system stay valid.
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -6,19 +7,19 @@ use uuid::Uuid;
 use crate::id::is_hex;
 use crate::time::Timestamp;
 
-/// The number of the window that a point in time falls in: the ordinal of the UTC day, divided,
-/// rounded down.
+/// Returns the number of the window that contains a moment: the ordinal of the UTC day divided by
+/// the days of the window, rounded down.
 pub fn bucket(at: Timestamp, window_days: u32) -> i64 {
     at.ordinal().div_euclid(i64::from(window_days))
 }
 
-/// When the window after this one begins.
+/// Returns when the next window begins.
 pub fn bucket_end(bucket: i64, window_days: u32) -> Timestamp {
     Timestamp::from_ordinal((bucket + 1) * i64::from(window_days))
 }
 
-/// 32 hex digits over client, type, reference (or `none`) and bucket. The parts cannot hold a
-/// colon: they are UUIDs, type names and numbers.
+/// Returns 32 hex digits of the hash over client, type, reference (or `none`) and bucket. The parts
+/// cannot contain a colon: they are UUIDs, type names and numbers.
 pub fn fingerprint(client: Uuid, intent_type: &str, reference: Option<Uuid>, bucket: i64) -> String {
     let reference = reference.map_or_else(|| "none".to_owned(), |id| id.hyphenated().to_string());
     let raw = format!("{}:{intent_type}:{reference}:{bucket}", client.hyphenated());

@@ -1,15 +1,16 @@
-//! The guard of a rolling window, or of one contact over all references: the list of the holds that
-//! stand under it.
+//! The guard of a rolling window, or of one contact over all references: the list of its current
+//! holds.
 //!
-//! Invariant: the windows in a guard do not overlap, and a hold is in the list from the write that
-//! takes its intent to the write that gives it back, or until no moment inside its window can be
-//! asked for any more.
+//! Invariant: the windows in a guard do not overlap. A hold is in the list from the write that
+//! takes its intent to the write that releases it, or until a caller can no longer ask for any
+//! moment inside its window.
 //!
-//! A guard changes only by [`GuardRow::take`] and [`GuardRow::give_back`]. Each is written on the
-//! version that was read, in the transaction that writes the intent's row. Interleavings: two
-//! takes, or a take and a give-back, that read the same version: one is refused and decides again
-//! on the guard that won. A give-back that is repeated finds nothing of its hold and writes
-//! nothing. A late first attempt of any of them meets a newer version.
+//! A guard changes only by [`GuardRow::take`] and [`GuardRow::give_back`]. Each write is
+//! conditional on the version that was read, and is part of the transaction that writes the
+//! intent's row. Interleavings: if two takes, or a take and a give-back, read the same version, one
+//! of them fails its condition and decides again on the guard that the other wrote. A repeated
+//! give-back does not find its hold and writes nothing. A delayed first attempt of any of them
+//! finds a newer version and fails its condition.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -19,8 +20,8 @@ use super::rows::IntentRow;
 use crate::keys::Key;
 use crate::time::Timestamp;
 
-/// How many holds for a later time one guard keeps. A hold for now always has a place: windows do
-/// not overlap, so there are at most two whose window has begun.
+/// The number of holds for a later time that one guard keeps. A hold for now always has room:
+/// windows do not overlap, so at most two windows have begun.
 pub const MOST_SCHEDULED: usize = 32;
 
 /// One hold under a guard. Times are in seconds; the window is `at..until`.
@@ -41,35 +42,35 @@ pub struct GuardHold {
 /// The row of a guard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GuardRow {
-    /// In the order of their windows.
+    /// Ordered by window.
     pub holds: Vec<GuardHold>,
-    /// Starts with the time of the first write: a guard that TTL removed and that is made again has
-    /// no version twice.
+    /// Starts at the time of the first write, so that a guard that TTL removed and that is created
+    /// again never reuses a version.
     pub version: u64,
-    /// Seconds; the TTL attribute. When the last of the holds expires.
+    /// The TTL attribute, in seconds: when the last of the holds expires.
     pub expires_at: i64,
 }
 
-/// A hold as it is asked of a guard.
+/// A request for a hold under a guard.
 #[derive(Debug, Clone)]
 pub struct GuardAsked {
     pub key: Key,
     pub hold: GuardHold,
-    /// The earliest moment that a caller can still ask for, in seconds.
+    /// The earliest moment for which a caller can still ask, in seconds.
     pub earliest: i64,
 }
 
-/// What a guard answers to a hold.
+/// The result of [`GuardRow::take`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
     /// The guard with the hold in it.
     Yes(GuardRow),
     Conflicting(Box<Conflict>),
-    /// [`MOST_SCHEDULED`] holds for later stand already.
+    /// The guard already has [`MOST_SCHEDULED`] holds for a later time.
     Full,
 }
 
-/// The hold that stands in the way of another.
+/// The hold that conflicts with a requested hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     pub hold: GuardHold,
@@ -90,24 +91,24 @@ impl GuardAsked {
             until: row.window_until,
             expires_at: row.expires_at,
         };
-        // Other functions' clocks may be behind this one.
+        // The clocks of other functions may be behind this one.
         let earliest = now.plus_ms(-check.intent_type.furthest_back_ms() - MAX_SKEW_MS);
         Self { key, hold, earliest: earliest.seconds() }
     }
 }
 
 impl GuardRow {
-    /// A guard without holds, for a key that has no row.
+    /// Returns a guard without holds, for a key that has no row.
     pub fn empty(now: Timestamp) -> Self {
         Self { holds: Vec::new(), version: now.millis().unsigned_abs(), expires_at: now.seconds() }
     }
 
-    /// Adds a hold if its window overlaps no other, and drops the holds whose window is too far
-    /// back to be asked for.
+    /// Adds a hold if its window overlaps no other. Drops the holds whose window is so far back
+    /// that no caller can ask for it.
     pub fn take(&self, asked: &GuardAsked, now: Timestamp) -> Taken {
         let standing = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
         let mut conflicting: Vec<_> = standing().filter(|hold| hold.overlaps(&asked.hold)).collect();
-        // The asker's own hold first, then the same fingerprint's.
+        // Report the caller's own hold first, then one with the same fingerprint.
         conflicting.sort_by_key(|hold| {
             (hold.holder != asked.hold.holder, hold.fingerprint != asked.hold.fingerprint, hold.at)
         });
@@ -126,7 +127,7 @@ impl GuardRow {
         Taken::Yes(self.with(holds, now))
     }
 
-    /// Removes a hold. `None`: it does not stand here, so there is nothing to write.
+    /// Removes a hold. `None` if the guard does not have this hold, so there is nothing to write.
     pub fn give_back(&self, holder: &str, fingerprint: &str, now: Timestamp) -> Option<Self> {
         let others = |hold: &&GuardHold| hold.holder != holder || hold.fingerprint != fingerprint;
         let holds: Vec<_> = self.holds.iter().filter(others).cloned().collect();
@@ -138,7 +139,8 @@ impl GuardRow {
         Self { holds, version: self.version + 1, expires_at }
     }
 
-    /// From the asked moment on, the first at which a window of the same length overlaps nothing.
+    /// Returns the first moment, from the requested one on, at which a window of the same length
+    /// overlaps no hold.
     fn next_free(&self, asked: &GuardHold) -> i64 {
         let mut free = asked.clone();
         while let Some(hold) = self.holds.iter().find(|hold| hold.overlaps(&free)) {

@@ -1,5 +1,5 @@
-//! Who holds an intent. The same holder asking again may send: a lost reply does not block its own
-//! caller.
+//! The holder of an intent. If the same holder asks again, it may send: a lost response does not
+//! block its own caller.
 
 use std::fmt;
 
@@ -7,15 +7,16 @@ use crate::access::KeyId;
 use crate::idempotency::IdempotencyKey;
 use crate::messages::MessageId;
 
-/// Written into rows and answers as one text, whose first word says which kind it is.
+/// The holder of an intent. Rows and responses have it as one text, whose first word is the kind of
+/// holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A caller's `Idempotency-Key`, which means something only together with the API key that sent
+    /// A caller's `Idempotency-Key`, which is meaningful only together with the API key that sent
     /// it.
     IdempotencyKey { caller: KeyId, key: IdempotencyKey },
-    /// One request that brought no key: nobody else is this holder.
+    /// One request without a key. No other request is this holder.
     Request(String),
-    /// A message: it holds its intent from its acceptance on, and gives it back if it ends without
+    /// A message. It holds its intent from its acceptance on, and releases it if it ends without
     /// being sent.
     Message(MessageId),
 }

@@ -1,4 +1,4 @@
-//! Giving an intent back: what is asked, what the row that was met means, and what is answered.
+//! The release of an intent: the request, the decision by the stored row, and the response.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use crate::fields::{FieldError, Fields};
 use crate::idempotency::{Replay, judge as judge_replay};
 use crate::time::Timestamp;
 
-/// Reads `{client_id, holder?}`. Without a holder whoever holds the intent is released.
+/// Reads `{client_id, holder?}`. Without `holder`, the release applies to any holder.
 pub fn release_request(body: &Map<String, Value>) -> Result<(Uuid, Option<String>), Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let client = fields.uuid("client_id");
@@ -17,12 +17,12 @@ pub fn release_request(body: &Map<String, Value>) -> Result<(Uuid, Option<String
     fields.finish(client.map(|client| (client, holder)))
 }
 
-/// The answer to a release, derived from what the row keeps of it: the same however often it is
-/// asked.
+/// The response to a release, derived from what the row stores about it. Every retry gets the same
+/// response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReleaseAnswer {
     pub released: bool,
-    /// It was free before: by another release than this one.
+    /// Another release had already freed the intent.
     pub already: bool,
     pub client_id: String,
     pub fingerprint: String,
@@ -41,24 +41,24 @@ impl ReleaseAnswer {
     }
 }
 
-/// What a release that changed nothing (or not yet) means, from the row as it was.
+/// What the stored row says about a release that has written nothing, or nothing yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
     /// There is no such intent, or it has expired.
     NotFound,
-    /// This very release was made before.
+    /// This same release was made before.
     Replayed(ReleaseAnswer),
     /// The release's key was used with another body.
     KeyReused,
-    /// It is free already, by another release.
+    /// Another release has already freed the intent.
     Already(ReleaseAnswer),
-    /// Somebody else than the named holder has it.
+    /// A holder other than the named one holds the intent.
     HeldByAnother,
-    /// It is held by the one to release: both its row and its guard must change together.
+    /// The holder to release holds the intent. Its row and its guard must change together.
     Held(Box<IntentRow>),
 }
 
-/// Judges the row that a release met. `key` and `body_hash` are the release's own.
+/// Judges a release by the stored row. `key` and `body_hash` are the release's own.
 pub fn judge_release(
     row: Option<IntentRow>,
     holder: Option<&str>,

@@ -9,7 +9,7 @@ use super::holder::Holder;
 use crate::keys::Key;
 use crate::time::{SECOND_MS, Timestamp};
 
-/// An intent row lives this long, whatever its window: it is the record of what was decided.
+/// How long an intent row lives, regardless of its window: the row is the record of the decision.
 pub const LIFETIME_DAYS: i64 = 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum Status {
     Released,
 }
 
-/// One intent: who holds it, since when, until when.
+/// One intent: its holder, since when, and until when.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentRow {
@@ -35,40 +35,41 @@ pub struct IntentRow {
     pub status: Status,
     pub holder: String,
     pub body_hash: String,
-    /// The sort key of the guard row that was taken with it.
+    /// The sort key of the guard row that was taken together with this row.
     pub guard: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Seconds; the TTL attribute, and compared with `now` in every condition because TTL deletes
-    /// late.
+    /// The TTL attribute, in seconds. Every condition also compares it with `now`, because TTL
+    /// deletes late.
     pub expires_at: i64,
     pub released_at: Option<Timestamp>,
-    /// Kept over a new hold, so that a repeated release does not hit the next holder.
+    /// Kept when the intent is held again, so that a repeated release does not release the next
+    /// holder.
     #[serde(flatten)]
     pub last_release: Option<LastRelease>,
     #[serde(default)]
     pub version: u64,
 }
 
-/// What is known of the last release of an intent: which request it was, and what it answered.
-/// Hashes, because a row is to fit one write unit.
+/// The last release of an intent: which request made it, and what it answered. Hashes are stored,
+/// because a row must fit into one write unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRelease {
-    /// Of the release's `Idempotency-Key`, or its request.
+    /// Hash of the release's `Idempotency-Key`, or of its request.
     pub last_release: String,
     pub last_release_body: String,
     pub last_release_at: Timestamp,
 }
 
 impl IntentRow {
-    /// Whether the row still says anything at `now`: an expired one that TTL has not removed is as
-    /// good as gone.
+    /// Returns whether the row is still valid at `now`. An expired row that TTL has not deleted yet
+    /// counts as deleted.
     pub fn is_alive(&self, now: Timestamp) -> bool {
         self.expires_at > now.seconds()
     }
 }
 
-/// What a check writes if it is allowed.
+/// The rows that a check writes if it is allowed.
 #[derive(Debug, Clone)]
 pub struct Hold {
     pub key: Key,
@@ -87,7 +88,7 @@ impl Hold {
             window_days: check.intent_type.window_days,
             bucket: check.bucket,
             at: check.at,
-            // Rounded up: a window is never shorter than it says.
+            // Rounded up, so that a window is never shorter than stated.
             window_until: check.window_until().plus_ms(SECOND_MS - 1).seconds(),
             status: Status::Held,
             holder: holder.to_string(),
@@ -105,7 +106,7 @@ impl Hold {
     }
 }
 
-/// An intent as `GET` shows it: the row without what is only ours.
+/// An intent as `GET` returns it: the row without its internal fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct IntentView {
     pub client_id: String,

@@ -1,5 +1,5 @@
-//! The types of intent are data; a deployment may change how a type's window and scope are read,
-//! never its name, its reference or its days (those are in the fingerprint).
+//! The types of intent, which are data. A deployment may change the window and the scope of a type,
+//! but never its name, its reference or its days, because those are part of the fingerprint.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ const BUILT_IN: &str = include_str!("../../data/intent_types.json");
 #[serde(deny_unknown_fields)]
 pub struct IntentType {
     pub intent_type: String,
-    /// The field of `context` that names the reference; none: the type takes no reference.
+    /// The field of `context` that has the reference. `None` if the type takes no reference.
     pub reference_field: Option<String>,
     pub window_days: u32,
     pub window: Window,
     pub scope: Scope,
 }
 
-/// `Bucket` counts days from a fixed origin, so two sends can be minutes apart over its edge.
-/// `Rolling` counts from the last send.
+/// How a window is counted. `Bucket` counts days from a fixed origin, so two sends on either side
+/// of its edge can be minutes apart. `Rolling` counts from the last send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
@@ -31,7 +31,8 @@ pub enum Window {
     Rolling,
 }
 
-/// `Reference`: once per campaign, offer or conversation. `Contact`: once, whatever the reference.
+/// How often an intention may be sent per window. `Reference`: once per campaign, offer or
+/// conversation. `Contact`: once, regardless of the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -40,15 +41,16 @@ pub enum Scope {
 }
 
 impl IntentType {
-    /// Whether the row's own key is not enough of a constraint.
+    /// Returns whether the type needs a guard because the row's own key does not constrain it
+    /// enough.
     pub fn is_guarded(&self) -> bool {
         self.window == Window::Rolling || self.scope == Scope::Contact
     }
 
-    /// How far back a caller's `at` may lie. A row lives [`LIFETIME_DAYS`]: a moment further back
-    /// than that, less a window, could fall into a bucket whose row has expired, and be allowed
-    /// twice. A rolling window counts from the last send, so only the difference of clocks is
-    /// allowed for.
+    /// Returns how far back a caller's `at` may lie. A row lives [`LIFETIME_DAYS`]. A moment
+    /// further back than that, less a window, could fall into a bucket whose row has expired, and
+    /// the intention would be allowed twice. A rolling window counts from the last send, so only
+    /// the difference of clocks is allowed.
     pub fn furthest_back_ms(&self) -> i64 {
         match self.window {
             Window::Bucket => (LIFETIME_DAYS - i64::from(self.window_days)) * DAY_MS,
@@ -57,7 +59,8 @@ impl IntentType {
     }
 }
 
-/// Why a deployment's options cannot be taken. They are refused at start, not at the first request.
+/// Why the options of a deployment are invalid. They are refused at start, not at the first
+/// request.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
     #[error("not a JSON object of intent types with `window` and `scope`: {0}")]
@@ -77,8 +80,8 @@ struct Options {
 pub struct IntentTypes(BTreeMap<String, IntentType>);
 
 impl IntentTypes {
-    /// The ten types with the options of a deployment, a JSON object such as
-    /// `{"discovery_first_touch": {"scope": "contact"}}`.
+    /// Returns the ten types with the options of a deployment applied. `options` is a JSON object
+    /// such as `{"discovery_first_touch": {"scope": "contact"}}`.
     pub fn with_options(options: &str) -> Result<Self, OptionsError> {
         let built_in: Vec<IntentType> = serde_json::from_str(BUILT_IN)?;
         let mut types: BTreeMap<_, _> = built_in.into_iter().map(|t| (t.intent_type.clone(), t)).collect();

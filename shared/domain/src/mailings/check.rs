@@ -1,4 +1,4 @@
-//! Whether a file can be read to its end, and what its maker is told if not.
+//! Checks whether a file can be read to its end, and explains to the file's author why not.
 
 use super::format::{Format, ImportOptions};
 use super::records::{Records, Unreadable};
@@ -11,11 +11,11 @@ pub const MOST_ROWS: u64 = 10_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     pub format: Format,
-    /// Records, those that are no recipients included.
+    /// The number of records, including those that are not recipients.
     pub rows: u64,
 }
 
-/// Reads a whole file, so that one which would fail on its last line leaves nothing behind.
+/// Reads a whole file, so that a file that would fail on its last line leaves nothing behind.
 pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, Unreadable> {
     let format = Format::detect(file, true, options)?;
     let start = usize::try_from(format.start.next_byte).unwrap_or(usize::MAX);
@@ -33,7 +33,7 @@ pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, Unrea
     }
 }
 
-/// The refusal of a file that came with its request.
+/// Returns the error for a file that came within its request.
 pub fn file_error(unreadable: Unreadable) -> FieldError {
     let code = match unreadable.problem {
         FileProblem::Empty => FieldProblem::Missing,
@@ -44,8 +44,8 @@ pub fn file_error(unreadable: Unreadable) -> FieldError {
 }
 
 impl Unreadable {
-    /// For whoever made the file: where to look, what is wrong, and what to do where that is not
-    /// plain.
+    /// Explains the problem to the file's author: where it is, what is wrong, and how to fix it
+    /// where that is not obvious.
     pub fn sentence(&self) -> String {
         let what = match self.problem {
             FileProblem::Empty => return "the file has no rows".to_owned(),

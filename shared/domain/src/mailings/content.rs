@@ -1,5 +1,6 @@
-//! What a mailing says, as it is stored beside the mailing's row, and reading it from a request.
-//! The checks are those of any email, and each of its texts must be a template.
+//! The content of a mailing, in the form that is stored beside the mailing's row, and how a request
+//! is read into it. The checks are those of any email; in addition, the subject, HTML and text must
+//! each be a valid template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +17,9 @@ use crate::unicode::composed;
 
 const LONGEST_LIST: usize = 100;
 
-/// Bytes of one recipient's text and HTML, before values are escaped. Without it, a column of 64 KB
-/// that is named ten thousand times would end its sender.
+/// The most bytes of one recipient's subject, text and HTML together, before values are escaped.
+/// Without this limit, a template that names a 64 KB column ten thousand times would crash the
+/// worker.
 const LARGEST_RENDERED: usize = 1024 * 1024;
 
 #[skip_serializing_none]
@@ -32,7 +34,8 @@ pub struct MailingContent {
 }
 
 impl MailingContent {
-    /// The content, if any of it is given: a mailing without content waits. Half of it is refused.
+    /// Reads the content if the request gives any of its fields. A mailing without content waits;
+    /// partial content is refused.
     pub(super) fn read_optional(fields: &mut Fields<'_>) -> Option<Self> {
         let given = ["subject", "html", "text", "from", "reply_to"].map(|name| fields.get(name).is_some());
         if given.contains(&true) { Self::read(fields) } else { None }
@@ -51,8 +54,8 @@ impl MailingContent {
         Some(content)
     }
 
-    /// The names that it uses and that no recipient of the file has a value for, by field.
-    /// `unsubscribe`: there is a link.
+    /// Returns the variables that the content uses and for which no recipient of the file has a
+    /// value, by field. `unsubscribe` says whether the mailing has an unsubscribe link.
     pub fn misfits(&self, format: &Format, unsubscribe: bool) -> BTreeMap<&'static str, Vec<String>> {
         let mut known = format.variables();
         if unsubscribe {
@@ -61,7 +64,7 @@ impl MailingContent {
         self.unknown_variables(&known)
     }
 
-    /// The names that it uses and `known` does not have, by field.
+    /// Returns the variables that the content uses and that are not in `known`, by field.
     pub fn unknown_variables(&self, known: &BTreeSet<&str>) -> BTreeMap<&'static str, Vec<String>> {
         let unknown = |(name, template): (_, Result<Template, _>)| {
             let template = template.ok()?;
@@ -81,11 +84,11 @@ impl MailingContent {
     }
 }
 
-/// The variable that is filled with each recipient's own link.
+/// The variable that holds each recipient's own unsubscribe link.
 pub const UNSUBSCRIBE_URL: &str = "unsubscribe_url";
 
-/// What a recipient's mail is filled with: the columns of the file, the address under its column's
-/// own name, and the link.
+/// Returns the values for a recipient's templates: the columns of the file, the address under the
+/// name of its column, and the unsubscribe link.
 pub fn values(
     own: &BTreeMap<String, String>,
     email: &str,
@@ -100,13 +103,13 @@ pub fn values(
     values
 }
 
-/// `PUT /mailings/{id}/content`.
+/// The body of `PUT /mailings/{id}/content`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentRequest {
     pub content: MailingContent,
-    /// Without: as the upload said.
+    /// If absent, the value from the upload applies.
     pub unsubscribe: Option<bool>,
-    /// Without: as the upload said, or the sender's.
+    /// If absent, the list from the upload applies, or else the list of the from address.
     pub list: Option<String>,
 }
 
@@ -131,7 +134,8 @@ pub(super) fn read_list(fields: &mut Fields<'_>) -> Option<String> {
     }
 }
 
-/// The name of a list as a recipient reads it when leaving: one line, in its one form.
+/// Checks and normalizes the name of a list, which recipients read when they unsubscribe: one line,
+/// in its composed form.
 pub fn list_name(text: &str) -> Result<String, FieldError> {
     let refused = |code, detail| Err(FieldError::new("list", code, detail));
     let list = composed(text.trim());
@@ -146,13 +150,14 @@ pub fn list_name(text: &str) -> Result<String, FieldError> {
     }
 }
 
-/// The list that a mailing is sent to: the one that was named, else one per sender, known by its
-/// address. A mailing that has neither has not been sent.
+/// Returns the list that a mailing is sent to: the named one, or else one per from address,
+/// identified by that address. Returns `None` if there is neither; such a mailing has not been
+/// sent.
 pub fn list_of(named: Option<&str>, from: Option<&str>) -> Option<String> {
     named.map(|list| list.trim().to_owned()).or_else(|| from.and_then(address_of_mailbox))
 }
 
-/// Content whose templates are read once, for many recipients.
+/// Content whose templates are parsed once, for many recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     subject: Template,
@@ -160,7 +165,7 @@ pub struct Prepared {
     text: Option<Template>,
 }
 
-/// What one recipient gets.
+/// The content as one recipient gets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rendered {
     pub subject: String,
@@ -168,7 +173,7 @@ pub struct Rendered {
     pub text: Option<String>,
 }
 
-/// With this recipient's values it is more than one email holds: the recipient fails, and no other.
+/// With this recipient's values, the content is too large for one email. Only this recipient fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("with these values text and html are larger than 1 MB")]
 pub struct TooLarge;

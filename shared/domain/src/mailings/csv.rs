@@ -1,6 +1,6 @@
-//! Where fields and records end (RFC 4180, and what spreadsheets make of it). One machine finds the
-//! end of a record in the file's own units and the fields in its text, so that the two cannot
-//! disagree.
+//! Finds where fields and records end (RFC 4180, and how spreadsheets deviate from it). The same
+//! state machine finds the end of a record in the file's code units and the fields in its text, so
+//! the two cannot disagree.
 
 use super::encoding::Encoding;
 
@@ -9,14 +9,14 @@ pub(super) enum State {
     FieldStart,
     Plain,
     Quoted,
-    /// After a quote inside of quotes: it is doubled, or it was the closing one.
+    /// After a quote inside of quotes: either the first of a doubled quote, or the closing one.
     QuoteInQuoted,
 }
 
 enum Step {
-    /// It belongs to the field.
+    /// The unit belongs to the field.
     Text,
-    /// It is a quote that says something about the field.
+    /// The unit is a quote that is syntax, not part of the field.
     Quote,
     FieldEnd,
     RecordEnd,
@@ -42,18 +42,18 @@ impl State {
     }
 }
 
-/// What a look for the end of a record found.
+/// The result of a search for the end of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Bytes of the record, and of it with its end.
+    /// The bytes of the record, without and with its end.
     At { text: usize, whole: usize },
-    /// The bytes end first, in this state.
+    /// The bytes end before the record does, in this state.
     Open(State),
-    /// The bytes end with a CR, to which a LF may belong.
+    /// The bytes end with a CR, which an LF may follow.
     Unclear,
 }
 
-/// The end of the record that `bytes` begin with. `last` says that the file ends with them.
+/// Finds the end of the record that `bytes` begin with. `last` says that the file ends with them.
 pub(super) fn record_end(bytes: &[u8], encoding: Encoding, separator: char, last: bool) -> End {
     let mut state = State::FieldStart;
     let mut units = encoding.units(bytes).enumerate();
@@ -73,7 +73,7 @@ pub(super) fn record_end(bytes: &[u8], encoding: Encoding, separator: char, last
     End::Open(state)
 }
 
-/// The end of the line, whatever is quoted in it.
+/// Finds the end of the line, ignoring quotes.
 pub(super) fn line_end(bytes: &[u8], encoding: Encoding, last: bool) -> End {
     let plain = |unit: &u16| !matches!(u32::from(*unit), LF | CR);
     let text = encoding.units(bytes).take_while(plain).count() * encoding.width();
@@ -83,7 +83,7 @@ pub(super) fn line_end(bytes: &[u8], encoding: Encoding, last: bool) -> End {
     }
 }
 
-/// Ends of lines in the bytes of a record, its own included.
+/// Counts the line ends in the bytes of a record, including its own.
 pub(super) fn lines(bytes: &[u8], encoding: Encoding) -> u64 {
     let mut after_cr = false;
     let mut count = 0;
@@ -94,7 +94,7 @@ pub(super) fn lines(bytes: &[u8], encoding: Encoding) -> u64 {
     count
 }
 
-/// The fields of a record's text.
+/// Splits a record's text into fields.
 pub(super) fn fields(text: &str, separator: char) -> Vec<String> {
     let (mut state, mut all, mut field) = (State::FieldStart, Vec::new(), String::new());
     for c in text.chars() {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn half_a_character_is_no_separator() {
-        // U+2C0A and U+0A2C: a comma's and a line end's byte in each.
+        // U+2C0A and U+0A2C each contain the byte of a comma and that of a line end.
         let text: Vec<u8> = "\u{2c0a}\u{a2c},b\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         assert_eq!(record_end(&text, Encoding::Utf16Le, ',', true), End::At { text: 8, whole: 10 });
     }

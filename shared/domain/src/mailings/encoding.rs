@@ -1,29 +1,30 @@
-//! How the bytes of a file are text. Nothing is guessed beyond a byte order mark: a guess that is
-//! wrong once in a thousand files mangles names in that one and tells nobody.
+//! The encoding of a file. Only a byte order mark is detected, nothing else is guessed: a guess
+//! that is wrong once in a thousand files would corrupt the names in that file without notice.
 
 use crate::codes::{FileProblem, codes};
 
 codes! {
-    /// Without a mark a file is UTF-8, unless the caller says what it is.
+    /// The encoding of a file. A file without a byte order mark is UTF-8, unless the caller names
+    /// another encoding.
     Encoding {
         Utf8 = "utf-8",
         Utf16Le = "utf-16le",
         Utf16Be = "utf-16be",
-        /// As spreadsheets write it, which is Windows-1252.
+        /// Windows-1252, which is what spreadsheets write as Latin-1.
         Latin1 = "latin1",
     }
 }
 
-/// Windows-1252 where it is not Latin-1: 0x80 to 0x9F. Five of them are not assigned, and stay what
-/// they are.
+/// The characters of Windows-1252 where it differs from Latin-1: 0x80 to 0x9F. Five bytes are not
+/// assigned and keep their value.
 const WINDOWS_1252: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}', '‘', '’',
     '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
 ];
 
 impl Encoding {
-    /// The encoding of a file that begins so, and the length of its mark. A mark is right, whatever
-    /// was asked for.
+    /// Returns the encoding of a file with this beginning, and the length of its byte order mark. A
+    /// mark overrides the requested encoding.
     pub fn of(head: &[u8], asked: Option<Self>) -> (Self, usize) {
         match head {
             [0xef, 0xbb, 0xbf, ..] => (Self::Utf8, 3),
@@ -33,8 +34,8 @@ impl Encoding {
         }
     }
 
-    /// Bytes of one unit. What separates fields and records is one unit in each encoding, and a
-    /// part of no other character.
+    /// Returns the bytes of one code unit. Separators and line ends are one unit in each encoding,
+    /// and that unit is never part of another character.
     pub(super) const fn width(self) -> usize {
         match self {
             Self::Utf8 | Self::Latin1 => 1,
@@ -50,8 +51,8 @@ impl Encoding {
         })
     }
 
-    /// A record as text. A NUL is in no text file: it is a spreadsheet's own format, or UTF-16
-    /// without a mark.
+    /// Decodes a record. A NUL is refused, because no text file contains one: the file is a
+    /// spreadsheet in its own format, or UTF-16 without a byte order mark.
     pub(super) fn decode(self, bytes: &[u8]) -> Result<String, FileProblem> {
         let text = match self {
             Self::Utf8 | Self::Latin1 if bytes.contains(&0) => Err(FileProblem::NotText),

@@ -15,9 +15,9 @@ codes! {
         Sending = "SENDING",
         Sent = "SENT",
         Failed = "FAILED",
-        /// A row of the file that is no recipient.
+        /// A row of the file that is not a valid recipient.
         Invalid = "INVALID",
-        /// It may have been sent.
+        /// The attempt may or may not have been sent.
         Unknown = "UNKNOWN",
         Suppressed = "SUPPRESSED",
         Canceled = "CANCELED",
@@ -25,12 +25,13 @@ codes! {
 }
 
 impl EntryState {
-    /// Nothing more happens to it by itself.
+    /// Returns whether the entry changes no more without an order or an event.
     pub fn is_settled(self) -> bool {
         !matches!(self, Self::Pending | Self::Sending)
     }
 
-    /// As it is stored in a recipient's row, or in that of an invalid line.
+    /// Returns the text that is stored for this state, in a recipient's row or in that of an
+    /// invalid line.
     pub fn stored(self) -> &'static str {
         match self {
             Self::Pending => State::Queued.as_str(),
@@ -57,10 +58,10 @@ impl From<State> for EntryState {
     }
 }
 
-/// What a sender does with an entry of its shard.
+/// What a worker does with an entry of its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryNext {
-    /// Begin this attempt, and then call.
+    /// Begin this attempt, then call the provider.
     Claim {
         attempt: u32,
     },
@@ -69,23 +70,23 @@ pub enum EntryNext {
     },
     Suppress,
     Cancel,
-    /// A call may be under way: look again then.
+    /// A call may be under way: check again at `until`.
     InFlight {
         until: Timestamp,
     },
-    /// Its sender was not heard of in time: its attempt is unknown.
+    /// The worker did not report the outcome in time: the attempt becomes unknown.
     Lost,
-    /// The mailing is held, or the entry has ended.
+    /// The mailing is paused or not sending, or the entry is settled: do nothing.
     Leave,
 }
 
-/// What to do with an entry. Its gates, the state of the mailing and whether the address is
-/// suppressed, are read consistently once for each sub-batch.
+/// Decides what to do with an entry. The caller reads the gates (the mailing's state, and whether
+/// the address is suppressed) consistently once per sub-batch.
 pub fn next_of_entry(entry: &Delivery, mailing: MailingState, suppressed: bool, now: Timestamp) -> EntryNext {
     match (entry.state, mailing) {
         (State::Sending, _) if entry.is_lost(now) => EntryNext::Lost,
         (State::Sending, _) => EntryNext::InFlight { until: entry.deadline.map_or(now, Timestamp::from_millis) },
-        // Nobody is sent anything of a file that proved bad.
+        // A file that proved unreadable is sent to no recipient.
         (State::Queued, MailingState::Canceled | MailingState::Failed) => EntryNext::Cancel,
         (State::Queued, MailingState::Processing) if suppressed => EntryNext::Suppress,
         (State::Queued, MailingState::Processing) => match entry.next(Window::default(), now) {
@@ -102,17 +103,16 @@ impl EntryRow {
         self.delivery.state.into()
     }
 
-    /// Begins an attempt. `order` is the latest order to send failed entries again: it does not
-    /// apply to this attempt.
+    /// Begins an attempt. `order` is the latest retry order; it does not apply to this attempt.
     pub fn claimed(&self, claim: &Claim, order: u32, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
         Some(Self { delivery, retried: order, last_attempt: Some(now), ..self.clone() })
     }
 
-    /// Judges the outcome of the attempt that is under way. `jitter` is in thousandths.
+    /// Judges the outcome of the attempt under way. `jitter` is in thousandths.
     ///
-    /// An entry whose sender is held has no time of its own to wait for: its mailing pauses, and
-    /// goes on when it is resumed.
+    /// An entry whose sender is held gets no retry time of its own: its mailing pauses, and the
+    /// entry continues when the mailing is resumed.
     pub fn verdict(&self, outcome: Outcome, now: Timestamp, jitter: u32) -> Verdict {
         match outcome {
             Outcome::Held { why } => Verdict::Again { why: Again::Throttled, code: why.as_str(), not_before: now },
@@ -120,19 +120,19 @@ impl EntryRow {
         }
     }
 
-    /// Settles attempt n.
+    /// Settles the attempt with number `attempt`.
     pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp) -> Settled<Self> {
         self.delivery.settled(attempt, verdict, now).map(|delivery| Self { delivery, ..self.clone() })
     }
 
-    /// Ends an entry that is not to be sent. `None` if it is not pending.
+    /// Ends an entry without sending it. `None` if the entry is not pending.
     pub fn ended(&self, state: State, reason: &str) -> Option<Self> {
         let delivery = self.delivery.ended(state, Some(reason))?;
         Some(Self { delivery, ..self.clone() })
     }
 
-    /// Gives up an attempt whose sender was not heard of in time. `order` does not apply to it, as
-    /// in [`Self::claimed`].
+    /// Marks an attempt unknown whose worker did not report in time. `None` if the attempt is not
+    /// lost. `order` does not apply to it, as in [`Self::claimed`].
     pub fn lost(&self, order: u32, now: Timestamp) -> Option<Self> {
         let unknown = Verdict::Unknown { code: code::SENDER_LOST };
         let lost = self.delivery.is_lost(now).then(|| self.settled(self.delivery.attempt, &unknown, now));
@@ -142,16 +142,17 @@ impl EntryRow {
         }
     }
 
-    /// Makes a failed or unknown entry pending again, by order. `None` if it is neither.
+    /// Makes a failed or unknown entry pending again, as a retry order asks. `None` if it is
+    /// neither.
     pub fn sent_again(&self, order: u32) -> Option<Self> {
         let mut row = Self { delivery: self.delivery.resent()?, retried: order, ..self.clone() };
-        // What was rejected was an earlier attempt.
+        // The rejection was of an earlier attempt.
         row.marks.rejected_at = None;
         Some(row)
     }
 
-    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything
-    /// that it says is known.
+    /// Applies an event about `attempt`. Returns the changed row and whether its state changed;
+    /// `None` if the event says nothing new.
     pub fn of_event(&self, event: &SesEvent, attempt: u32) -> Option<(Self, bool)> {
         let effect = self.delivery.of_event(self.marks, event, attempt)?;
         Some((Self { delivery: effect.delivery, marks: effect.marks, ..self.clone() }, effect.reconciled))

@@ -1,20 +1,20 @@
-//! Where the files of mailings are, and how their arrival is recognized.
+//! Where the files of mailings are stored, and how an uploaded one is recognized.
 
 use super::identity::MailingId;
 use crate::uploaded::Object;
 
-/// Objects that callers upload by a form, and those that came with their request. Only the first
-/// tell of themselves.
+/// Prefixes of objects that callers upload by a form, and of those that came within a request. S3
+/// sends notifications only about the first.
 const UPLOADED: &str = "mailings/uploads/";
 const INLINE: &str = "mailings/inline/";
 
-/// Where the file of a mailing is that is uploaded by a form.
+/// Returns the object key for a mailing's file that is uploaded by a form.
 pub fn uploaded_object(id: &MailingId) -> String {
     format!("{UPLOADED}{id}.csv")
 }
 
-/// Where a file is put that came with its request. Each request has its own: one that loses its
-/// name takes nothing away.
+/// Returns the object key for a file that came within its request. Each request has a key of its
+/// own, so a request that loses the race for the name overwrites nothing.
 pub fn inline_object(id: &MailingId, request_id: &str) -> String {
     let request: String = request_id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
     format!("{INLINE}{id}/{request}.csv")
@@ -29,8 +29,8 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Returns the file that an object of the bucket is; `None` for objects that were not uploaded
-    /// by a form.
+    /// Returns the uploaded file that an object of the bucket is. `None` for objects that were not
+    /// uploaded by a form.
     pub(crate) fn of(object: Object) -> Option<Self> {
         let mailing = MailingId::parse(object.key.strip_prefix(UPLOADED)?.strip_suffix(".csv")?)?;
         Some(Self { mailing, etag: object.etag, size: object.size })

@@ -1,4 +1,4 @@
-//! How a file is written: its encoding and separator, its columns, and which of them holds the
+//! The format of a file: its encoding and separator, its columns, and which column holds the
 //! address.
 
 use std::collections::BTreeSet;
@@ -12,11 +12,11 @@ use super::records::{LONGEST_RECORD, Place, Unreadable};
 use crate::codes::{FileProblem, codes};
 
 pub const MOST_COLUMNS: usize = 100;
-/// Bytes of a column's name: it is stored with every recipient.
+/// The most bytes of a column's name. The name is stored with every recipient.
 const LONGEST_COLUMN_NAME: usize = 200;
 
-/// What the column of addresses is called where nobody says so: as [`column_name`] writes it,
-/// without `-`, `_` and spaces.
+/// Names of the address column if the caller gives none, as [`column_name`] writes them, without
+/// `-`, `_` and spaces.
 const EMAIL_NAMES: [&str; 8] =
     ["email", "mail", "emailaddress", "enderecodeemail", "endereçodeemail", "correo", "correoelectronico", "emailid"];
 
@@ -38,32 +38,32 @@ impl Separator {
     }
 }
 
-/// What the caller says of a file.
+/// What the caller says about a file.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportOptions {
     pub encoding: Option<Encoding>,
-    /// The name of the column of addresses.
+    /// The name of the address column.
     pub email_column: Option<String>,
 }
 
-/// Found once, at the file's beginning, and kept with the checkpoint: a reader that goes on does
-/// not look again.
+/// The format of a file. It is detected once, at the file's beginning, and stored with the
+/// checkpoint: a reader that resumes does not detect it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Format {
     pub encoding: Encoding,
     pub separator: Separator,
-    /// The names of the columns, as templates use them; that of a column without one is empty.
+    /// The names of the columns, as templates use them. A column without a name has an empty one.
     pub columns: Vec<String>,
-    /// Which of them is the address.
+    /// The index of the address column.
     pub email: usize,
     /// Where the first record with a recipient begins.
     pub start: Place,
 }
 
 impl Format {
-    /// `head` is the whole file, or at least its first [`LONGEST_RECORD`] bytes (`at_end` says
-    /// which).
+    /// Detects the format of a file. `head` is the whole file, or at least its first
+    /// [`LONGEST_RECORD`] bytes; `at_end` says which.
     pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, Unreadable> {
         let (encoding, mark) = Encoding::of(head, options.encoding);
         let mut at = Place { next_line: 1, next_byte: mark as u64, skipping: false };
@@ -91,8 +91,8 @@ impl Format {
                 Err(problem) => failed = failed.or(Some(problem)),
             }
         }
-        // The separator under which the header says where the address is; else the one that cuts
-        // most.
+        // Prefer the separator with which the header names the address column, then the one that
+        // gives the most fields.
         let found = |email: &Result<usize, FileProblem>| *email != Err(FileProblem::NoEmailColumn);
         readings.sort_by_key(|(_, first, email)| std::cmp::Reverse((found(email), first.fields.len())));
         let best = readings.into_iter().next().filter(|(_, _, email)| failed.is_none() || found(email));
@@ -109,19 +109,19 @@ impl Format {
         Ok(Self { encoding, separator, columns, email, start })
     }
 
-    /// What the column of addresses is called: a template may say that, or `email`.
+    /// Returns the name of the address column. A template may use this name or `email`.
     pub fn email_name(&self) -> &str {
         self.columns.get(self.email).map_or("", String::as_str)
     }
 
-    /// The names that a template may use.
+    /// Returns the variables that a template may use.
     pub fn variables(&self) -> BTreeSet<&str> {
         let named = self.columns.iter().map(String::as_str).filter(|name| !name.is_empty());
         named.chain(["email"]).collect()
     }
 }
 
-/// A column's name as templates use it: headers are written by people.
+/// Normalizes a column's name to the form that templates use, because people write headers by hand.
 pub(super) fn column_name(text: &str) -> String {
     text.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}').to_lowercase()
 }
@@ -151,7 +151,8 @@ impl First {
         self.fields.iter().map(|field| column_name(field)).collect()
     }
 
-    /// A file of nothing but addresses needs no header. Empty cells beside them are nothing.
+    /// Returns whether the record is a single address: a file of nothing but addresses needs no
+    /// header. Empty cells beside the address are ignored.
     fn is_one_address(&self) -> bool {
         let blank = |field: &String| field.trim().is_empty();
         self.fields.split_first().is_some_and(|(first, more)| first.contains('@') && more.iter().all(blank))
@@ -162,7 +163,7 @@ fn is_blank(bytes: &[u8], encoding: Encoding) -> bool {
     encoding.units(bytes).all(|unit| matches!(unit, 0x09 | 0x0a | 0x0d | 0x20))
 }
 
-/// Spreadsheets are told the separator by a first line `sep=;`, which is no row.
+/// Reads a first line such as `sep=;`, which names the separator for spreadsheets and is not a row.
 fn named_separator(line: &[u8], encoding: Encoding) -> Option<Separator> {
     const LONGEST: usize = 16;
     if line.len() > LONGEST {
@@ -190,7 +191,7 @@ fn email_column(columns: &[String], asked: Option<&str>) -> Result<usize, FilePr
     }
 }
 
-/// A template's variable stands for one column.
+/// Checks the header. Names must be unique, because a template's variable refers to one column.
 fn check_columns(columns: &[String]) -> Result<(), FileProblem> {
     if columns.len() > MOST_COLUMNS {
         return Err(FileProblem::TooManyColumns);

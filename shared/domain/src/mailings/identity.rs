@@ -1,4 +1,4 @@
-//! What a mailing and its entries are known by.
+//! The ids, names and hashes that identify a mailing and its entries.
 
 use std::fmt;
 
@@ -12,29 +12,29 @@ use crate::unicode::composed;
 const HASH_DIGITS: usize = 32;
 const LONGEST_FILE_NAME: usize = 255;
 
-/// The import's last write creates the rows of all shards and changes the mailing's own, and a
-/// transaction has a hundred actions.
+/// The most shards of a mailing. The import's last write is one transaction that creates the rows
+/// of all shards and changes the mailing's row, and a transaction has at most a hundred actions.
 pub const MOST_SHARDS: u32 = 99;
 
 /// About two thousand recipients: minutes of sending, not hours, and many leases for a large file.
 const BYTES_OF_A_SHARD: u64 = 64 * 1024;
 
 hash_id! {
-    /// A mailing.
+    /// The id of a mailing.
     MailingId = "mlg_", 32
 }
 
 impl MailingId {
-    /// By the file's name, whoever uploads it: the same name is the same mailing, also with a new
-    /// API key. `turn` counts how often a file that proved bad gave its name free again; the row of
-    /// the name knows it.
+    /// Derives the id from the file's name, independent of the caller: the same name is the same
+    /// mailing, also with a new API key. `turn` counts how often the name was released because its
+    /// file proved unreadable; the row of the name stores it.
     pub fn of(file_name: &str, turn: u32) -> Self {
         Self::hash(&format!("{turn}:{file_name}"))
     }
 }
 
-/// One recipient of one mailing. As text it is a tag that SES takes, by which events find their
-/// entry.
+/// The id of one recipient of one mailing. Its text is valid as an SES tag, by which events find
+/// their entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MailingEntryId {
     pub mailing: MailingId,
@@ -45,7 +45,7 @@ pub struct MailingEntryId {
 
 impl MailingEntryId {
     pub fn of(mailing: &MailingId, email: &str, shards: u32) -> Self {
-        // The half of the hash that the name does not use.
+        // Take the half of the hash that `email_hash` does not use.
         let hash = Sha256::digest(email.as_bytes());
         let place = hash.iter().skip(HASH_DIGITS / 2).take(8).fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
         let shard = u32::try_from(place % u64::from(shards.max(1))).unwrap_or(0);
@@ -67,24 +67,24 @@ impl fmt::Display for MailingEntryId {
     }
 }
 
-/// What a normalized address is known by where it is not to be read: in entries, in links, and of
-/// those who left a list.
+/// Returns the hash that stands for a normalized address where the address must not be readable: in
+/// the keys of entries, in links, and in the rows of unsubscribed recipients.
 pub fn email_hash(email: &str) -> String {
     short_hash(email)
 }
 
-/// Over how many shards a file of this size is spread.
+/// Returns over how many shards a file of this size is spread.
 pub fn shards_of(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(BYTES_OF_A_SHARD)).unwrap_or(MOST_SHARDS).clamp(1, MOST_SHARDS)
 }
 
-/// The shard of a row that has no address to be known by.
+/// Returns the shard of a row that has no valid address.
 pub fn shard_of_line(line: u64, shards: u32) -> u32 {
     u32::try_from(line % u64::from(shards.max(1))).unwrap_or(0)
 }
 
-/// The name of an uploaded file, without the folders that some browsers put before it, in its one
-/// form. The error is written for the caller.
+/// Returns the name of an uploaded file in its composed form, without the folders that some
+/// browsers put before it. The error is written for the caller.
 pub fn file_name(text: &str) -> Result<String, &'static str> {
     let name = composed(text.rsplit(['/', '\\']).next().unwrap_or(text).trim());
     if name.is_empty() {
@@ -98,34 +98,34 @@ pub fn file_name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// The identity of a file's content: bytes are compared, not meanings.
+/// Returns the hash that identifies a file's content. It compares bytes, not meaning.
 pub fn content_hash(file: &[u8]) -> String {
     hex::encode(Sha256::digest(file))
 }
 
 codes! {
-    /// What a known name with other content means.
+    /// What to do if a known file name is uploaded with other content.
     NameMode {
-        /// The mailing that has the name is the answer, and the caller is told that its content
-        /// differs.
+        /// Answer with the mailing that has the name, and say that the content differs.
         Lenient = "lenient",
-        /// It is refused, so that a new month's `monthly.csv` is not swallowed.
+        /// Refuse the upload, so that a new month's `monthly.csv` is not ignored.
         Strict = "strict",
     }
 }
 
-/// What an upload is to the mailing that has its name.
+/// How an upload relates to the mailing that has its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Upload {
-    /// No mailing has the name: make one.
+    /// No mailing has the name: create one.
     New,
-    /// Answer with the one that has it: `created: false`.
+    /// Answer with the mailing that has the name: `created: false`.
     Known { content_matches: bool },
-    /// 409.
+    /// Refuse with 409.
     Refused,
 }
 
-/// `stored` is the content hash of the mailing that has the name, if there is one.
+/// Decides about an upload. `stored` is the content hash of the mailing that has the name, if there
+/// is one.
 pub fn judge_upload(stored: Option<&str>, asked: &str, mode: NameMode) -> Upload {
     match stored {
         None => Upload::New,
@@ -135,19 +135,20 @@ pub fn judge_upload(stored: Option<&str>, asked: &str, mode: NameMode) -> Upload
     }
 }
 
-/// What the insert of an entry met.
+/// The result of inserting an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inserted {
     New,
-    /// This very line, from before a crash: it counts as new.
+    /// The same line inserted the row before a crash: it counts as new.
     Mine,
-    /// The address was in an earlier line.
+    /// An earlier line has the same address.
     Duplicate {
         of_line: u64,
     },
 }
 
-/// `stored` is the line of the entry that has the address, if there is one.
+/// Decides about an insert. `stored` is the line of the entry that has the address, if there is
+/// one.
 pub fn judge_entry(stored: Option<u64>, line: u64) -> Inserted {
     match stored {
         None => Inserted::New,

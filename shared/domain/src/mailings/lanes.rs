@@ -1,18 +1,19 @@
-//! Which shards of a mailing are worked on at a time. They stand in a few lanes, and a lane has one
-//! of its shards with a sender, or on the way to one: however large a mailing is, it takes no more
-//! senders than this, and a small one beside it has its turn.
+//! Limits how many shards of a mailing are processed at a time. The shards are divided into a few
+//! lanes, and each lane has at most one shard enqueued or with a worker. A mailing therefore takes
+//! no more workers than there are lanes, however large it is, and a small mailing beside it gets
+//! its turn.
 //!
-//! Nothing is forgotten: as long as a shard of a lane is not finished, the write that ends the turn
-//! of one hands the next over, be it the same one at its time.
+//! No shard is forgotten: as long as a lane has an unfinished shard, the write that ends the turn
+//! of one shard also enqueues the next. That may be the same shard again, at its time.
 
 use super::rows::ShardRow;
 use super::shard::ShardState;
 use crate::time::Timestamp;
 
-/// Shards of one mailing that are handed to senders at a time.
+/// How many shards of one mailing are enqueued or processed at a time.
 pub const LANES: u32 = 3;
 
-/// The shards that a mailing begins with.
+/// Returns the shards that a mailing begins with.
 pub fn first_in_lanes(shards: u32) -> std::ops::Range<u32> {
     0..shards.min(LANES)
 }
@@ -20,17 +21,18 @@ pub fn first_in_lanes(shards: u32) -> std::ops::Range<u32> {
 /// What a lane has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lane<'s> {
-    /// This is handed over, or is being worked on.
+    /// This shard is enqueued or is being processed.
     Busy(&'s ShardRow),
-    /// This is to be handed over, no earlier than then.
+    /// This shard is to be enqueued, no earlier than the time.
     Next(&'s ShardRow, Option<Timestamp>),
     Finished,
 }
 
-/// The lane that a shard stands in. `shards` are all of the mailing's, in order.
+/// Returns the state of the lane that contains `shard`. `shards` are all shards of the mailing, in
+/// order.
 ///
-/// Whatever was begun and can be gone on with is gone on with; then comes what was not begun; and
-/// if all of them wait, the one that waits the shortest.
+/// A shard that was begun and does not wait comes first, then one that was not begun. If all of
+/// them wait, the one with the shortest wait comes next.
 pub fn lane_of(shard: u32, shards: &[ShardRow], now: Timestamp) -> Lane<'_> {
     let open = || shards.iter().filter(|one| one.shard % LANES == shard % LANES && one.state != ShardState::Finished);
     if let Some(one) = open().find(|one| one.is_handed_over()) {
@@ -44,11 +46,12 @@ pub fn lane_of(shard: u32, shards: &[ShardRow], now: Timestamp) -> Lane<'_> {
     open().min_by_key(|one| (one.due, one.shard)).map_or(Lane::Finished, |one| Lane::Next(one, one.due))
 }
 
-/// The shards to hand over when a mailing is begun again, one of each lane: the one that it has,
-/// whose sender may be about to give it back, or else its next. `shards` are all of them, in order.
+/// Returns the shards to enqueue when a mailing is started again, one per lane: the busy one, whose
+/// worker may be about to release it, or else the next. `shards` are all shards, in order.
 pub fn to_hand_out(shards: &[ShardRow], now: Timestamp) -> Vec<(&ShardRow, Option<Timestamp>)> {
     let one_of = |lane| match lane_of(lane, shards, now) {
-        // Also one that waits for its time: behind it may be what need not wait.
+        // Enqueue it without delay even if it waits for its time: a shard behind it may not have to
+        // wait.
         Lane::Busy(one) => Some((one, None)),
         Lane::Next(one, at) => Some((one, at)),
         Lane::Finished => None,
@@ -68,7 +71,7 @@ mod tests {
         ShardRow::new(&MailingId::of("a.csv", 0), shard, EntryCounts::default())
     }
 
-    /// Begun, and given back.
+    /// A shard that was begun and released.
     fn begun(number: u32, due: Option<Timestamp>) -> ShardRow {
         ShardRow { begun: true, due, ..shard(number) }
     }
@@ -94,7 +97,8 @@ mod tests {
         to_hand_out(shards, NOW).into_iter().map(|(one, _)| one.shard).collect()
     }
 
-    /// Plays senders that now finish a shard, now leave it for later, with pauses in between.
+    /// Simulates workers that sometimes finish a shard and sometimes leave it for later, with
+    /// pauses in between.
     #[test]
     fn each_shard_has_its_turn_and_no_more_than_the_lanes_at_a_time() {
         let mut dice = fastrand::Rng::with_seed(7);
@@ -108,7 +112,7 @@ mod tests {
                 let active: Vec<_> = shards.iter().filter(|one| one.is_handed_over()).map(|one| one.shard).collect();
                 assert!((1..=LANES as usize).contains(&active.len()), "{active:?} at a time");
                 if dice.u8(..8) == 0 {
-                    // A pause: all are given back; and a resume.
+                    // A pause, which releases all shards, and a resume.
                     shards.iter_mut().for_each(|shard| shard.work.rest());
                     let again: Vec<_> =
                         to_hand_out(&shards, now).into_iter().map(|(one, at)| (one.shard, at)).collect();

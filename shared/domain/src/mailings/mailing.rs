@@ -9,12 +9,12 @@ use crate::codes::codes;
 
 codes! {
     MailingState {
-        /// Being imported, waiting for its content, or given back by recovery.
+        /// Being imported, waiting for its content, or released by recovery.
         Pending = "PENDING",
-        /// Its shards are handed to their queue.
+        /// Its shards are being enqueued.
         Queued = "QUEUED",
         Processing = "PROCESSING",
-        /// Every entry is settled, proved by counts.
+        /// Every entry is settled; the counts prove it.
         Completed = "COMPLETED",
         /// Its file could not be read.
         Failed = "FAILED",
@@ -23,37 +23,38 @@ codes! {
     }
 }
 
-/// What happens to a mailing.
+/// An event that may change the state of a mailing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MailingEvent {
-    /// Its import ended, or it was given content.
+    /// Its import ended, or it got content.
     Ready,
-    /// A sender took the lease of one of its shards.
+    /// A worker took the lease of one of its shards.
     Begun,
-    /// Its last shard was finished: [`Completion::Complete`].
+    /// Its last shard finished: [`Completion::Complete`].
     Finished,
     /// Its file cannot be read.
     Unreadable,
     Pause,
     Resume,
     Cancel,
-    /// `retry-failed`, a resend or a late event gave a shard something to do.
+    /// A `retry-failed`, a resend or a late event gave a shard something to do.
     Reopened,
-    /// Recovery found no live shard.
+    /// Recovery found no shard with a live lease.
     Abandoned,
 }
 
-/// What is written, conditional on the state that was read.
+/// The write for an event, conditional on the state that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     To(MailingState),
-    /// It is as the event wants it, or beyond: nothing is written, and nothing is wrong.
+    /// The mailing is in the wanted state or beyond it: a no-op, not an error.
     Already,
-    /// It cannot be asked of a mailing in this state: 409.
+    /// A mailing in this state does not allow the event: 409.
     Refused,
 }
 
-/// `ready`: it is imported and has content, with this event.
+/// Decides what `event` does to a mailing in `state`. `ready` says whether the mailing is imported
+/// and has content, counting what this event brings.
 pub fn move_mailing(state: MailingState, event: MailingEvent, ready: bool) -> Move {
     use MailingEvent as E;
     use MailingState::{Canceled, Completed, Failed, Paused, Pending, Processing, Queued};
@@ -63,7 +64,7 @@ pub fn move_mailing(state: MailingState, event: MailingEvent, ready: bool) -> Mo
         (E::Ready, _) => Move::Already,
         (E::Begun, Pending | Queued) if ready => Move::To(Processing),
         (E::Begun, Processing) => Move::Already,
-        // Also when it was paused, or given back by recovery, while its last sends were under way.
+        // Also if it was paused, or released by recovery, while its last sends were under way.
         (E::Finished, Pending | Queued | Processing | Paused) if ready => Move::To(Completed),
         (E::Finished, Completed | Canceled) => Move::Already,
         (E::Unreadable, Pending | Paused) if !ready => Move::To(Failed),
@@ -71,7 +72,7 @@ pub fn move_mailing(state: MailingState, event: MailingEvent, ready: bool) -> Mo
         (E::Pause, Pending | Queued | Processing) => Move::To(Paused),
         (E::Pause, Paused) => Move::Already,
         (E::Resume, Paused) => Move::To(waiting),
-        // Also when it was over by the time that it was asked again.
+        // Also if the mailing completed before a repeated resume request.
         (E::Resume, Pending | Queued | Processing | Completed) => Move::Already,
         (E::Cancel, Pending | Queued | Processing | Paused) => Move::To(Canceled),
         (E::Cancel, Canceled) => Move::Already,
@@ -87,7 +88,7 @@ pub fn move_mailing(state: MailingState, event: MailingEvent, ready: bool) -> Mo
     }
 }
 
-/// Entries by state. A shard's are set from a recount under its lease, never added to.
+/// Entries by state. A shard's counts are set from a recount under its lease, never incremented.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryCounts {
     pub pending: u64,
@@ -105,7 +106,7 @@ impl EntryCounts {
         *self.of(state) += 1;
     }
 
-    /// An entry went from one state to another.
+    /// Moves one entry from one state to another.
     pub fn moved(&mut self, from: EntryState, to: EntryState) {
         let before = self.of(from);
         *before = before.saturating_sub(1);
@@ -138,7 +139,7 @@ impl EntryCounts {
         }
     }
 
-    /// Those that were sent, or tried for the last time.
+    /// Returns how many entries were sent, or tried for the last time.
     pub fn tried(&self) -> u64 {
         self.sent + self.failed + self.unknown
     }
@@ -158,17 +159,18 @@ pub enum Completion {
     Complete(EntryCounts),
     /// These shards are not finished.
     Open(Vec<u32>),
-    /// Every shard says that it is finished, and together they have other entries than were
-    /// imported: somebody must look.
+    /// All shards report that they are finished, but together they have another number of entries
+    /// than the import created: an operator must investigate.
     Mismatch {
         counted: u64,
         imported: u64,
     },
 }
 
-/// `shards` is how many there are, `finished` those that say they are, with their counts;
-/// `imported` the entries that the import made, invalid ones included. Nobody knows those of a file
-/// that was not read to its end: what is there is all.
+/// Returns whether a mailing is over. `shards` is the number of shards; `finished` lists those that
+/// report to be finished, with their counts. `imported` is the number of entries that the import
+/// created, invalid ones included. It is `None` for a file that was not read to its end: then
+/// nothing can be compared, and the entries that exist are all.
 pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: Option<u64>) -> Completion {
     let done: BTreeSet<u32> =
         finished.iter().filter(|(_, counts)| counts.open() == 0).map(|(shard, _)| *shard).collect();

@@ -1,11 +1,11 @@
-//! The pages behind the link of unsubscribing. They are whole in themselves: no script, and nothing
-//! from elsewhere. They do not show the recipient's address, because the link does not tell it.
+//! The pages behind the unsubscribe link. They are self-contained: no script, and nothing loaded
+//! from elsewhere. They do not show the recipient's address, because the link does not contain it.
 
 use super::template::escape;
 use crate::pages::{Language, page};
 
-/// Asks whether to leave the list. It is what a link scanner gets, too, so it changes nothing; its
-/// form posts to its own address.
+/// The page that asks whether to unsubscribe. Link scanners request it too, so it changes nothing.
+/// Its form posts to the page's own address.
 pub fn ask_page(language: Language, list: &str) -> String {
     let list = shown(list);
     let (title, question, note) = match language {
@@ -24,7 +24,7 @@ pub fn ask_page(language: Language, list: &str) -> String {
     page(language, title, &format!("<p>{question}</p>\n{form}\n<p><small>{note}</small></p>"))
 }
 
-/// The same whether it was done now or before.
+/// The page after unsubscribing. It is the same whether the recipient unsubscribed now or earlier.
 pub fn done_page(language: Language, list: &str) -> String {
     let list = shown(list);
     let (title, done, note) = match language {
@@ -42,7 +42,7 @@ pub fn done_page(language: Language, list: &str) -> String {
     page(language, title, &format!("<p role=\"status\">{done}</p>\n<p><small>{note}</small></p>"))
 }
 
-/// For a link that nobody signed.
+/// The page for a link without a valid signature.
 pub fn unknown_page(language: Language) -> String {
     let (title, advice) = match language {
         Language::Pt => {
@@ -55,7 +55,7 @@ pub fn unknown_page(language: Language) -> String {
     page(language, title, &format!("<p>{advice}</p>"))
 }
 
-/// For when something of ours does not work.
+/// The page for a failure on our side.
 pub fn later_page(language: Language) -> String {
     let (title, advice) = match language {
         Language::Pt => ("Tente de novo em instantes", "Não foi possível registrar o seu pedido agora."),
@@ -64,7 +64,8 @@ pub fn later_page(language: Language) -> String {
     page(language, title, &format!("<p>{advice}</p>"))
 }
 
-/// A name from an upload, kept from turning the text around it.
+/// Renders a list's name as HTML. The name comes from an upload, so `bdi` keeps it from changing
+/// the direction of the text around it.
 fn shown(list: &str) -> String {
     let mut shown = "<strong><bdi>".to_owned();
     escape(list, &mut shown);

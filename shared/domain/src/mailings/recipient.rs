@@ -1,6 +1,6 @@
-//! The one form of a recipient's address. Entries, suppressions and tokens are keyed by it, so two
-//! spellings of one address must not both survive. Dots and +tags stay: whose mailbox they lead to
-//! is the provider's affair.
+//! The canonical form of a recipient's address. Entries, suppressions and tokens are keyed by it,
+//! so two spellings of one address must result in the same form. Dots and +tags stay: only the
+//! provider knows which mailbox they lead to.
 
 use url::Host;
 
@@ -9,7 +9,7 @@ use crate::codes::RowProblem;
 
 const LONGEST: usize = 254;
 
-/// The form of an address as spreadsheets and people write it, or why there is none.
+/// Normalizes an address as spreadsheets and people write it. The error says why it is not valid.
 pub fn normalize_email(text: &str) -> Result<String, RowProblem> {
     let text: String = text.chars().filter(|c| !is_invisible(*c)).collect();
     let text = text.trim_matches(|c: char| c.is_whitespace() || is_quote(c));
@@ -20,10 +20,10 @@ pub fn normalize_email(text: &str) -> Result<String, RowProblem> {
     if domain.contains('@') {
         return Err(RowProblem::EmailMalformed);
     }
-    // The root of the name tree, or the end of a sentence.
+    // The dot is the DNS root, or the end of a sentence.
     let domain = ascii_domain(domain.strip_suffix('.').unwrap_or(domain))?;
-    // The sender's rules are the rules. They answer in sentences; which part they refuse is found
-    // by asking again.
+    // The rules for sending decide. They refuse with a sentence, not with a code, so check again to
+    // find out which part they refuse.
     normalize_to(Channel::Email, &format!("{local}@{domain}")).map_err(|_| {
         if normalize_to(Channel::Email, &format!("{local}@example.com")).is_err() {
             RowProblem::EmailLocalPart
@@ -35,20 +35,20 @@ pub fn normalize_email(text: &str) -> Result<String, RowProblem> {
     })
 }
 
-/// The domain as DNS knows it.
+/// Returns the domain in the form that DNS uses.
 fn ascii_domain(domain: &str) -> Result<String, RowProblem> {
     if domain.is_ascii() {
         return Ok(domain.to_owned());
     }
-    // A URL's host may be written with %-escapes; an address may not.
+    // A URL's host may contain %-escapes; an address may not.
     match Host::parse(domain) {
         Ok(Host::Domain(domain_in_ascii)) if !domain.contains('%') => Ok(domain_in_ascii),
         _ => Err(RowProblem::EmailDomain),
     }
 }
 
-/// What is copied along with an address and cannot be seen: BOM, zero-width and soft-hyphen
-/// characters, marks of direction.
+/// Matches characters that are copied along with an address and cannot be seen: BOM, zero-width and
+/// soft-hyphen characters, direction marks.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{ad}')
 }

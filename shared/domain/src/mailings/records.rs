@@ -1,7 +1,7 @@
-//! Reading the recipients of a file from pieces of it, from any record on.
+//! Reads the recipients of a file from pieces of it, starting at any record.
 //!
 //! A checkpoint is a [`Place`] with the file's [`Format`]: between two records the parser has no
-//! other state. What is read does not depend on how the file was cut into pieces.
+//! other state. The result does not depend on how the file is cut into pieces.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use super::format::Format;
 use super::recipient::normalize_email;
 use crate::codes::{FileProblem, RowProblem};
 
-/// Bytes of a record. In quotes, more than this is a quote that somebody forgot to close.
+/// The most bytes of a record. If a quoted field is longer than this, its closing quote is missing.
 pub const LONGEST_RECORD: usize = 64 * 1024;
 
 /// Where the next record begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// The number of its first line, from 1 on.
+    /// The number of its first line, starting at 1.
     pub next_line: u64,
     pub next_byte: u64,
-    /// Inside of a record that is too long: what comes before the end of the line is passed over.
+    /// The place is inside of a record that is too long: the reader skips to the end of the line.
     #[serde(default)]
     pub skipping: bool,
 }
@@ -38,13 +38,13 @@ pub struct Row {
     pub line: u64,
     /// Normalized.
     pub email: String,
-    /// The other columns by name; what the row leaves out is empty.
+    /// The other columns by name. A column that the row leaves out is empty.
     pub variables: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it begins.
+    /// The line where the record begins.
     pub line: u64,
     pub row: Result<Row, RowProblem>,
     pub after: Place,
@@ -58,9 +58,9 @@ pub struct Unreadable {
     pub problem: FileProblem,
 }
 
-/// The whole records of a piece; blank lines are none. What is left of the piece after the last one
-/// is not consumed, unless the file ends there: go on at [`Records::place`] with a longer piece.
-/// One that is longer than [`LONGEST_RECORD`] by four bytes always gets on.
+/// Iterates over the complete records of a piece, without blank lines. It does not consume the rest
+/// after the last complete record, unless the file ends there: continue at [`Records::place`] with
+/// a longer piece. A piece that is four bytes longer than [`LONGEST_RECORD`] always makes progress.
 #[derive(Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -70,7 +70,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// `piece` begins at `at`; `at_end` says that the file ends with it.
+    /// Reads `piece`, which begins at `at`. `at_end` says whether the file ends with it.
     pub fn of(piece: &'a [u8], format: &'a Format, at: Place, at_end: bool) -> Self {
         Self { rest: piece, format, at, at_end }
     }
@@ -95,7 +95,7 @@ impl<'a> Records<'a> {
         Ok((!blank).then(|| Record { line, row: row(line, fields, self.format), after: self.at }))
     }
 
-    /// Goes on to the end of a line that is too long, if it is in this piece.
+    /// Skips to the end of a line that is too long. `None` if this piece does not contain it.
     fn skip(&mut self) -> Option<Record> {
         let end = csv::line_end(self.rest, self.format.encoding, self.at_end);
         let whole = match end {
@@ -138,8 +138,7 @@ impl Iterator for Records<'_> {
                 End::Open(_) | End::Unclear if window.len() < LONGEST_RECORD && !self.at_end => return None,
                 End::Open(State::Quoted) => return self.unreadable(FileProblem::QuoteNeverCloses),
                 End::Open(_) if all && self.at_end => (window.len(), window.len()),
-                // An end of a line that lies on the border is passed over with the rest of its
-                // record.
+                // A line end that lies on the border is skipped with the rest of its record.
                 End::Open(_) | End::Unclear => {
                     let text = LONGEST_RECORD - usize::from(end == End::Unclear) * encoding.width();
                     let taken = self.consume(text);
@@ -158,7 +157,7 @@ impl Iterator for Records<'_> {
 }
 
 fn row(line: u64, fields: Vec<String>, format: &Format) -> Result<Row, RowProblem> {
-    // Spreadsheets fill rows up with empty cells.
+    // Spreadsheets pad rows with empty cells.
     if fields.iter().skip(format.columns.len()).any(|field| !field.trim().is_empty()) {
         return Err(RowProblem::TooManyFields);
     }

@@ -1,10 +1,11 @@
-//! The rows of a file that became no recipients, and why, for people and for spreadsheets.
+//! The report of a file's rows that did not become recipients, and why, for people and for
+//! spreadsheets.
 
 use serde::{Deserialize, Serialize};
 
 use crate::codes::RowProblem;
 
-/// The reason of a row whose address stands in an earlier one.
+/// The reason of a row whose address is in an earlier row.
 pub const DUPLICATE: &str = "duplicate";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,7 +13,7 @@ pub struct ReportLine {
     pub line: u64,
     /// The code of a [`RowProblem`], or [`DUPLICATE`].
     pub reason: String,
-    /// Where a duplicate's address stands first.
+    /// The line where a duplicate's address occurs first.
     pub of_line: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ fn sentence(problem: RowProblem) -> &'static str {
     }
 }
 
-/// The report as a file, by RFC 4180.
+/// Writes the report as CSV, following RFC 4180.
 pub fn csv<'l>(lines: impl IntoIterator<Item = &'l ReportLine>) -> String {
     let mut file = "line,reason,of_line,detail\r\n".to_owned();
     for line in lines {
@@ -58,12 +59,11 @@ pub fn csv<'l>(lines: impl IntoIterator<Item = &'l ReportLine>) -> String {
     file
 }
 
-/// A text as a cell of a CSV. A spreadsheet runs what looks like a formula, so that gets an
-/// apostrophe before it, which spreadsheets take for "text".
+/// Writes a text as a cell of a CSV. A spreadsheet evaluates text that looks like a formula, so
+/// such text gets an apostrophe before it, which spreadsheets read as "text".
 pub fn cell(text: &str) -> String {
     let guard = if is_formula(text) { "'" } else { "" };
-    // Some programs cut at semicolons and tabs too: in quotes, what follows one begins no cell of
-    // its own.
+    // Some programs also split at semicolons and tabs. Quotes keep the text in one cell.
     if text.contains(['"', ',', ';', '\t', '\r', '\n']) {
         format!("\"{guard}{}\"", text.replace('"', "\"\""))
     } else {
@@ -71,8 +71,8 @@ pub fn cell(text: &str) -> String {
     }
 }
 
-/// Also in full width, which some programs fold to ASCII, and after spaces, which some of them
-/// trim.
+/// Returns whether a spreadsheet may read the text as a formula. It also matches full-width signs,
+/// which some programs fold to ASCII, and leading spaces, which some programs trim.
 fn is_formula(text: &str) -> bool {
     let spaces = |c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '\u{200b}');
     text.starts_with(['\t', '\r', '\n'])

@@ -1,4 +1,4 @@
-//! The small bodies: what a preview is of, whom a test goes to, what is sent again.
+//! The small request bodies: preview, test and retry.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::fields::{FieldError, Fields};
 
 const LONGEST_VALUE: usize = 64 * 1024;
 
-/// `{email?, variables?}`
+/// The body of a preview: `{email?, variables?}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreviewRequest {
-    /// One of the mailing's recipients, in its one form.
+    /// One of the mailing's recipients, normalized.
     pub email: Option<String>,
-    /// Instead of a recipient's own, or beside them.
+    /// Values that replace or complement those of the recipient.
     pub variables: BTreeMap<String, String>,
 }
 
@@ -29,7 +29,7 @@ impl PreviewRequest {
     }
 }
 
-/// `{to, variables?}`
+/// The body of a test: `{to, variables?}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestRequest {
     pub to: String,
@@ -45,7 +45,7 @@ impl TestRequest {
     }
 }
 
-/// `{include_unknown?}`
+/// The body of a retry: `{include_unknown?}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RetryRequest {
     pub include_unknown: bool,
@@ -67,7 +67,7 @@ fn address(fields: &mut Fields<'_>, name: &str, text: &str) -> Option<String> {
     email
 }
 
-/// By the names that templates use.
+/// Reads the variables, under the names that templates use.
 fn variables(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
     let mut read = BTreeMap::new();
     for (name, value) in fields.optional_object("variables").into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The rows of a mailing: its name, itself, its shards and its entries.
+//! The rows of a mailing: its name, its own row, its shards and its entries.
 
 use std::collections::BTreeMap;
 
@@ -25,22 +25,22 @@ use crate::queue::{emit_hand_out, emit_import, emit_shard};
 use crate::time::Timestamp;
 use crate::work::{Work, check_after_ms};
 
-/// An upload that does not come is not waited for longer: hours more than a form is good for.
+/// How long a mailing waits for its upload. This is hours longer than an upload form is valid.
 pub const UPLOAD_MS: i64 = 8 * 3_600_000;
-/// Lines that came twice and are told one by one; more are only counted.
+/// The most duplicate lines that are reported one by one. Further ones are only counted.
 pub const MOST_DUPLICATES_TOLD: u64 = 10_000;
 
-/// Who has a file's name.
+/// Which mailing has a file's name.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameRow {
     pub file_name: String,
-    /// Nobody, after its file proved bad.
+    /// `None` after the file proved unreadable, which releases the name.
     pub mailing_id: Option<MailingId>,
     pub turn: u32,
 }
 
-/// The first mailing with a file of certain bytes.
+/// The first mailing whose file has certain bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRow {
     pub mailing_id: MailingId,
@@ -57,23 +57,24 @@ codes! {
     }
 }
 
-/// How far a file was read: a record boundary, and what was found before it.
+/// The import's checkpoint: a record boundary, and what was found before it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportProgress {
     pub place: Place,
-    /// Found with the first piece.
+    /// Detected with the first piece.
     pub format: Option<Format>,
     pub rows: u64,
     pub recipients: u64,
     pub duplicates: u64,
     pub invalid: u64,
-    /// Recipients and invalid rows of each shard, until the shards' own rows say it.
+    /// Recipients and invalid rows of each shard, until the rows of the shards hold these counts.
     #[serde(default)]
     pub by_shard: Vec<(u64, u64)>,
-    /// Of the bytes before the place, of a file whose hash nobody told.
+    /// The hash of the bytes before the place, if the caller did not announce the file's hash.
     pub hash: Option<RunningHash>,
-    /// The file was not read to its end, and will not be: what is there of it is what counts.
+    /// The import stopped before the end of the file and will not continue: only the rows that
+    /// exist count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
@@ -113,20 +114,21 @@ impl ImportProgress {
         &mut self.by_shard[at]
     }
 
-    /// The entries of a shard before anything was done with them.
+    /// Returns the counts of a shard before any of its entries is processed.
     pub fn of_shard(&self, shard: u32) -> EntryCounts {
         let (pending, invalid) = self.by_shard.get(shard as usize).copied().unwrap_or_default();
         EntryCounts { pending, invalid, ..EntryCounts::default() }
     }
 
-    /// Of a file that was not read to its end, the rows that were found when all of them had been
-    /// gone through. An importer that died may have made some after its last checkpoint.
+    /// Corrects the counts of a file that was not read to its end, from the rows that a pass over
+    /// all of them found. An importer that crashed may have inserted rows after its last
+    /// checkpoint.
     pub fn correct(&mut self, found: &EntryCounts) {
         (self.recipients, self.invalid) = (found.total() - found.invalid, found.invalid);
         self.rows = self.entries() + self.duplicates;
     }
 
-    /// Entries that it has made.
+    /// Returns how many entries the import has created.
     pub fn entries(&self) -> u64 {
         self.recipients + self.invalid
     }
@@ -145,7 +147,7 @@ pub struct ImportProblem {
 #[serde(rename_all = "snake_case")]
 pub enum ImportCause {
     File(FileProblem),
-    /// The object is not there, or not the one any more.
+    /// The object is missing, or it is no longer the same one.
     Object(Reason),
 }
 
@@ -158,25 +160,25 @@ impl ImportCause {
     }
 }
 
-/// An order that was given with an `Idempotency-Key`. Hashes, because callers choose the text of
-/// their keys.
+/// An order that came with an `Idempotency-Key`. It stores hashes, because callers choose the text
+/// of their keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub key: String,
     pub body: String,
-    /// How many entries it was about.
+    /// The number of entries that the order applied to.
     #[serde(default)]
     pub entries: u64,
 }
 
-/// The mailing that a request with an `Idempotency-Key` made, or was told of.
+/// The mailing that a request with an `Idempotency-Key` created or got as its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRow {
     pub mailing_id: MailingId,
     pub body: String,
 }
 
-/// When a mailing was last begun to be sent, and what had been sent and tried by then.
+/// When the mailing last started sending, and how many entries were sent and tried by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendingRun {
     pub since: Timestamp,
@@ -184,40 +186,42 @@ pub struct SendingRun {
     pub tried: u64,
 }
 
-/// The row of a mailing. `version` grows with every change of its state; the import's checkpoints
-/// leave it.
+/// The row of a mailing. `version` grows with every change of its state; checkpoints of the import
+/// do not change it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailingRow {
     pub mailing_id: MailingId,
     pub file_name: String,
     pub turn: u32,
-    /// The API key that uploaded it.
+    /// The API key that uploaded the file.
     pub caller: String,
-    /// SHA-256 of the file; of one that is uploaded without saying it, once it was read to its end.
+    /// The SHA-256 of the file. If the upload did not announce it, it is set once the file was read
+    /// to its end.
     pub content_hash: Option<String>,
-    /// An earlier mailing of the same bytes, under another name.
+    /// An earlier mailing with the same bytes under another name.
     pub same_content_as: Option<MailingId>,
     pub object: String,
     pub etag: Option<String>,
     pub size: Option<u64>,
     #[serde(default)]
     pub options: ImportOptions,
-    /// The list as it was named, and the one that it is: without a name, its sender's.
+    /// The list that the caller named, and the list in effect: without a name, that of the from
+    /// address.
     pub named_list: Option<String>,
     pub list: Option<String>,
     pub unsubscribe: bool,
-    /// Which writing of its content counts; 0 is none.
+    /// The version of the content that is in effect; 0 if there is none.
     pub content_version: u32,
     pub state: MailingState,
     pub import: ImportState,
     #[serde(default)]
     pub progress: ImportProgress,
     pub problem: Option<ImportProblem>,
-    /// Over how many its entries are spread; 0 while its size is not known.
+    /// Over how many shards the entries are spread; 0 while the file's size is not known.
     pub shards: u32,
-    /// How often its failed entries were asked to be sent again, and the last such order that spoke
-    /// of the unknown ones too.
+    /// The number of orders to retry failed entries, and the latest such order that included
+    /// unknown entries.
     #[serde(default)]
     pub retry: u32,
     #[serde(default)]
@@ -231,16 +235,16 @@ pub struct MailingRow {
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
-    /// Since it was begun, resumed or asked to send again: what its rate is measured from. None
-    /// while it is paused.
+    /// The current run, from which the rate is measured. It begins when the mailing is started,
+    /// resumed or retried. `None` while the mailing is paused.
     pub run: Option<SendingRun>,
-    /// Why it paused by itself; none if a person paused it.
+    /// Why the mailing paused by itself; `None` if a person paused it.
     pub paused_for: Option<SendingHold>,
     pub version: u64,
 }
 
 impl MailingRow {
-    /// A mailing whose file is to be imported, as soon as it is there. `turn` is that of its name.
+    /// A mailing whose file is imported as soon as it is uploaded. `turn` is that of its name.
     pub fn new(asked: &UploadRequest, turn: u32, caller: &KeyId, now: Timestamp) -> Self {
         let mailing_id = MailingId::of(&asked.file_name, turn);
         let from = asked.content.as_ref().map(|content| content.from.as_str());
@@ -279,46 +283,46 @@ impl MailingRow {
         }
     }
 
-    /// The file is in the store: its import is handed over.
+    /// Records that the file is stored, and enqueues its import.
     pub fn file_is_there(&mut self, etag: String, size: u64, now: Timestamp) {
         self.import = ImportState::Queued;
         (self.etag, self.size, self.shards) = (Some(etag), Some(size), shards_of(size));
         self.hand_to_importer(now);
     }
 
-    /// It is imported and has content: what it takes to be sent.
+    /// Returns whether the mailing can be sent: it is imported and has content.
     pub fn is_ready(&self) -> bool {
         self.import == ImportState::Done && self.content_version > 0
     }
 
-    /// Hands its file to an importer.
+    /// Enqueues the import of its file.
     pub fn hand_to_importer(&mut self, now: Timestamp) {
         let id = &self.mailing_id;
         self.work.hand_over(id.as_str(), None, now, |seq| emit_import(id, seq));
     }
 
-    /// Has its shards handed to senders.
+    /// Enqueues the job that hands its shards to workers.
     pub fn hand_out(&mut self, now: Timestamp) {
         let id = &self.mailing_id;
         self.work.hand_over(id.as_str(), None, now, |seq| emit_hand_out(id, seq));
     }
 
-    /// Recovery looks at it then.
+    /// Schedules a check by recovery.
     pub fn wait_until(&mut self, until: Timestamp) {
         self.work.wait_until(Wake::Check, self.mailing_id.as_str(), until);
     }
 
-    /// Recovery looks at it from time to time while it is sent.
+    /// Schedules the regular check by recovery while the mailing is sent.
     pub fn watch(&mut self, now: Timestamp) {
         self.wait_until(now.plus_ms(check_after_ms(0)));
     }
 
-    /// Its import is as far as it was when it was read.
+    /// The import's state has not changed since the row was read.
     pub fn importing_as_read(&self) -> Fence {
         Fence::same(&Importing { import: self.import })
     }
 
-    /// The row after a change of its state.
+    /// Returns the row after a change of its state.
     pub fn changed(self, before: &Self, now: Timestamp) -> Self {
         Self { version: before.version + 1, updated_at: now, ..self }
     }
@@ -334,8 +338,8 @@ impl Row for MailingRow {
         keys::mailing(&self.mailing_id)
     }
 
-    /// Nobody has changed its state since it was read; checkpoints of its import may have been
-    /// written.
+    /// Nobody has changed the mailing's state since it was read. Checkpoints of its import may have
+    /// been written.
     fn fence(&self) -> Fence {
         Fence::version(self.version)
     }
@@ -352,23 +356,23 @@ pub struct ShardRow {
     pub counts: EntryCounts,
     #[serde(flatten)]
     pub lease: Option<Lease>,
-    /// Entries up to this place have been gone through in this pass.
+    /// The pass has processed the entries up to this place.
     pub cursor: Option<String>,
-    /// The order that the pass followed which made the cursor.
+    /// The retry order of the pass that wrote the cursor.
     #[serde(default)]
     pub cursor_order: u32,
-    /// It was handed over at least once.
+    /// The shard was enqueued at least once.
     pub begun: bool,
-    /// It was gone through, and the next of its entries waits for this.
+    /// When the next entry is due, after a pass over the shard.
     pub due: Option<Timestamp>,
-    /// The last order to send failed entries again that it follows, and the last that spoke of the
-    /// unknown ones too.
+    /// The latest retry order that the shard follows, and the latest one that included unknown
+    /// entries.
     #[serde(default)]
     pub retried: u32,
     #[serde(default)]
     pub retried_unknown: u32,
-    /// Grows when an entry of it changes by an event: a recount that began before is not the last
-    /// word.
+    /// Grows when an event changes one of the shard's entries: a recount that began before is not
+    /// final.
     #[serde(default)]
     pub touched: u64,
     pub last_attempt: Option<Timestamp>,
@@ -396,8 +400,8 @@ impl ShardRow {
         }
     }
 
-    /// Hands it to a sender, no earlier than `not_before`. `id` is what the work is known by, if
-    /// not by its number.
+    /// Enqueues the shard for a worker, no earlier than `not_before`. `id` replaces the default id
+    /// of the emitted message.
     pub fn hand_over(&mut self, not_before: Option<Timestamp>, id: Option<String>, now: Timestamp) {
         self.begun = true;
         let (mailing, shard, wake_id) =
@@ -405,17 +409,17 @@ impl ShardRow {
         self.work.hand_over(&wake_id, not_before, now, |seq| emit_shard(mailing, shard, seq, not_before, id));
     }
 
-    /// Recovery looks at it then.
+    /// Schedules a check by recovery.
     pub fn wait_until(&mut self, until: Timestamp) {
         self.work.wait_until(Wake::Check, &keys::mailing_shard_id(&self.mailing_id, self.shard), until);
     }
 
-    /// It is in this state.
+    /// The shard is in this state.
     pub fn in_state(state: ShardState) -> Fence {
         Fence::same(&InState { state })
     }
 
-    /// Nobody has taken or renewed its lease since it was read.
+    /// Nobody has taken or renewed the lease since the row was read.
     pub fn unleased(&self) -> Fence {
         let lease = self.lease.as_ref();
         Fence::same(&Unleased {
@@ -425,24 +429,25 @@ impl ShardRow {
         })
     }
 
-    /// Nobody has handed it over, or taken it, since it was read.
+    /// Nobody has enqueued or taken the shard since the row was read.
     pub fn handed_over_as_read(&self) -> Fence {
         Fence::same(&HandedOver { state: self.state, emits: Some(self.work.emits).filter(|emits| *emits > 0) })
     }
 
-    /// None of its entries was changed by an event, and no order was given, since it was read.
+    /// Since the row was read, no event changed an entry of the shard and no retry order was given.
     pub fn counted_as_read(&self) -> Fence {
         let Self { touched, retried, retried_unknown, .. } = *self;
         Fence::same(&Counted { touched, retried, retried_unknown })
     }
 
-    /// It follows the orders that it followed when it was read.
+    /// The shard's state and its retry order are unchanged since the row was read, and no event
+    /// changed one of its entries.
     pub fn ordered_as_read(&self) -> Fence {
         Fence::same(&Ordered { state: self.state, touched: self.touched, retried: self.retried })
     }
 
-    /// A sender has it, or is to have it: somebody looks for it. What rests is for its lane to hand
-    /// over.
+    /// Returns whether the shard is enqueued or with a worker, so that recovery checks on it. A
+    /// shard at rest is enqueued by its lane.
     pub fn is_handed_over(&self) -> bool {
         self.state != ShardState::Finished && self.work.wake.is_some()
     }
@@ -487,7 +492,7 @@ pub struct EntryRow {
     pub pk: String,
     pub sk: String,
     pub email: String,
-    /// Where in the file it was found: a replay knows its own rows by it.
+    /// The line of the file that has the address. A replayed import recognizes its own rows by it.
     pub line: u64,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
@@ -495,7 +500,8 @@ pub struct EntryRow {
     pub delivery: Delivery,
     #[serde(flatten)]
     pub marks: Marks,
-    /// The order to send it again that it last followed.
+    /// The latest retry order that is done for this entry: the entry followed it, or the order was
+    /// given before the entry's latest attempt and does not apply to it.
     #[serde(default)]
     pub retried: u32,
     pub last_attempt: Option<Timestamp>,
@@ -517,8 +523,8 @@ impl Delivered for EntryRow {
     }
 }
 
-/// The row of a line that is no recipient: an invalid one is an entry, one that came twice is only
-/// told.
+/// The row of a line that is not a recipient. An invalid line is an entry; a duplicate line is only
+/// reported.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineRow {

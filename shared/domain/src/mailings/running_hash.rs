@@ -1,4 +1,5 @@
-//! A SHA-256 that can be put down between two pieces of a file and taken up by somebody else.
+//! A SHA-256 whose state can be stored between two pieces of a file, so that another worker can
+//! resume it.
 
 use serde::{Deserialize, Serialize};
 use sha2::compress256;
@@ -9,11 +10,11 @@ const BLOCK: usize = 64;
 const INITIAL: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// The hash of what was read so far, as a checkpoint keeps it.
+/// The hash of the bytes read so far, in the form that a checkpoint stores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningHash {
     state: [u32; 8],
-    /// What is not a whole block yet, in hexadecimal.
+    /// The bytes that do not fill a block yet, in hexadecimal.
     rest: String,
     bytes: u64,
 }
@@ -25,7 +26,7 @@ impl Default for RunningHash {
 }
 
 impl RunningHash {
-    /// With what follows in the file.
+    /// Returns the hash extended by the next bytes of the file.
     pub fn and(&self, more: &[u8]) -> Self {
         let mut state = self.state;
         let mut open = hex::decode(&self.rest).unwrap_or_default();
@@ -40,7 +41,7 @@ impl RunningHash {
         Self { state, rest: hex::encode(rest), bytes: self.bytes + more.len() as u64 }
     }
 
-    /// Of all of it, in hexadecimal.
+    /// Returns the hash of all bytes so far, in hexadecimal.
     pub fn finish(&self) -> String {
         let open = self.rest.len() / 2;
         let zeros = (2 * BLOCK - 9 - open) % BLOCK;

@@ -1,5 +1,6 @@
-//! The unit of work: one shard of one mailing, under a lease. Recovery gives back what nobody works
-//! on; it never touches an entry, because one that is `SENDING` may have been sent.
+//! The unit of work: one shard of one mailing, under a lease. Recovery releases shards that no
+//! worker processes. It never changes an entry, because an entry that is `SENDING` may have been
+//! sent.
 
 use super::identity::MailingId;
 use super::mailing::{EntryCounts, MailingState};
@@ -7,29 +8,30 @@ use crate::codes::codes;
 use crate::lease::Lease;
 use crate::time::Timestamp;
 
-/// Renewed between sub-batches. The same time decides for a sender that wants the shard and for
-/// recovery.
+/// The duration of a lease, renewed between sub-batches. It applies both to a worker that wants the
+/// shard and to recovery.
 pub const LEASE_MS: i64 = 30_000;
 
-/// Sends between two looks at pause, cancel and suppression: the most that leaves after one of them
-/// was asked for.
+/// How many mails are sent between two checks for pause, cancel and suppression. At most this many
+/// leave after such a request.
 pub const SUB_BATCH: usize = 25;
 
 codes! {
     ShardState {
         Pending = "PENDING",
         Processing = "PROCESSING",
-        /// Every entry of it is settled.
+        /// Every entry of the shard is settled.
         Finished = "FINISHED",
     }
 }
 
-/// What a sender that was handed a shard does.
+/// What a worker does with the shard of its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Take {
     /// Write the lease with this epoch, conditional on the epoch before it.
     Lease { epoch: u64, until: Timestamp },
-    /// Another has it. The message is not done with: it comes back when the lease may be over.
+    /// Another worker has the lease. The queue message is not deleted: it is redelivered when the
+    /// lease may have ended.
     Busy { until: Timestamp },
     /// There is nothing to do.
     Leave,
@@ -56,16 +58,18 @@ pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, now
     }
 }
 
-/// What becomes of a shard when a sender has been through it.
+/// What happens to a shard after a worker's pass over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterPass {
     /// Write `FINISHED` with the counts, conditional on the lease's epoch.
     Finished,
-    /// Write `PENDING` with an emit that is delivered no earlier, conditional on the lease's epoch.
+    /// Write `PENDING` with an emit that is delivered no earlier than the time, conditional on the
+    /// lease's epoch.
     Again { not_before: Timestamp },
 }
 
-/// `counts` are a recount under the lease, `next_look` the earliest time that an entry waits for.
+/// Decides what happens after a pass. `counts` are a recount under the lease; `next_look` is the
+/// earliest time that an entry waits for.
 pub fn after_pass(counts: &EntryCounts, next_look: Option<Timestamp>, now: Timestamp) -> AfterPass {
     match counts.open() {
         0 => AfterPass::Finished,
@@ -77,8 +81,8 @@ pub fn after_pass(counts: &EntryCounts, next_look: Option<Timestamp>, now: Times
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recover {
     /// Write `PENDING` without a last attempt and with an emit of this id, conditional on
-    /// `PROCESSING` with this epoch and this end of the lease: one that was renewed since is alive,
-    /// and a second run finds nothing to do.
+    /// `PROCESSING` with this epoch and this end of the lease. If the lease was renewed since, its
+    /// worker is alive and the write fails. A second run of recovery is a no-op.
     Requeue {
         epoch: u64,
         lease_until: i64,
@@ -104,8 +108,8 @@ pub fn recover_shard(
     }
 }
 
-/// Whether nobody works on a mailing that says it is being worked on. `shards` are all of its
-/// shards.
+/// Returns whether a mailing is `PROCESSING` although no worker processes any of its shards.
+/// `shards` are all of its shards.
 pub fn is_abandoned<'a>(
     mailing: MailingState,
     shards: impl IntoIterator<Item = (ShardState, Option<&'a Lease>)>,

@@ -1,12 +1,12 @@
-//! What a mailing says: text with `{{name}}` where a recipient's column goes. There is no logic in
-//! it and no raw form: a value from a file is data wherever it lands, in HTML, in a header or in
-//! plain text.
+//! The templates of a mailing: text with `{{name}}` as the placeholder of a recipient's column.
+//! Templates have no logic and no raw placeholders: a value from a file is always data, in HTML, in
+//! a header and in plain text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::format::column_name;
 
-/// Characters of a subject after its variables were filled in; more is cut.
+/// The most characters of a subject after its variables are filled in; the rest is cut.
 const LONGEST_SUBJECT: usize = 998;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,12 +15,12 @@ enum Part {
     Variable(String),
 }
 
-/// Where the text goes.
+/// Where the rendered text is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     Html,
     Text,
-    /// One line, whatever the values hold.
+    /// One line, whatever the values contain.
     Subject,
 }
 
@@ -30,7 +30,7 @@ pub struct Template {
     target: Target,
 }
 
-/// Written for the caller.
+/// A syntax error, written for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("has {{{{ without }}}} in line {line}")]
@@ -64,7 +64,7 @@ impl Template {
         Ok(Self { parts, target })
     }
 
-    /// The names that it uses and the file does not have, each once.
+    /// Returns the variables that the template uses and that are not in `known`, each once.
     pub fn unknown<'a>(&'a self, known: &BTreeSet<&str>) -> BTreeSet<&'a str> {
         let used = self.parts.iter().filter_map(|part| match part {
             Part::Variable(name) => Some(name.as_str()),
@@ -73,7 +73,8 @@ impl Template {
         used.filter(|name| !known.contains(name)).collect()
     }
 
-    /// Bytes of the text for one recipient, before its values are escaped: known without making it.
+    /// Returns the bytes of the text for one recipient, before its values are escaped, without
+    /// rendering it.
     pub(super) fn size(&self, email: &str, variables: &BTreeMap<String, String>) -> usize {
         let size = |part: &Part| match part {
             Part::Text(text) => text.len(),
@@ -82,8 +83,8 @@ impl Template {
         self.parts.iter().map(size).sum()
     }
 
-    /// The text for one recipient. `email` is a variable too, unless the file has another column of
-    /// that name; what the recipient has no value for is empty.
+    /// Renders the text for one recipient. `email` is a variable too, unless the file has another
+    /// column of that name. A variable without a value is empty.
     pub fn render(&self, email: &str, variables: &BTreeMap<String, String>) -> String {
         let mut filled = String::new();
         for part in &self.parts {
@@ -107,7 +108,7 @@ fn value<'a>(name: &str, email: &'a str, variables: &'a BTreeMap<String, String>
     own.unwrap_or(if name == "email" { email } else { "" })
 }
 
-/// Safe between tags and in a quoted attribute.
+/// Escapes a value for use between tags and in a quoted attribute.
 pub(super) fn escape(value: &str, into: &mut String) {
     for c in value.chars() {
         match c {
@@ -121,7 +122,7 @@ pub(super) fn escape(value: &str, into: &mut String) {
     }
 }
 
-/// A line end in a value would begin a header of its own.
+/// Joins a text into one line, because a line end in a value would start another header.
 fn one_line(text: &str) -> String {
     let text: String = text.chars().map(|c| if is_break(c) { ' ' } else { c }).collect();
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -1,6 +1,6 @@
-//! The link by which a recipient leaves a list. The token is the entry's id and its HMAC: the same
-//! for the same mailing and address however often it is made, stored nowhere, and it tells nobody
-//! the address.
+//! The link by which a recipient unsubscribes from a list. The token is the entry's id and its
+//! HMAC. It is always the same for the same mailing and address, it is not stored, and it does not
+//! reveal the address.
 
 use hmac::digest::Key;
 use hmac::{Hmac, Mac};
@@ -14,32 +14,32 @@ use crate::codes::codes;
 use crate::suppression::{SuppressionView, reason};
 use crate::time::Timestamp;
 
-/// Said before what is signed, so that no other use of the secret makes a token.
+/// Prefix of the signed text, so that no other use of the secret produces a valid token.
 const PURPOSE: &[u8] = b"umavez/unsubscribe/v1\n";
 
-/// Bytes of the HMAC that the link carries: nobody guesses 128 bits over HTTP.
+/// Bytes of the HMAC in the link. 128 bits cannot be guessed over HTTP.
 const MAC_BYTES: usize = 16;
 
-/// Mailing, shard, hash of the address, HMAC: `mlg_…-07-…-…`.
+/// Makes the token: mailing, shard, hash of the address, HMAC (`mlg_…-07-…-…`).
 pub fn unsubscribe_token(secret: &[u8], mailing: &MailingId, email: &str, shards: u32) -> String {
     let entry = MailingEntryId::of(mailing, email, shards);
     let mac = mac(secret, &entry).finalize().into_bytes();
     format!("{entry}-{}", hex::encode(&mac[..MAC_BYTES]))
 }
 
-/// The entry that a token speaks for; `None` for what none of the secrets has signed. There are two
-/// while the secret is being changed: links in mailboxes live for years.
+/// Returns the entry that a token is for. `None` if none of the secrets signed it. There are two
+/// secrets during a rotation, because links in mailboxes live for years.
 pub fn verify_unsubscribe<'s>(secrets: impl IntoIterator<Item = &'s [u8]>, token: &str) -> Option<MailingEntryId> {
     let (entry, given) = token.rsplit_once('-')?;
     let entry = MailingEntryId::parse(entry)?;
     let given = hex::decode(given).ok().filter(|given| given.len() == MAC_BYTES)?;
-    // Compares in constant time.
+    // This compares in constant time.
     let signed = |secret: &[u8]| mac(secret, &entry).verify_truncated_left(&given).is_ok();
     secrets.into_iter().any(signed).then_some(entry)
 }
 
-/// The headers of RFC 2369 and RFC 8058. `base` is where `/u/…` is found, with https, or mailbox
-/// providers ignore it.
+/// Returns the headers of RFC 2369 and RFC 8058. `base` is the address that serves `/u/…`. It must
+/// be https, or mailbox providers ignore the header.
 pub fn unsubscribe_headers(base: &str, token: &str) -> [(String, String); 2] {
     [
         ("List-Unsubscribe".to_owned(), format!("<{}>", unsubscribe_url(base, token))),
@@ -52,44 +52,45 @@ pub fn unsubscribe_url(base: &str, token: &str) -> String {
 }
 
 codes! {
-    /// How a recipient left a list.
+    /// How a recipient unsubscribed.
     UnsubscribeSource {
         /// The mail program's own button (RFC 8058).
         OneClick = "one_click",
-        /// The button of our page.
+        /// The button on our page.
         Page = "page",
         Operator = "operator",
     }
 }
 
 impl UnsubscribeSource {
-    /// Of a POST to the link. It decides nothing: any POST unsubscribes, whatever its body is and
-    /// however it is encoded.
+    /// Detects the source of a POST to the link. The result is only recorded: any POST
+    /// unsubscribes, whatever its body and encoding.
     pub fn of_post(body: &[u8]) -> Self {
         const FIELD: &[u8] = b"List-Unsubscribe";
         if body.windows(FIELD.len()).any(|part| part == FIELD) { Self::OneClick } else { Self::Page }
     }
 }
 
-/// Somebody left a list. The first one stands. It is keyed by the list and the hash of the address:
-/// the link tells no more, and an entry's key has the same hash, so that a sender need not know
-/// more either.
+/// A recipient unsubscribed from a list. If there are several requests, the first one is kept. The
+/// row is keyed by the list and the hash of the address: the link contains no more than the hash,
+/// and the key of an entry has the same hash, so a worker needs no more either.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsubscribeRow {
-    /// As it was named where it was left; its key knows no case and no spaces.
+    /// The list's name as it was written when the recipient unsubscribed; the row's key ignores
+    /// case and spaces.
     pub list: String,
     pub email_hash: String,
-    /// The mailing whose link it was; an operator has none.
+    /// The mailing whose link was used. `None` if an operator added the row.
     pub mailing_id: Option<MailingId>,
     pub source: UnsubscribeSource,
-    /// What an operator wrote to it.
+    /// A note by the operator.
     pub note: Option<String>,
     pub created_at: Timestamp,
 }
 
 impl UnsubscribeRow {
-    /// What a verified link asks for. `list` is the one that its mailing was sent to.
+    /// The row for a verified link. `list` is the list that its mailing was sent to.
     pub fn by_link(entry: &MailingEntryId, list: &str, source: UnsubscribeSource, now: Timestamp) -> Self {
         Self {
             list: list.to_owned(),
@@ -101,7 +102,7 @@ impl UnsubscribeRow {
         }
     }
 
-    /// Somebody asked to leave, and not by the link. `to` is normalized.
+    /// The row for a recipient who asked to unsubscribe without the link. `to` is normalized.
     pub fn by_operator(list: String, to: &str, note: Option<String>, now: Timestamp) -> Self {
         Self {
             list,
@@ -113,7 +114,7 @@ impl UnsubscribeRow {
         }
     }
 
-    /// As it is listed. Only whoever asked by the address knows it.
+    /// Returns the row as callers see it. The address is known only if the request names it.
     pub fn view(self, to: Option<&str>) -> SuppressionView {
         SuppressionView {
             senders: Vec::new(),
@@ -132,7 +133,7 @@ impl UnsubscribeRow {
 }
 
 fn mac(secret: &[u8], entry: &MailingEntryId) -> Hmac<Sha256> {
-    // A key of any length, made one that always fits.
+    // Hash the secret, so that a secret of any length fits the key.
     let mut key = Key::<Hmac<Sha256>>::default();
     key[..32].copy_from_slice(&Sha256::digest(secret));
     let mut mac = Hmac::<Sha256>::new(&key);

@@ -1,4 +1,4 @@
-//! An upload: what the caller says of a file, in whichever of the three ways it comes.
+//! An upload request: what the caller says about a file, in each of the three ways to upload it.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -11,9 +11,10 @@ use super::identity::{NameMode, file_name};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 
-/// Bytes of a file that comes with its request, which Lambda takes up to 6 MB of, in base64.
+/// The most bytes of a file that is sent within its request. Lambda accepts requests of up to 6 MB,
+/// in base64.
 pub const LARGEST_INLINE: usize = 4 * 1024 * 1024;
-/// Bytes of a file that is uploaded to where the answer says.
+/// The most bytes of a file that is uploaded to the address in the answer.
 pub const LARGEST_UPLOAD: u64 = 1024 * 1024 * 1024;
 
 const LONGEST_COLUMN: usize = 200;
@@ -24,18 +25,19 @@ pub struct UploadRequest {
     pub file_name: String,
     pub mode: NameMode,
     pub options: ImportOptions,
-    /// Without, the mailing waits for it.
+    /// If absent, the mailing waits for its content.
     pub content: Option<MailingContent>,
-    /// Without it, large mailbox providers refuse bulk mail: it must be said that it is not wanted.
+    /// Whether mails carry an unsubscribe link. Large mailbox providers refuse bulk mail without
+    /// one, so the caller must turn it off explicitly.
     pub unsubscribe: bool,
     pub list: Option<String>,
-    /// What the caller says that the file will be: hexadecimal, in lower case.
+    /// The hash that the caller announces for the file: hexadecimal, in lower case.
     pub sha256: Option<String>,
     pub size: Option<u64>,
 }
 
 impl UploadRequest {
-    /// `text/csv` with `?filename=&mode=&encoding=&email_column=`.
+    /// Reads an upload of `text/csv` with `?filename=&mode=&encoding=&email_column=`.
     pub fn of_csv<'q>(query: impl IntoIterator<Item = (&'q str, &'q str)>) -> Result<Self, Vec<FieldError>> {
         let mut pairs = Pairs::default();
         pairs.take(query, |name| name == "filename" || OF_THE_FILE.contains(&name));
@@ -46,8 +48,8 @@ impl UploadRequest {
         })
     }
 
-    /// A form of `file` and text fields. What is said of the file may stand in the query too, so
-    /// that a form made for people need not have it.
+    /// Reads a form of `file` and text fields. The fields about the file may also come in the
+    /// query, so that a form for people does not need them.
     pub fn of_form<'q>(
         file: &str,
         form: &'q [(String, String)],
@@ -62,7 +64,7 @@ impl UploadRequest {
         })
     }
 
-    /// `POST /mailings/uploads`: the file comes later.
+    /// Reads `POST /mailings/uploads`: the file comes later.
     pub fn of_json(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let name = fields.text("filename");
@@ -79,8 +81,8 @@ impl UploadRequest {
         fields.finish(request)
     }
 
-    /// What was said, by which a request is known to be the same one again. What was not said is
-    /// not in it, so that a field that comes with a later version does not make another of it.
+    /// Returns the request as text, so that a repeated request can be recognized. Absent fields are
+    /// left out, so a field that a later version adds does not change the text of an old request.
     pub fn said(&self) -> String {
         let content = self.content.as_ref();
         let text = |part: fn(&MailingContent) -> Option<&String>| content.and_then(part).cloned();
@@ -130,7 +132,7 @@ impl UploadRequest {
     }
 }
 
-/// Fields of a form or a query, which are all text, as the JSON that the readers take.
+/// The fields of a form or a query, which are all text, as the JSON object that the readers take.
 #[derive(Default)]
 struct Pairs {
     object: Map<String, Value>,
@@ -138,7 +140,8 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// A blank field is an absent one: browsers send each field of a form, filled in or not.
+    /// Adds the pairs to the object. A blank field counts as absent: browsers send every field of a
+    /// form, filled in or not.
     fn take<'q>(&mut self, pairs: impl IntoIterator<Item = (&'q str, &'q str)>, belongs: impl Fn(&str) -> bool) {
         for (name, text) in pairs {
             let value = match (name, text) {
@@ -184,7 +187,7 @@ fn read_name(fields: &mut Fields<'_>, field: &'static str, name: Option<&str>) -
     }
 }
 
-/// Hexadecimal as tools print it, or base64 as S3 writes checksums.
+/// Reads a hash in hexadecimal, as tools print it, or in base64, as S3 writes checksums.
 fn read_hash(fields: &mut Fields<'_>) -> Option<String> {
     let text = fields.optional_text("sha256")?.trim();
     let bytes = hex::decode(text).or_else(|_| BASE64_STANDARD.decode(text)).unwrap_or_default();
@@ -215,7 +218,7 @@ fn word<T>(fields: &mut Fields<'_>, name: &'static str, words: &str, parse: impl
     found
 }
 
-/// Encodings have many names, and everybody knows another one.
+/// Parses an encoding by any of its usual names.
 fn encoding_of(text: &str) -> Option<Encoding> {
     match text.to_ascii_lowercase().as_str() {
         "utf8" => Some(Encoding::Utf8),

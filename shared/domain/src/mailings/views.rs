@@ -1,4 +1,4 @@
-//! What callers see of mailings and their entries.
+//! Mailings and their entries as callers see them.
 
 use serde::Serialize;
 
@@ -23,18 +23,18 @@ pub struct MailingView {
     pub import: ImportView,
     pub counts: EntryCounts,
     pub total: u64,
-    /// Of its entries that are settled, 0 to 1.
+    /// The share of settled entries, 0 to 1.
     pub progress: f64,
-    /// Of its present run, or of its last.
+    /// The rate of the current run, or of the last one.
     pub rate_per_second: Option<f64>,
     pub eta_seconds: Option<u64>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
-    /// An earlier mailing of the same bytes, under another name.
+    /// An earlier mailing with the same bytes under another name.
     pub same_content_as: Option<MailingId>,
-    /// Why it paused by itself.
+    /// Why the mailing paused by itself.
     pub paused_for: Option<SendingHold>,
     pub updated_at: Timestamp,
 }
@@ -58,7 +58,7 @@ pub struct ProblemView {
     pub detail: String,
 }
 
-/// Written for the caller.
+/// Describes a problem for the caller.
 fn sentence(problem: ImportProblem) -> String {
     match problem.cause {
         ImportCause::File(cause) => Unreadable { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
@@ -88,10 +88,10 @@ impl ImportView {
 }
 
 impl MailingView {
-    /// `shards` are all of its shards, as many as there are by now.
+    /// `shards` are all shards that exist so far.
     pub fn of(row: &MailingRow, shards: &[ShardRow], now: Timestamp) -> Self {
         let counts = match shards.is_empty() {
-            // Its entries are there before the shards that they are worked on by.
+            // The import creates the entries before the rows of the shards.
             true => (0..row.shards).fold(EntryCounts::default(), |all, shard| all.plus(row.progress.of_shard(shard))),
             false => shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)),
         };
@@ -123,12 +123,14 @@ impl MailingView {
     }
 }
 
-/// Entries that were sent or tried, by the second, in the present run: not in what lay between two.
+/// Returns how many entries were sent or tried per second in the current run. Time between runs
+/// does not count.
 fn rate(row: &MailingRow, counts: &EntryCounts, now: Timestamp) -> Option<f64> {
     let run = row.run.filter(|_| row.state == MailingState::Processing || row.finished_at.is_some())?;
     let to = row.finished_at.unwrap_or(now);
     let elapsed_ms = u64::try_from(to.millis() - run.since.millis()).ok().filter(|ms| *ms > 0)?;
-    // Those that failed before and are sent in this run have been tried all the time.
+    // `tried` does not grow for an entry that failed in an earlier run and is sent in this one;
+    // `sent` does.
     let done = counts.tried().saturating_sub(run.tried).max(counts.sent.saturating_sub(run.sent));
     Some((ratio(done * 1_000, elapsed_ms) * 100.0).round() / 100.0)
 }
@@ -148,7 +150,7 @@ fn seconds(open: u64, rate: f64) -> u64 {
     (open as f64 / rate).ceil() as u64
 }
 
-/// A mailing in a list of them.
+/// A mailing as an item of a list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MailingSummary {
     #[serde(rename = "mailingId")]
@@ -156,7 +158,7 @@ pub struct MailingSummary {
     pub file_name: String,
     pub status: MailingState,
     pub list: Option<String>,
-    /// Of its entries, as far as it is imported.
+    /// The number of its entries, as far as it is imported.
     pub total: u64,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
@@ -180,7 +182,7 @@ impl From<MailingRow> for MailingSummary {
     }
 }
 
-/// A recipient, or an invalid row, in a list of them.
+/// A recipient or an invalid row as an item of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EntryView {
     pub entry_id: Option<String>,
@@ -215,7 +217,7 @@ impl EntryView {
         }
     }
 
-    /// `None` for a line that came twice: that is no entry.
+    /// Returns the view of an invalid line. `None` for a duplicate line, which is not an entry.
     pub fn of_line(row: LineRow) -> Option<Self> {
         Some(Self {
             entry_id: None,

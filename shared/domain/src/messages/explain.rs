@@ -1,5 +1,5 @@
-//! "Why did X (not) get this?": the decisions about one message, one address or one client, in the
-//! order of their times.
+//! Answers "Why did X (not) get this?": the decisions about one message, one address or one client,
+//! ordered by time.
 
 use serde::Serialize;
 use serde_with::skip_serializing_none;
@@ -13,7 +13,7 @@ use crate::messages::{MessageId, MessageRow};
 use crate::suppression::SuppressionRow;
 use crate::time::Timestamp;
 
-/// A decision and what it was about.
+/// A decision and its subject.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explained {
@@ -24,7 +24,7 @@ pub struct Explained {
     pub decision: Entry,
 }
 
-/// How one message stands.
+/// The current state of one message.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Standing {
@@ -65,7 +65,8 @@ pub fn explain(messages: Vec<MessageRow>, intents: Vec<IntentRow>, suppressions:
     Explanation { messages: standings, decisions }
 }
 
-/// What a message holds is told by the message; what a bare check holds is told by the intent.
+/// Explains an intent. If a message holds the intent, the message's ledger explains it; if a check
+/// without a message holds it, the intent itself does.
 fn of_intent(row: &IntentRow) -> Vec<Explained> {
     let told = |decision: Entry| Explained {
         message_id: None,

@@ -1,16 +1,16 @@
-//! What a message is known by.
+//! The identity of a message.
 
 use crate::access::KeyId;
 use crate::id::hash_id;
 
 hash_id! {
-    /// A message.
+    /// The id of a message.
     MessageId = "msg_", 32
 }
 
 impl MessageId {
-    /// Hashes the caller's own key for the message with the caller: the same key from two callers
-    /// is two messages.
+    /// Hashes the caller's id together with the caller's own key for the message, so the same key
+    /// from two callers names two messages.
     pub fn of(caller: &KeyId, key: &str) -> Self {
         Self::hash(&format!("{caller}:{key}"))
     }

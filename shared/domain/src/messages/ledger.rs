@@ -1,5 +1,5 @@
-//! The ledger of a message: what was decided about it, kept in its row and appended by the write
-//! that it tells of.
+//! The ledger of a message: the decisions about it, stored in its row. The write that a decision
+//! describes also appends it.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -7,8 +7,8 @@ use serde_with::skip_serializing_none;
 use crate::codes::Decision;
 use crate::time::Timestamp;
 
-/// A ledger grows with every attempt, and a limit may be met any number of times: from here on only
-/// what ends a message, or begins it anew, is still told.
+/// A ledger grows with every attempt, and a message can reach a rate limit any number of times. A
+/// ledger of this length accepts only decisions that end a message or start it again.
 pub const LONGEST: usize = 60;
 
 /// One decision.
@@ -17,14 +17,14 @@ pub const LONGEST: usize = 60;
 pub struct Entry {
     pub at: Timestamp,
     pub code: Decision,
-    /// Why, as a code of a closed list: a provider's refusal, a suppression's reason.
+    /// The reason, as a code of a closed list: a provider's refusal, a suppression's reason.
     pub reason: Option<String>,
     /// The rule that decided.
     pub rule: Option<String>,
-    /// What the rule met: another message, an attempt, an event.
+    /// What the rule matched: another message, an attempt, an event.
     pub matched: Option<String>,
     pub attempt: Option<u32>,
-    /// When the same may happen after all: the end of a window, the next attempt.
+    /// When the same action may succeed: the end of a window, the time of the next attempt.
     pub next_eligible_at: Option<Timestamp>,
 }
 
@@ -54,7 +54,7 @@ impl Entry {
     }
 }
 
-/// Whether a decision is still told in a ledger that has this many.
+/// Returns whether a ledger with `told` entries still accepts a decision.
 pub fn has_room(told: usize, code: Decision) -> bool {
     let repeats =
         matches!(code, Decision::Due | Decision::Recovered | Decision::Claimed | Decision::Retry | Decision::Throttled);

@@ -1,5 +1,5 @@
-//! The life of a message: each change of its delivery, with the work that follows and what its
-//! ledger says.
+//! The life cycle of a message: each change of its delivery, with the work that follows and the
+//! ledger entry.
 
 use super::ledger::{Entry, has_room};
 use super::row::{IntentRef, MessageRow, Resend};
@@ -30,19 +30,19 @@ impl Delivered for MessageRow {
 }
 
 impl MessageRow {
-    /// What must hold when an attempt is begun.
+    /// Returns the conditions for the beginning of an attempt.
     pub fn gates(&self, sender: &str) -> Vec<Gate> {
         vec![Gate::NotSuppressed { channel: self.channel, to: self.to.clone(), sender: sender.to_owned() }]
     }
 
-    /// Begins an attempt. `None` if it is not the next one, or the message is not queued.
+    /// Begins an attempt. `None` if it is not the next attempt, or the message is not queued.
     pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
         let entry = Entry::new(now, Decision::Claimed).attempt(claim.attempt);
         Some(self.with(delivery, entry, now, 0))
     }
 
-    /// Settles attempt n.
+    /// Settles the attempt.
     pub fn settled(&self, attempt: u32, verdict: &Verdict, now: Timestamp, keep_days: i64) -> Settled<Self> {
         self.delivery.settled(attempt, verdict, now).map(|delivery| {
             let entry = self.entry_of(attempt, verdict, &delivery, now);
@@ -53,7 +53,8 @@ impl MessageRow {
     fn entry_of(&self, attempt: u32, verdict: &Verdict, after: &Delivery, now: Timestamp) -> Entry {
         let entry = |code: Decision| Entry::new(now, code).attempt(attempt);
         if let Some(provider_id) = after.provider_id.as_deref().filter(|_| after.sent_attempt().is_some()) {
-            // The provider's word, also where a later attempt is still under way or has just ended.
+            // Use the provider's confirmation, also if a later attempt is still under way or has
+            // just ended.
             let is_its_own = after.state == State::Sent && after.sent_attempt() == Some(attempt);
             let code = if is_its_own { Decision::Sent } else { Decision::Reconciled };
             let attempt = after.sent_attempt().unwrap_or(attempt);
@@ -66,7 +67,7 @@ impl MessageRow {
             Verdict::Unknown { code } => entry(Decision::Unknown).reason(code),
             Verdict::Again { .. } if after.state == State::Canceled => entry(Decision::Canceled).rule("operator"),
             Verdict::Again { code, .. } if after.state == State::Unknown => entry(Decision::Unknown).reason(code),
-            // It had been given up as lost, and is known not to have been sent.
+            // The attempt had been given up as lost, and is now known not to have been sent.
             Verdict::Again { code, .. } if after.state == State::Failed => entry(Decision::Failed).reason(code),
             Verdict::Again { why, code, not_before } => {
                 let (decision, rule) = match why {
@@ -80,13 +81,13 @@ impl MessageRow {
         }
     }
 
-    /// Proof that an attempt was sent, from somebody other than its sender.
+    /// Records proof that an attempt was sent, from a source other than its sender.
     pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp, keep_days: i64) -> Settled<Self> {
         self.settled(attempt, &Verdict::Sent { provider_id: provider_id.to_owned() }, now, keep_days)
     }
 
-    /// What an event about `attempt` changes, and whether it changed the state. `None`: everything
-    /// that it says is known.
+    /// Applies an event about `attempt`. Returns the new row and whether the state changed. `None`
+    /// if the row already contains everything that the event says.
     pub fn of_event(&self, event: &SesEvent, attempt: u32, now: Timestamp, keep_days: i64) -> Option<(Self, bool)> {
         let effect = self.delivery.of_event(self.marks, event, attempt)?;
         let entry = match (effect.reconciled, effect.delivery.state) {
@@ -104,14 +105,15 @@ impl MessageRow {
         Some((row, effect.reconciled))
     }
 
-    /// Ends a message that is not to be sent. `None` if it is not queued.
+    /// Ends a message that must not be sent. `None` if it is not queued.
     pub fn ended(&self, state: State, entry: &Entry, now: Timestamp, keep_days: i64) -> Option<Self> {
         let delivery = self.delivery.ended(state, entry.reason.as_deref())?;
         Some(self.with(delivery, entry.clone(), now, keep_days))
     }
 
-    /// Cancels it, by an operator's order: at once if it is queued; during an attempt there will be
-    /// no other. The second part is what to write, if anything.
+    /// Cancels the message by an operator's order. A queued message ends at once; if an attempt is
+    /// under way, no other attempt follows. The second part is the row to write, `None` if nothing
+    /// changes.
     pub fn cancel(&self, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
         let (cancel, delivery) = self.delivery.cancel();
         let row = delivery.map(|delivery| {
@@ -124,20 +126,20 @@ impl MessageRow {
         (cancel, row)
     }
 
-    /// Queues a message again that failed or is unknown. `None` if it is neither. `intent`: the
-    /// intent that it holds from now on, if it had released its own.
+    /// Queues a message again that failed or is unknown. `None` if it is neither. `intent` is the
+    /// intent that the message holds from now on, if it had released its own.
     pub fn resent(&self, order: Resend, intent: Option<IntentRef>, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.resent()?;
         let entry = Entry::new(now, Decision::Resent).rule("operator").attempt(self.delivery.attempt);
         let mut row = self.with(delivery, entry, now, 0);
-        // What was rejected was an earlier attempt.
+        // The rejection was about an earlier attempt.
         row.marks.rejected_at = None;
         row.resends.push(order);
         row.intent = intent.or(row.intent);
         Some(row)
     }
 
-    /// Settles an unknown message on an operator's word. `None` if it is not unknown.
+    /// Settles an unknown message as an operator declares. `None` if it is not unknown.
     pub fn declared(&self, was_sent: bool, now: Timestamp, keep_days: i64) -> Option<Self> {
         let delivery = self.delivery.declared(was_sent, now)?;
         let code = if was_sent { Decision::Sent } else { Decision::Failed };
@@ -145,7 +147,7 @@ impl MessageRow {
         Some(self.with(delivery, entry, now, keep_days))
     }
 
-    /// Hands it over again, or gives its attempt up, if it is overdue.
+    /// Enqueues the message again, or gives up its attempt, if it is overdue.
     pub fn recovered(&self, policy: UnknownPolicy, now: Timestamp, jitter: u32, keep_days: i64) -> Recovery<Self> {
         if let Some(verdict) = self.delivery.lost(self.window(), policy, now, jitter) {
             return match self.settled(self.delivery.attempt, &verdict, now, keep_days) {
@@ -167,28 +169,28 @@ impl MessageRow {
         Recovery::Emitted(row)
     }
 
-    /// The queue keeps it hidden until `until`: recovery need not look for it before. `None` if
-    /// there is nothing to change.
+    /// Delays the recovery check: the queue hides the message until `until`, so recovery need not
+    /// check it before. `None` if nothing changes.
     pub fn postponed(&self, until: Timestamp, now: Timestamp) -> Option<Self> {
         let is_queued = self.delivery.state == State::Queued;
         let work = self.work.postponed(self.id.as_str(), until, now).filter(|_| is_queued)?;
         Some(Self { work, version: self.version + 1, ..self.clone() })
     }
 
-    /// When an operator said that it was not sent, if that is how it ended.
+    /// Returns when an operator declared the message not sent. `None` if it did not end that way.
     pub fn declared_unsent_at(&self) -> Option<Timestamp> {
         let last = self.ledger.last().filter(|_| self.delivery.state == State::Failed)?;
         (last.code == Decision::Failed && last.rule.as_deref() == Some("operator")).then_some(last.at)
     }
 
-    /// The intent that the change from `before` to this row releases: the message ended without
-    /// being sent.
+    /// Returns the intent that the change from `before` to this row releases, because the message
+    /// ended without being sent.
     pub fn released_intent(&self, before: &Self) -> Option<&IntentRef> {
         let ends = self.delivery.state.is_unsent() && !before.delivery.state.is_unsent();
         self.intent.as_ref().filter(|_| ends)
     }
 
-    /// The row after a change of its delivery.
+    /// Returns the row after a change of its delivery.
     fn with(&self, delivery: Delivery, entry: Entry, now: Timestamp, keep_days: i64) -> Self {
         let changed = delivery.state != self.delivery.state;
         let mut row = Self { delivery, updated_at: now, version: self.version + 1, ..self.clone() };
@@ -205,7 +207,8 @@ impl MessageRow {
         row
     }
 
-    /// Wakes the conversation that waits for the end of the message, in the write that ends it.
+    /// Wakes the conversation that waits for the end of the message. The job is part of the write
+    /// that ends the message.
     fn emit_end(&mut self) {
         if let Some(then) = self.then.as_ref().filter(|_| self.delivery.state.is_settled()) {
             self.work.emits += 1;

@@ -1,4 +1,4 @@
-//! A new message as it is asked for: validated, with everything computed that the write needs.
+//! A request for a new message: validated, with all values computed that the write needs.
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ use crate::messages::{INLINE_CONTENT, MessageId, Then};
 use crate::queue::Priority;
 use crate::time::Timestamp;
 
-/// The sender that a message goes out by when it names none.
+/// The sender of a message that names none.
 pub const DEFAULT_SENDER: &str = "default";
 
 /// How far ahead a message may be scheduled.
@@ -23,7 +23,7 @@ pub const FURTHEST_DAYS: i64 = 366;
 const LONGEST_SENDER: usize = 64;
 const LARGEST_METADATA: usize = 2 * 1024;
 
-/// Who asks, and with which bytes: what makes a request the same one.
+/// The identity of a request: the caller, the idempotency key and the hash of the body.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     pub caller: &'a KeyId,
@@ -40,24 +40,24 @@ pub struct NewMessage {
     pub to: String,
     pub content: Content,
     pub priority: Priority,
-    /// The intent that is taken with it, and how it is asked for.
+    /// The intent that the message holds from its acceptance, and the check that requests it.
     pub hold: Option<Hold>,
     pub check: Option<Check>,
     pub send_at: Option<Timestamp>,
     pub not_after: Option<Timestamp>,
     pub metadata: Option<String>,
-    /// Who is told of its end.
+    /// The job to enqueue when the message ends.
     pub then: Option<Then>,
 }
 
-/// Why a request cannot be taken.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfit {
-    /// Neither an `Idempotency-Key` nor an `id`: the message has no identity.
+    /// The request has neither an `Idempotency-Key` nor an `id`, so the message has no identity.
     NoIdentity,
     Fields(Vec<FieldError>),
-    /// Only its times are wrong, and only by now: the same request may have been taken before,
-    /// under this id.
+    /// Only the times are wrong, compared with the current time. An earlier copy of the same
+    /// request may have been accepted under this id.
     Times {
         id: MessageId,
         errors: Vec<FieldError>,
@@ -131,7 +131,7 @@ impl NewMessage {
         })
     }
 
-    /// Whether the content is written apart from the message's row.
+    /// Returns whether the content is stored in its own row instead of the message's row.
     pub fn content_is_apart(&self) -> bool {
         serde_json::to_string(&self.content).is_ok_and(|json| json.len() > INLINE_CONTENT)
     }
@@ -174,7 +174,7 @@ fn read_priority(fields: &mut Fields<'_>) -> Option<Priority> {
     priority
 }
 
-/// The name of a bot or an instance. It stands in keys and, for WhatsApp, in a path.
+/// Reads the name of a bot or an instance. The name is part of keys and, for WhatsApp, of a path.
 fn read_sender<'a>(fields: &mut Fields<'a>) -> Option<&'a str> {
     let sender = fields.optional_text("sender")?;
     let fits = sender.len() <= LONGEST_SENDER

@@ -1,4 +1,4 @@
-//! The row of a message, and what callers see of it.
+//! The row of a message.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -17,24 +17,24 @@ use crate::queue::Priority;
 use crate::time::Timestamp;
 use crate::work::Work;
 
-/// Content up to this many bytes of JSON is in the message's own row; more is in a row of its own,
-/// because every change of state pays for the whole row.
+/// Content of up to this many bytes of JSON is stored in the message's own row. Larger content has
+/// a row of its own, because every change of state pays for the whole row.
 pub const INLINE_CONTENT: usize = 2 * 1024;
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
     pub id: MessageId,
-    /// The API key that asked for it.
+    /// The API key that requested the message.
     pub caller: String,
     pub body_hash: String,
     pub channel: Channel,
     pub sender: String,
     pub to: String,
     pub priority: Priority,
-    /// `None`: in a row of its own.
+    /// `None` if the content has a row of its own.
     pub content: Option<Content>,
-    /// The caller's own, as JSON text.
+    /// The caller's own data, as JSON text.
     pub metadata: Option<String>,
     #[serde(flatten)]
     pub delivery: Delivery,
@@ -46,24 +46,26 @@ pub struct MessageRow {
     pub deduped: Option<Deduped>,
     #[serde(flatten)]
     pub work: Work,
-    /// Who is told when it is settled, or when nobody knows what became of it.
+    /// The job to enqueue when the message is settled, or when its outcome becomes unknown.
     pub then: Option<Then>,
-    /// The indexes by recipient and by client, both in the order of acceptance.
+    /// The keys of the indexes by recipient and by client. Both are ordered by the time of
+    /// acceptance.
     pub recipient: String,
     pub client: Option<String>,
     pub asked_at: String,
-    /// The orders to send it again: which requests they were.
+    /// The orders to send the message again, to recognize duplicates of their requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resends: Vec<Resend>,
     pub ledger: Vec<Entry>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
-    /// Seconds; when TTL may remove it. Only what is settled for good has one.
+    /// When TTL may remove the row, in seconds. Only a message that is settled for good has this.
     pub expires_at: Option<i64>,
 }
 
-/// Work that follows from the end of a message, whatever that is: the write that ends it emits it.
+/// The job that follows the end of a message, whatever the end is. The write that ends the message
+/// emits it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Then {
     pub queue: String,
@@ -77,7 +79,7 @@ impl Then {
     }
 }
 
-/// The intent that a message holds, and what it takes to take it again.
+/// The intent that a message holds, with the data that is needed to hold it again.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentRef {
@@ -89,17 +91,18 @@ pub struct IntentRef {
     pub guard: Option<String>,
 }
 
-/// An order to send a message again. Hashes, because callers choose the text of their keys.
+/// An order to send a message again. Key and body are hashes, because callers choose the text of
+/// their keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resend {
     pub key: String,
     pub body: String,
-    /// The attempt that it came after.
+    /// The last attempt before the order.
     pub after: u32,
 }
 
-/// Content in a row of its own. It outlasts its message, and is gone some day even if nobody
-/// settles that.
+/// Content in a row of its own. It is kept longer than its message, and expires even if the message
+/// is never settled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentRow {
     #[serde(flatten)]
@@ -107,7 +110,7 @@ pub struct ContentRow {
     pub expires_at: i64,
 }
 
-/// Why a message was not taken in.
+/// The reason why a message was not accepted: another holder has its intent.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deduped {
@@ -119,8 +122,8 @@ pub struct Deduped {
 }
 
 impl MessageRow {
-    /// A message that is taken in at `now`, and handed to its queue or to the index of what is due
-    /// later.
+    /// Accepts a message at `now`. The message is enqueued, or put into the index of scheduled
+    /// messages.
     pub fn accepted(new: &NewMessage, now: Timestamp) -> Self {
         let mut row = Self::blank(new, now);
         let entry = Entry::new(now, Decision::Accepted);
@@ -136,7 +139,7 @@ impl MessageRow {
         row
     }
 
-    /// A message that was not taken in, because its intention is another's.
+    /// Builds the row of a message that was not accepted, because another holder has its intent.
     pub fn deduped(new: &NewMessage, blocked: &CheckAnswer, retention_days: i64, now: Timestamp) -> Self {
         let mut row = Self::blank(new, now);
         row.delivery.state = State::Deduped;
@@ -204,18 +207,18 @@ impl MessageRow {
         }
     }
 
-    /// Hands it to its queue when `at` is near.
+    /// Enqueues the message if `at` is near, or schedules it for later.
     pub(super) fn schedule(&mut self, at: Option<Timestamp>, now: Timestamp) {
         let (id, priority) = (&self.id, self.priority);
         self.work.schedule(id.as_str(), at, now, |seq, not_before| queue::emit_message(id, priority, seq, not_before));
     }
 
-    /// The times between which the caller wants it to be sent.
+    /// Returns the times between which the caller wants the message to be sent.
     pub fn window(&self) -> Window {
         Window { not_before: self.send_at, not_after: self.not_after }
     }
 
-    /// Since when it could have been sent.
+    /// Returns the time from which the message could have been sent.
     pub fn due_since(&self) -> Timestamp {
         self.send_at.map_or(self.created_at, |at| at.max(self.created_at))
     }

@@ -1,4 +1,4 @@
-//! What callers see of a message.
+//! The representations of a message for callers.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::intents::BlockedBy;
 use crate::queue::Priority;
 use crate::time::Timestamp;
 
-/// The answer to `POST /outbound/messages`, the same whenever it is asked again.
+/// The answer to `POST /outbound/messages`. A retry of the request gets the same answer.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AcceptAnswer {
@@ -55,13 +55,14 @@ impl AcceptAnswer {
         }
     }
 
-    /// 202: it will be sent. 200: it was decided, and nothing will be.
+    /// Returns 202 if the message will be sent, and 200 if it was deduplicated and nothing will be
+    /// sent.
     pub fn http_status(&self) -> u16 {
         if self.status == State::Deduped { 200 } else { 202 }
     }
 }
 
-/// A message as `GET /outbound/messages/{id}` shows it.
+/// The response of `GET /outbound/messages/{id}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MessageView {
     pub message_id: MessageId,

@@ -1,5 +1,4 @@
-//! Bots are rows: where their token is, what their webhook proves itself with, and how fast they
-//! may write.
+//! The row of a bot: the name of its token, the hashes of its webhook secret, and its rate limits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,10 +18,10 @@ const SHORTEST_SECRET: usize = 16;
 const LONGEST_SECRET: usize = 256;
 
 codes! {
-    /// Warnings about a bot: it is accepted, but probably a mistake.
+    /// Warnings about a bot: the request is accepted, but is probably a mistake.
     BotWarning {
-        /// Its `token_ref` names no token in the deployment's secret of senders: its offers wait
-        /// until there is one.
+        /// The deployment's secret of senders has no token with the name `token_ref`. The bot's
+        /// offers wait until it has one.
         TokenMissing = "token_missing",
     }
 }
@@ -32,9 +31,10 @@ codes! {
 pub struct BotRow {
     pub slug: String,
     pub name: Option<String>,
-    /// The name of its token in the senders' secret.
+    /// The name of the bot's token in the secret of senders.
     pub token_ref: String,
-    /// Only a hash is kept of what Telegram proves itself with; while it is changed, of both.
+    /// Hashes of the secret that Telegram sends to the webhook. The secret itself is not stored.
+    /// During a change of the secret, there are the hashes of both.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub webhook_secret_hashes: Vec<String>,
     pub active: bool,
@@ -51,7 +51,8 @@ impl std::fmt::Debug for BotRow {
     }
 }
 
-/// What callers see of a bot. Whether there is a secret, never which.
+/// The representation of a bot for callers. It shows whether there is a webhook secret, never the
+/// secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BotView<'a> {
     pub slug: &'a str,
@@ -92,8 +93,8 @@ impl BotRow {
         fields.finish(Some(row))
     }
 
-    /// What is left out of a change stays as it is. A new secret is taken beside the last one,
-    /// until there is another.
+    /// Reads a change. A field that is left out keeps its value. A new secret is accepted in
+    /// addition to the last one, until the next new secret.
     pub fn read_change(&self, body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         if fields.optional_text("slug").is_some_and(|slug| slug != self.slug) {
@@ -105,7 +106,7 @@ impl BotRow {
 
     fn read_over(&self, fields: &mut Fields<'_>) -> Self {
         let mut row = self.clone();
-        // What is null is taken back.
+        // `null` removes a value.
         if fields.is_null("name") {
             row.name = None;
         }
@@ -151,19 +152,20 @@ impl BotRow {
         row
     }
 
-    /// Whether Telegram's header is this bot's secret. Hashes are compared, and all of them.
+    /// Returns whether Telegram's header is this bot's secret. Compares hashes in constant time,
+    /// and always all of them.
     pub fn admits(&self, header: Option<&str>) -> bool {
         let given = hash(header.unwrap_or_default());
         let is_it = |known: &String| bool::from(known.as_bytes().ct_eq(given.as_bytes()));
         header.is_some() && self.webhook_secret_hashes.iter().fold(false, |found, known| found | is_it(known))
     }
 
-    /// The limits of its channel, with its own.
+    /// Returns the limits of the channel, with the bot's own limits applied.
     pub fn rates(&self, rates: Rates) -> Rates {
         TokenRow::from(self).rates(rates)
     }
 
-    /// The answer to a request for a `token_ref` that another bot owns.
+    /// Returns the error for a `token_ref` that another bot owns.
     pub fn token_taken(owner: &str) -> FieldError {
         let detail = format!("belongs to the bot {owner}: a token has one bot, and so one limit");
         FieldError::new("token_ref", FieldProblem::Conflicting, detail)
@@ -185,8 +187,8 @@ impl BotRow {
     }
 }
 
-/// The row of a token name: the one bot that owns it, and the bot's limits. It is written in one
-/// transaction with the bot.
+/// The row of a token name: the one bot that owns the token, and the bot's limits. One transaction
+/// writes it together with the bot.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRow {
@@ -196,7 +198,7 @@ pub struct TokenRow {
 }
 
 impl TokenRow {
-    /// The limits of Telegram, with those of the bot.
+    /// Returns the limits of Telegram, with the bot's limits applied.
     pub fn rates(&self, rates: Rates) -> Rates {
         let per = |count: u32, window_ms| Limit::per(i64::from(count), window_ms);
         Rates {
@@ -218,7 +220,7 @@ fn hash(secret: &str) -> String {
     hex::encode(Sha256::digest(secret.as_bytes()))
 }
 
-/// A name that stands in keys and paths.
+/// Returns whether `text` is a valid name for keys and paths.
 pub fn is_slug(text: &str) -> bool {
     (1..=LONGEST_SLUG).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))

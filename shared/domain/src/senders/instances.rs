@@ -1,4 +1,5 @@
-//! What is set per instance: an Evolution instance, a Telegram bot, or a name of the caller's own.
+//! The settings of an instance: an Evolution instance, a Telegram bot, or a name that the caller
+//! chose.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,28 +12,28 @@ use crate::time::{SECOND_MS, Timestamp};
 
 const LONGEST_NAME: usize = 64;
 const LONGEST_URL: usize = 2_048;
-/// Between the end of a call to the responder and the moment when its worker counts as lost.
+/// The time between the end of a call to the responder and the end of its worker's lease.
 const LEASE_MARGIN_MS: i64 = 15 * SECOND_MS;
-/// Waits between two attempts to ask a responder that fails.
+/// The bounds of the backoff between two calls to a responder that fails.
 const FIRST_BACKOFF_MS: i64 = 5 * SECOND_MS;
 const LONGEST_BACKOFF_MS: i64 = 300 * SECOND_MS;
 
-/// The times that the course of a conversation follows.
+/// The times that a conversation follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Timing {
     pub debounce_ms: i64,
     pub max_wait_ms: i64,
     pub lease_ms: i64,
-    /// How long a late answer is waited for.
+    /// How long to wait for a late answer.
     pub callback_ms: i64,
-    /// How often the responder is asked.
+    /// How many times the responder is called.
     pub attempts: u32,
-    /// The wait after its first failure, doubled with each.
+    /// The wait after the first failure. It doubles with each further failure.
     pub backoff_ms: i64,
 }
 
 impl Timing {
-    /// The wait after so many attempts.
+    /// Returns the wait after this number of attempts.
     pub fn wait_ms(&self, attempts: u32) -> i64 {
         (self.backoff_ms << attempts.saturating_sub(1).min(10)).min(LONGEST_BACKOFF_MS)
     }
@@ -45,14 +46,15 @@ pub struct InstanceRow {
     pub instance: String,
     pub debounce_seconds: u32,
     pub max_wait_seconds: u32,
-    /// None is the deployment's own.
+    /// `None` selects the deployment's own responder.
     pub responder_url: Option<String>,
     pub responder_timeout_seconds: u32,
     pub responder_attempts: u32,
     pub callback_seconds: u32,
-    /// Older messages are stored and not answered.
+    /// Older messages are stored but not answered.
     pub answer_within_seconds: u32,
-    /// How long the bot is silent after a person wrote; zero is not at all.
+    /// How long the bot is silent after a person wrote in its place. With zero, it is not silent at
+    /// all.
     pub person_hold_seconds: u32,
     pub history_limit: u32,
     pub created_at: Timestamp,
@@ -73,7 +75,7 @@ impl InstanceRow {
         }
     }
 
-    /// As nobody has set anything.
+    /// Returns an instance with the default settings.
     pub fn by_default(channel: Via, instance: &str, now: Timestamp) -> Self {
         Self {
             channel,
@@ -93,13 +95,14 @@ impl InstanceRow {
         }
     }
 
-    /// Too old to be answered: history that a phone tells when it is linked again.
+    /// Returns whether a message is too old to be answered: for example, the history that a phone
+    /// sends when it is linked again.
     pub fn is_old(&self, sent_at: Option<Timestamp>, now: Timestamp) -> bool {
         let within = i64::from(self.answer_within_seconds) * SECOND_MS;
         sent_at.is_some_and(|at| at.plus_ms(within) < now)
     }
 
-    /// Reads what an instance is to be. What is left out is as it is by default.
+    /// Reads the settings of an instance. A setting that is left out has its default value.
     pub fn read(
         channel: Via,
         instance: &str,
@@ -142,7 +145,8 @@ impl InstanceRow {
     }
 }
 
-/// A name of the world's: not an address, nor one that only a machine or its network knows.
+/// Returns whether `text` is an https URL with a public host name. IP addresses, and names that
+/// only a machine or its network knows, are refused.
 fn is_https(text: &str) -> bool {
     let of_the_world = |url: url::Url| {
         let host = match url.host() {
@@ -155,7 +159,7 @@ fn is_https(text: &str) -> bool {
     text.len() <= LONGEST_URL && url::Url::parse(text).is_ok_and(of_the_world)
 }
 
-/// A name that stands in keys and paths.
+/// Returns whether `text` is a valid name for keys and paths.
 pub fn is_name(text: &str) -> bool {
     (1..=LONGEST_NAME).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))

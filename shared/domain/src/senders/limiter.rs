@@ -1,31 +1,32 @@
-//! How fast a bot, a chat or a group may be written to: slots in a row, one after the other.
+//! The rate limit of a bot, a chat or a group: a sequence of slots.
 //!
-//! A bucket knows when its next slot is free (GCRA's theoretical arrival time). A grant is a slot,
-//! now or in the near future, and the sender calls no earlier; so there are never more grants in
-//! any second than there are slots in it. (Calls follow their slots by as long as the writes before
-//! them take.) How far ahead a message may reserve depends on its class: the higher ones reach
-//! further than the lower ones, who so leave them room, and the lower ones reach further the longer
-//! they have waited, so that their wait is bounded.
+//! A bucket stores when its next slot is free (GCRA's theoretical arrival time). A grant is a slot,
+//! now or in the near future, and the sender does not call before it. So a second never has more
+//! grants than slots. (A call follows its slot by the time that the writes before it take.) How far
+//! ahead a message may reserve depends on its priority. Higher priorities may reserve further ahead
+//! than lower ones, so lower priorities leave them room. The longer a message of a lower priority
+//! waits, the further ahead it may reserve, which bounds its wait.
 
 use crate::queue::Priority;
 use crate::time::Timestamp;
 
-/// The distance of slots, in microseconds: thirty a second are not a whole number of milliseconds
-/// apart.
+/// The interval between slots, in microseconds: thirty slots per second are not a whole number of
+/// milliseconds apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     pub interval_us: i64,
 }
 
 impl Limit {
-    /// Rounded up, so that the limit is kept and not nearly kept.
+    /// Computes the interval for `count` slots per window. It is rounded up, so that the limit is
+    /// never exceeded.
     pub const fn per(count: i64, window_ms: i64) -> Self {
         Self { interval_us: (window_ms * 1_000 + count - 1) / count }
     }
 
-    /// How far ahead of now the next slot of a bucket can lie: a grant reaches a second or two
-    /// ahead and takes a few slots, and clocks differ by less than a minute. A slot that lies
-    /// further ahead was taken by a clock that was wrong.
+    /// Returns how far ahead of now the next slot of a bucket can be. A grant reaches a second or
+    /// two ahead and takes a few slots, and clocks differ by less than a minute. If the slot is
+    /// further ahead, a sender with a wrong clock took it.
     pub const fn furthest_us(self) -> i64 {
         self.interval_us.saturating_mul(2).saturating_add(60_000_000)
     }
@@ -35,20 +36,21 @@ impl Limit {
     pub const GROUP: Self = Self::per(20, 60_000);
 }
 
-/// How far ahead a message may reserve a slot of its sender, when it is new.
+/// How far ahead a new message may reserve a slot of its sender, by priority.
 const START_REACH_MS: i64 = 1_500;
 const SHOT_REACH_MS: i64 = 400;
 const DOWNSELL_REACH_MS: i64 = 150;
-/// The lower classes reach as far as the highest after this long, and further than when they were
-/// new only after that.
+/// The reach of a lower priority is constant up to the first age. It then grows, and equals the
+/// reach of the highest priority at the second age.
 const SHOT_AGES_MS: (i64, i64) = (30_000, 90_000);
 const DOWNSELL_AGES_MS: (i64, i64) = (300_000, 600_000);
 
-/// How far ahead a message may reserve a slot of its address, whatever its class: classes compete
-/// for senders.
+/// How far ahead a message may reserve a slot of its address. It is the same for every priority,
+/// because priorities compete only for senders.
 pub const ADDRESS_REACH_MS: i64 = START_REACH_MS;
 
-/// `waited_ms`: since the message was due.
+/// Returns how far ahead a message may reserve a slot of its sender. `waited_ms` is the time since
+/// the message was due.
 pub fn reach_ms(priority: Priority, waited_ms: i64) -> i64 {
     let aged = |fresh: i64, (from, to): (i64, i64)| {
         let age = waited_ms.clamp(from, to) - from;
@@ -61,24 +63,24 @@ pub fn reach_ms(priority: Priority, waited_ms: i64) -> i64 {
     }
 }
 
-/// A bucket as its row says it.
+/// The data of a bucket's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
-    /// When its next slot is free, in microseconds.
+    /// The time when the next slot is free, in microseconds.
     pub free_at_us: i64,
-    /// A provider said to wait: no slot before this, in milliseconds.
+    /// A provider asked to wait: there is no slot before this time, in milliseconds.
     pub parked_until: i64,
 }
 
-/// What to ask of the bucket's row next, after it was seen like this.
+/// The next step for a bucket that was read in this state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Its next slot is in the past, or further ahead than any grant could have put it: take one
-    /// now, if it is still as it was seen.
+    /// The next slot is in the past, or further ahead than any grant could have moved it: take a
+    /// slot now, if the bucket has not changed since it was read.
     Now,
     /// Take the next slot, if it is still within reach.
     Next,
-    /// There is none within reach; there may be one from then on.
+    /// No slot is within reach now. One may be within reach from this time on.
     Later(Timestamp),
 }
 
@@ -96,7 +98,7 @@ pub fn ask(bucket: Bucket, limit: Limit, reach_ms: i64, now: Timestamp) -> Ask {
     }
 }
 
-/// A slot's time in whole milliseconds, rounded up: a sender is never early.
+/// Converts a slot's time to milliseconds, rounded up: a sender is never early.
 pub fn at_us(us: i64) -> Timestamp {
     Timestamp::from_millis(us.saturating_add(999).div_euclid(1_000))
 }
@@ -125,7 +127,8 @@ mod tests {
     fn higher_classes_reach_further_and_the_lowest_catches_up() {
         let fresh = [Priority::Start, Priority::Shot, Priority::Downsell].map(|priority| reach_ms(priority, 0));
         assert!(fresh[0] > fresh[1] && fresh[1] > fresh[2]);
-        // A new one of a higher class goes before one of a lower class that has waited for minutes.
+        // A new message of a higher priority goes before one of a lower priority that has waited
+        // for minutes.
         assert!(reach_ms(Priority::Downsell, 300_000) < fresh[1]);
         assert!(reach_ms(Priority::Shot, 30_000) < fresh[0]);
         assert_eq!(reach_ms(Priority::Shot, 90_000), fresh[0]);
@@ -149,7 +152,7 @@ mod tests {
         let at = |ahead_ms: i64, limit: Limit| ask(bucket(1_000_000 + ahead_ms), limit, 500, now());
         assert_eq!(at(60_000, Limit::BOT), Ask::Later(Timestamp::from_millis(1_059_500)));
         assert_eq!(at(7 * 86_400_000, Limit::BOT), Ask::Now);
-        // Of a slow limit the next slot lies far ahead by right.
+        // With a slow limit, the next slot can correctly be far ahead.
         let daily = Limit::per(1, 86_400_000);
         assert!(matches!(at(86_400_000, daily), Ask::Later(_)));
         assert_eq!(at(3 * 86_400_000, daily), Ask::Now);

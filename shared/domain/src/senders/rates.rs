@@ -1,4 +1,4 @@
-//! How fast each channel is written to. Data with defaults that the providers document; a
+//! The rate limits of each channel. The defaults are those that the providers document; a
 //! deployment may change them.
 
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use serde::Deserialize;
 use crate::channels::{Channel, is_group};
 use crate::senders::limiter::Limit;
 
-/// The limits of one channel. A limit that is `None` is not kept.
+/// The limits of one channel. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// Of everything that is sent with the same credentials.
+    /// For everything that is sent with the same credentials.
     pub sender: Limit,
-    /// Of what goes to one person.
+    /// For everything that is sent to one person.
     pub chat: Option<Limit>,
-    /// Of what goes to one group.
+    /// For everything that is sent to one group.
     pub group: Option<Limit>,
 }
 
 impl Rates {
-    /// The limit of one address.
+    /// Returns the limit of one address.
     pub fn of_address(&self, channel: Channel, to: &str) -> Option<Limit> {
         if is_group(channel, to) { self.group } else { self.chat }
     }
@@ -28,12 +28,12 @@ impl Rates {
     const fn default_of(channel: Channel) -> Self {
         match channel {
             Channel::Telegram => Self { sender: Limit::BOT, chat: Some(Limit::CHAT), group: Some(Limit::GROUP) },
-            // Nothing is documented for a number of one's own; a person with a phone is slower than
+            // No limit is documented for one's own number; a person with a phone is slower than
             // this.
             Channel::Whatsapp => {
                 Self { sender: Limit::per(5, 1_000), chat: Some(Limit::CHAT), group: Some(Limit::GROUP) }
             }
-            // What SES gives an account that has left its sandbox.
+            // The limit of an SES account outside the sandbox.
             Channel::Email => Self { sender: Limit::per(14, 1_000), chat: None, group: None },
         }
     }
@@ -66,7 +66,8 @@ impl Default for RateTable {
 }
 
 impl RateTable {
-    /// `{"telegram": {"sender": "30/1s", "group": "20/60s"}}`; what is not given stays as it is.
+    /// Reads `{"telegram": {"sender": "30/1s", "group": "20/60s"}}`. A limit that is left out keeps
+    /// its default.
     pub fn with_options(options: &str) -> Result<Self, RatesError> {
         let given: BTreeMap<Channel, Given> = serde_json::from_str(options)?;
         let Self(mut rates) = Self::default();
@@ -89,7 +90,7 @@ impl RateTable {
     }
 }
 
-/// `count/seconds`, with or without an `s` at its end.
+/// Parses `count/seconds`, with or without an `s` at the end.
 fn parse(text: &str) -> Result<Limit, RatesError> {
     let parts = text.trim().trim_end_matches('s').split_once('/');
     let numbers = parts.and_then(|(count, window)| Some((count.parse::<i64>().ok()?, window.parse::<i64>().ok()?)));

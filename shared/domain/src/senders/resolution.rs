@@ -1,5 +1,4 @@
-//! Resolution: from the sender that a message names to its credential, its rate bucket and its
-//! limits.
+//! Resolves the sender that a message names to a credential, a rate bucket and rate limits.
 //!
 //! One credential has one bucket and one limit, whichever name a message uses for it. On Telegram a
 //! name means, in this order: the bot with this slug, and so the bot's `token_ref`; the token with
@@ -12,15 +11,15 @@ use crate::keys::{self, Key};
 use crate::senders::bots::{BotRow, TokenRow};
 use crate::senders::rates::Rates;
 
-/// Mail has one limit per account, whatever its sender is.
+/// Mail has one limit per account, whatever the sender is.
 const MAIL_BUCKET: &str = "ses";
 
-/// What a message is sent with, and how fast.
+/// The credential, the rate bucket and the limits for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
     pub channel: Channel,
-    /// The name of the credential in the secret of senders. None: mail, which the function's own
-    /// role signs.
+    /// The name of the credential in the secret of senders. `None` for mail, which the function's
+    /// own role signs.
     pub credential: Option<String>,
     /// The name of the rate bucket. Suppressions against one sender use this name too.
     pub bucket: String,
@@ -50,12 +49,12 @@ impl Resolved {
         Self { channel: Channel::Email, credential: None, bucket: MAIL_BUCKET.to_owned(), rates }
     }
 
-    /// The bucket of everything that is sent with the credential.
+    /// Returns the bucket of everything that is sent with the credential.
     pub fn sender_bucket(&self) -> Key {
         keys::rate_of_sender(self.channel.as_str(), &self.bucket)
     }
 
-    /// The bucket of what is sent with the credential to one address.
+    /// Returns the bucket of everything that is sent with the credential to one address.
     pub fn chat_bucket(&self, to: &str) -> Key {
         keys::rate_of_chat(self.channel.as_str(), &self.bucket, to)
     }

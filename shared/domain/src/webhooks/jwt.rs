@@ -1,5 +1,4 @@
-//! JSON Web Tokens, as far as a webhook needs them: one algorithm, and a time after which they are
-//! worth nothing.
+//! Verifies JSON Web Tokens as far as webhooks need them: one algorithm and a mandatory expiry.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,11 +12,11 @@ use crate::time::{SECOND_MS, Timestamp};
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    /// Extensions that must be understood; none is.
+    /// Extensions that the recipient must understand. We support none.
     crit: Option<IgnoredAny>,
 }
 
-/// Seconds since 1970, which may have a fraction.
+/// Times in seconds since 1970, possibly with a fraction.
 #[derive(Deserialize)]
 struct Claims {
     exp: f64,
@@ -25,9 +24,9 @@ struct Claims {
     iat: Option<f64>,
 }
 
-/// Whether `key` signed this token with HMAC-SHA256 and its time has come and is not over. The
-/// token does not choose its algorithm: any other than HS256 is refused, and so is one that never
-/// expires.
+/// Returns whether `key` signed this token with HMAC-SHA256 and the token is valid at this time.
+/// The token does not choose its algorithm: any other than HS256 is rejected. A token without an
+/// expiry is rejected too.
 pub fn verify_hs256(token: &str, key: &[u8], now: Timestamp, leeway_seconds: i64) -> bool {
     let Some((signed, signature)) = token.rsplit_once('.') else { return false };
     let Some((header, claims)) = signed.split_once('.') else { return false };
@@ -53,11 +52,11 @@ fn is_signed(signed: &str, signature: &str, key: &[u8]) -> bool {
     !key.is_empty() && mac(key).chain_update(signed).verify_slice(&signature).is_ok()
 }
 
-/// An object, each of whose fields is there once: of two, the reader that comes next might take the
-/// other.
+/// Decodes a JSON object. `None` if one of its fields occurs twice, because another reader might
+/// take the other value.
 fn part<T: DeserializeOwned>(encoded: &str) -> Option<T> {
     let json = URL_SAFE_NO_PAD.decode(encoded).ok()?;
-    // A list would be read as the fields in their order.
+    // serde would read a list as the fields in their order.
     if json.first() != Some(&b'{') {
         return None;
     }
@@ -72,7 +71,7 @@ mod tests {
     const NOW: i64 = 1_760_000_000;
     const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
 
-    /// Evolution's own claims.
+    /// The claims that Evolution sends.
     fn claims() -> String {
         format!(r#"{{"iat":{NOW},"exp":{},"app":"evolution","action":"webhook"}}"#, NOW + 600)
     }

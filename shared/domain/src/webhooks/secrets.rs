@@ -1,5 +1,5 @@
-//! What webhooks are verified with. There may be two of each secret at once: one that is being
-//! changed to, and the one that providers and retries still use.
+//! The secrets that verify webhooks. Two of each may be valid at once: the new secret of a
+//! rotation, and the one that providers and retries still use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 /// Evolution retries for about 20 minutes with the token of the first attempt, which lives for 10.
 const EVOLUTION_LEEWAY_SECONDS: i64 = 1_500;
 
-/// As the reference libraries of Standard Webhooks have it.
+/// The tolerance of the reference libraries of Standard Webhooks.
 const PAYMENT_TOLERANCE_SECONDS: i64 = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +44,12 @@ pub struct WebhookSecrets {
     _others: Others,
 }
 
-/// What is not ours to know. It also has serde refuse a list, which it would read as the fields in
-/// their order.
+/// Unknown fields. This type also makes serde reject a list, which serde would otherwise read as
+/// the fields in their order.
 type Others = BTreeMap<String, IgnoredAny>;
 
-/// An instance is configured with a header of its own, with a `jwt_key`, or while it changes with
-/// both.
+/// The secrets of an instance. It is configured with a header of its own, with a `jwt_key`, or with
+/// both while it changes from one to the other.
 #[derive(Clone, Deserialize)]
 struct EvolutionSecrets {
     #[serde(default = "default_header")]
@@ -62,7 +62,7 @@ struct EvolutionSecrets {
     _others: Others,
 }
 
-/// What a payment gateway proves itself with: its secrets, or a scheme of its own with them.
+/// The secrets of a payment gateway, alone or with the gateway's own scheme.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum PaymentSecrets {
@@ -75,8 +75,8 @@ enum PaymentSecrets {
     },
 }
 
-/// How a gateway signs. Each that signs in its own way gets a name here, and a check beside
-/// Standard Webhooks'.
+/// How a gateway signs. Each gateway with its own way to sign gets a name here, and a check beside
+/// the one for Standard Webhooks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum PaymentScheme {
@@ -96,14 +96,15 @@ enum OneOrMany {
 }
 
 impl WebhookSecrets {
-    /// `None` for what is not the JSON of secrets. Nobody's fault but the configuration's: a
-    /// provider must then be told to come again, not that its secret is wrong.
+    /// Parses the JSON of the secrets. Returns `None` if it cannot be read. This is an error in the
+    /// configuration: the caller must then ask the provider to retry, and not report a wrong
+    /// secret.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// `header` is the value of `X-Telegram-Bot-Api-Secret-Token`. It signs nothing: a replay is
-    /// known by its update's id.
+    /// Verifies a request of Telegram. `header` is the value of `X-Telegram-Bot-Api-Secret-Token`.
+    /// The header does not sign the body; the id of the update identifies a replay.
     pub fn verify_telegram(&self, bot: &str, header: Option<&str>) -> Verified {
         match self.telegram.get(bot) {
             Some(tokens) => Verified::of(header.is_some_and(|given| tokens.admit(given))),
@@ -111,7 +112,8 @@ impl WebhookSecrets {
         }
     }
 
-    /// `header` gives the value of a header by its name in lower case.
+    /// Verifies a request of Evolution. `header` returns the value of a header by its lower-case
+    /// name.
     pub fn verify_evolution<'h>(
         &self,
         instance: &str,
@@ -130,7 +132,7 @@ impl WebhookSecrets {
         Verified::of(by_token || by_jwt())
     }
 
-    /// Whether a gateway of this name sent this body, no longer ago than five minutes.
+    /// Verifies that the gateway of this name signed this body no more than five minutes ago.
     pub fn verify_payment<'h>(
         &self,
         gateway: &str,
@@ -155,7 +157,8 @@ impl WebhookSecrets {
         }
     }
 
-    /// What the responder is asked with, the current key first. Empty where there is none.
+    /// Returns the keys that sign requests to the responder, the current key first. Empty if there
+    /// is none.
     pub fn responder_keys(&self) -> Vec<&[u8]> {
         let keys = [&self.responder, &self.responder_previous];
         keys.into_iter().map(Vec::as_slice).filter(|key| !key.is_empty()).collect()
@@ -175,15 +178,16 @@ impl Verified {
 }
 
 impl Tokens {
-    /// Hashes are compared, so that not even a length is told, and all of them, so that it is not
-    /// told which one it was.
+    /// Returns whether `given` is one of the tokens. It compares hashes, so that the time does not
+    /// reveal the length of a token, and it compares all of them, so that the time does not reveal
+    /// which one matched.
     fn admit(&self, given: &str) -> bool {
         let given = Sha256::digest(given);
         let is_it = |token: &str| Sha256::digest(token).as_slice().ct_eq(given.as_slice());
         self.usable().fold(Choice::from(0), |found, token| found | is_it(token)).into()
     }
 
-    /// A secret that was left blank lets nobody in.
+    /// Returns the tokens that are not blank: a blank secret matches nothing.
     fn usable(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str).filter(|token| !token.trim().is_empty())
     }
@@ -248,7 +252,7 @@ mod tests {
         secrets().verify_evolution(instance, header, Timestamp::from_seconds(now))
     }
 
-    /// As Evolution makes it.
+    /// Returns the header as Evolution builds it.
     fn bearer_of(key: &str) -> String {
         let claims = format!(r#"{{"iat":{NOW},"exp":{},"app":"evolution","action":"webhook"}}"#, NOW + 600);
         let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","typ":"JWT"}"#);

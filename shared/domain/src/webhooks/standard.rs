@@ -1,5 +1,5 @@
-//! Standard Webhooks (<https://www.standardwebhooks.com>): signs requests to responders, verifies
-//! those of gateways.
+//! Implements Standard Webhooks (<https://www.standardwebhooks.com>): signs requests to responders
+//! and verifies requests of gateways.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 const SECRET_PREFIX: &str = "whsec_";
 const VERSION: &str = "v1";
 
-/// Secrets are copied by hand, and their `=` are lost on the way.
+/// Decodes base64 with or without padding: people copy secrets by hand and lose the `=`.
 const UNPADDED_TOO: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -27,8 +27,8 @@ pub struct Signed {
     pub signature: String,
 }
 
-/// Signs with each key, the current one first. `id` is the same whenever the same thing is said
-/// again, and has no full stop: it is what parts the id from the time.
+/// Signs with each key, the current one first. `id` must be the same for every retry, and must not
+/// contain a full stop, which separates the id from the time.
 pub fn sign(keys: &[&[u8]], id: &str, now: Timestamp, body: &[u8]) -> Signed {
     let timestamp = now.seconds();
     let text = timestamp.to_string();
@@ -39,8 +39,8 @@ pub fn sign(keys: &[&[u8]], id: &str, now: Timestamp, body: &[u8]) -> Signed {
     Signed { id: id.to_owned(), timestamp, signature: signatures.join(" ") }
 }
 
-/// Whether one of the keys signed this body under this id, no longer ago than the tolerance, and
-/// not further ahead.
+/// Returns whether one of the keys signed this body under this id, at a time that differs from
+/// `now` by no more than the tolerance, in either direction.
 pub fn verify(
     keys: &[&[u8]],
     id: &str,
@@ -72,7 +72,8 @@ fn usable<'k>(keys: &[&'k [u8]]) -> impl Iterator<Item = &'k [u8]> {
     keys.iter().copied().filter(|key| !key.is_empty())
 }
 
-/// The time is signed as it is written, so that no other writing of it is signed too.
+/// Computes the MAC over id, time and body. The time is signed as it is written, so that the
+/// signature is valid for no other spelling of it.
 fn content(key: &[u8], id: &str, timestamp: &str, body: &[u8]) -> Hmac<Sha256> {
     mac(key).chain_update(id).chain_update(".").chain_update(timestamp).chain_update(".").chain_update(body)
 }
@@ -83,7 +84,8 @@ fn is_near(timestamp: &str, now: Timestamp, tolerance_seconds: i64) -> bool {
     now.seconds().saturating_sub(seconds).saturating_abs() <= tolerance_seconds
 }
 
-/// Other versions stand beside ours in the list, and are not ours to judge.
+/// Decodes one entry of the list of signatures. `None` if the entry has another version: such
+/// entries may be in the list and are ignored.
 fn read_signature(entry: &str) -> Option<Vec<u8>> {
     let (version, signature) = entry.split_once(',')?;
     (version == VERSION).then(|| STANDARD.decode(signature).ok())?
@@ -104,7 +106,7 @@ mod tests {
         Timestamp::from_seconds(seconds)
     }
 
-    /// The published example, but for what the test says.
+    /// Verifies the published example with the parts that the test replaces.
     fn holds(id: &str, timestamp: &str, signature: &str, body: &[u8]) -> bool {
         verify(&[&key_bytes(SECRET)], id, timestamp, signature, body, at(NOW), TOLERANCE)
     }
@@ -117,7 +119,7 @@ mod tests {
     }
 
     /// From the tests of the official libraries: the secret without its prefix, and a list of
-    /// signatures with one of ours.
+    /// signatures that contains ours.
     #[test]
     fn the_vectors_of_the_official_libraries_hold() {
         let bare = key_bytes(SECRET.trim_start_matches(SECRET_PREFIX));
@@ -131,7 +133,7 @@ mod tests {
         {
             assert!(!holds(ID, "1614265330", wrong, BODY), "{wrong}");
         }
-        // Their limit is five minutes, on both sides.
+        // Their tolerance is five minutes in both directions.
         for (seconds, near) in [(NOW - 300, true), (NOW - 301, false), (NOW + 300, true), (NOW + 301, false)] {
             let key = key_bytes(SECRET);
             assert_eq!(verify(&[&key], ID, "1614265330", SIGNATURE, BODY, at(seconds), TOLERANCE), near, "{seconds}");

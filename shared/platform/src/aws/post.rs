@@ -1,5 +1,5 @@
-//! Uploads by POST: a form that S3 takes from a stranger, signed here. Unlike a presigned PUT it
-//! bounds the size of what is uploaded. The SDK does not make such forms.
+//! Uploads by POST: a signed form that lets a client without AWS credentials upload to S3. Unlike a
+//! presigned PUT, it limits the size of the upload. The SDK cannot create such forms.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,8 +14,8 @@ use super::Aws;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// Where to send the form and what stands in it, in this order, before the field `file`. Whoever
-/// has it can upload.
+/// The URL for the form and its fields, which must come in this order and before the field `file`.
+/// Anyone who has them can upload.
 #[derive(Clone)]
 pub struct PresignedPost {
     pub url: String,
@@ -23,7 +23,8 @@ pub struct PresignedPost {
 }
 
 impl Aws {
-    /// A form for one object of that key, of so many bytes, for so long.
+    /// Creates a form that uploads one object with this key. The policy limits its size to `bytes`
+    /// and is valid for `valid_for`.
     pub fn presigned_post(
         &self,
         bucket: &str,
@@ -64,7 +65,7 @@ impl Aws {
     }
 }
 
-/// `20260102T030405Z`
+/// Formats a time as in `20260102T030405Z`.
 fn basic(at: Timestamp) -> String {
     let text = Timestamp::from_seconds(at.seconds()).to_string();
     let digits: String = text.chars().filter(|letter| letter.is_ascii_digit() || *letter == 'T').take(15).collect();

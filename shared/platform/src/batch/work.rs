@@ -1,5 +1,5 @@
-//! The shell of queue workers: reads the job in a message's body, runs it, and hides the message
-//! until it is tried again.
+//! The shell of queue workers. It decodes the job in a message's body and runs it. If the job must
+//! be retried, it hides the message until then.
 
 use std::future::Future;
 
@@ -12,25 +12,26 @@ use crate::invocation::Invocation;
 use crate::store::StoreError;
 use crate::visibility::{Visibility, receptions};
 
-/// The first retry waits this long, and each one after it twice as long as the one before.
+/// The wait before the first retry. Each further retry waits twice as long as the one before.
 const FIRST_BACK_OFF_MS: i64 = 1_000;
-/// No back-off is longer than this, before its spread.
+/// The longest backoff, without the spread.
 const LONGEST_BACK_OFF_MS: i64 = 60_000;
-/// Seconds over which messages that were received this often, or more, are spread.
+/// The receive count from which the spread no longer grows. It is also the longest spread, in
+/// seconds.
 const LARGEST_SPREAD: u32 = 20;
 
-/// How a job ended that the store has answered for.
+/// How a job ended when the store answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worked {
-    /// The message leaves its queue. The code goes to the log.
+    /// The message leaves its queue. The log gets the code.
     Done(&'static str),
-    /// The message goes back to its queue, hidden until then.
+    /// The message returns to its queue, hidden until `until`.
     Later { why: &'static str, until: Timestamp },
 }
 
 impl Worked {
-    /// Another worker has the lease on it until then. The message comes back a second later,
-    /// because clocks differ.
+    /// Another worker holds the lease until `until`. The message is redelivered a second after
+    /// that, because clocks differ.
     pub fn busy(until: Timestamp) -> Self {
         Self::Later { why: "busy", until: until.plus_ms(1_000) }
     }
@@ -38,9 +39,10 @@ impl Worked {
 
 /// Runs the jobs in the messages of one delivery, at most `at_once` at a time.
 ///
-/// A message that `read` refuses is put aside after a few tries. One whose job is [`Worked::Later`]
-/// is hidden until its time, and one whose job failed for a back-off that doubles with each
-/// reception; both plus a spread, so that messages which fail together do not come back together.
+/// A message that `read` cannot decode goes to the dead-letter queue after a few tries. A message
+/// whose job returns [`Worked::Later`] is hidden until then. A message whose job failed is hidden
+/// for a backoff that doubles with each reception. Both waits get a random spread, so that messages
+/// that fail together do not come back together.
 pub async fn work<J, R, F, Fut>(
     visibility: &Visibility,
     invocation: &Invocation,
@@ -91,14 +93,15 @@ where
     Err(error)
 }
 
-/// How long a message waits whose job failed: it was received this often, the last time included.
+/// Returns the backoff for a failed job. `received` counts the receptions of its message, including
+/// this one.
 fn back_off_ms(received: u32) -> i64 {
     let doublings = received.saturating_sub(1).min(16);
     (FIRST_BACK_OFF_MS << doublings).min(LONGEST_BACK_OFF_MS)
 }
 
-/// What is added to a wait: up to a second for each reception, so that the longer the queue is, the
-/// less often its messages come back. `random` is 0 to 1000.
+/// Returns the random spread to add to a wait: up to a second per reception. The longer the queue
+/// is, the less often its messages come back. `random` is 0 to 1000.
 fn spread_ms(received: u32, random: u32) -> i64 {
     i64::from(random) * i64::from(received.min(LARGEST_SPREAD))
 }
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_store_that_does_not_answer_for_sixteen_hours_sends_nothing_to_the_dead_letters() {
-        // As often as the queues of workers let a message be received, and without any spread.
+        // The workers' queues allow this many receptions. The sum does not include the spread.
         let lasts_ms: i64 = (1..=1_000).map(back_off_ms).sum();
         assert!(lasts_ms >= 16 * 3_600_000, "{lasts_ms} ms");
     }

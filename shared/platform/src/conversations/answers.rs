@@ -1,4 +1,4 @@
-//! A batch is answered: its one reply is stored, sent part by part, and seen to its end.
+//! Answers a batch: stores its one reply, sends it part by part, and follows it to its end.
 
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::responder::reply_message;
@@ -15,9 +15,9 @@ use super::Conversations;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, Transacted, Write, read_row};
 
-/// What is said of a reply that whoever brought the messages takes.
+/// The outcome of a reply that is kept for the client that brought the messages.
 const KEPT: &str = "KEPT";
-/// What is said of a batch that needed no words.
+/// The outcome of a batch that needed no reply.
 const NOTHING: &str = "NOTHING_TO_SAY";
 
 /// The outcome of an answer to a batch.
@@ -26,30 +26,30 @@ pub enum Answered {
     Now(Box<ConversationRow>),
     /// The conversation has changed since it was read.
     Lost,
-    /// There is a reply to this batch.
+    /// The batch already has a reply.
     Before(Box<BatchRow>),
 }
 
-/// What was seen of a reply on its way.
+/// The result of looking at a reply that was handed over.
 #[derive(Debug)]
 pub enum Looked {
-    /// It is not settled yet: its end wakes the conversation.
+    /// The message is not settled yet: its end wakes the conversation.
     OnItsWay,
-    /// It is settled, and the conversation has moved on. `None`: the conversation has changed since
-    /// it was read.
+    /// The message is settled, and the conversation has moved on. `None` if the conversation has
+    /// changed since it was read.
     Moved(Option<Box<ConversationRow>>),
 }
 
-/// What is written to a batch's row beside a change of its conversation.
+/// What a change of a conversation writes to the row of its batch.
 enum OfBatch<'a> {
-    /// Its one reply, and who brought it.
+    /// The one reply of the batch, and who answered.
     Reply(Option<&'a str>, Answer),
-    /// How a message of it ended, if one did.
+    /// How a message of the batch ended, if one did.
     Ended(Option<&'a str>),
 }
 
 impl Conversations {
-    /// The messages of the batch in process, by their number.
+    /// Reads the messages of the batch in process, by their number.
     pub async fn messages_of(
         &self,
         invocation: &Invocation,
@@ -59,8 +59,8 @@ impl Conversations {
         self.store.rows(invocation, &query).await
     }
 
-    /// The first messages that are pending, by their number, in one request: as many as one batch
-    /// takes, and the next. One request reads up to 1 MB of rows, which is more than the bytes that
+    /// Reads the first pending messages, by their number, in one request: as many as one batch
+    /// takes, and one more. One request reads up to 1 MB of rows, which is more than the bytes that
     /// a batch takes.
     pub async fn pending_messages(
         &self,
@@ -71,7 +71,7 @@ impl Conversations {
         Ok(self.store.slice(invocation, &query).await?.read()?.rows)
     }
 
-    /// The messages of a conversation from one number to another, both included.
+    /// Selects the messages of a conversation from one number to another, both inclusive.
     pub(super) fn numbered(&self, row: &ConversationRow, from: u64, to: u64) -> Query<'_> {
         Query::index(&self.table, BY_PLACE, keys::conversation_partition(&row.id))
             .between(keys::conversation_place(from), keys::conversation_place(to))
@@ -82,8 +82,8 @@ impl Conversations {
     }
 
     /// Stores the reply to the batch in process of a conversation that was read as `row`, and hands
-    /// it over unless somebody holds the conversation. Whether the reply is wanted is the caller's
-    /// to know from that row.
+    /// the reply over unless the conversation is held. The caller decides from that row whether the
+    /// reply is wanted.
     pub async fn answer(
         &self,
         invocation: &Invocation,
@@ -98,7 +98,7 @@ impl Conversations {
         self.commit(invocation, row, course, said, &OfBatch::Reply(said, by), timing).await
     }
 
-    /// Hands over the reply that was kept back.
+    /// Hands over the reply that was withheld.
     pub async fn hand_over(
         &self,
         invocation: &Invocation,
@@ -110,7 +110,8 @@ impl Conversations {
         self.commit(invocation, row, course, said.as_deref(), &OfBatch::Ended(None), timing).await?.moved()
     }
 
-    /// Sees what became of the part of a reply that was handed over.
+    /// Looks at the outcome of the part of a reply that was handed over, and moves the conversation
+    /// on if the part is settled.
     pub async fn look(
         &self,
         invocation: &Invocation,
@@ -122,8 +123,7 @@ impl Conversations {
         let Some((end, state)) = end_of(message.as_ref()) else { return Ok(Looked::OnItsWay) };
         let course = row.course.part_ended(end, invocation.current());
         let said = if course.phase == Phase::Sending { self.reply_of(invocation, row).await? } else { None };
-        // A reply that was canceled because a person had answered is not one that could not be
-        // delivered.
+        // If a reply was canceled because a person had answered, do not record it as undelivered.
         let unneeded = end == PartEnd::Canceled && row.course.settled >= row.course.claimed;
         let of_batch = OfBatch::Ended((!unneeded).then_some(state));
         self.commit(invocation, row, course, said.as_deref(), &of_batch, timing)
@@ -138,8 +138,8 @@ impl Conversations {
         Ok(batch.ok_or_else(gone)?.reply)
     }
 
-    /// One transaction: where the conversation stands, what its batch says, and the message that
-    /// the next part is.
+    /// Writes, in one transaction, the state of the conversation, the row of its batch, and the
+    /// message that sends the next part.
     async fn commit(
         &self,
         invocation: &Invocation,
@@ -152,7 +152,7 @@ impl Conversations {
         let now = invocation.current();
         let gone = || StoreError::Corrupt("an answer to no batch");
         let batch = row.batch().ok_or_else(gone)?;
-        // Nobody but its caller sends what is kept for a caller.
+        // A reply to an API conversation is kept for its client; nothing else sends it.
         let keeps = row.channel == Via::Api && course.phase == Phase::Sending;
         let course = if keeps { course.part_ended(PartEnd::Sent, now) } else { course };
         let after = row.moved(course, now, timing);
@@ -230,7 +230,8 @@ impl Conversations {
 }
 
 impl Answered {
-    /// For a batch whose reply is stored already.
+    /// Returns the new row of a conversation whose batch already had its reply; `None` if it lost
+    /// the race.
     fn moved(self) -> Result<Option<ConversationRow>, StoreError> {
         match self {
             Self::Now(row) => Ok(Some(*row)),
@@ -240,8 +241,8 @@ impl Answered {
     }
 }
 
-/// How a message ended that part of a reply was sent as, and the word for it; nothing while it has
-/// not. One that is gone was settled long ago.
+/// Returns how the message with a part of a reply ended, and the code for it; `None` while it has
+/// not ended. A message that no longer exists was settled long ago.
 fn end_of(message: Option<&MessageRow>) -> Option<(PartEnd, &'static str)> {
     let Some(message) = message else { return Some((PartEnd::Sent, "SENT")) };
     match message.delivery.state {

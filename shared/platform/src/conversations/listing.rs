@@ -1,5 +1,5 @@
-//! What people look at: a conversation with its messages and batches, and those that wait for a
-//! person.
+//! Lists for people: a conversation with its messages and batches, and the conversations that wait
+//! for a person.
 
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::{BatchRow, ConversationRow, StoredMessage};
@@ -12,7 +12,7 @@ use crate::invocation::Invocation;
 use crate::store::{Found, Query, StoreError};
 
 impl Conversations {
-    /// Messages that are answered or will be, the newest first, before `before`.
+    /// Reads messages that are answered or will be, the newest first, with numbers below `before`.
     pub async fn latest_messages(
         &self,
         invocation: &Invocation,
@@ -27,7 +27,7 @@ impl Conversations {
         self.store.rows(invocation, &self.numbered(row, 1, last).newest_first().limit(limit)).await
     }
 
-    /// Messages that nobody answers: history, and what persons wrote.
+    /// Reads messages that get no answer: history, and messages that persons wrote.
     pub async fn asides(
         &self,
         invocation: &Invocation,
@@ -39,8 +39,9 @@ impl Conversations {
         self.store.rows(invocation, &query.newest_first().limit(limit)).await
     }
 
-    /// Batches that have one of these messages, the newest first. A batch is known by its last
-    /// message, and the one that has the newest of these ends at most [`MOST_MESSAGES`] later.
+    /// Reads the batches that contain one of these messages, the newest first. The key of a batch
+    /// is its last message, and the batch with the newest of these messages ends at most
+    /// [`MOST_MESSAGES`] later.
     pub async fn batches(
         &self,
         invocation: &Invocation,
@@ -57,7 +58,7 @@ impl Conversations {
         Ok(batches)
     }
 
-    /// What waits in one shard, the earliest first, up to `until`.
+    /// Reads the rows that wait in one shard, the earliest first, up to `until`.
     pub(super) async fn waiting(
         &self,
         invocation: &Invocation,
@@ -71,7 +72,8 @@ impl Conversations {
         self.store.nominate(invocation, &query).await
     }
 
-    /// A page of those that wait for this, the longest waiting first, and where the next begins.
+    /// Reads a page of the conversations that wait for `wake`, the longest waiting first. Returns
+    /// it with the place where the next page starts.
     pub async fn waiting_page(
         &self,
         invocation: &Invocation,
@@ -89,8 +91,8 @@ impl Conversations {
         Ok((rows.into_iter().flatten().collect(), next))
     }
 
-    /// Since when the one waits who waits longest for an answer, unless somebody holds the
-    /// conversation.
+    /// Returns since when the contact with the longest wait has waited for an answer. Conversations
+    /// that are held do not count.
     pub async fn oldest_unanswered(&self, invocation: &Invocation) -> Result<Option<Timestamp>, StoreError> {
         let mut oldest: Option<Timestamp> = None;
         for (wake, shard) in

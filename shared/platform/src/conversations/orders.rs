@@ -1,4 +1,4 @@
-//! What a person may order: silence, and the end of it.
+//! Orders of an operator: hold a conversation, and release it.
 
 use umavez_domain::conversations::{ConversationId, ConversationRow, Course, HeldBy, Hold, Phase};
 use umavez_domain::delivery::Cancel;
@@ -9,25 +9,25 @@ use super::Conversations;
 use crate::invocation::Invocation;
 use crate::store::{Committed, Next, StoreError};
 
-/// What came of an order; nothing if there is no such conversation.
+/// The outcome of an order. The functions return `None` if there is no such conversation.
 #[derive(Debug)]
 pub struct Ordered {
     pub row: ConversationRow,
-    /// Whether anything had to change.
+    /// Whether the order changed anything.
     pub changed: bool,
 }
 
-/// What came of a hold.
+/// The outcome of a hold.
 #[derive(Debug)]
 pub struct Held {
     pub row: ConversationRow,
-    /// A reply that was about to leave, and one that had left, before the hold.
+    /// A reply that was in flight before the hold, and one that was already sent.
     pub in_flight: Option<MessageId>,
     pub already_sent: Option<MessageId>,
 }
 
 impl Conversations {
-    /// Keeps the bot silent. A reply that has not left is called back.
+    /// Keeps the bot silent, and cancels a reply that was not sent yet.
     pub async fn hold(
         &self,
         invocation: &Invocation,
@@ -49,7 +49,8 @@ impl Conversations {
         Ok(Some(held))
     }
 
-    /// Lets the bot speak again; `answer_pending` says whether it answers what came meanwhile.
+    /// Lets the bot answer again. `answer_pending` says whether it answers the messages that came
+    /// meanwhile.
     pub async fn release(
         &self,
         invocation: &Invocation,

@@ -1,5 +1,5 @@
-//! A message comes in: stored once, numbered, and in one transaction with where its conversation
-//! stands.
+//! Receives a message: stores it once, with its number, in one transaction with the state of its
+//! conversation.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -19,12 +19,12 @@ use super::Conversations;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
-/// How long after an operator settled a message as sent its echo may come.
+/// How long after an operator settled the outcome of a message its echo may still arrive.
 const LATE_ECHO_MS: i64 = 10 * 60 * SECOND_MS;
-/// Messages to a contact among which one of ours is looked for.
+/// How many of the latest messages to a contact are searched for one of ours.
 const LATEST: usize = 20;
 
-/// What became of a message, and where its conversation stands by now, if that is known.
+/// The outcome of receiving a message, and the current state of its conversation, if it is known.
 #[derive(Debug)]
 pub struct Taken {
     pub told: Told,
@@ -32,7 +32,7 @@ pub struct Taken {
 }
 
 impl Conversations {
-    /// Takes a message in that a provider told of. `row` is its conversation as it was read.
+    /// Receives a message that a provider reported. `row` is its conversation as it was read.
     pub async fn receive(
         &self,
         invocation: &Invocation,
@@ -59,7 +59,8 @@ impl Conversations {
         self.stored_with(invocation, row, &received, Told::Stored, numbered, next).await
     }
 
-    /// One of our own messages comes back, or a person answered.
+    /// Handles a message from our own account: the echo of one of our messages, or the answer of a
+    /// person.
     async fn ours_or_a_persons(
         &self,
         invocation: &Invocation,
@@ -69,20 +70,20 @@ impl Conversations {
     ) -> Result<Taken, StoreError> {
         if let Some(ours) = self.one_of_ours(invocation, row.as_ref(), received).await? {
             if ours.delivery.provider_id.is_none() || ours.delivery.state != State::Sent {
-                // Without a provider's id on it, the echo is of an attempt that may have been sent,
-                // or of the last one.
+                // If the message has no provider's id, the echo belongs to the first attempt that
+                // may have been sent, or else to the last attempt.
                 let attempt = ours.delivery.doubts.first().copied().unwrap_or(ours.delivery.attempt);
                 self.messages.confirm(invocation, &ours, attempt, &received.message.message_id).await?;
             }
             return Ok(Taken { told: Told::Ours, row });
         }
-        // Sent through the gateway by somebody else's program: no person has taken over.
+        // Another program sent the message through the gateway: no person has taken over.
         if received.message.by_gateway {
             return Ok(Taken { told: Told::Ours, row });
         }
         let (now, timing) = (invocation.now, instance.timing());
         let aside = received.aside(Author::Person, now);
-        // What a phone tells of long ago is no answer to anything.
+        // An old message that a phone reports is not an answer to anything.
         if instance.is_old(received.message.sent_at, now) {
             return self.stored_with(invocation, row, received, Told::History, |_| aside.clone(), Clone::clone).await;
         }
@@ -98,8 +99,8 @@ impl Conversations {
         Ok(taken)
     }
 
-    /// Cancels the reply that a person's message has made needless, or that waits for the end of
-    /// the hold. It runs after the transaction; if the function crashes in between, the redelivered
+    /// Cancels the reply that a person's message made unnecessary, or that waits for the end of the
+    /// hold. It runs after the transaction. If the function crashes in between, the redelivered
     /// message runs it again.
     async fn cancel_recalled(
         &self,
@@ -121,7 +122,8 @@ impl Conversations {
         Ok(())
     }
 
-    /// Stores a message and the change of its conversation together, however many do so at once.
+    /// Stores a message and the change of its conversation together, and retries if others write at
+    /// the same time.
     async fn stored_with(
         &self,
         invocation: &Invocation,
@@ -136,7 +138,7 @@ impl Conversations {
             let before = row.unwrap_or_else(|| new_row(received, invocation.now));
             let mut after = next(&before);
             let key = keys::conversation_message(&before.id, &received.message.message_id);
-            // No delivery of this message was stored before.
+            // This message was not stored by an earlier delivery.
             let stored = Write::put(&self.table, key, &message(&after))?.when(Condition::Absent);
             if after == before && before.version > 0 {
                 return Ok(Break(match self.store.write(invocation, stored).await? {
@@ -152,7 +154,7 @@ impl Conversations {
                 Transacted::Refused(refusals) if refusals.first().is_some_and(Option::is_some) => {
                     Break(Taken { told: Told::Duplicate, row: None })
                 }
-                // Another message was faster: the next number is another.
+                // Another message was faster, so this message gets a later number.
                 Transacted::Refused(mut refusals) => {
                     let stored = refusals.get_mut(1).and_then(Option::take).and_then(|refusal| refusal.item);
                     Continue(stored.map(read_row).transpose()?)
@@ -162,8 +164,8 @@ impl Conversations {
         self.store.retry_from(invocation, row, step).await
     }
 
-    /// A message of ours by what its provider calls it; or one whose outcome is not known yet and
-    /// that says the same.
+    /// Finds a message of ours by its provider's id, or else one with the same text whose outcome
+    /// is not known yet.
     async fn one_of_ours(
         &self,
         invocation: &Invocation,
@@ -176,7 +178,7 @@ impl Conversations {
             Via::Api => return Ok(None),
         };
         let mut candidates = Vec::new();
-        // The last reply is known without an index, which may lag behind.
+        // The last reply is known without the index, which may lag behind.
         if let Some(row) = row.filter(|row| row.course.claimed > 0) {
             let last = BatchId { conversation: row.id.clone(), number: row.course.claimed };
             for id in self.batch(invocation, &last).await?.map(|batch| batch.messages).unwrap_or_default() {
@@ -195,13 +197,13 @@ impl Conversations {
             return Ok(Some(candidates.swap_remove(known)));
         }
         let text = received.message.text.as_deref().map(str::trim);
-        // The oldest first: what is said twice was said in this order.
+        // Check the oldest first: if the same text was sent twice, the echoes arrive in that order.
         for row in candidates.into_iter().rev() {
             if !may_come_back(&row, invocation.now) {
                 continue;
             }
             let content = self.messages.content(invocation, &row).await?;
-            // Media without words are known by having none.
+            // Media without a caption match a message without a text.
             if content.is_some_and(|content| content.text().map(str::trim) == text) {
                 return Ok(Some(row));
             }
@@ -210,8 +212,8 @@ impl Conversations {
     }
 }
 
-/// Whether a message of ours may come back that is not known by its provider's id: an attempt may
-/// have been sent, or an operator said a moment ago that it was.
+/// Returns whether the echo of a message of ours may still arrive that we cannot match by its
+/// provider's id: an attempt may have been sent, or an operator settled its outcome recently.
 fn may_come_back(row: &MessageRow, now: Timestamp) -> bool {
     let delivery = &row.delivery;
     let is_recent = |at: Option<Timestamp>| at.is_some_and(|at| at.plus_ms(LATE_ECHO_MS) > now);

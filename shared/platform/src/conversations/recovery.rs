@@ -1,5 +1,5 @@
-//! Conversations that were lost sight of: a wake-up that did not come, a worker that was not heard
-//! of, a late answer that did not come, a hold that is over.
+//! Recovers stalled conversations: a wake-up that was lost, a worker that stopped, a late answer
+//! that did not arrive, a hold that has ended.
 
 use umavez_domain::conversations::ConversationRow;
 
@@ -8,7 +8,8 @@ use crate::invocation::Invocation;
 use crate::store::{Found, StoreError};
 
 impl Conversations {
-    /// Wakes one that was not heard of for too long. Whether it was so.
+    /// Wakes a conversation that is overdue. Returns its new row; `None` if it was not overdue, or
+    /// has changed since it was read.
     pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Option<ConversationRow>, StoreError> {
         let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
         let now = invocation.current();

@@ -1,4 +1,4 @@
-//! What webhooks are verified with, and what requests to responders are signed with: one secret.
+//! The secret that verifies webhooks and signs requests to responders.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ impl Webhooks {
         Ok(Self(Secret::new(aws.secretsmanager(), secret_id, WebhookSecrets::parse)))
     }
 
-    /// Read again, if it is not fresh, for a request that it does not serve: the secret may have
-    /// been changed.
+    /// Returns the secret. Reads it again if the cached value does not serve the request, unless it
+    /// was read a moment ago: the secret may have changed.
     pub async fn get(
         &self,
         invocation: &Invocation,

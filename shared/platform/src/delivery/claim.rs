@@ -1,10 +1,13 @@
-//! The beginning of an attempt.
+//! The start of an attempt.
 //!
-//! Interleavings. Two senders with one row: the second finds `SENDING(n)` and leaves it. A cancel
-//! before the claim: the claim finds `CANCELED`. A gate that closes before the claim (a
-//! suppression, a payment) refuses the claim's own transaction; one that closes after it finds the
-//! attempt under way. A claim whose reply was lost is recognized by its token: without asking, an
-//! attempt that was never made would end as unknown.
+//! Interleavings:
+//!
+//! - Two senders claim the same row: the second one finds `SENDING(n)` and leaves the row alone.
+//! - A cancel precedes the claim: the claim finds `CANCELED`.
+//! - A gate closes before the claim (a suppression, a payment): the claim's own transaction is
+//!   refused. If a gate closes after the claim, it finds the attempt under way.
+//! - The reply to a claim is lost: the claim is recognized by its token. Without this check, an
+//!   attempt that was never made would end as unknown.
 
 use umavez_domain::delivery::{Delivered, Gate, State};
 use umavez_domain::suppression::SuppressionRow;
@@ -13,29 +16,29 @@ use crate::invocation::Invocation;
 use crate::store::{Condition, Item, Store, StoreError, Transacted, Write, Written, read_row};
 use crate::suppressions;
 
-/// Where the rows of a claim are.
+/// The tables of the rows that a claim uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Tables<'a> {
-    /// That of the row itself.
+    /// The table of the claimed row.
     pub own: &'a str,
-    /// That of the suppressions.
+    /// The table of the suppressions.
     pub outbound: &'a str,
 }
 
 /// The outcome of a claim.
 #[derive(Debug)]
 pub enum Claimed<R> {
-    /// The attempt is this sender's to make.
+    /// This sender makes the attempt.
     Yes(R),
-    /// The row has changed: as it stands now, or nothing if it is gone.
+    /// The row has changed. Contains its current state; `None` if it no longer exists.
     Lost(Option<R>),
-    /// A row that the decision rests on has changed.
+    /// A row that the decision depends on has changed.
     GateChanged,
     Suppressed(Box<SuppressionRow>),
 }
 
 impl Store {
-    /// Begins an attempt: writes `after`, which has the claim, over `before`, if all gates are
+    /// Starts an attempt: replaces `before` by `after`, which contains the claim, if all gates are
     /// open.
     pub async fn claim<R: Delivered>(
         &self,
@@ -52,7 +55,7 @@ impl Store {
         let refusals = match self.all_or_none(invocation, writes).await {
             Ok(None) => return Ok(Claimed::Yes(after)),
             Ok(Some(refusals)) => refusals,
-            // The store did not say whether the claim was made.
+            // It is unknown whether the store made the claim.
             Err(error) if error.is_passing() => {
                 return match self.get::<R>(invocation, tables.own, &before.key()).await {
                     Ok(Some(stored)) if is_claimed_as(&stored, &after) => Ok(Claimed::Yes(after)),
@@ -76,15 +79,16 @@ impl Store {
                 (Gate::NotSuppressed { .. }, Some(Some(item))) => {
                     return Ok(Claimed::Suppressed(Box::new(read_row(item)?)));
                 }
-                // The address was taken off the list in between.
+                // Another writer has removed the suppression in between.
                 (Gate::NotSuppressed { .. }, Some(None)) => return Ok(Claimed::GateChanged),
             }
         }
         Err(StoreError::Corrupt("a refused claim without a failed condition"))
     }
 
-    /// The refused conditions, in order, each with its row; `None` if all writes were made. One
-    /// write costs no transaction.
+    /// Makes all writes or none. Returns `None` if it made them. Otherwise returns one entry per
+    /// write, in order: `Some` with the current row if its condition failed. A single write needs
+    /// no transaction.
     async fn all_or_none(
         &self,
         invocation: &Invocation,

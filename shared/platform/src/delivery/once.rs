@@ -12,46 +12,47 @@ use crate::providers::{Envelope, Providers};
 use crate::senders::Senders;
 use crate::store::{StoreError, persist};
 
-/// Between the end of a call and the moment when its attempt counts as lost.
+/// The time between the end of a call and the moment when its attempt counts as lost.
 const MARGIN_MS: i64 = 10_000;
-/// No call is begun with less time than this.
+/// No call is started with less time left than this.
 const SHORTEST_CALL: Duration = Duration::from_secs(1);
 
-/// When an attempt that is begun now counts as lost: after the call's own timeout and a margin.
+/// Returns when an attempt that starts now counts as lost: after the timeout of the call and a
+/// margin.
 pub fn deadline(invocation: &Invocation, providers: &Providers) -> Timestamp {
     let timeout_ms = i64::try_from(providers.config.timeout.as_millis()).unwrap_or(i64::MAX);
     invocation.current().plus_ms(timeout_ms.saturating_add(MARGIN_MS))
 }
 
-/// An attempt that was begun.
+/// An attempt that was claimed.
 #[derive(Debug)]
 pub struct Attempt<'a> {
     pub number: u32,
     pub envelope: Envelope<'a>,
-    /// What is sent, or why nothing can be.
+    /// The content to send, or the outcome if nothing can be sent.
     pub parcel: Result<Parcel<'a>, Outcome>,
     pub deadline: Timestamp,
     pub window: Window,
 }
 
-/// What is sent, and what its sender signs in with.
+/// The content to send and the credential of its sender.
 #[derive(Debug)]
 pub struct Parcel<'a> {
     pub content: &'a Content,
-    /// Empty for mail, which needs none.
+    /// Empty for mail, which needs no credential.
     pub credential: &'a str,
 }
 
-/// The outcome where the sender has no credential: it may be given one before the next try. An
-/// alarm watches the metric.
+/// Returns the outcome for a sender without a credential. It is transient: an operator may add the
+/// credential before the next attempt. An alarm watches the metric.
 pub fn sender_unknown() -> Outcome {
     metrics::counter!("SenderUnknown").increment(1);
     Outcome::Transient { code: code::SENDER_UNKNOWN }
 }
 
-/// Makes the one call of an attempt and has its outcome written. `settle` judges and writes it; it
-/// is asked again while the store does not answer, because an outcome that is not written leaves an
-/// attempt that nobody knows.
+/// Makes the one call of an attempt and writes its outcome. `settle` judges the outcome and writes
+/// it. It is retried while the store does not answer, because an attempt without a written outcome
+/// would end as unknown.
 pub async fn deliver_once<T, S, Fut>(
     providers: &Providers,
     senders: Option<&Senders>,
@@ -72,7 +73,8 @@ where
     persist(invocation, || settle(outcome.clone())).await
 }
 
-/// The call, unless the claim took so long that it could not end before the attempt counts as lost.
+/// Makes the call, unless the claim took so long that the call could not end before the attempt
+/// counts as lost, or the window is over.
 async fn call(providers: &Providers, invocation: &Invocation, attempt: Attempt<'_>) -> Outcome {
     let Attempt { number, envelope, parcel, deadline, window } = attempt;
     let Parcel { content, credential } = match parcel {

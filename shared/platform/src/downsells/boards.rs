@@ -1,5 +1,5 @@
-//! What a sender must know of a bot to send its offers: whether it and its downsells are active,
-//! and what they say.
+//! The data that a sender needs to send the offers of a bot: whether the bot and its downsells are
+//! active, and the content of the downsells.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub struct Board {
 #[derive(Debug)]
 pub struct Boards {
     pub downsells: Downsells,
-    /// Each of the invocation that read it: what is changed counts from the next delivery on.
+    /// The cached boards, each with the id of the invocation that read it. A change of a bot or a
+    /// downsell takes effect at the next delivery.
     boards: Mutex<HashMap<String, (String, Arc<Board>)>>,
 }
 
@@ -30,7 +31,7 @@ impl Boards {
         Self { downsells, boards: Mutex::default() }
     }
 
-    /// The board of a bot, read once per delivery.
+    /// Returns the board of a bot. It is read once per delivery.
     pub async fn of(&self, invocation: &Invocation, slug: &str) -> Result<Arc<Board>, StoreError> {
         let mut boards = self.boards.lock().await;
         if let Some((_, board)) = boards.get(slug).filter(|(read_by, _)| *read_by == invocation.request_id) {

@@ -1,4 +1,4 @@
-//! One contact, and one change of an offer with the slot that it is in.
+//! One contact, and the change of one offer together with its slot.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::invocation::Invocation;
 use crate::store::{Condition, Item, Query, StoreError, Write, read_row};
 
 impl Downsells {
-    /// What is known of a contact, as of the last write: its charges, its slots with the offers in
-    /// them, and these events. However often a person presses start, it is no more than there are
-    /// downsells.
+    /// Reads a contact, including the last write: its charges, its slots with the offers in them,
+    /// and the offers of `events`. The number of slots is at most the number of downsells, however
+    /// often the contact presses start.
     pub async fn contact(
         &self,
         invocation: &Invocation,
@@ -23,7 +23,8 @@ impl Downsells {
         let slots = Query::partition(&self.table, keys::contact_partition(id)).prefix(keys::OFFER_SLOT_PREFIX);
         let slots: Vec<SlotRow> = self.store.rows(invocation, &slots).await?;
         contact.slots = slots.into_iter().map(|slot| (slot.downsell_id, slot)).collect();
-        // An offer is made in one transaction with its slot: whoever sees the slot finds the offer.
+        // An offer is created in one transaction with its slot, so a reader that sees the slot also
+        // finds the offer.
         let wanted: BTreeSet<_> = contact.slots.values().map(|slot| &slot.offer).chain(events).collect();
         let rows = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]);
         let rows: Vec<_> = rows.collect();
@@ -33,7 +34,7 @@ impl Downsells {
         Ok(contact)
     }
 
-    /// Reads these too, if there are any.
+    /// Adds these offers to `contact`. A no-op if there are none.
     pub(super) async fn read_offers(
         &self,
         invocation: &Invocation,
@@ -59,7 +60,7 @@ impl Downsells {
         item.filter(is_offer).map(read_row).transpose()
     }
 
-    /// An offer and the charges of its contact, in one request.
+    /// Reads an offer and the charges of its contact in one request.
     pub async fn offer_and_charges(
         &self,
         invocation: &Invocation,
@@ -72,12 +73,12 @@ impl Downsells {
         Ok((offer, found.remove(&wanted[1]).map(read_row).transpose()?))
     }
 
-    /// The change of an offer, if nobody has changed it since it was read.
+    /// Returns the write that changes an offer. The offer has not changed since it was read.
     pub(super) fn offer_write(&self, before: &OfferRow, after: &OfferRow) -> Result<Write, StoreError> {
         Write::of_change(&self.table, before, after)
     }
 
-    /// The charges are as they were read.
+    /// The charges have not changed since they were read.
     pub(super) fn charges_as_read(read: Option<&ChargesRow>) -> Condition {
         match read.filter(|row| row.version > 0) {
             Some(row) => Condition::version(row.version),
@@ -106,7 +107,7 @@ fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A refused event stands where its offer would be.
+/// Distinguishes an offer from a refused event, which has the key that its offer would have.
 fn is_offer(item: &Item) -> bool {
     item.contains_key("status") && item.contains_key("scheduled_at")
 }

@@ -1,4 +1,5 @@
-//! Downsells as they are set up: numbered per bot, as many as one trigger can decide on.
+//! The definitions of downsells. They are numbered per bot; their count is limited to what one
+//! trigger can decide on.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -11,7 +12,7 @@ use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, Transacted, Write, Written, read_row};
 
-/// A request that was made before is known for so long.
+/// How long the idempotency key of a request is kept.
 const REQUEST_DAYS: i64 = 2;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -28,19 +29,19 @@ struct RequestRow {
     expires_at: i64,
 }
 
-/// What came of a request to make a downsell.
+/// The outcome of a request to create a downsell.
 #[derive(Debug)]
 pub enum Created {
     New(DownsellRow),
-    /// The same request was made before.
+    /// The same request created this downsell before.
     Replayed(DownsellRow),
-    /// The request's key was used for something else.
+    /// The request's idempotency key was used for something else.
     KeyReused,
     TooMany,
 }
 
 impl Downsells {
-    /// All downsells of a bot, by their numbers.
+    /// Returns all downsells of a bot, ordered by number.
     pub async fn downsells(&self, invocation: &Invocation, slug: &str) -> Result<Vec<DownsellRow>, StoreError> {
         let query = Query::partition(&self.table, keys::downsells_of(slug)).prefix(keys::DOWNSELL_PREFIX);
         Ok(self.store.page(invocation, &query.limit(MOST_DOWNSELLS as usize)).await?.rows)
@@ -55,7 +56,8 @@ impl Downsells {
         self.store.get(invocation, &self.table, &keys::downsell(slug, id)).await
     }
 
-    /// `request`: what the request is known by, and the hash of its body.
+    /// Creates a downsell. `request` is the idempotency key of the request and the hash of its
+    /// body.
     pub async fn create_downsell(
         &self,
         invocation: &Invocation,
@@ -78,8 +80,8 @@ impl Downsells {
         let as_read = counter_as_read(counter.as_ref());
         let counter = counter.unwrap_or_default();
         if counter.count >= MOST_DOWNSELLS {
-            // The same request, delivered again, is answered also when there is no room for
-            // another.
+            // A duplicate of an earlier request gets its answer even if the bot has no room for
+            // another downsell.
             let Some((key, body_hash)) = request else { return Ok(Break(Created::TooMany)) };
             let before: Option<RequestRow> =
                 self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
@@ -123,14 +125,15 @@ impl Downsells {
         if judge(&made.body_hash, body_hash) == Replay::OtherBody {
             return Ok(Created::KeyReused);
         }
-        // One that was deleted since was made all the same; whoever asks again asks for another.
+        // A downsell that was deleted since was still created by this key: creating another one
+        // needs another key.
         Ok(match self.downsell(invocation, slug, made.id).await? {
             Some(row) => Created::Replayed(row),
             None => Created::KeyReused,
         })
     }
 
-    /// Changes a downsell that was read as `standing`. `None`: it has changed since.
+    /// Changes a downsell that was read as `standing`. Returns `None` if it has changed since.
     pub async fn change_downsell(
         &self,
         invocation: &Invocation,
@@ -146,7 +149,8 @@ impl Downsells {
         }
     }
 
-    /// Whether there was one. Its pending offers are canceled when their time comes.
+    /// Deletes a downsell. Returns whether it existed. Its pending offers are canceled when they
+    /// are due.
     pub async fn delete_downsell(&self, invocation: &Invocation, slug: &str, id: u64) -> Result<bool, StoreError> {
         let counter_key = &keys::downsell_counter(slug);
         let step = || async move {

@@ -1,4 +1,4 @@
-//! What people look at: a bot's queue, and its numbers.
+//! The lists for operators: the offers of a bot, and its counts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, read_row};
 
-/// Requests that a page may take when few offers pass its filters.
+/// The most requests for one page, when few offers match its filters.
 const MOST_REQUESTS: usize = 10;
-/// Offers that are counted in one request.
+/// The most offers that one call of `count` reads.
 const COUNTED_AT_ONCE: usize = 5_000;
 
-/// With less time than this what was counted is told.
+/// With less time left than this, `numbers` returns what it has counted so far.
 const LOW_TIME: Duration = Duration::from_secs(5);
 
-/// Which offers of a bot, the newest first.
+/// Selects offers of a bot, newest first.
 #[derive(Debug, Default)]
 pub struct QueuePageOf {
     pub telegram_id: Option<i64>,
     pub status: Option<Status>,
     pub trigger: Option<Trigger>,
     pub downsell_id: Option<u64>,
-    /// Only those that nobody knows the fate of.
+    /// Selects only offers whose outcome is unknown.
     pub unknown: bool,
     pub after: Option<String>,
     pub limit: usize,
@@ -59,7 +59,8 @@ impl Downsells {
         }
     }
 
-    /// As fresh as the table. The newest first within a page; pages follow the offers' ids.
+    /// Reads the offers of a contact from the table itself, not from an index. Offers are sorted
+    /// newest first within a page; pages follow the order of the offers' ids.
     async fn queue_of_contact(
         &self,
         invocation: &Invocation,
@@ -94,7 +95,7 @@ impl Downsells {
             self.store.page::<ListedOffer>(invocation, &query).await
         });
         let pages = futures::future::try_join_all(shards).await?;
-        // Nothing is shown beyond the place up to which every shard was looked at.
+        // Show nothing beyond the place up to which all shards were read.
         let seen_to = pages.iter().filter_map(|page| page.next.clone()).max();
         let mut listed: Vec<_> = pages.into_iter().flat_map(|page| page.rows).collect();
         listed.retain(|row| seen_to.as_ref().is_none_or(|place| row.listed_at >= *place));
@@ -109,7 +110,7 @@ impl Downsells {
         Ok(QueuePage { offers, next })
     }
 
-    /// One of a bot's offers, by its id.
+    /// Reads an offer of a bot by its id.
     pub async fn find_offer(
         &self,
         invocation: &Invocation,
@@ -120,8 +121,8 @@ impl Downsells {
         self.offer(invocation, &ContactId::of(slug, telegram_id), id).await
     }
 
-    /// A bot's numbers: of the offers that were made between two times, and whether there was time
-    /// to count all of them, from the newest on.
+    /// Counts the offers of a bot that were made between two times, from the newest on. Also
+    /// returns whether there was time to count all of them.
     pub async fn numbers(
         &self,
         invocation: &Invocation,
@@ -131,7 +132,8 @@ impl Downsells {
         let mut numbers = Numbers::default();
         let shards = (0..WAKE_SHARDS).map(|shard| (keys::offers_of_bot(slug, shard), keys::until_time(to)));
         let mut left: VecDeque<_> = shards.collect();
-        // A page of each in turn: what is left out when the time is over is the oldest of all.
+        // Count one page of each shard in turn, so that only the oldest offers are left out when
+        // the time runs out.
         while let Some((listed, until)) = left.pop_front() {
             if let Some(next) = self.count(invocation, &listed, (from, until), &mut numbers).await? {
                 left.push_back((listed, next));
@@ -143,8 +145,8 @@ impl Downsells {
         Ok((numbers, true))
     }
 
-    /// Counts a page of one shard of a bot's offers, up to a place. Up to where the next one is to
-    /// go, if there is one.
+    /// Counts one page of a shard of a bot's offers, up to the place `until`. Returns the `until`
+    /// of the next page, if there is one.
     async fn count(
         &self,
         invocation: &Invocation,
@@ -163,8 +165,8 @@ impl Downsells {
     }
 }
 
-/// The last text before a place: places have an id of fixed length at their end, whose last letter
-/// is one of hex.
+/// Returns the last text before a place. A place ends with an id of fixed length, whose last
+/// character is a hex digit.
 fn before(place: &str) -> String {
     let mut bytes = place.as_bytes().to_vec();
     if let Some(last) = bytes.last_mut() {

@@ -1,5 +1,5 @@
-//! Every change of an offer. The rules are in `umavez_domain::downsells`; here they are committed,
-//! together with the slot that an offer leaves when it ends.
+//! All changes of an offer. The rules are in `umavez_domain::downsells`; this module commits their
+//! changes, together with the slot that an offer leaves when it ends.
 
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
@@ -19,19 +19,19 @@ use crate::store::{
 };
 use crate::suppressions;
 
-/// What recovery did with a row of the Downsells table.
+/// The outcome of recovery for a row of the Downsells table.
 #[derive(Debug)]
 pub enum Recovered {
     Offer(Box<Recovery<OfferRow>>),
-    /// The charges of a contact, and the offers that depend on them. Whether there was anything to
-    /// do.
+    /// The charges of a contact and the offers that depend on them. Contains whether there was
+    /// anything to do.
     Charges(bool),
     Nothing,
 }
 
 impl Downsells {
-    /// Begins an attempt at an offer that may leave, on what was read: nobody has paid, and nobody
-    /// has begun it.
+    /// Starts an attempt at an offer that may be sent. The claim holds only if the rows are as they
+    /// were read: nobody has paid, and no other sender has started the attempt.
     pub async fn claim(
         &self,
         invocation: &Invocation,
@@ -75,8 +75,9 @@ impl Downsells {
         })
     }
 
-    /// Ends an offer that may not leave, on what was read: where the end follows from the charges,
-    /// they have not changed. `None`: something has changed; decide again.
+    /// Ends an offer that may not be sent. If the end follows from the charges, it is conditional
+    /// on the charges as they were read. Returns `None` if a row has changed since; the caller
+    /// decides again.
     pub async fn end(
         &self,
         invocation: &Invocation,
@@ -93,8 +94,8 @@ impl Downsells {
         Ok(committed.then_some(after))
     }
 
-    /// Cancels an offer: one that has not left ends, one whose attempt is under way has no further
-    /// attempt. Returns the offer as it stands then; nothing if it is gone.
+    /// Cancels an offer. An offer that was not sent yet ends; an offer whose attempt is under way
+    /// gets no further attempt. Returns the current offer; `None` if it no longer exists.
     pub(super) async fn cancel_offer(
         &self,
         invocation: &Invocation,
@@ -115,8 +116,8 @@ impl Downsells {
         })
     }
 
-    /// Settles an unknown offer on an operator's word. Returns the offer as it stands, and whether
-    /// this settled it; nothing if it is gone.
+    /// Settles an unknown offer by an operator's decision. Returns the current offer and whether
+    /// this call settled it; `None` if the offer no longer exists.
     pub async fn declare(
         &self,
         invocation: &Invocation,
@@ -130,7 +131,7 @@ impl Downsells {
         Ok(self.change_offer(invocation, offer, rule, None).await?.row())
     }
 
-    /// Lets recovery know that an offer waits in its queue until `until`.
+    /// Tells recovery that an offer waits in its queue until `until`.
     pub async fn postpone(
         &self,
         invocation: &Invocation,
@@ -141,7 +142,7 @@ impl Downsells {
         self.store.commit(invocation, &self.table, offer, &after, Vec::new()).await.map(drop)
     }
 
-    /// Hands an offer to its queue whose time is near. Returns whether this sweep did.
+    /// Enqueues an offer that is due soon. Returns whether this sweep enqueued it.
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some((contact, OfContact::Offer(id))) = keys::contact_of(&found.key) else { return Ok(false) };
         let offer_id = id.clone();
@@ -154,7 +155,7 @@ impl Downsells {
         Ok(true)
     }
 
-    /// Recovers a row that was not heard of in time: an offer, or the charges of a contact.
+    /// Recovers an overdue row: an offer, or the charges of a contact.
     pub async fn recover(
         &self,
         invocation: &Invocation,
@@ -202,13 +203,14 @@ impl Downsells {
             .await
     }
 
-    /// The charges are as they were read.
+    /// The charges have not changed since they were read.
     pub(super) fn charges_unchanged(&self, offer: &OfferRow, charges: Option<&ChargesRow>) -> Write {
         Write::check(&self.table, keys::charges(&offer.contact()), Self::charges_as_read(charges))
     }
 
-    /// What follows for the slot of an offer that has ended: it is free again, and counts an offer
-    /// that was sent. A slot that another offer has by now is left as it is.
+    /// Returns the writes to the slot of an offer that has ended: the slot is free again, and
+    /// counts the offer if it was sent. If another offer has taken the slot since, the slot stays
+    /// unchanged.
     pub(super) fn slot_writes(&self, before: &OfferRow, after: &OfferRow) -> Result<Vec<Beside>, StoreError> {
         let ends = before.is_pending() && !after.is_pending();
         let was_sent = before.status != Status::Sent && after.status == Status::Sent;

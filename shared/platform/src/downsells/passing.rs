@@ -1,4 +1,4 @@
-//! What follows for offers from the charges of their contact: they end, or are passed on to another
+//! The effects of charges on the offers of their contact: an offer ends, or is passed on to another
 //! charge.
 
 use std::ops::ControlFlow::{Break, Continue};
@@ -10,8 +10,8 @@ use crate::invocation::Invocation;
 use crate::store::{Beside, StoreError};
 
 impl Downsells {
-    /// Passes an offer on, on what was read. Returns `false` if the offer or the charges have
-    /// changed since.
+    /// Passes an offer on to another charge. Returns `false` if the offer or the charges have
+    /// changed since they were read.
     pub async fn pass_on(
         &self,
         invocation: &Invocation,
@@ -19,7 +19,7 @@ impl Downsells {
         charges: Option<&ChargesRow>,
         after: &OfferRow,
     ) -> Result<bool, StoreError> {
-        // The charge that it goes to is still unpaid, and the newest.
+        // The charge that takes over the offer is still unpaid and still the newest.
         let with = vec![Beside::required(self.charges_unchanged(before, charges))];
         let passed = self.store.commit(invocation, &self.table, before, after, with).await?;
         if passed {
@@ -28,8 +28,8 @@ impl Downsells {
         Ok(passed)
     }
 
-    /// Does what follows for an offer from the charges as they were read. `None`: one of them has
-    /// changed since.
+    /// Ends an offer or passes it on, as the charges that were read require. Returns `None` if the
+    /// offer or the charges have changed since.
     pub(super) async fn follow(
         &self,
         invocation: &Invocation,
@@ -47,8 +47,8 @@ impl Downsells {
         }
     }
 
-    /// Does what follows for an offer, however often it or the charges change meanwhile. Returns
-    /// the offer as it stands then; nothing if it is gone.
+    /// Ends an offer or passes it on, as the charges require, and retries if the offer or the
+    /// charges change meanwhile. Returns the current offer; `None` if it no longer exists.
     pub(super) async fn see_to(
         &self,
         invocation: &Invocation,

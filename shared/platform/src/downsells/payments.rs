@@ -1,8 +1,8 @@
-//! Charges that were made, paid, or can no longer be paid; and what that does to the offers of
-//! their contact.
+//! Charges that were created, were paid, or expired, and the effects on the offers of their
+//! contact.
 //!
-//! The stored transaction decides whose offers a payment or an expiry is about. What the request
-//! says of its owner counts only where the transaction has none.
+//! The stored transaction decides which contact a payment or an expiry belongs to. The owner that
+//! the request names counts only if the transaction has none.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -21,19 +21,19 @@ use super::triggers::Triggered;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 
-/// What came of a charge that was made.
+/// The outcome of a created charge.
 #[derive(Debug)]
 pub enum Charged {
     Made {
         charge: ChargeStatus,
         triggered: Triggered,
     },
-    /// The transaction is somebody else's.
+    /// The transaction belongs to another contact.
     Another,
 }
 
 impl Downsells {
-    /// A charge was made: it is put down, and its offers with it.
+    /// Stores a created charge and schedules its offers in the same transaction.
     pub async fn charged(
         &self,
         invocation: &Invocation,
@@ -41,7 +41,7 @@ impl Downsells {
         event: &ChargeCreated,
         correlation_id: &str,
     ) -> Result<Charged, StoreError> {
-        // The charge counts also while the bot is inactive; its offers would only be skipped.
+        // The charge counts even while the bot is inactive; its offers would only be skipped.
         let downsells = match bot.active {
             true => self.downsells(invocation, &event.bot).await?,
             false => Vec::new(),
@@ -70,7 +70,7 @@ impl Downsells {
         let made = |charge: ChargeStatus, triggered: Triggered| Break(Charged::Made { charge, triggered });
         let known = self.transaction(invocation, &event.transaction_id).await?;
         if known.as_ref().is_some_and(TransactionRow::is_unplaced_payment) {
-            // The payment came first, without a contact: it is this contact's.
+            // The payment arrived first, without a contact. It belongs to this contact.
             let paid = self.pay(invocation, &event.charge(), known.as_ref()).await?;
             return Ok(paid.map_or(Continue(()), |paid| made(paid.charge, Triggered::default())));
         }
@@ -97,7 +97,7 @@ impl Downsells {
                         Written::Refused(_) => Continue(()),
                     });
                 }
-                // Nothing follows from a charge that is over.
+                // A charge that is over has no effect.
                 Told::Known(charge) => return Ok(made(charge, Triggered::default())),
                 Told::New { charges, transaction } => {
                     let writes = vec![
@@ -114,8 +114,8 @@ impl Downsells {
         Ok(if committed { made(ChargeStatus::Unpaid, Triggered::of(plan)) } else { Continue(()) })
     }
 
-    /// A charge was paid. A payment of which neither the stored transaction nor the request names
-    /// the contact is kept until one of them does.
+    /// Handles the payment of a charge. If neither the stored transaction nor the request names the
+    /// contact, the payment is kept until one of them does.
     pub async fn paid(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
         let step = || async {
             let known = self.transaction(invocation, &event.transaction_id).await?;
@@ -133,7 +133,8 @@ impl Downsells {
         self.store.retry(invocation, step).await
     }
 
-    /// The charge as the request has it, if it names a person and a bot that there is.
+    /// Returns the charge as the request describes it, if the request names a contact and an
+    /// existing bot.
     async fn named_by<'a>(
         &self,
         invocation: &Invocation,
@@ -143,8 +144,8 @@ impl Downsells {
         Ok(self.bots.get(invocation, named.bot).await?.map(|_| named))
     }
 
-    /// Stores that a transaction without a contact is over. `None`: its row has changed since it
-    /// was read.
+    /// Stores that a transaction without a contact is over. Returns `None` if its row has changed
+    /// since it was read.
     async fn keep(
         &self,
         invocation: &Invocation,
@@ -159,8 +160,9 @@ impl Downsells {
         Ok((!matches!(written, Written::Refused(_))).then(|| Withdrawn::unplaced(status)))
     }
 
-    /// A charge of this contact was paid. One write closes the gate; what is still queued then ends
-    /// one by one. `None`: the transaction or the charges have changed since they were read.
+    /// Handles the payment of a charge of this contact. One write closes the gate; offers that are
+    /// still queued are then canceled one by one. Returns `None` if the transaction or the charges
+    /// have changed since they were read.
     async fn pay(
         &self,
         invocation: &Invocation,
@@ -180,11 +182,11 @@ impl Downsells {
                 charges.pay_epoch
             }
         };
-        // Read after the payment was written, by whichever request: what is not in it was made
-        // later, or has ended.
+        // This read follows the write of the payment, whichever request made it. An offer that it
+        // does not find was created later or has ended.
         let contact = self.contact(invocation, &id, &[]).await?;
         let mut withdrawn = Withdrawn::of(ChargeStatus::Paid);
-        // Offers of earlier payments are left out: the answers to those have counted them.
+        // Skip offers of earlier payments: the answers to those payments have counted them.
         let concerns =
             |offer: &&OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
         for offer in contact.offers.values().filter(concerns) {
@@ -196,7 +198,8 @@ impl Downsells {
         Ok(Some(withdrawn))
     }
 
-    /// A charge can no longer be paid: its offers end, or go to the newest charge that can.
+    /// Handles the expiry of a charge: its offers end, or go to the newest charge that can still be
+    /// paid.
     pub async fn expired(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
         let step = || async {
             let known = self.transaction(invocation, &event.transaction_id).await?;
@@ -213,7 +216,8 @@ impl Downsells {
         self.store.retry(invocation, step).await
     }
 
-    /// `None`: the transaction or the charges have changed since they were read.
+    /// Expires a charge with a known owner. Returns `None` if the transaction or the charges have
+    /// changed since they were read.
     async fn expire(
         &self,
         invocation: &Invocation,
@@ -253,7 +257,7 @@ impl Downsells {
         Ok(Some(withdrawn))
     }
 
-    /// The downsells of a bot, where they are needed.
+    /// Returns the downsells of a bot if `needed`, otherwise none.
     async fn downsells_if(
         &self,
         invocation: &Invocation,
@@ -271,7 +275,8 @@ impl Downsells {
         self.store.get(invocation, &self.table, &keys::charges(id)).await
     }
 
-    /// As [`Self::contact`], with the offers of a charge that have left their slots to others.
+    /// Like [`Self::contact`], but also reads the offers of a charge that are no longer in their
+    /// slots.
     async fn contact_of_charge(
         &self,
         invocation: &Invocation,
@@ -283,7 +288,7 @@ impl Downsells {
         let events = contact.slots.keys().map(|downsell| offer_of_charge(bot, telegram_id, *downsell, transaction_id));
         let unread: Vec<_> = events.filter(|event| !contact.offers.contains_key(event)).collect();
         self.read_offers(invocation, id, &unread, &mut contact).await?;
-        // A charge that joined an offer is in the offer's row.
+        // If a charge joined an offer, that offer's row contains the charge.
         let joined = unread.iter().filter_map(|event| contact.refused.get(event)?.by.clone());
         let joined: Vec<_> = joined.filter(|offer| !contact.offers.contains_key(offer)).collect();
         self.read_offers(invocation, id, &joined, &mut contact).await?;
@@ -316,8 +321,8 @@ impl Downsells {
         }
     }
 
-    /// Sees to what follows from the charges of a contact: offers that are outdated end or are
-    /// passed on. Returns whether there was anything to see to.
+    /// Applies the charges of a contact to its offers: outdated offers end or are passed on.
+    /// Returns whether there was anything to do.
     pub async fn look_after(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
@@ -330,14 +335,14 @@ impl Downsells {
         for offer in outdated {
             let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
             let Some(outdated) = offer.follow_charges(Some(charges), downsell, now) else { continue };
-            // Whatever changed meanwhile was seen to by another request, or is found again by the
-            // next run.
+            // If a row changed meanwhile, another request has handled it, or the next run finds it
+            // again.
             if self.follow(invocation, offer, Some(charges), outdated).await?.is_none() {
                 return Ok(true);
             }
         }
         let after = charges.looked_after(now);
-        // A request that changed the charges meanwhile has put them where they are found.
+        // A request that changed the charges meanwhile has put them back into the index.
         match self.store.write(invocation, self.charges_write(Some(charges), &after)?).await? {
             Written::New | Written::Mine => {}
             Written::Refused(item) => drop(item.map(read_row::<ChargesRow>).transpose()?),

@@ -1,5 +1,5 @@
-//! What is told of offers, in the log and as metrics: by the names that people look for. Ids and
-//! codes, never who it is for.
+//! The logs and metrics of offers, under the names that people search for. A log line has ids and
+//! codes, never the recipient.
 
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
@@ -8,7 +8,7 @@ use umavez_domain::downsells::{OfferRow, Status, Trigger, Why};
 use super::Triggered;
 use crate::invocation::Invocation;
 
-/// What a trigger made.
+/// Logs the offers that a trigger created and ended.
 pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
     for offer in &triggered.offers {
         let (event, metric) = match offer.trigger {
@@ -24,26 +24,27 @@ pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
     triggered.ended.iter().for_each(|offer| changed(invocation, offer));
 }
 
-/// An offer was passed on to another charge, because its own expired.
+/// Logs that an offer was passed on to another charge because its own expired.
 pub fn passed_on(invocation: &Invocation, offer: &OfferRow) {
     line(invocation, offer, Event::DownsellPassedOn);
     metrics::counter!("downsells_passed_on").increment(1);
 }
 
-/// An offer has ended, unless it waits for a person to say whether it was sent.
+/// Logs that an offer has ended. A no-op while the offer is still pending, for example until an
+/// operator declares whether it was sent.
 pub fn ended(invocation: &Invocation, offer: &OfferRow) {
     if !offer.is_pending() {
         changed(invocation, offer);
     }
 }
 
-/// An offer was handed to its queue.
+/// Logs that an offer was enqueued.
 pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
     line(invocation, offer, Event::DownsellEnqueued);
     metrics::counter!("downsells_enqueued").increment(1);
 }
 
-/// How an offer stands after a change that is worth telling.
+/// Logs the state of an offer after a change.
 pub fn changed(invocation: &Invocation, offer: &OfferRow) {
     let (event, metric) = match (offer.status, offer.cancel_reason, offer.delivery.state) {
         (Status::Sent, ..) => (Event::DownsellSendOk, "downsells_sent"),
@@ -55,7 +56,7 @@ pub fn changed(invocation: &Invocation, offer: &OfferRow) {
         (Status::Canceled, ..) => (Event::DownsellCancelOther, "downsells_canceled_other"),
         (Status::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
         (Status::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
-        // There will be another attempt.
+        // The offer gets another attempt.
         (Status::Pending, ..) => return line(invocation, offer, Event::DownsellSendErr),
     };
     line(invocation, offer, event);

@@ -1,4 +1,5 @@
-//! A /start or a charge: decided for all downsells of the bot, and written at once.
+//! A /start or a charge. The decision covers all downsells of the bot, and one transaction writes
+//! it.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -10,12 +11,12 @@ use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write};
 
-/// What a trigger did.
+/// The result of a trigger.
 #[derive(Debug, Default)]
 pub struct Triggered {
     pub told: Scheduled,
     pub offers: Vec<OfferRow>,
-    /// Offers that ended on the way, because they were outdated.
+    /// Offers that the trigger ended because they were outdated.
     pub ended: Vec<OfferRow>,
 }
 
@@ -34,7 +35,7 @@ impl Triggered {
 }
 
 impl Downsells {
-    /// A person pressed start.
+    /// Handles a contact's /start.
     pub async fn started(&self, invocation: &Invocation, asked: &Asked<'_>) -> Result<Triggered, StoreError> {
         let id = ContactId::of(asked.bot, asked.telegram_id);
         let downsells = self.downsells(invocation, asked.bot).await?;
@@ -44,7 +45,8 @@ impl Downsells {
             if plan.steps.is_empty() {
                 return Ok(Break(Triggered::of(plan)));
             }
-            // Nobody has paid since: an offer knows how many payments there were when it was made.
+            // Nobody has paid since the contact was read: an offer stores how many payments there
+            // were when it was created.
             let unpaid_since = Self::charges_as_read(contact.charges.as_ref());
             let base = vec![Write::check(&self.table, keys::charges(&id), unpaid_since)];
             let made = self.make(invocation, &id, base, &plan).await?;
@@ -53,7 +55,8 @@ impl Downsells {
         self.store.retry(invocation, step).await
     }
 
-    /// Makes a plan together with what it rests on. Whether nothing had changed.
+    /// Commits a plan in one transaction with the writes that it depends on. Returns `false` if a
+    /// row has changed since it was read.
     pub(super) async fn make(
         &self,
         invocation: &Invocation,
@@ -69,12 +72,12 @@ impl Downsells {
     }
 
     fn step_writes(&self, id: &ContactId, step: &Step, writes: &mut Vec<Write>) -> Result<(), StoreError> {
-        // Nobody has told of this event.
+        // This event is not stored yet.
         let first_told = |write: Write| write.when(Condition::Absent);
         match step {
             Step::Schedule { offer, slot, slot_before, stale } => {
                 writes.push(first_told(Write::put(&self.table, keys::offer(id, &offer.id), offer)?));
-                // Nobody else has taken the slot.
+                // No other trigger has taken the slot.
                 let as_read = match slot_before {
                     Some(before) => Condition::version(before.version),
                     None => Condition::Absent,
@@ -101,7 +104,7 @@ impl Downsells {
         Ok(())
     }
 
-    /// What a plan sees when a charge has just been made.
+    /// Returns the contact with the charges that a new charge leads to, as the input of a plan.
     pub(super) fn with_charges(contact: &Contact, charges: Option<umavez_domain::downsells::ChargesRow>) -> Contact {
         Contact { charges: charges.or_else(|| contact.charges.clone()), ..contact.clone() }
     }

@@ -1,4 +1,4 @@
-//! What a route answers when it did its work.
+//! The response of a route that succeeded.
 
 use lambda_http::{Body, Response};
 use serde::Serialize;
@@ -20,7 +20,7 @@ impl Answer {
         Ok(Self::text(status, "application/json", body))
     }
 
-    /// An answer that is not JSON.
+    /// Creates a response that is not JSON.
     pub fn text(status: u16, content_type: &'static str, body: String) -> Self {
         Self { status, content_type, body, headers: Vec::new(), replayed: false }
     }
@@ -30,7 +30,7 @@ impl Answer {
         self
     }
 
-    /// The same answer as to the first request with this `Idempotency-Key`.
+    /// Marks this as the same response as to the first request with this `Idempotency-Key`.
     pub fn replayed(mut self) -> Self {
         self.replayed = true;
         self

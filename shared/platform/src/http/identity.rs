@@ -9,16 +9,15 @@ use super::request::Request;
 use crate::invocation::Invocation;
 
 /// The identity of a request. Two requests with the same `key` are the same request if their `body`
-/// is the same too; with another one, the key was reused ([`Problem::key_reused`]).
+/// is the same too. If the `body` differs, the caller reused the key ([`Problem::key_reused`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// A hash, see [`request_key`]: fit for rows and keys, because callers choose the text of
-    /// theirs.
+    /// A hash, see [`request_key`]. Rows and keys can contain it, unlike the text of a key, which
+    /// callers choose.
     pub key: String,
     /// The hash of the body's bytes.
     pub body: String,
-    /// Whether the caller sent an `Idempotency-Key`. Otherwise only this very request has this
-    /// identity.
+    /// Whether the caller sent an `Idempotency-Key`. Otherwise no other request has this identity.
     pub given: bool,
 }
 

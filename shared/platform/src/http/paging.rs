@@ -1,4 +1,5 @@
-//! Pages and their cursors. A cursor is where the page before ended; it says nothing to its caller.
+//! Pages and their cursors. A cursor is the place where the previous page ended; it is opaque to
+//! the caller.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -9,8 +10,8 @@ use uuid::Uuid;
 use super::Request;
 
 const DEFAULT_PAGE: usize = 50;
-/// Bytes of a cursor. DynamoDB refuses a query with a sort key of more than 1,024, and no place is
-/// nearly as long.
+/// The longest cursor, in bytes. DynamoDB rejects a query with a sort key of more than 1,024 bytes,
+/// and no place is nearly as long.
 const LONGEST_CURSOR: usize = 1_024;
 const LARGEST_PAGE: usize = 100;
 
@@ -25,7 +26,7 @@ pub fn limit(request: &Request, errors: &mut Vec<FieldError>) -> usize {
     }
 }
 
-/// The place that a cursor stands for, if `is_place` says that it can be one.
+/// Decodes the cursor of a request. Returns its place if `is_place` accepts it.
 pub fn cursor(request: &Request, errors: &mut Vec<FieldError>, is_place: impl Fn(&str) -> bool) -> Option<String> {
     let text = optional(request, "cursor")?;
     let bounded = Some(text).filter(|text| text.len() <= LONGEST_CURSOR);
@@ -43,7 +44,7 @@ pub fn to_cursor(place: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(place)
 }
 
-/// A parameter of the query that must be there.
+/// Returns a required query parameter.
 pub fn required<'a>(request: &'a Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<&'a str> {
     let text = optional(request, name);
     if text.is_none() {

@@ -1,7 +1,7 @@
-//! What a caller reads when something is wrong: `application/problem+json`.
+//! The error response, `application/problem+json`.
 //!
-//! Bad input is a 4xx that names its fields. A fault of ours is a 5xx without internals; what the
-//! log says of it is [`Problem::cause`], which never reaches the caller.
+//! Invalid input is a 4xx that names its fields. A fault of ours is a 5xx without internal details.
+//! [`Problem::cause`] is for the log only and never reaches the caller.
 
 use lambda_http::http::StatusCode;
 use lambda_http::{Body, Response};
@@ -32,7 +32,7 @@ impl Problem {
         Self { errors, ..Self::new(422, ProblemCode::InvalidRequest, detail) }
     }
 
-    /// The `Idempotency-Key` came with another body before. `used_for` says what that request was.
+    /// The `Idempotency-Key` was used before with another body. `used_for` describes that request.
     pub fn key_reused(used_for: &str) -> Self {
         let detail = format!("this Idempotency-Key was used before, for {used_for}; another request needs another key");
         Self::new(422, ProblemCode::IdempotencyKeyReused, detail)
@@ -46,8 +46,9 @@ impl Problem {
         Self::new(500, ProblemCode::Internal, "something went wrong on our side")
     }
 
-    /// To a caller that brought no key, a 503 cannot say "ask again": what was heard would be taken
-    /// for another's.
+    /// Changes the detail of a 503 for a caller without an idempotency key. It must not invite a
+    /// retry: the store may have carried out the request, and a retry would take its effect for
+    /// another caller's.
     pub(super) fn without_key(mut self, request_id: &str) -> Self {
         if self.status == 503 {
             self.detail = format!(
@@ -92,7 +93,8 @@ impl Problem {
     }
 }
 
-/// A store that will answer again is a 503 to try again; the rest is ours to mend.
+/// A passing fault of the store is a 503, which the caller can retry. All others are faults of
+/// ours.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let problem = if error.is_passing() {

@@ -1,4 +1,5 @@
-//! A request, read once: route, parameters, body, and whoever the authorizer says is calling.
+//! A request, read once: its route, its parameters, its body, and the caller that the authorizer
+//! identified.
 
 use std::collections::HashMap;
 
@@ -12,10 +13,10 @@ use umavez_domain::idempotency::{IdempotencyKey, body_hash};
 use super::Route;
 use super::problem::Problem;
 
-/// The largest body that any JSON route takes.
+/// The largest body that a JSON route accepts.
 pub const MAX_BODY: usize = 256 * 1024;
 
-/// The context's words, agreed with the authorizer.
+/// The names in the authorizer's context. The authorizer uses the same constants.
 pub const CONTEXT_KEY_ID: &str = "key_id";
 pub const CONTEXT_SCOPES: &str = "scopes";
 pub const CONTEXT_DENIED: &str = "denied";
@@ -83,18 +84,19 @@ impl Request {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The type of the body without its parameters, in lower case.
+    /// Returns the media type of the body in lower case, without parameters.
     pub fn media_type(&self) -> String {
         let kind = self.header("content-type").unwrap_or_default();
         kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
-    /// The body as a JSON object, or an empty one where nothing need be said.
+    /// Returns the body as a JSON object; an empty object if the body is empty, for routes where it
+    /// is optional.
     pub fn object_or_nothing(&self) -> Result<Map<String, Value>, Problem> {
         if self.body.is_empty() { Ok(Map::new()) } else { self.object() }
     }
 
-    /// The body as a JSON object.
+    /// Returns the body as a JSON object.
     pub fn object(&self) -> Result<Map<String, Value>, Problem> {
         if self.media_type() != "application/json" {
             return Err(Problem::new(
@@ -141,8 +143,8 @@ fn caller(context: Option<&HashMap<String, Value>>) -> Result<Caller, ProblemCod
             Ok(Caller { key_id, scopes })
         }
         (_, Some(denied)) if denied == ProblemCode::InvalidKey.as_str() => Err(ProblemCode::InvalidKey),
-        // Also when there is no authorizer at all: a route that lost it in a deployment is closed,
-        // not open.
+        // This also applies if there is no authorizer: a route that lost its authorizer in a
+        // deployment is closed, not open.
         _ => Err(ProblemCode::MissingKey),
     }
 }

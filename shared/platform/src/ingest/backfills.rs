@@ -1,5 +1,5 @@
-//! Jobs that insert many entries. A job is a row with its emission and its lease: handed over with
-//! the write that makes it, worked on by one at a time, and found again by recovery.
+//! Jobs that insert many entries. A job is a row with its emission and its lease: the write that
+//! creates it hands it over, one worker at a time works on it, and recovery finds it again.
 
 use serde::{Deserialize, Serialize};
 use umavez_domain::change::{Fence, Row};
@@ -14,15 +14,15 @@ use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
 use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
-/// A worker that is not heard of for this long has lost its job: the next run of recovery hands it
-/// over again.
+/// A worker that does not renew its lease for this long loses its job: the next run of recovery
+/// hands the job over again.
 pub const LEASE_MS: i64 = 60_000;
-/// A job whose worker was lost before is looked for this much later than its lease ends, doubled
-/// each time: one that no worker survives does not keep them busy.
+/// The backoff of recovery after the end of a lease, for a job that lost its worker before. It
+/// doubles each time, so a job that crashes every worker does not keep the workers busy.
 const AGAIN_MS: i64 = 60_000;
-/// An upload that does not come is not waited for longer: hours more than a form is good for.
+/// How long a job waits for its upload: hours longer than an upload form is valid.
 const UPLOAD_MS: i64 = 8 * 3_600_000;
-/// Lines that came with a request are kept as long as those that are uploaded.
+/// How long lines that came with a request are kept: as long as uploaded lines.
 const INPUT_DAYS: i64 = 14;
 
 #[derive(Debug, Clone)]
@@ -31,14 +31,14 @@ pub struct Backfills {
     pub table: String,
 }
 
-/// A job's row with what moves it.
+/// A job's row with its emission and wake-up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     #[serde(flatten)]
     pub row: BackfillRow,
     #[serde(flatten)]
     pub work: Work,
-    /// Of the lines that were uploaded.
+    /// The ETag of the uploaded lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,17 +48,17 @@ pub struct Job {
 #[derive(Debug)]
 pub enum Begun {
     New(Box<Job>),
-    /// There is a job with this identity.
+    /// A job with this id exists.
     Standing(Box<Job>),
 }
 
-/// What came of asking for a turn at a job.
+/// The outcome of asking for a turn at a job.
 #[derive(Debug)]
 pub enum Turn {
-    /// It is this worker's, and as it is now.
+    /// This worker holds the job. Contains its current row.
     Mine(Held, Box<Job>),
     Busy(Timestamp),
-    /// It has ended, or waits for its lines.
+    /// The job has ended, or waits for its lines.
     NothingToDo,
     NoJob,
 }
@@ -70,7 +70,7 @@ struct InputRow {
 }
 
 impl Backfills {
-    /// The job and its lines are one transaction; the job's row hands it over.
+    /// Creates the job and its lines in one transaction. The row of the job hands it over.
     pub async fn begin(
         &self,
         invocation: &Invocation,
@@ -83,7 +83,7 @@ impl Backfills {
             false => job.hand_over(invocation.now),
         }
         let key = job.row.key();
-        // Nobody has used this identity.
+        // No job with this id exists.
         let mut writes = vec![Write::put(&self.table, key, &job)?.when(Condition::Absent)];
         if let BackfillInput::Inline(lines) = &request.input {
             let expires_at = invocation.now.plus_days(INPUT_DAYS).seconds();
@@ -103,17 +103,19 @@ impl Backfills {
         self.store.get(invocation, &self.table, &keys::backfill(id)).await
     }
 
-    /// The lines that came with the request.
+    /// Reads the lines that came with the request.
     pub async fn lines(&self, invocation: &Invocation, id: &BackfillId) -> Result<Option<String>, StoreError> {
         let row: Option<InputRow> = self.store.get(invocation, &self.table, &keys::backfill_input(id)).await?;
         Ok(row.map(|row| row.lines))
     }
 
-    /// The lines have arrived: the job may begin. Whether it was this event that said so first.
+    /// Records that the lines have arrived, so that the job may start. Returns whether this event
+    /// was the first to report it.
     pub async fn uploaded(&self, invocation: &Invocation, upload: &Upload) -> Result<bool, StoreError> {
         let Some(job) = self.get(invocation, &upload.id).await? else { return Ok(false) };
         let mut next = Job { etag: Some(upload.etag.clone()), size: Some(upload.size), ..job.clone() };
-        // Given up as one that would not come, and come after all.
+        // The job failed because its upload did not arrive, and now the upload has arrived after
+        // all.
         let given_up = job.row.state == BackfillState::Failed
             && job.row.reason == Some(Reason::InputMissing)
             && job.etag.is_none();
@@ -123,11 +125,11 @@ impl Backfills {
         next.row.state = BackfillState::Queued;
         (next.row.reason, next.row.completed_at) = (None, None);
         next.hand_over(invocation.now);
-        // It still waits for them: what is uploaded later is another file.
+        // The job still waits for its lines: a later upload is a different file.
         self.replace(invocation, &job, next, None).await
     }
 
-    /// Takes the job on, if it is to be worked on and nobody does.
+    /// Takes the job, if there is work to do and no other worker does it.
     pub async fn turn(&self, invocation: &Invocation, id: &BackfillId) -> Result<Turn, StoreError> {
         let Some(job) = self.get(invocation, id).await? else { return Ok(Turn::NoJob) };
         if job.row.state.is_settled() || job.row.state == BackfillState::AwaitingUpload {
@@ -139,11 +141,11 @@ impl Backfills {
             Taken::Busy(other) => return Ok(Turn::Busy(Timestamp::from_millis(other.lease_until))),
             Taken::NoRow => return Ok(Turn::NoJob),
         };
-        // As it is now that nobody else writes to it.
+        // Read the row again, now that no other worker writes to it.
         let Some(job) = self.get(invocation, id).await?.filter(|job| !job.row.state.is_settled()) else {
             return Ok(Turn::NothingToDo);
         };
-        // From here on it shows as RUNNING, and recovery looks for it when the lease is over.
+        // From here on, the job shows as RUNNING, and recovery looks for it when the lease ends.
         let progress = job.row.progress.clone();
         match self.checkpoint(invocation, &held, &job, progress, BackfillState::Running).await? {
             Some(job) => Ok(Turn::Mine(held, Box::new(job))),
@@ -151,8 +153,8 @@ impl Backfills {
         }
     }
 
-    /// Writes how far the job is, and extends the lease with it. `None`: another has taken over,
-    /// and goes on from what it found.
+    /// Writes the progress of the job, and extends the lease in the same write. Returns `None` if
+    /// another worker has taken over; that worker continues from the progress that it found.
     pub async fn checkpoint(
         &self,
         invocation: &Invocation,
@@ -168,10 +170,10 @@ impl Backfills {
             next.work.recoveries = 0;
         }
         match state {
-            // The rest is another invocation's: handed over with what is settled.
+            // Another invocation does the rest: the write that stores the progress hands it over.
             BackfillState::Queued => next.hand_over(now),
             state if state.is_settled() => next.work.rest(),
-            // Taken on: rows without an emission do not wake the relay.
+            // The worker keeps the job: a row without an emission does not trigger the relay.
             _ => {
                 next.work.emit = None;
                 next.wait_until(now.plus_ms(LEASE_MS + AGAIN_MS * ((1 << next.work.recoveries.min(6)) - 1)));
@@ -180,7 +182,7 @@ impl Backfills {
         self.under_lease(invocation, held, job, next, now).await
     }
 
-    /// The job's lines cannot be read.
+    /// Fails a job whose lines cannot be read. Returns `None` if another worker has taken over.
     pub async fn fail(
         &self,
         invocation: &Invocation,
@@ -201,7 +203,8 @@ impl Backfills {
         next: Job,
         now: Timestamp,
     ) -> Result<Option<Job>, StoreError> {
-        // Handed on, or over: the next worker need not wait for the lease to end.
+        // If the job does not stay with this worker, end the lease now: the next worker need not
+        // wait for it.
         let until = if next.row.state == BackfillState::Running { now.plus_ms(LEASE_MS) } else { now };
         let write = held.ending(Write::of_change(&self.table, job, &next)?, until);
         let fenced = Condition::all([held.fence(), Condition::of(&job.fence())?]);
@@ -211,8 +214,8 @@ impl Backfills {
         }
     }
 
-    /// Hands a job over again that was lost sight of, or gives up an upload that did not come.
-    /// Whether it was so.
+    /// Hands a stalled job over again, or fails a job whose upload did not arrive. Returns whether
+    /// it did either.
     pub async fn wake(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(job) = self.store.get::<Job>(invocation, &self.table, &found.key).await? else { return Ok(false) };
         if !job.work.waits_at(&found.place) {
@@ -230,11 +233,12 @@ impl Backfills {
                 next.hand_over(invocation.now);
             }
         }
-        // A worker that has only just renewed its lease goes on.
+        // The lease is free: a worker that has just renewed its lease continues.
         self.replace(invocation, &job, next, Some(lease::is_free(invocation.now))).await
     }
 
     /// Commits a change of a job, if nobody has changed it since it was read and `also` holds.
+    /// Returns whether it did.
     async fn replace(
         &self,
         invocation: &Invocation,

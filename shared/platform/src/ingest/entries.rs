@@ -1,5 +1,5 @@
-//! Inserting once, or merging: the domain decides, a conditional write is made, and what refused it
-//! is decided on again.
+//! Inserts an entry once, or merges it. The domain decides, a conditional write follows, and if it
+//! is refused the domain decides again on the conflicting rows.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -16,20 +16,20 @@ use crate::store::{Condition, Item, Store, StoreError, Transacted, Write, Writte
 #[derive(Debug, Clone)]
 pub struct Entries {
     pub store: Store,
-    /// Of the production schema, and of the test schema.
+    /// The table of the production schema; `test_table` is that of the test schema.
     pub table: String,
     pub test_table: String,
 }
 
-/// What came of an insert.
+/// The outcome of an insert.
 #[derive(Debug)]
 pub enum Inserted {
     Done(Box<Outcome>),
-    /// The same request, or line, was done before: it ends as it did then.
+    /// The same request or line was done before: the outcome is the same as then.
     Again(Box<Outcome>),
-    /// The entry cannot become what this would make of it.
+    /// The resulting entry would be invalid.
     Refused(Vec<FieldError>),
-    /// The gate did not let it through.
+    /// The gate rejected the decision.
     Held,
 }
 
@@ -51,7 +51,7 @@ impl Entries {
         match row {
             None => Ok(None),
             Some(Row::Entry(row)) => Ok(Some(*row)),
-            // Another name of an entry.
+            // The id is another name of an entry.
             Some(Row::Marker(marker)) => match self.row(invocation, schema, &marker.entry_id).await? {
                 Some(Row::Entry(row)) => Ok(Some(*row)),
                 _ => Ok(None),
@@ -72,8 +72,8 @@ impl Entries {
         self.insert_through(invocation, asked, policy, |_| true).await
     }
 
-    /// As [`Self::insert`]; each decision is shown to `gate` before it is carried out, and one that
-    /// it does not let through is not.
+    /// Works as [`Self::insert`], but shows each decision to `gate` first. A decision that `gate`
+    /// rejects is not carried out.
     pub async fn insert_through(
         &self,
         invocation: &Invocation,
@@ -98,15 +98,15 @@ impl Entries {
                     Decision::Refused(errors) => return Ok(Break(Inserted::Refused(errors))),
                     Decision::Read(id) => match self.row(invocation, asked.schema, &id).await? {
                         Some(Row::Entry(row)) => met.read = Some(*row),
-                        // Its entry has moved since: look again.
+                        // The entry has moved since: read the slots again.
                         _ => return self.look(invocation, asked).await,
                     },
                     Decision::Look => return self.look(invocation, asked).await,
                     Decision::Write { changes, outcome } => {
                         return match self.make(invocation, asked.schema, &changes).await? {
                             Made::All => Ok(Break(Inserted::Done(outcome))),
-                            // A first attempt is refused by all rows that conflict with it, and
-                            // names them.
+                            // The refusal of a first attempt contains all rows that conflict with
+                            // it.
                             Made::Refused(rows) if is_first => Ok(Continue(Some(Met::of(asked, rows)))),
                             Made::Refused(_) => self.look(invocation, asked).await,
                         };
@@ -117,7 +117,7 @@ impl Entries {
         self.store.retry_from(invocation, None, step).await
     }
 
-    /// Decides again on what stands in both slots now.
+    /// Reads both slots again, so that the next round decides on their current rows.
     async fn look(
         &self,
         invocation: &Invocation,
@@ -126,7 +126,8 @@ impl Entries {
         self.met(invocation, asked).await.map(|met| Continue(Some(met)))
     }
 
-    /// What would come of an insert, on top of what earlier ones would have written; nothing is.
+    /// Returns the outcome that an insert would have, on top of what earlier dry inserts would have
+    /// written. It writes nothing.
     pub async fn insert_dry(
         &self,
         invocation: &Invocation,
@@ -170,7 +171,7 @@ impl Entries {
         }
     }
 
-    /// What stands in both slots now.
+    /// Reads the current rows of both slots.
     async fn met(&self, invocation: &Invocation, asked: &Insertion) -> Result<Met, StoreError> {
         let mut rows = Vec::new();
         for slot in [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten() {

@@ -1,5 +1,6 @@
-//! Test mode and policies: one partition, read whole and consistently by every insert, so that a
-//! request which begins after a change has returned never works by the old one, on any instance.
+//! Test mode and policies. They are in one partition, which every insert reads as a whole and
+//! strongly consistent. So a request that starts after a change has returned never uses the old
+//! settings, on any instance.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -15,7 +16,7 @@ pub struct SettingsTable {
     pub table: String,
 }
 
-/// What was so when it was read.
+/// The settings as of one read.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub test_mode: TestModeRow,
@@ -28,19 +29,20 @@ impl Settings {
     }
 }
 
-/// What came of a change to a policy.
+/// The outcome of a change to a policy.
 #[derive(Debug)]
 pub enum Patched {
     Now(Box<PolicyRow>),
-    /// It was so before.
+    /// The policy already had these values.
     Already(Box<PolicyRow>),
 }
 
-/// More rows than there are in the partition.
+/// More than the number of rows in the partition.
 const ALL: usize = 200;
 
 impl SettingsTable {
-    /// Reads them; policies that a new deployment brought are put there first.
+    /// Reads the settings. First writes the policies that a new deployment added and that are
+    /// missing.
     pub async fn read(&self, invocation: &Invocation) -> Result<Settings, StoreError> {
         let settings = self.query(invocation).await?;
         let seeds = PolicyRow::seeds(invocation.now);
@@ -68,9 +70,9 @@ impl SettingsTable {
         Ok(settings)
     }
 
-    /// Flips the mode: one addition, whoever else flips at the same time. A flip whose reply was
-    /// lost is known by its token and not made again; then it tells what the mode was right after
-    /// it.
+    /// Flips the mode with one addition, which is safe if others flip at the same time. If the
+    /// reply to a flip was lost, its retry finds its token and does not flip again. Returns the
+    /// row, the mode right after this flip, and whether the flip had been made before.
     pub async fn toggle(&self, invocation: &Invocation, token: &str) -> Result<(TestModeRow, bool, bool), StoreError> {
         let not_made = Condition::any([Condition::has_not("recent"), Condition::lacks("recent", token)]);
         let write = Write::update(&self.table, keys::test_mode())
@@ -83,7 +85,7 @@ impl SettingsTable {
             Returned::Refused(Some(item)) => (read_row(item)?, true),
             Returned::Refused(None) => return Err(StoreError::Corrupt("a flip that nothing refused")),
         };
-        // The flip is made, whether or not there was time to tidy up.
+        // The flip is made, even if there was no time to remove old flips.
         if self.forget_old_flips(invocation, &row).await.is_err() {
             tracing::warn!(event = "NOT_TIDIED", request_id = invocation.request_id);
         }
@@ -91,7 +93,7 @@ impl SettingsTable {
         Ok((row, mode, again))
     }
 
-    /// Sets the mode, if it is not so already.
+    /// Sets the mode; a no-op if the mode is already set.
     pub async fn set(
         &self,
         invocation: &Invocation,
@@ -101,7 +103,8 @@ impl SettingsTable {
         let step = || async {
             let row: TestModeRow =
                 self.store.get(invocation, &self.table, &keys::test_mode()).await?.unwrap_or_default();
-            // Set by this very request, whose reply was lost; what others did since is theirs.
+            // This same request has set the mode, and its reply was lost. Later changes by others
+            // stay.
             if row.mode_after(token).is_some() {
                 return Ok(Break(row));
             }
@@ -111,7 +114,7 @@ impl SettingsTable {
         self.store.retry(invocation, step).await
     }
 
-    /// Nobody has flipped it since.
+    /// Replaces the row. Returns `false` if another request has flipped the mode since it was read.
     async fn replace(
         &self,
         invocation: &Invocation,
@@ -126,7 +129,8 @@ impl SettingsTable {
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
     }
 
-    /// The row is read with every insert, so it is kept short; whoever is faster has done it.
+    /// Removes old flips. Every insert reads the row, so it must stay short. If the write loses a
+    /// race, it is a no-op.
     async fn forget_old_flips(&self, invocation: &Invocation, row: &TestModeRow) -> Result<(), StoreError> {
         let trimmed = row.clone().trimmed();
         if trimmed != *row {
@@ -135,7 +139,7 @@ impl SettingsTable {
         Ok(())
     }
 
-    /// Changes a policy of one schema.
+    /// Changes a policy of one schema. Returns `None` if there is no such policy.
     pub async fn patch(
         &self,
         invocation: &Invocation,

@@ -1,8 +1,8 @@
-//! Guards: a hold that is taken or given back together with its place in the list of its guard.
+//! Guards: a hold is taken or released together with its place in the list of its guard.
 //!
-//! The guard is read, the domain's rule makes the next one of it, and that is written on the
-//! version that was read, in the transaction of the intent's row. A write that lost the race asks
-//! the rule again with the guard that won.
+//! The guard is read, the domain's rule computes the next guard from it, and the transaction of the
+//! intent's row writes that on the version that was read. If the write loses the race, the rule
+//! decides again with the guard that won.
 
 use umavez_domain::intents::{GuardRow, Hold, IntentRow, Standing, Taken};
 use umavez_domain::keys::{self, Key};
@@ -17,15 +17,15 @@ use crate::store::{Beside, Condition, Conflicts, Item, Refusal, StoreError, Tran
 #[derive(Debug)]
 pub enum Holding {
     Done,
-    /// Writes of the caller were refused: one entry per write, in order.
+    /// Writes of the caller were refused. Contains one entry per write, in order.
     Refused(Vec<Option<Refusal>>),
-    /// The intent was refused, by what stood in its way.
+    /// This row or guard refused the hold.
     Standing(Box<Standing>),
-    /// The guard keeps no more holds for a later time.
+    /// The guard has no room for another hold at a later time.
     Full,
 }
 
-/// A hold whose place in a guard is given back.
+/// A hold whose place in a guard is released.
 #[derive(Debug, Clone)]
 pub struct GuardRelease {
     key: Key,
@@ -34,21 +34,21 @@ pub struct GuardRelease {
 }
 
 impl GuardRelease {
-    /// Of an intent's row; `None` if it has no guard.
+    /// Creates it from an intent's row; `None` if the intent has no guard.
     pub(super) fn of(intent: &Key, row: &IntentRow) -> Option<Self> {
         let key = keys::beside(intent, row.guard.as_ref()?);
         Some(Self { key, holder: row.holder.clone(), fingerprint: row.fingerprint.clone() })
     }
 
-    /// Of the intent that a message holds.
+    /// Creates it from the intent that a message holds; `None` if the intent has no guard.
     pub fn of_message(held: &IntentRef, holder: &str) -> Option<Self> {
         let client = umavez_domain::fields::parse_uuid(&held.client_id)?;
         let key = keys::beside(&keys::intent(client, &held.fingerprint), held.guard.as_ref()?);
         Some(Self { key, holder: holder.to_owned(), fingerprint: held.fingerprint.clone() })
     }
 
-    /// The write that removes this hold from the guard as it was read. `None`: the hold is not in
-    /// it.
+    /// Returns the write that removes this hold from the guard as it was read. `None` if the guard
+    /// does not contain the hold.
     fn write(&self, table: &str, seen: Option<GuardRow>, now: Timestamp) -> Result<Option<Write>, StoreError> {
         let Some(seen) = seen else { return Ok(None) };
         let Some(next) = seen.give_back(&self.holder, &self.fingerprint, now) else { return Ok(None) };
@@ -57,7 +57,7 @@ impl GuardRelease {
 }
 
 impl Intents {
-    /// Makes the caller's writes and takes the intent: all of it or nothing.
+    /// Makes the caller's writes and takes the intent, in one transaction.
     pub async fn transact_holding(
         &self,
         invocation: &Invocation,
@@ -103,8 +103,8 @@ impl Intents {
         }
     }
 
-    /// The write that gives back a place in a guard, to stand beside the write that gives back the
-    /// intent. `None`: the hold is not in its guard.
+    /// Returns the write that releases a place in a guard, for the transaction that releases the
+    /// intent. `None` if the guard does not contain the hold.
     pub async fn releasing_guard(
         &self,
         invocation: &Invocation,

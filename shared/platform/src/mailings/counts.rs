@@ -1,5 +1,5 @@
-//! How many entries of a shard are in which state: counted under its lease, and moved with an entry
-//! that changes afterwards.
+//! The number of a shard's entries per state. The sender counts them under the lease of the shard;
+//! an entry that changes afterwards also changes the counts.
 
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryCounts, EntryState, MailingEntryId, MailingId, ShardState};
@@ -9,21 +9,22 @@ use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, Write};
 
-/// Rows that are counted by one request.
+/// The number of rows that one request counts.
 const COUNTED_AT_ONCE: usize = 1_000;
 
 /// A recount of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     pub counts: EntryCounts,
-    /// The earliest time that an entry waits for.
+    /// The earliest time for which an entry waits.
     pub next_look: Option<Timestamp>,
 }
 
 impl Mailings {
-    /// The write that moves an entry's place in the counts of its shard, in one transaction with
-    /// the entry. A finished shard is not counted again, and one that is being counted must be
-    /// counted anew. It is refused if the shard was finished or reopened meanwhile.
+    /// Builds the write that moves an entry in the counts of its shard. It must commit in one
+    /// transaction with the entry. A finished shard is not counted again, so the write changes its
+    /// counts. A shard that is being counted must be counted again, so the write only marks it as
+    /// touched. The write is refused if the shard was finished or reopened meanwhile.
     pub(super) async fn recounted(
         &self,
         invocation: &Invocation,
@@ -42,7 +43,7 @@ impl Mailings {
         })
     }
 
-    /// Counts the entries of a shard, invalid rows included.
+    /// Counts the entries of a shard, including invalid rows.
     pub async fn recount(&self, invocation: &Invocation, id: &MailingId, shard: u32) -> Result<Tally, StoreError> {
         let mut tally = Tally::default();
         let mut after = None;
@@ -50,7 +51,7 @@ impl Mailings {
             let query = Query::partition(&self.table, keys::mailing_entries(id, shard)).after(after);
             let slice = self.store.slice(invocation, &query.limit(COUNTED_AT_ONCE)).await?.read()?;
             for Counted { state, not_before, deadline } in slice.rows {
-                // A line that came twice is no entry.
+                // The row of a duplicate line has no state: it is not an entry.
                 let Some(state) = state else { continue };
                 let state = EntryState::of_stored(&state).ok_or(StoreError::Corrupt("the state of an entry"))?;
                 tally.counts.add(state);
@@ -77,7 +78,7 @@ struct Counted {
     deadline: Option<i64>,
 }
 
-/// The attribute of a shard that counts entries of a state.
+/// Returns the attribute of a shard that counts the entries in a state.
 fn column(state: EntryState) -> &'static str {
     match state {
         EntryState::Pending => "pending",

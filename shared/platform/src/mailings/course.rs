@@ -1,4 +1,5 @@
-//! A mailing is begun by its first sender, and ended by whoever finishes its last shard.
+//! The start and end of a mailing: its first sender starts it, and the worker that finishes its
+//! last shard ends it.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -12,7 +13,8 @@ use crate::invocation::Invocation;
 use crate::store::StoreError;
 
 impl Mailings {
-    /// A sender has taken a shard: the mailing is being sent. `None`: it is not to be, by now.
+    /// Marks the mailing as being sent, after a sender has taken a shard. Returns `None` if the
+    /// mailing must not be sent any more.
     pub async fn begin(&self, invocation: &Invocation, row: MailingRow) -> Result<Option<MailingRow>, StoreError> {
         let counts = match move_mailing(row.state, MailingEvent::Begun, row.is_ready()) {
             Move::To(_) => self.counts(invocation, &row.mailing_id).await?,
@@ -37,8 +39,9 @@ impl Mailings {
         Ok(committed.row().and_then(|(row, is_begun)| is_begun.then_some(row)))
     }
 
-    /// Ends the mailing if all of its shards are finished and their counts add up. What was found
-    /// is told in any case.
+    /// Ends the mailing if all of its shards are finished and their counts add up. Returns the
+    /// completion that it found and, if this call ended the mailing, the new row. Returns `None` if
+    /// there is no such mailing.
     pub async fn complete(
         &self,
         invocation: &Invocation,
@@ -59,7 +62,7 @@ impl Mailings {
             if !imported {
                 return Ok(Break(Some((found, None))));
             }
-            // An order that a shard has not followed yet will reopen it.
+            // A shard that has not followed the latest retry order yet will be reopened.
             let ordered = shards.iter().any(|shard| shard.retried < row.retry);
             let mut after = row.clone();
             if partial {

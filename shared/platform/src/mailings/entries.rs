@@ -1,5 +1,5 @@
-//! One recipient: every change of its delivery. The rules are in `umavez_domain::mailings`; here
-//! they are committed, with the counts of a shard that an entry changes after the fact.
+//! One recipient: every change of its delivery. The rules are in `umavez_domain::mailings`. This
+//! module commits them and, if an entry changes after it had ended, also the counts of its shard.
 
 use umavez_domain::change::Next;
 use umavez_domain::channels::email::ses_events::SesEvent;
@@ -18,18 +18,18 @@ pub struct Entry {
     pub row: EntryRow,
 }
 
-/// Some of a shard's entries.
+/// Some entries of a shard.
 #[derive(Debug)]
 pub struct EntryPage {
     pub entries: Vec<Entry>,
-    /// Where the next page begins, if there may be one.
+    /// Where the next page starts, if there may be one.
     pub next: Option<String>,
 }
 
 /// The effect of a provider's event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryApplied {
-    /// The entry is known to have been sent, or not, by this event.
+    /// The event shows whether the entry was sent, and the entry now has this state.
     Reconciled(EntryState),
     Marked,
     Known,
@@ -37,8 +37,8 @@ pub enum EntryApplied {
 }
 
 impl Mailings {
-    /// The entries of a shard that may have something to be done, from a place on. `looked_at` rows
-    /// are read at most.
+    /// Reads the entries of a shard that may need work, starting after a place. It evaluates at
+    /// most `looked_at` rows.
     pub async fn entries(
         &self,
         invocation: &Invocation,
@@ -67,7 +67,8 @@ impl Mailings {
         self.store.get(invocation, &self.table, &keys::mailing_entry(id)).await
     }
 
-    /// Begins an attempt: from here on it may be called once, and is never begun again.
+    /// Claims an attempt. After the claim, the provider may be called once for this attempt, and
+    /// the attempt is never claimed again.
     pub async fn claim(
         &self,
         invocation: &Invocation,
@@ -80,8 +81,8 @@ impl Mailings {
         self.store.claim(invocation, tables, &entry.row, after, &[]).await
     }
 
-    /// Ends a pending entry that is not to be sent. Returns the state that it went to, if it was
-    /// still pending.
+    /// Ends a pending entry that must not be sent. Returns its new state; `None` if it was no
+    /// longer pending.
     pub async fn end_unsent(
         &self,
         invocation: &Invocation,
@@ -92,9 +93,9 @@ impl Mailings {
         self.commit(invocation, entry, entry.row.ended(state, reason)).await
     }
 
-    /// Marks an attempt `UNKNOWN` whose sender was not heard of in time. `order` is the latest
-    /// order to send failed entries again: it does not apply to this attempt. Returns the new
-    /// state, if the attempt was still under way.
+    /// Marks an attempt `UNKNOWN` because its sender timed out. `order` is the latest retry order;
+    /// it does not apply to this attempt. Returns the new state; `None` if the attempt was no
+    /// longer under way.
     pub async fn lost(
         &self,
         invocation: &Invocation,
@@ -104,8 +105,8 @@ impl Mailings {
         self.commit(invocation, entry, entry.row.lost(order, invocation.current())).await
     }
 
-    /// Makes a failed or unknown entry pending again, by order. `None` if it has changed since it
-    /// was read.
+    /// Makes a failed or unknown entry pending again, because of a retry order. Returns `None` if
+    /// it has changed since it was read.
     pub async fn send_again(
         &self,
         invocation: &Invocation,
@@ -128,7 +129,8 @@ impl Mailings {
         Ok(committed.then(|| after.state()))
     }
 
-    /// Writes the outcome of attempt n. Returns the entry's state then; `None` if it is gone.
+    /// Writes the outcome of an attempt. Returns the resulting state of the entry; `None` if the
+    /// entry does not exist.
     pub async fn settle(
         &self,
         invocation: &Invocation,
@@ -165,8 +167,8 @@ impl Mailings {
         Ok(self.change_entry(invocation, id, start, rule).await?.out().unwrap_or(EntryApplied::NoEntry))
     }
 
-    /// Changes an entry by a rule. One that had ended changes its shard's counts in the same
-    /// transaction.
+    /// Changes an entry by a rule. If the entry had already ended and its state changes, the same
+    /// transaction also changes the counts of its shard.
     async fn change_entry<T>(
         &self,
         invocation: &Invocation,
@@ -198,7 +200,7 @@ pub(super) fn entry_of(mailing: &MailingId, shard: u32, item: Item) -> Result<En
     Ok(Entry { id: MailingEntryId { mailing: mailing.clone(), shard, email_hash }, row })
 }
 
-/// A recipient, or an invalid line, is in this state.
+/// The recipient, or the invalid line, is in this state.
 pub(super) fn is_state(state: EntryState) -> Condition {
     Condition::is("state", state.stored())
 }

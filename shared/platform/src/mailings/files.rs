@@ -1,8 +1,8 @@
-//! Which mailing was the first with a file of certain bytes: the same file under another name would
-//! reach everybody again.
+//! Records which mailing was the first with a file of certain bytes, because the same file under
+//! another name would reach all its recipients again.
 //!
-//! The row is written by the transaction that makes the mailing, so that of two uploads at once
-//! exactly one is the first. If the upload gave no hash, the importer computes it at the end of the
+//! The transaction that creates the mailing writes the row, so exactly one of two concurrent
+//! uploads is the first. If the upload gave no hash, the importer computes it at the end of the
 //! file and writes the row then.
 
 use umavez_domain::keys;
@@ -13,21 +13,21 @@ use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Write, Written};
 
-/// Who is known to have a file of the same bytes.
+/// Which mailing is known to have a file with the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SameFile {
-    /// No mailing has.
+    /// No mailing has such a file.
     New,
-    /// A mailing that failed, and sent nothing to anybody: it does not count, and its row may be
-    /// replaced.
+    /// A mailing with this file failed and sent nothing. It does not count, and a new mailing may
+    /// replace its row.
     Failed(MailingId),
-    /// This one was the first, also if it was canceled: some of its recipients may have been sent
-    /// to.
+    /// This mailing was the first. A canceled mailing counts too, because some of its recipients
+    /// may have received it.
     Earlier(MailingId),
 }
 
 impl SameFile {
-    /// The earlier mailing that the answer to a new one names.
+    /// Returns the earlier mailing, which the answer to a new upload names.
     pub fn earlier(&self) -> Option<&MailingId> {
         match self {
             Self::Earlier(id) => Some(id),
@@ -37,7 +37,7 @@ impl SameFile {
 }
 
 impl Mailings {
-    /// Looks up who was the first with a file of this hash.
+    /// Looks up which mailing was the first with a file of this hash.
     pub async fn same_file(&self, invocation: &Invocation, content_hash: &str) -> Result<SameFile, StoreError> {
         let known: Option<FileRow> = self.store.get(invocation, &self.table, &keys::mailing_file(content_hash)).await?;
         let Some(FileRow { mailing_id, .. }) = known else { return Ok(SameFile::New) };
@@ -47,8 +47,8 @@ impl Mailings {
         })
     }
 
-    /// The write that makes a new mailing the first with its file. `None` if `seen` has an earlier
-    /// one.
+    /// Builds the write that makes a new mailing the first with its file. Returns `None` if `seen`
+    /// is an earlier mailing, or if the hash is not known yet.
     pub(super) fn first_with(&self, row: &MailingRow, seen: &SameFile) -> Result<Option<Write>, StoreError> {
         let Some(content_hash) = &row.content_hash else { return Ok(None) };
         self.file_claim(content_hash, &row.mailing_id, seen, row.created_at)
@@ -70,8 +70,8 @@ impl Mailings {
         Ok(Some(Write::put(&self.table, keys::mailing_file(content_hash), &file)?.when(unclaimed)))
     }
 
-    /// Makes a mailing the first with a file whose hash was found while it was imported, unless
-    /// another is. Returns that one.
+    /// Makes a mailing the first with a file whose hash the importer computed, unless another
+    /// mailing is. Returns that other mailing.
     pub(super) async fn note_file(
         &self,
         invocation: &Invocation,
@@ -84,7 +84,8 @@ impl Mailings {
         {
             return Ok(None);
         }
-        // Another was faster, or an importer before this one wrote it.
+        // Another mailing was faster, or an earlier importer of this mailing has already written
+        // the row.
         let seen = self.same_file(invocation, content_hash).await?;
         Ok(seen.earlier().filter(|first| *first != id).cloned())
     }

@@ -1,5 +1,5 @@
-//! Shards are handed to senders: the first of each lane, what was given back, what an order is
-//! about.
+//! Hands shards to senders: the first of each lane, the shards that senders gave back, and the
+//! shards that a retry order concerns.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -13,7 +13,8 @@ use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Write, Written};
 
 impl Mailings {
-    /// Hands a shard over, if nobody has done so since it was read.
+    /// Builds the write that hands a shard over. Its condition holds if nobody has handed the shard
+    /// over, or taken it, since it was read.
     pub(super) fn handing_over(
         &self,
         seen: &ShardRow,
@@ -23,7 +24,7 @@ impl Mailings {
         let mut after = seen.clone();
         let lease_over = seen.lease.as_ref().is_none_or(|lease| lease.is_over(now));
         after.hand_over(not_before.filter(|at| *at > now), None, now);
-        // Whoever works on it is looked after by its lease.
+        // A sender is working on the shard: keep the wake-up that follows from its lease.
         if seen.state == ShardState::Processing && !lease_over {
             (after.work.wake, after.work.wake_at) = (seen.work.wake.clone(), seen.work.wake_at.clone());
         }
@@ -32,9 +33,9 @@ impl Mailings {
         Ok(write.when(unchanged))
     }
 
-    /// Hands a shard of each lane of a mailing to senders: after content, resume, cancel, or an
-    /// order to send failed entries again. Done twice, a shard is handed over twice, which its
-    /// lease makes the same.
+    /// Hands one shard of each lane of a mailing to senders: after new content, a resume, a cancel,
+    /// or a retry order. If it runs twice, it hands a shard over twice; because of the lease, the
+    /// effect is the same. Returns the number of shards.
     pub async fn hand_out(&self, invocation: &Invocation, id: &MailingId) -> Result<usize, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(0) };
         if !is_worked_on(&row) {
@@ -53,7 +54,7 @@ impl Mailings {
             };
             let to_hand_out = to_hand_out(&shards, now);
             if to_hand_out.is_empty() {
-                // Every shard is finished: it only has to be ended.
+                // Every shard is finished: only the mailing is left to end.
                 self.complete(invocation, id).await?;
                 return Ok(Break(0));
             }
@@ -62,8 +63,8 @@ impl Mailings {
                 let write = self.handing_over(shard, *not_before, now)?;
                 refused |= matches!(self.store.write(invocation, write).await?, Written::Refused(_));
             }
-            // A sender has given one back, or gone on to the next of its lane, since they were
-            // read: all are looked at again.
+            // Since the shards were read, a sender has given one back or continued with the next of
+            // its lane. Look at all of them again.
             if refused {
                 return Ok(Continue(()));
             }
@@ -73,11 +74,12 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// The mailing's own emission is done with, unless there is a newer one.
+    /// Clears the mailing's own emission, unless there is a newer one.
     async fn handed_out(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
         let emits = row.work.emits;
         let rule = |row: &MailingRow| {
-            // Whoever ended it meanwhile has seen to it that nobody looks for it.
+            // There is a newer emission, or another worker ended the mailing meanwhile and cleared
+            // its wake-up.
             if row.work.emits != emits || row.work.wake.is_none() {
                 return (None, ());
             }
@@ -91,8 +93,8 @@ impl Mailings {
         self.change(invocation, row, rule).await.map(drop)
     }
 
-    /// Reopens a shard that has entries which an order is about, or records the order in it. `None`: the
-    /// shard has changed since it was read.
+    /// Records the latest retry order in a shard, and reopens the shard if it is finished and has
+    /// entries that the order concerns. Returns `None` if the shard has changed since it was read.
     async fn follow_order(
         &self,
         invocation: &Invocation,
@@ -118,13 +120,14 @@ impl Mailings {
     }
 }
 
-/// Its shards are to be gone through: to be sent, or to be told that they will not be.
+/// Returns whether senders must go through the shards of the mailing: to send the entries, or to
+/// mark them as not to be sent.
 pub(super) fn is_worked_on(row: &MailingRow) -> bool {
     let canceled = row.state == MailingState::Canceled;
     let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
     match row.import {
         ImportState::Done => canceled || open && row.is_ready(),
-        // It had come to its shards, and something may be there.
+        // The import had determined the shards, and there may be entries in them.
         ImportState::Failed => row.shards > 0 && row.progress.partial,
         ImportState::AwaitingUpload | ImportState::Queued | ImportState::Running => false,
     }

@@ -1,8 +1,9 @@
-//! A file becomes entries: under a lease on the mailing's row, from checkpoint to checkpoint.
+//! Imports a file: turns it into entries, under a lease on the mailing's row, from checkpoint to
+//! checkpoint.
 //!
-//! Entries do not ask for the lease: they are inserted only where there is none, and each knows its
-//! line. An importer that lost its lease inserts what its successor inserts too, and cannot say how
-//! far it is.
+//! Inserting an entry does not require the lease: an entry is inserted only if it does not exist,
+//! and each entry stores its line. An importer that lost its lease inserts the same rows as its
+//! successor, and cannot write its progress.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -21,30 +22,31 @@ use crate::invocation::Invocation;
 use crate::lease::{self, Held, Taken};
 use crate::store::{Committed, Condition, Start, StoreError, Write, Written, read_row};
 
-/// An importer that is not heard of for this long has lost its mailing.
+/// An importer that does not renew its lease for this long loses its mailing.
 const LEASE_MS: i64 = 60_000;
 
-/// What came of asking for a turn at an import.
+/// The outcome of asking for a turn at an import.
 #[derive(Debug)]
 pub enum Importing {
     Mine(Held, Box<MailingRow>),
     Busy(Timestamp),
-    /// It has ended, or waits for its file.
+    /// The import has ended, or waits for its file.
     NothingToDo,
 }
 
-/// What came of a checkpoint.
+/// The outcome of a checkpoint.
 #[derive(Debug)]
 pub enum Checkpoint {
     Kept(Box<(Held, MailingRow)>),
-    /// Nobody is to go on; what was read so far is to be told.
+    /// The import must not continue; the importer reports what it has read so far.
     Canceled,
-    /// Another has taken over.
+    /// Another importer has taken over.
     Lost,
 }
 
 impl Mailings {
-    /// The file has arrived: its import may begin. Whether it was this event that said so first.
+    /// Records that the file has arrived, so that its import may start. Returns whether this event
+    /// was the first to report it.
     pub async fn arrived(&self, invocation: &Invocation, arrived: &Arrived) -> Result<bool, StoreError> {
         let rule = |row: &MailingRow| {
             if row.import != ImportState::AwaitingUpload || row.state == MailingState::Canceled {
@@ -58,10 +60,10 @@ impl Mailings {
         Ok(matches!(committed, Committed::Done(..)))
     }
 
-    /// Takes the import on, if there is one to do and nobody does it.
+    /// Takes the import, if there is one to do and no other importer does it.
     pub async fn import_turn(&self, invocation: &Invocation, id: &MailingId) -> Result<Importing, StoreError> {
-        // Also of one that was canceled: what is there of it has to be counted before it can be
-        // told.
+        // A canceled mailing is included: its existing rows must be counted before they can be
+        // reported.
         let to_do = |row: &MailingRow| matches!(row.import, ImportState::Queued | ImportState::Running);
         if !self.get(invocation, id).await?.is_some_and(|row| to_do(&row)) {
             return Ok(Importing::NothingToDo);
@@ -72,9 +74,9 @@ impl Mailings {
             Taken::Busy(other) => return Ok(Importing::Busy(Timestamp::from_millis(other.lease_until))),
             Taken::NoRow => return Ok(Importing::NothingToDo),
         };
-        // As it is now that nobody else reads it.
+        // Read the row again, now that no other importer reads the file.
         let Some(row) = self.get(invocation, id).await?.filter(to_do) else { return Ok(Importing::NothingToDo) };
-        // From here on recovery looks for it when the lease is over.
+        // From here on, recovery looks for the mailing when the lease ends.
         match self.checkpoint(invocation, &held, &row, row.progress.clone()).await? {
             Checkpoint::Kept(kept) => Ok(Importing::Mine(kept.0, Box::new(kept.1))),
             Checkpoint::Canceled => Ok(Importing::Mine(held, Box::new(row))),
@@ -82,7 +84,7 @@ impl Mailings {
         }
     }
 
-    /// Writes how far the import is, and extends the lease with it.
+    /// Writes the progress of the import, and extends the lease in the same write.
     pub async fn checkpoint(
         &self,
         invocation: &Invocation,
@@ -95,7 +97,8 @@ impl Mailings {
         next.work.emit = None;
         next.wait_until(until);
         let write = held.ending(Write::changes(&self.table, row.key(), row, &next)?, until);
-        // It is still this importer's, still under way, and still wanted.
+        // This importer still holds the lease, the import is still under way, and nobody has
+        // canceled the mailing.
         let importing = Condition::of(&row.importing_as_read())?;
         let canceled = Condition::is_not("state", MailingState::Canceled.as_str());
         let wanted = Condition::all([held.fence(), importing, canceled]);
@@ -106,7 +109,8 @@ impl Mailings {
         }
     }
 
-    /// The time is over: another invocation goes on from the last checkpoint.
+    /// Hands the import over when the time of this invocation ends: another invocation continues
+    /// from the last checkpoint. Returns `false` if this importer no longer holds the lease.
     pub async fn hand_on_import(
         &self,
         invocation: &Invocation,
@@ -120,7 +124,7 @@ impl Mailings {
             after.hand_to_importer(now);
             let after = after.changed(&row, now);
             let write = Write::of_change(&self.table, &row, &after)?;
-            // The next importer need not wait for the lease to end.
+            // End the lease now, so that the next importer need not wait for it.
             let write = held.ending(write, now).when(Condition::all([Condition::of(&row.fence())?, held.fence()]));
             match self.store.write(invocation, write).await? {
                 Written::New | Written::Mine => Ok(Break(true)),
@@ -131,7 +135,8 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// Whether what the mailing says, if it says anything by now, names columns of the file only.
+    /// Returns whether the content of the mailing, if it has any by now, names only columns of the
+    /// file.
     async fn fits(
         &self,
         invocation: &Invocation,
@@ -143,9 +148,10 @@ impl Mailings {
         Ok(content.is_none_or(|stored| stored.content.misfits(format, row.unsubscribe).is_empty()))
     }
 
-    /// The file was read to its end, or as far as it was when the mailing was canceled: the mailing
-    /// says so, and its shards are made, in one transaction. If they can be gone through, the first
-    /// of each lane is handed over with it. `None`: it is another's.
+    /// Ends the import of a file that was read to its end, or to the point where the mailing was
+    /// canceled. One transaction marks the mailing as imported and creates its shards. If senders
+    /// can go through the shards, it also hands over the first of each lane. Returns `None` if the
+    /// import is no longer this importer's.
     pub async fn imported(
         &self,
         invocation: &Invocation,
@@ -159,7 +165,7 @@ impl Mailings {
                 return Ok(Break(None));
             }
             let now = invocation.current();
-            // From here on the shards' own rows say what is in them.
+            // From here on, the rows of the shards hold these counts.
             let told = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
             let found = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
             let mut after = MailingRow { import: ImportState::Done, progress: told, ..row.clone() };
@@ -170,7 +176,7 @@ impl Mailings {
             after.work.recoveries = 0;
             after.work.rest();
             if !self.fits(invocation, &row, progress).await? {
-                // It waits for content that names no other columns than there are.
+                // The mailing waits for content that names only columns of the file.
                 after.content_version = 0;
                 after.problem =
                     Some(ImportProblem { line: None, cause: ImportCause::File(FileProblem::MissingColumn) });
@@ -178,7 +184,8 @@ impl Mailings {
             if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
                 after.state = state;
             }
-            // To be sent, or to be told that they will not be.
+            // Senders must go through the shards: to send the entries, or to mark them as not to be
+            // sent.
             let goes = matches!(after.state, MailingState::Queued | MailingState::Canceled);
             if goes {
                 after.watch(now);
@@ -199,9 +206,10 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// The file cannot be imported: the mailing has failed, and its name is free, in one
-    /// transaction. What is there of it is handed out, to be told that it will not be sent. `found`
-    /// is the importer's lease, and how far it came; nobody has one for a file that did not come.
+    /// Fails a mailing whose file cannot be imported and releases its name, in one transaction. The
+    /// entries that exist are handed out, so that senders mark them as not to be sent. `found` is
+    /// the importer's lease and progress; it is `None` for a file that did not arrive, because
+    /// nobody holds a lease for it.
     pub async fn import_failed(
         &self,
         invocation: &Invocation,
@@ -215,7 +223,7 @@ impl Mailings {
             let Move::To(state) = move_mailing(row.state, MailingEvent::Unreadable, row.is_ready()) else {
                 return Ok(Break(None));
             };
-            // It has come after all.
+            // The file has arrived after all.
             if held.is_none() && row.import != ImportState::AwaitingUpload {
                 return Ok(Break(None));
             }
@@ -230,8 +238,8 @@ impl Mailings {
             after.work.rest();
             if let Some((_, progress)) = found {
                 after.progress = progress.clone();
-                // What an importer before this one made of a file that is gone cannot be read
-                // again.
+                // An earlier importer may have inserted rows from a file that is gone now. They
+                // cannot be counted from the file again.
                 if progress.entries() > 0 || matches!(problem.cause, ImportCause::Object(_)) {
                     after.progress.partial = true;
                     after.hand_out(now);
@@ -257,8 +265,9 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// The rows of the shards of a mailing whose import failed. (With the mailing's own, its name's
-    /// and these, its failure would be more than a transaction takes.)
+    /// Creates the rows of the shards of a mailing whose import failed. The transaction of the
+    /// failure does not include them: with the mailing and its name, they would exceed the limit of
+    /// a transaction.
     pub(super) async fn make_shards(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
         let id = &row.mailing_id;
         let shard = |number| {
@@ -266,18 +275,18 @@ impl Mailings {
             Ok(Write::put(&self.table, keys::mailing_shard(id, number), &shard)?.when(Condition::Absent))
         };
         let shards = (0..row.shards).map(shard).collect::<Result<Vec<_>, StoreError>>()?;
-        // Refused, they were made by another.
+        // If the transaction is refused, another worker has created the rows.
         self.store.transact(invocation, shards).await.map(drop)
     }
 
-    /// Whether another has the lease by now.
+    /// Returns whether this importer no longer holds the lease.
     async fn is_lost(&self, invocation: &Invocation, held: &Held, id: &MailingId) -> Result<bool, StoreError> {
         let item = self.store.get_item(invocation, &self.table, &keys::mailing(id)).await?;
         let lease: Option<umavez_domain::lease::Lease> = item.map(read_row).transpose()?;
         Ok(lease.is_none_or(|lease| lease.lease_owner != held.owner || lease.lease_epoch != held.epoch))
     }
 
-    /// The problem of a file that is not there.
+    /// Returns the problem of a missing file.
     pub fn missing(reason: Reason) -> ImportProblem {
         ImportProblem { line: None, cause: ImportCause::Object(reason) }
     }

@@ -1,5 +1,5 @@
-//! The lines of a file become rows: recipients once, invalid ones with their reason, and a word
-//! about those that came twice.
+//! Turns the lines of a file into rows: one entry per recipient, invalid lines with their reason,
+//! and a note about duplicate lines.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,11 +15,11 @@ use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::{Insert, Item, StoreError, read_row, row_of};
 
-/// Rows of one request, and requests at a time.
+/// Rows per request, and concurrent requests.
 const A_REQUEST: usize = 25;
 const AT_ONCE: usize = 16;
 
-/// A line of the file, and the row that it is to have.
+/// A line of the file, and the row that it gets.
 #[derive(Debug)]
 pub struct Line {
     pub record: Record,
@@ -35,15 +35,15 @@ impl Line {
     }
 }
 
-/// What became of the lines between two checkpoints.
+/// The outcome of the lines between two checkpoints.
 #[derive(Debug)]
 pub struct LinesInserted {
     pub progress: ImportProgress,
 }
 
 impl Mailings {
-    /// Writes the rows of some lines, each once, and counts what they are. Lines of one address are
-    /// all of these or of earlier calls: the first has the entry.
+    /// Writes the rows of some lines, each once, and counts them by outcome. If an address occurs
+    /// more than once, the first line (in this or an earlier call) owns the entry.
     pub async fn insert_lines(
         &self,
         invocation: &Invocation,
@@ -123,7 +123,7 @@ impl Mailings {
         Ok(LinesInserted { progress })
     }
 
-    /// Many requests at a time; outcomes in order.
+    /// Inserts rows with several concurrent requests. Returns the outcomes in order.
     async fn insert_at_once(&self, invocation: &Invocation, rows: Vec<Item>) -> Result<Vec<Insert>, StoreError> {
         let mut batches: Vec<Vec<Item>> = Vec::with_capacity(rows.len() / A_REQUEST + 1);
         let mut rows = rows.into_iter().peekable();
@@ -138,7 +138,7 @@ impl Mailings {
         Ok(inserted.into_iter().flatten().collect())
     }
 
-    /// The lines of entries that were there, by the hashes of their addresses.
+    /// Reads the lines of the entries that existed already, by the hashes of their addresses.
     async fn met(
         &self,
         invocation: &Invocation,
@@ -174,13 +174,13 @@ struct Judged {
 }
 
 enum What {
-    /// `at`: which of the rows to insert.
+    /// `at` is the index of the row among the rows to insert.
     Entry {
         id: MailingEntryId,
         at: usize,
     },
     Invalid,
-    /// An earlier line of the same call has the address.
+    /// An earlier line of the same call has the same address.
     Twice {
         of_line: u64,
     },
@@ -198,7 +198,7 @@ fn new_entry(
         ("line".to_owned(), N(line.to_string())),
         ("state".to_owned(), text(EntryState::Pending.stored())),
     ]);
-    // An empty value says what an absent one says.
+    // An empty value means the same as an absent one.
     let variables: HashMap<_, _> =
         variables.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, S(value))).collect();
     if !variables.is_empty() {

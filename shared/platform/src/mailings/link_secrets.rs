@@ -1,5 +1,5 @@
-//! What links of unsubscribing are signed with: one secret, `{"current": "…", "previous": "…"}`.
-//! The previous one is still believed, because links in mailboxes live for years.
+//! The secret that signs unsubscribe links: `{"current": "…", "previous": "…"}`. Links signed with
+//! the previous value stay valid, because links in mailboxes live for years.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl Signing {
         serde_json::from_str(text).ok().filter(|signing: &Self| !signing.current.is_empty())
     }
 
-    /// All that are believed.
+    /// Returns all values that a valid link may be signed with.
     pub fn all(&self) -> impl Iterator<Item = &[u8]> {
         [Some(&self.current), self.previous.as_ref()].into_iter().flatten().map(String::as_bytes)
     }

@@ -1,4 +1,4 @@
-//! Lists: mailings, entries of a mailing, lines that are no recipients.
+//! Lists: mailings, entries of a mailing, and lines that are not recipients.
 
 use umavez_domain::keys;
 use umavez_domain::mailings::{EntryRow, EntryState, EntryView, LineRow, MailingId, MailingRow};
@@ -8,16 +8,16 @@ use super::{ListedRow, Mailings};
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, StoreError, read_row};
 
-/// Rows that one request for entries looks at, at most: a page may be short, and says where the
-/// next begins.
+/// The maximum number of rows that one request for entries evaluates. A page may therefore be
+/// short, and says where the next one starts.
 const LOOKED_AT: usize = 2_000;
 
-/// A place in the entries of a mailing: a shard, and a sort key in it if it is not the shard's
-/// beginning.
+/// A place in the entries of a mailing: a shard and a sort key in it; `None` is the start of the
+/// shard.
 pub type EntryPlace = (u32, Option<String>);
 
 impl Mailings {
-    /// The newest first.
+    /// Reads a page of mailings, the newest first.
     pub async fn page(
         &self,
         invocation: &Invocation,
@@ -32,7 +32,7 @@ impl Mailings {
         Ok((rows, page.next))
     }
 
-    /// Some recipient, to show what the mailing says by.
+    /// Reads any one recipient, to preview the content of the mailing.
     pub async fn first_entry(
         &self,
         invocation: &Invocation,
@@ -49,7 +49,7 @@ impl Mailings {
         Ok(None)
     }
 
-    /// Entries of one state, or of any, in the order of their shards.
+    /// Reads entries in one state, or in any, in the order of their shards.
     pub async fn entries_page(
         &self,
         invocation: &Invocation,
@@ -61,11 +61,11 @@ impl Mailings {
         let (mut entries, mut looked_at) = (Vec::new(), 0);
         let (mut shard, mut place) = after;
         while shard < mailing.shards {
-            // Lines that came twice have no state: they are no entries.
+            // Duplicate lines have no state: they are not entries.
             let only = state.map_or(Condition::has("state"), is_state);
             let left = limit - entries.len();
-            // As many as are wanted, where all are; else as many as may have to be looked at for
-            // them.
+            // Without a filter, read as many rows as are wanted. With one, read more, because some
+            // rows do not match.
             let step = if state.is_none() { left } else { left.max(500) };
             let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
                 .only(only)
@@ -91,8 +91,8 @@ impl Mailings {
         Ok((entries, None))
     }
 
-    /// Lines that are no recipients, in the order of the file: of each shard the next ones, and of
-    /// all of them the first.
+    /// Reads lines that are not recipients, in the order of the file: takes the next lines of each
+    /// shard and returns the first of all of them.
     pub async fn lines(
         &self,
         invocation: &Invocation,
@@ -102,7 +102,7 @@ impl Mailings {
     ) -> Result<(Vec<LineRow>, Option<u64>), StoreError> {
         use futures::{StreamExt, TryStreamExt};
         const AT_ONCE: usize = 16;
-        // Lines are spread evenly over the shards; of none more than are wanted.
+        // Lines are spread evenly over the shards. From each shard, read no more than are wanted.
         let share = (limit * 2 / usize::try_from(mailing.shards.max(1)).unwrap_or(1)).max(16).min(limit + 1);
         let of_shard = |shard: u32| async move {
             let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
@@ -115,7 +115,7 @@ impl Mailings {
             futures::stream::iter(0..mailing.shards).map(of_shard).buffer_unordered(AT_ONCE).try_collect().await?;
         let (mut lines, mut known_to) = (Vec::<LineRow>::new(), u64::MAX);
         for slice in slices {
-            // Beyond its last one, a shard that has more may have any.
+            // A shard with more rows may have any line after its last one that was read.
             if let (Some(_), Some(last)) = (&slice.next, slice.rows.last()) {
                 known_to = known_to.min(last.line);
             }

@@ -1,4 +1,4 @@
-//! What people ask of a mailing: content, pause, resume, cancel, and to send failed entries again.
+//! Orders of an operator: set the content, pause, resume, cancel, and send failed entries again.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow::{Break, Continue};
@@ -14,27 +14,27 @@ use super::{ContentRow, Mailings};
 use crate::invocation::Invocation;
 use crate::store::{Committed, Start, StoreError, Write};
 
-/// Orders with a key of their own that are remembered.
+/// The number of orders with an idempotency key that a mailing remembers.
 const MOST_ORDERS: usize = 50;
 
-/// What came of an order.
+/// The outcome of an order.
 #[derive(Debug)]
 pub enum Ordered {
     Done(Box<MailingRow>),
-    /// It is as it was asked to be.
+    /// The mailing is already in the requested state.
     Already(Box<MailingRow>),
-    /// This very order was followed before, and was about so many entries.
+    /// The same order was executed before, for this many entries.
     Replayed(Box<MailingRow>, u64),
-    /// It cannot be asked of a mailing in this state.
+    /// The state of the mailing does not allow this order.
     Refused(Box<MailingRow>),
-    /// There was another order with this key.
+    /// The idempotency key was used for a different order.
     KeyReused,
-    /// The content names what is no column of the file: in which field, and what.
+    /// The content names columns that the file does not have: the unknown names by field.
     Misfits(BTreeMap<&'static str, Vec<String>>),
     NoMailing,
 }
 
-/// An order to send failed entries again.
+/// An order to send failed entries again (a retry order).
 #[derive(Debug)]
 pub struct Retry {
     pub include_unknown: bool,
@@ -42,7 +42,7 @@ pub struct Retry {
 }
 
 impl Mailings {
-    /// Pauses, resumes or cancels a mailing, as a person asks.
+    /// Pauses, resumes or cancels a mailing, as an operator asks.
     pub async fn order(
         &self,
         invocation: &Invocation,
@@ -52,9 +52,9 @@ impl Mailings {
         self.order_unless(invocation, id, event, None, |_| false).await
     }
 
-    /// Pauses a mailing because SES holds back what it sends. `seen` is the mailing as it was when
-    /// its sender was refused: if a person has paused or resumed it since, it stays as it is.
-    /// Returns whether this call paused it.
+    /// Pauses a mailing because SES holds back its sending. `seen` is the mailing as it was when
+    /// SES refused its sender. If an operator has paused or resumed the mailing since, it stays
+    /// unchanged. Returns whether this call paused it.
     pub async fn hold(&self, invocation: &Invocation, seen: &MailingRow, why: SendingHold) -> Result<bool, StoreError> {
         let run_of = |row: &MailingRow| row.run.map(|run| run.since);
         let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
@@ -83,16 +83,16 @@ impl Mailings {
             }
             let imported = row.import == ImportState::Done;
             match state {
-                // While it is imported, the importer's own emission and time are its business.
+                // During the import, keep the importer's own emission and wake-up.
                 MailingState::Paused if imported => after.work.rest(),
                 MailingState::Queued => after.hand_out(invocation.now),
                 MailingState::Canceled => {
                     after.finished_at = Some(invocation.now);
                     match row.import {
-                        // Its entries are canceled by the senders.
+                        // The senders cancel the entries.
                         ImportState::Done => after.hand_out(invocation.now),
-                        // So are those that are there by now, as soon as the importer has counted
-                        // them.
+                        // The senders also cancel the entries that exist by now, as soon as the
+                        // importer has counted them.
                         ImportState::Queued | ImportState::Running => after.hand_to_importer(invocation.now),
                         ImportState::AwaitingUpload | ImportState::Failed => after.work.rest(),
                     }
@@ -109,7 +109,7 @@ impl Mailings {
         })
     }
 
-    /// Gives a mailing its content, or another one as long as nothing was sent.
+    /// Sets the content of a mailing, or replaces it as long as nothing was sent.
     pub async fn put_content(
         &self,
         invocation: &Invocation,
@@ -120,7 +120,8 @@ impl Mailings {
         let step = || async {
             let Some(row) = self.get(invocation, id).await? else { return Ok(Break(Ordered::NoMailing)) };
             let stored = self.content(invocation, id).await?;
-            // What is not said is as the upload said.
+            // A setting that the request omits keeps the mailing's value, by default that of the
+            // upload.
             let named_list = asked.list.clone().or_else(|| row.named_list.clone());
             let list = list_of(named_list.as_deref(), Some(&content.from));
             let unsubscribe = asked.unsubscribe.unwrap_or(row.unsubscribe);
@@ -130,8 +131,8 @@ impl Mailings {
             {
                 return Ok(Break(Ordered::Already(Box::new(row))));
             }
-            // Of the row that the write is conditional on: an import that ends meanwhile is met in
-            // the next round.
+            // Check the row that the write is conditional on. If an import ends meanwhile, the
+            // commit fails and the next round sees it.
             let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
             if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
                 return Ok(Break(Ordered::Misfits(misfits)));
@@ -154,14 +155,14 @@ impl Mailings {
             }
             let stored = ContentRow { version: after.content_version, content: content.clone() };
             let write = Write::put(&self.table, keys::mailing_content(id), &stored)?;
-            // Nothing was sent of it, as its version says: beginning changes it.
+            // The version guarantees that nothing was sent: the start of sending changes it.
             let committed = self.commit_with(invocation, &row, after, vec![write]).await?;
             Ok(committed.map_or(Continue(()), |row| Break(Ordered::Done(Box::new(row)))))
         };
         self.store.retry(invocation, step).await
     }
 
-    /// Has failed entries sent again, and unknown ones if that is said.
+    /// Orders failed entries to be sent again, and also unknown ones if the request says so.
     pub async fn retry_failed(
         &self,
         invocation: &Invocation,
@@ -205,7 +206,7 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// Of all shards.
+    /// Adds up the counts of all shards.
     pub(super) async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
         let shards = self.shards(invocation, id).await?;
         Ok(shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)))

@@ -1,5 +1,5 @@
-//! What was lost sight of: a shard whose sender was not heard of, a word that reached nobody, a
-//! file that did not come.
+//! Recovers stalled work: a shard whose sender stopped, an emission that no worker received, a file
+//! that did not arrive.
 
 use umavez_domain::codes::Reason;
 use umavez_domain::keys;
@@ -13,12 +13,12 @@ use super::handing_out::is_worked_on;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Found, StoreError, Write, Written};
 
-/// What recovery did.
+/// The action that recovery took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovered {
     Shard,
     Import,
-    /// A file did not come.
+    /// The file did not arrive.
     GivenUp,
     HandedOut,
     Completed,
@@ -27,7 +27,7 @@ pub enum Recovered {
 }
 
 impl Mailings {
-    /// Hands over again what was lost sight of.
+    /// Hands stalled work over again. Returns what it did.
     pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Recovered, StoreError> {
         match keys::mailing_of(&found.key) {
             Some((id, Some(shard))) => self.recover_shard(invocation, &id, shard, found).await,
@@ -59,9 +59,9 @@ impl Mailings {
                 (after.state, after.last_attempt) = (ShardState::Pending, None);
                 Condition::of(&seen.unleased())?
             }
-            // Handed over, and not taken on.
+            // The shard was handed over, and no sender took it.
             (Recover::Leave, ShardState::Pending) => Condition::of(&seen.handed_over_as_read())?,
-            // Nobody is to look for it.
+            // The shard is finished and needs no wake-up.
             (Recover::Leave, ShardState::Finished) => {
                 after.work.recoveries = seen.work.recoveries;
                 Condition::of(&ShardRow::in_state(ShardState::Finished))?
@@ -86,7 +86,7 @@ impl Mailings {
         Ok(Recovered::Shard)
     }
 
-    /// A mailing that nobody works on is not being worked on.
+    /// Moves a mailing from `PROCESSING` back to `PENDING` if no sender works on it any more.
     async fn abandon(&self, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(()) };
         let shards = self.shards(invocation, id).await?;
@@ -96,7 +96,7 @@ impl Mailings {
         }
         if let Move::To(state) = move_mailing(row.state, MailingEvent::Abandoned, row.is_ready()) {
             let after = MailingRow { state, last_attempt: None, ..row.clone() };
-            // Changed meanwhile: somebody works on it.
+            // If the row has changed meanwhile, a worker is active: the lost race is a no-op.
             self.commit_with(invocation, &row, after, Vec::new()).await?;
         }
         Ok(())
@@ -130,7 +130,8 @@ impl Mailings {
                 let ordered = shards.iter().any(|shard| shard.retried < row.retry);
                 match self.complete(invocation, id).await? {
                     Some((Completion::Complete(_), Some(_))) => return Ok(Recovered::Completed),
-                    // An order that no shard was told of is told again.
+                    // Nothing is left to do, unless a shard has not followed the latest retry
+                    // order. In that case, the mailing is handed out again below.
                     Some((Completion::Complete(_), None)) if !ordered => return Ok(Recovered::Left),
                     Some((Completion::Complete(_), None)) => {}
                     Some((Completion::Mismatch { .. }, _)) => {

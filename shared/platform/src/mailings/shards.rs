@@ -1,5 +1,6 @@
-//! The unit of work: a shard under its lease. A sender takes it, goes through its entries, and
-//! gives it back; whatever it writes about the shard names the lease's epoch.
+//! The unit of work: a shard under its lease. A sender takes the shard, goes through its entries,
+//! and gives it back. Every write of the sender to the shard is conditional on the epoch of the
+//! lease.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -18,13 +19,13 @@ use crate::invocation::Invocation;
 use crate::lease::Held;
 use crate::store::{Condition, Returned, StoreError, Transacted, Write, Written, read_row};
 
-/// A shard that is this sender's, as of its last write.
+/// A shard that this sender holds, as of its last write.
 #[derive(Debug)]
 pub struct ShardTurn {
     pub held: Held,
-    /// As the pass knows it.
+    /// The row as the current pass knows it.
     pub row: ShardRow,
-    /// As it was last written.
+    /// The row as it was last written.
     stored: ShardRow,
 }
 
@@ -32,21 +33,21 @@ pub struct ShardTurn {
 pub enum Taken {
     Mine(Box<ShardTurn>),
     Busy(Timestamp),
-    /// Nothing is left to do in it; whether that ends the mailing is to be seen.
+    /// Nothing is left to do in the shard; the caller checks whether that ends the mailing.
     Finished,
     NothingToDo,
 }
 
-/// What came of the end of a pass.
+/// The outcome of the end of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finished {
     Yes,
-    /// Some of its entries are looked at again later.
+    /// Some entries of the shard must be looked at again later.
     Again,
-    /// Its entries have changed since they were counted, or there is a new order: count again, or
-    /// go through it again.
+    /// The entries have changed since they were counted, or there is a new retry order: the sender
+    /// counts again, or goes through the shard again.
     Changed,
-    /// Another has taken over.
+    /// Another sender has taken over.
     Lost,
 }
 
@@ -60,7 +61,7 @@ impl Mailings {
         self.store.get(invocation, &self.table, &keys::mailing_shard(id, shard)).await
     }
 
-    /// Takes the lease of a shard, if there is something to do and nobody does it.
+    /// Takes the lease of a shard, if there is work to do and no other sender does it.
     pub async fn take_shard(
         &self,
         invocation: &Invocation,
@@ -78,8 +79,9 @@ impl Mailings {
             Take::Leave if seen.state == ShardState::Finished => return Ok(Taken::Finished),
             Take::Leave => return Ok(Taken::NothingToDo),
         };
-        // It was handed over again since: whoever has that word does it, at its time. Or it rests:
-        // its lane has another, and hands it over in its turn.
+        // The shard was handed over again since: the sender that receives the newer job does the
+        // work, at its time. Or the shard rests: its lane has another shard, and hands this one
+        // over in its turn.
         if work.seq < seen.work.emits && work.seq > 0 || !seen.is_handed_over() {
             return Ok(Taken::NothingToDo);
         }
@@ -93,7 +95,7 @@ impl Mailings {
             ..seen.clone()
         };
         row.work.emit = None;
-        // An order that came since is about all of its entries.
+        // A retry order that came since concerns all entries, so start from the first one.
         if seen.cursor_order != seen.retried {
             row.cursor = None;
         }
@@ -105,7 +107,8 @@ impl Mailings {
         }
     }
 
-    /// Extends the lease, and tells how far the pass is. Whether the shard is still this sender's.
+    /// Extends the lease and writes the progress of the pass. Returns whether this sender still
+    /// holds the shard.
     pub async fn keep_shard(&self, invocation: &Invocation, turn: &mut ShardTurn) -> Result<bool, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
         let mut row = turn.row.clone();
@@ -114,7 +117,8 @@ impl Mailings {
         if let Some(lease) = &mut row.lease {
             lease.lease_until = until.millis();
         }
-        // What events and orders change is not this sender's to write, and may have changed since.
+        // Events and orders write these attributes and may have changed them since, so this write
+        // leaves them unchanged.
         let ShardRow { touched, retried, retried_unknown, .. } = turn.stored;
         let written = ShardRow { touched, retried, retried_unknown, ..row.clone() };
         let key = keys::mailing_shard(&row.mailing_id, row.shard);
@@ -131,8 +135,9 @@ impl Mailings {
         }
     }
 
-    /// Gives the shard back in the middle of a pass: to whoever is handed it next, no earlier than
-    /// `again`, or to nobody while the mailing is held. Whether it was still this sender's.
+    /// Gives the shard back in the middle of a pass. Hands it over again, no earlier than `again`;
+    /// `None` hands it to nobody while the mailing is held. Returns whether this sender still held
+    /// the shard.
     pub async fn give_back(
         &self,
         invocation: &Invocation,
@@ -155,12 +160,12 @@ impl Mailings {
             }
             match again {
                 Some(at) => after.hand_over(Some(at).filter(|at| *at > now), None, now),
-                // Handed out meanwhile, it is looked for as any other; else nobody is to look for
-                // it.
+                // If the shard was handed out meanwhile, hand it over as any other. Otherwise it
+                // needs no wake-up.
                 None if seen.work.emits != turn.row.work.emits => after.hand_over(None, None, now),
                 None => after.work.rest(),
             }
-            // It is still this sender's, and handed out as it was read.
+            // This sender still holds the shard, and nobody has handed it over since it was read.
             let mine = Condition::all([working(&turn.held)?, Condition::of(&seen.work.fence())?]);
             let write = Write::changes(&self.table, keys::mailing_shard(id, seen.shard), &seen, &after)?;
             Ok(match self.store.write(invocation, write.when(mine)).await? {
@@ -171,8 +176,9 @@ impl Mailings {
         self.store.retry(invocation, step).await
     }
 
-    /// The shard was gone through and counted: it is finished, or waits. With that, the next of its
-    /// lane is handed over, which may be the same one at its time.
+    /// Ends a pass after the sender went through the shard and counted it: the shard is finished,
+    /// or waits. The same transaction hands over the next shard of the lane, which may be the same
+    /// one at a later time.
     pub async fn pass_ended(
         &self,
         invocation: &Invocation,
@@ -219,14 +225,16 @@ impl Mailings {
                     None
                 }
                 Lane::Next(next, at) => Some(self.handing_over(next, at, now)?),
-                // It stays the lane's: two that relied on each other would both be forgotten.
+                // Check that the other shard is still handed over. Otherwise two shards could rely
+                // on each other and both be forgotten.
                 Lane::Busy(one) => {
                     let handed_over = Condition::has(BY_TIME.partition);
                     Some(Write::check(&self.table, keys::mailing_shard(id, one.shard), handed_over))
                 }
                 Lane::Finished => None,
             };
-            // It is this sender's, and as it was when its entries were counted.
+            // This sender holds the shard, its entries and orders are as they were when the entries
+            // were counted, and nobody has handed the shard over since it was read.
             let counted = Condition::all([
                 working(&turn.held)?,
                 Condition::of(&seen.counted_as_read())?,
@@ -242,8 +250,8 @@ impl Mailings {
     }
 }
 
-/// It is this sender's, and being worked on: recovery takes it from a sender that is late, and what
-/// is finished stays so.
+/// This sender holds the shard, and the shard is being processed. Recovery takes a shard away from
+/// a late sender, and a finished shard stays finished.
 fn working(held: &Held) -> Result<Condition, StoreError> {
     Ok(Condition::all([held.fence(), Condition::of(&ShardRow::in_state(ShardState::Processing))?]))
 }

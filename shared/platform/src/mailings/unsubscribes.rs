@@ -1,5 +1,5 @@
-//! Whoever left a list, and whoever is on the suppression list of the channel: rows of the Outbound
-//! table.
+//! Recipients who left a list, and recipients on the suppression list of the channel: rows of the
+//! Outbound table.
 
 use std::collections::HashSet;
 
@@ -19,12 +19,12 @@ pub struct Unsubscribes {
     pub table: String,
 }
 
-/// Why somebody is not written to.
+/// Why a recipient must not be written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
-    /// Left the mailing's list.
+    /// The recipient left the mailing's list.
     Unsubscribed,
-    /// The address is not written to at all, for this reason.
+    /// The address is on the suppression list of the channel, for this reason.
     Suppressed(String),
 }
 
@@ -42,8 +42,8 @@ impl Unsubscribes {
         Ok(Self { store: store.clone(), table: config::required("OUTBOUND_TABLE")? })
     }
 
-    /// Takes somebody off a list. Nothing if it was this request that did; otherwise the row that
-    /// stands, which is the first.
+    /// Removes a recipient from a list. Returns `None` if this request did it; otherwise the
+    /// existing row, which is the first one.
     pub async fn add(
         &self,
         invocation: &Invocation,
@@ -66,19 +66,20 @@ impl Unsubscribes {
         self.store.get(invocation, &self.table, &keys::unsubscribed(list, email_hash)).await
     }
 
-    /// Puts somebody on a list again. Whether they had left it, and have not again.
+    /// Puts a recipient back on a list. Returns whether the recipient had left it and has not left
+    /// it again since.
     pub async fn remove(&self, invocation: &Invocation, list: &str, email_hash: &str) -> Result<bool, StoreError> {
         let Some(row) = self.get(invocation, list, email_hash).await? else { return Ok(false) };
-        // The row that was read, and no other: a delete that is heard twice must not undo what came
-        // between.
+        // Delete only the row that was read: a repeated delete must not undo a later unsubscribe.
         let this_one = Condition::Is("created_at".to_owned(), attribute(&row.created_at)?);
         let write = Write::delete(&self.table, keys::unsubscribed(list, email_hash)).when(this_one);
-        // Refused with no row, it is gone as asked, perhaps by this very delete, whose reply was
-        // lost.
+        // A refusal without a row means that the row is already gone, perhaps because of this same
+        // delete, whose reply was lost.
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(Some(_))))
     }
 
-    /// A page of those who left a list, in the order of their addresses' hashes.
+    /// Reads a page of the recipients who left a list, in the order of the hashes of their
+    /// addresses.
     pub async fn page(
         &self,
         invocation: &Invocation,
@@ -91,7 +92,8 @@ impl Unsubscribes {
         self.store.page_spread(invocation, partitions, after, limit).await
     }
 
-    /// Who of these is not written to, by the hashes of their addresses, as of now.
+    /// Reads which of these recipients must not be written to, and why, by the hashes of their
+    /// addresses. The reads are strongly consistent.
     pub async fn of(
         &self,
         invocation: &Invocation,

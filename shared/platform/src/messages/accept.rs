@@ -1,9 +1,13 @@
-//! A message is taken in: with its intent in one transaction, or not at all.
+//! Accepting a message: the message and its intent are stored in one transaction, or not at all.
 //!
-//! Interleavings. Two requests with one identity: the message's row decides, the other is told by
-//! it. Two messages with one intention: the intent's row decides, or its guard, and the other
-//! leaves a row that says so. A repeated request gets its message's row: the row is written only
-//! where there is none, also when the intent is refused.
+//! Interleavings:
+//!
+//! - Two requests have the same identity: the message's row decides, and the other request gets
+//!   that row.
+//! - Two messages have the same intention: the intent's row or its guard decides, and the other
+//!   message leaves a row that says so.
+//! - A request is repeated: it gets the row of its message. A row is written only if there is none,
+//!   even if the intent is refused.
 
 use umavez_domain::intents::{Decision, Hold, Standing, judge};
 use umavez_domain::keys;
@@ -15,19 +19,19 @@ use crate::invocation::Invocation;
 use crate::messages::table::Messages;
 use crate::store::{Condition, Refusal, StoreError, Transacted, Write, Written, read_row};
 
-/// How much longer than its message content in a row of its own is kept.
+/// How many days longer than its message a separate content row is kept.
 const CONTENT_DAYS: i64 = 31;
 
-/// What came of a new message.
+/// The outcome of accepting a message.
 #[derive(Debug)]
 pub enum Accepted {
     New(Box<MessageRow>),
-    /// Its intention is another's: it was not taken in, and its row says so.
+    /// Another holder has its intention. The message was not accepted, and its row says so.
     Deduped(Box<MessageRow>),
-    /// There is a message with this identity.
+    /// A message with this identity exists.
     Standing(Box<MessageRow>),
-    /// A message with this identity and another body holds the intent; its own row is gone by
-    /// retention.
+    /// A message with this identity and another body holds the intent; retention has removed its
+    /// row.
     KeyReused,
     /// The contact already has `MOST_SCHEDULED` scheduled messages of this intent type.
     TooManyScheduled,
@@ -62,19 +66,19 @@ impl Messages {
         }
     }
 
-    /// The writes that take a message in, to stand in a transaction with others: the message, and
-    /// its content if that is apart. Its intent, if it has one, is taken by
-    /// [`Intents::transact_holding`](crate::intents::Intents).
+    /// Returns the writes that accept a message, for a transaction with other writes: the message,
+    /// and its content if it is in a separate row. If the message has an intent,
+    /// [`Intents::transact_holding`](crate::intents::Intents) takes it.
     pub fn accept_writes(
         &self,
         new: &NewMessage,
         row: &MessageRow,
         invocation: &Invocation,
     ) -> Result<Vec<Write>, StoreError> {
-        // Nobody has used this identity.
+        // No message has this identity yet.
         let mut writes = vec![Write::put(&self.table, keys::message(&new.id), row)?.when(Condition::Absent)];
         if new.content_is_apart() {
-            // Long after the message itself can be waiting for anything.
+            // The content row expires long after the message can last be waiting.
             let last_use = new.send_at.map_or(invocation.now, |at| at.max(invocation.now));
             let expires_at = last_use.plus_days(self.retention_days + CONTENT_DAYS).seconds();
             let row = ContentRow { content: new.content.clone(), expires_at };
@@ -94,8 +98,8 @@ impl Messages {
         let check = new.check.as_ref().ok_or_else(unexplained)?;
         let answer = match judge(check, hold, standing) {
             Decision::Blocked(answer) => answer,
-            // The intent is held by a message of this very identity. Its row answers, if it is
-            // still there; otherwise it was sent long ago.
+            // A message with this same identity holds the intent. Its row is the answer if it still
+            // exists; otherwise the message was sent long ago.
             Decision::Replayed(answer) => answer,
             Decision::KeyReused => {
                 let row = self.get(invocation, &new.id).await?;

@@ -1,5 +1,6 @@
-//! Every change of a message after it was accepted. The rules are in `umavez_domain::messages`;
-//! here they are committed, together with the intent that a message releases when it ends unsent.
+//! All changes of a message after it was accepted. The rules are in `umavez_domain::messages`; this
+//! module commits their changes, together with the intent that a message releases when it ends
+//! unsent.
 
 use std::collections::BTreeMap;
 
@@ -28,11 +29,12 @@ use crate::suppressions::{self, Suppressions};
 /// The effect of a provider's event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Applied {
-    /// The message is known to have been sent, or not, by this event.
+    /// The event shows whether the message was sent.
     Reconciled(State),
     Marked,
     Known,
-    /// The message is gone, or was never ours; an address may have been suppressed all the same.
+    /// The message no longer exists or was never ours. The event may still have suppressed an
+    /// address.
     NoMessage,
 }
 
@@ -43,16 +45,16 @@ pub struct Canceled {
     pub state: State,
 }
 
-/// The outcome of an operator's word about an unknown message.
+/// The outcome of an operator's decision about an unknown message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
-    /// Whether this request settled it.
+    /// Whether this request settled the message.
     pub now: bool,
     pub state: State,
 }
 
 impl Messages {
-    /// Begins an attempt at a message that was read as `row`, unless its address is suppressed, for
+    /// Starts an attempt at a message that was read as `row`, unless its address is suppressed for
     /// all senders or for `sender` (the name of its credential).
     pub async fn claim(
         &self,
@@ -88,7 +90,7 @@ impl Messages {
         self.change(invocation, row, rule, also).await.map(settled)
     }
 
-    /// Records the provider's own word that an attempt of a message was sent.
+    /// Records that the provider confirmed an attempt of a message as sent.
     pub async fn confirm(
         &self,
         invocation: &Invocation,
@@ -102,8 +104,8 @@ impl Messages {
         self.change(invocation, row, rule, nothing).await.map(settled)
     }
 
-    /// Ends a message that is not to be sent. Returns the row that this wrote, or the one that
-    /// another writer did.
+    /// Ends a message that must not be sent. Returns the row that this call wrote, or the row of
+    /// the writer that was faster.
     pub async fn end_unsent(
         &self,
         invocation: &Invocation,
@@ -112,7 +114,8 @@ impl Messages {
         entry: &Entry,
     ) -> Result<Committed<MessageRow, ()>, StoreError> {
         let (now, read_version) = (invocation.current(), row.version);
-        // What the decision rests on is the row as it was read: with another one it is made again.
+        // The decision depends on the row as it was read. If the row has changed, the caller
+        // decides again.
         let rule = |row: &MessageRow| match row.ended(state, entry, now, self.retention_days) {
             Some(after) if row.version == read_version => Next::Commit(after, ()),
             _ => Next::Stop(()),
@@ -120,8 +123,8 @@ impl Messages {
         self.change(invocation, row, rule, nothing).await
     }
 
-    /// Cancels a message that is queued; one whose attempt is under way has no further attempt.
-    /// `None`: there is no such message.
+    /// Cancels a queued message. A message whose attempt is under way gets no further attempt.
+    /// Returns `None` if the message does not exist.
     pub async fn cancel(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<Canceled>, StoreError> {
         let rule = |row: &MessageRow| match row.cancel(invocation.current(), self.retention_days) {
             (cancel, Some(after)) => Next::Commit(after, cancel),
@@ -131,7 +134,8 @@ impl Messages {
         Ok(committed.row().map(|(row, cancel)| Canceled { cancel, state: row.delivery.state }))
     }
 
-    /// Settles an unknown message on an operator's word. `None`: there is no such message.
+    /// Settles an unknown message by an operator's decision. Returns `None` if the message does not
+    /// exist.
     pub async fn declare(
         &self,
         invocation: &Invocation,
@@ -173,14 +177,13 @@ impl Messages {
             Committed::Stopped(_, applied) => applied,
             Committed::Gone => Applied::NoMessage,
         };
-        // Another event may have set the mark before, and a message that is gone suppresses its
-        // address all the same.
+        // Another event may have set the mark before. The address is also suppressed if the message
+        // no longer exists.
         self.suppress(invocation, event, id).await?;
         Ok(applied)
     }
 
-    /// Puts the addresses of a bounce or a complaint on the list, whatever else is known of its
-    /// message.
+    /// Suppresses the addresses of a bounce or a complaint, whatever the state of its message is.
     async fn suppress(&self, invocation: &Invocation, event: &SesEvent, message_id: &str) -> Result<(), StoreError> {
         let Some(reason) = event.kind.suppresses() else { return Ok(()) };
         let list = Suppressions { store: self.store.clone(), table: self.table.clone() };
@@ -191,8 +194,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Hands a message over again that nobody took on, or gives up an attempt whose sender was not
-    /// heard of in time.
+    /// Enqueues a message again if no sender claimed it, or gives up an attempt whose sender did
+    /// not report in time.
     pub async fn recover(
         &self,
         invocation: &Invocation,
@@ -206,12 +209,12 @@ impl Messages {
         let recovery = row.recovered(policy, invocation.current(), jitter, self.retention_days);
         let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else { return Ok(recovery) };
         let with = self.releases(invocation, &row, after).await?;
-        // Refused: another writer was faster, and has put the row where it is found.
+        // If the commit is refused, another writer was faster and has put the row into the index.
         let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
         Ok(if committed { recovery } else { Recovery::Nothing })
     }
 
-    /// Lets recovery know that a message waits in its queue until `until`.
+    /// Tells recovery that a message waits in its queue until `until`.
     pub async fn postpone(
         &self,
         invocation: &Invocation,
@@ -222,14 +225,14 @@ impl Messages {
         self.store.commit(invocation, &self.table, row, &after, Vec::new()).await.map(drop)
     }
 
-    /// Hands a message to its queue whose time is near, as its row has it prepared. Returns whether
-    /// this sweep did.
+    /// Enqueues a message that is due soon, with the job that its row contains. Returns whether
+    /// this sweep enqueued it.
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
         let entry = attribute(&Entry::new(invocation.current(), Decision::Due).rule("send_at"))?;
         let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
-        // A message that meets its limit again and again is due again and again: a long ledger does
-        // without the line.
+        // A message that hits its rate limit repeatedly is due repeatedly: a long ledger gets no
+        // further entry.
         let is_short = Condition::shorter("ledger", LONGEST);
         let told =
             due::hand_over(&self.store, invocation, &due, Some(is_short), |write| write.append_value("ledger", entry));
@@ -243,7 +246,7 @@ impl Messages {
         })
     }
 
-    /// Messages whose outcome nobody knows, the oldest first, from the place after `after` on.
+    /// Returns messages whose outcome is unknown, oldest first, starting after the place `after`.
     pub async fn unknown_page(
         &self,
         invocation: &Invocation,
@@ -256,8 +259,8 @@ impl Messages {
         Ok((rows.into_iter().map(|(row, _)| row).filter(is_unknown).collect(), next))
     }
 
-    /// Changes a message by a rule, with the writes that follow from the change and those that
-    /// `also` adds.
+    /// Changes a message by a rule. The transaction includes the writes that follow from the change
+    /// and those that `also` adds.
     pub(super) async fn change<T>(
         &self,
         invocation: &Invocation,
@@ -278,8 +281,8 @@ impl Messages {
         self.store.change_with(invocation, &self.table, start, asked).await
     }
 
-    /// The writes that release the intent of a message, and its place in a guard, if it ends
-    /// unsent.
+    /// Returns the writes that release the intent of a message, and its place in a guard, if the
+    /// message ends unsent.
     pub(super) async fn releases(
         &self,
         invocation: &Invocation,

@@ -1,4 +1,4 @@
-//! An operator's order to send a message again, each order once.
+//! An operator's order to send a message again. Each order is carried out once.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -16,10 +16,10 @@ use crate::store::{StoreError, Write};
 /// An order to send a message again.
 #[derive(Debug)]
 pub struct Order<'a> {
-    /// What this order is known by.
+    /// The idempotency key of this order.
     pub key: &'a str,
     pub body_hash: &'a str,
-    /// Only if this was the last attempt.
+    /// Resend only if this was the last attempt.
     pub attempt: Option<u32>,
 }
 
@@ -29,19 +29,19 @@ pub enum Resent {
     Now(Box<MessageRow>),
     /// The same order was carried out before, after this attempt.
     Replayed(u32),
-    /// The order's key was used with another body.
+    /// The key of the order was used with another body.
     KeyReused,
-    /// The message is not one that may be sent again, or no longer after that attempt.
+    /// The message may not be sent again, or that attempt is no longer its last.
     NotNow(Box<MessageRow>),
-    /// Its `not_after` has passed.
+    /// The `not_after` of the message has passed.
     Late(Box<MessageRow>),
-    /// Its intention was sent by another meanwhile.
+    /// Another holder has taken the intention meanwhile.
     IntentTaken,
     NotFound,
 }
 
 impl Messages {
-    /// Queues a message again that failed, or whose outcome is unknown.
+    /// Enqueues a message again that failed or whose outcome is unknown.
     pub async fn resend(
         &self,
         invocation: &Invocation,
@@ -85,13 +85,13 @@ impl Messages {
             let committed = self.store.commit(invocation, &self.table, &row, &after, Vec::new()).await?;
             return Ok(if committed { Break(Resent::Now(Box::new(row))) } else { Continue(()) });
         };
-        // An intent that was given back is taken again, for the time of this sending.
+        // An intent that was released is taken again, as of the time of this resend.
         let write = Write::of_change(&self.table, &row, &after)?;
         match self.intents.transact_holding(invocation, &[write], &hold).await? {
             Holding::Done => Ok(Break(Resent::Now(Box::new(row)))),
             Holding::Refused(_) => Ok(Continue(())),
-            // The hold in the way may be this message's own, by the same order that another request
-            // has carried out.
+            // The hold in the way may be this message's own: another request may have carried out
+            // the same order.
             Holding::Standing(_) | Holding::Full => {
                 let stored: Option<MessageRow> =
                     self.store.get(invocation, &self.table, &keys::message(&row.id)).await?;
@@ -102,7 +102,8 @@ impl Messages {
     }
 }
 
-/// The intent of a message that released it when it ended unsent. An unknown one still has it.
+/// Returns the hold that takes the intent again, if the message released it when it ended unsent.
+/// An unknown message still holds its intent.
 fn retaken(row: &MessageRow, order: &Order<'_>, types: &IntentTypes, now: Timestamp) -> Option<Hold> {
     let intent = row.intent.as_ref().filter(|_| row.delivery.state.is_unsent())?;
     let client = umavez_domain::fields::parse_uuid(&intent.client_id)?;

@@ -15,7 +15,7 @@ pub struct Messages {
     pub store: Store,
     pub table: String,
     pub intents: Intents,
-    /// How long a settled message is kept.
+    /// How many days a settled message is kept.
     pub retention_days: i64,
 }
 
@@ -39,8 +39,8 @@ impl Messages {
         self.store.get(invocation, &self.table, &keys::message(id)).await
     }
 
-    /// What the message says: from its row, or from the row beside it. Of a deduped message only
-    /// what is small is kept.
+    /// Reads the content of a message from its row or from its separate content row. Of a deduped
+    /// message, only small content is kept.
     pub async fn content(&self, invocation: &Invocation, row: &MessageRow) -> Result<Option<Content>, StoreError> {
         if row.content.is_some() {
             return Ok(row.content.clone());
@@ -49,7 +49,8 @@ impl Messages {
         Ok(apart.map(|row| row.content))
     }
 
-    /// Messages of one partition of an index, the newest first, from the place after `after` on.
+    /// Returns messages of one partition of an index, newest first, starting after the place
+    /// `after`.
     pub async fn latest(
         &self,
         invocation: &Invocation,
@@ -63,7 +64,7 @@ impl Messages {
         self.rows_of(invocation, found).await
     }
 
-    /// The rows that an index nominated, those that are gone left out.
+    /// Reads the rows that an index nominated. Skips rows that no longer exist.
     pub(super) async fn rows_of(
         &self,
         invocation: &Invocation,

@@ -1,8 +1,8 @@
 //! Bots in the Config table, each with the row of its token.
 //!
-//! Invariant: a token name belongs to at most one bot, because every write of a bot is one
-//! transaction with the row of its token, on the condition that the row is absent or names this
-//! bot. Bots are never deleted.
+//! Invariant: a token name belongs to at most one bot. Every write of a bot is one transaction with
+//! the row of its token, on the condition that the token's row is absent or names this bot. Bots
+//! are never deleted.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -27,7 +27,7 @@ pub struct Bots {
 #[derive(Debug)]
 pub enum Created {
     New,
-    /// There is a bot with this slug.
+    /// A bot with this slug exists.
     Standing(BotRow),
     Unfit(FieldError),
 }
@@ -49,15 +49,15 @@ impl Bots {
         self.store.get(invocation, &self.table, &keys::bot(slug)).await
     }
 
-    /// All bots, by their slugs.
+    /// Returns all bots, ordered by slug.
     pub async fn list(&self, invocation: &Invocation) -> Result<Vec<BotRow>, StoreError> {
         let mut rows: Vec<BotRow> = self.store.scan_prefix(invocation, &self.table, keys::BOT_PREFIX).await?;
         rows.sort_by(|a, b| a.slug.cmp(&b.slug));
         Ok(rows)
     }
 
-    /// Reads what a name on Telegram can mean, in one request: the bot with this slug, and the
-    /// owner of the token with this name.
+    /// Reads both meanings of a Telegram sender name in one request: the bot with this slug, and
+    /// the owner of the token with this name.
     pub async fn named(
         &self,
         invocation: &Invocation,
@@ -69,7 +69,7 @@ impl Bots {
         Ok((bot.map(read_row).transpose()?, token.map(read_row).transpose()?))
     }
 
-    /// Creates a bot, and makes it the owner of its token.
+    /// Creates a bot and makes it the owner of its token.
     pub async fn create(&self, invocation: &Invocation, row: &BotRow) -> Result<Created, StoreError> {
         let bot = Write::put(&self.table, keys::bot(&row.slug), row)?.when(Condition::Absent);
         match self.store.transact(invocation, vec![bot, self.own_token(row)?]).await? {
@@ -82,8 +82,8 @@ impl Bots {
         }
     }
 
-    /// Changes a bot. With another `token_ref`, the bot owns that token and gives the last one
-    /// back.
+    /// Changes a bot. If `token_ref` changes, the bot owns the new token and releases the previous
+    /// one.
     pub async fn change(
         &self,
         invocation: &Invocation,
@@ -115,14 +115,15 @@ impl Bots {
         self.store.retry_from(invocation, (standing, true), step).await
     }
 
-    /// Makes the bot the owner of its token, with its limits, unless another bot owns it.
+    /// Returns the write that makes the bot the owner of its token, with its limits. The token's
+    /// row is absent, or this bot owns it.
     fn own_token(&self, row: &BotRow) -> Result<Write, StoreError> {
         let write = Write::put(&self.table, token_key(&row.token_ref), &TokenRow::from(row))?;
         Ok(write.when(Condition::any([Condition::Absent, is_owned_by(&row.slug)])))
     }
 
-    /// Gives the bot's token back. A bot that was written before there were rows of tokens has none
-    /// to give back, and another bot may own the token by now.
+    /// Returns the write that releases the bot's token. A bot that was written before token rows
+    /// existed has none to release, and another bot may own the token by now.
     fn free_token(&self, row: &BotRow) -> Write {
         let free = Condition::any([Condition::Absent, is_owned_by(&row.slug)]);
         Write::delete(&self.table, token_key(&row.token_ref)).when(free)
@@ -137,13 +138,13 @@ fn is_owned_by(slug: &str) -> Condition {
     Condition::is("slug", slug)
 }
 
-/// Which row refused the write of a bot.
+/// The row that refused the write of a bot.
 enum Refused {
-    /// The bot, as it stands.
+    /// The bot's row. Contains its current state.
     Bot(Option<BotRow>),
-    /// Its token, which another bot owns.
+    /// The token's row: another bot owns the token.
     Token(TokenRow),
-    /// The token that it would give back, which another bot owns.
+    /// The row of the token to release: another bot owns that token.
     LastToken,
 }
 

@@ -1,4 +1,4 @@
-//! Instances: what is set for an Evolution instance, a Telegram bot, or a name of a caller's own.
+//! Instances: the settings of an Evolution instance, a Telegram bot, or a name that a caller chose.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -27,14 +27,14 @@ impl Instances {
         self.store.get(invocation, &self.table, &keys::instance(via, name)).await
     }
 
-    /// All that are set up.
+    /// Returns all instances that are set up.
     pub async fn list(&self, invocation: &Invocation) -> Result<Vec<InstanceRow>, StoreError> {
         let mut rows: Vec<InstanceRow> = self.store.scan_prefix(invocation, &self.table, keys::INSTANCE_PREFIX).await?;
         rows.sort_by(|a, b| (a.channel, &a.instance).cmp(&(b.channel, &b.instance)));
         Ok(rows)
     }
 
-    /// Sets an instance up, or anew. Whether it is new.
+    /// Creates or replaces an instance. Returns its row and whether it is new.
     pub async fn put(&self, invocation: &Invocation, wanted: InstanceRow) -> Result<(InstanceRow, bool), StoreError> {
         let key = keys::instance(wanted.channel, &wanted.instance);
         let (key, wanted) = (&key, &wanted);

@@ -1,6 +1,6 @@
-//! What senders send with: each resolved to its credential, its rate bucket and its limits.
+//! Resolves senders: each one to its credential, its rate bucket and its limits.
 //!
-//! Credentials are one secret, `{"telegram": {"<token name>": "<token>"}, "whatsapp":
+//! All credentials are in one secret, `{"telegram": {"<token name>": "<token>"}, "whatsapp":
 //! {"<instance>": "<api key>"}}`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,10 +19,10 @@ use crate::invocation::Invocation;
 use crate::secrets::{Secret, SecretError};
 use crate::store::{Store, StoreError};
 
-/// The bots behind a name are read again after this.
+/// How long a resolved name stays cached.
 const FRESH_FOR: Duration = Duration::from_secs(60);
-/// How long a request waits to learn whether a sender has a credential: it must have time left to
-/// be accepted.
+/// How long a request waits to find out whether a sender has a credential. The request must have
+/// time left to be accepted.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 type Secrets = BTreeMap<Channel, BTreeMap<String, String>>;
@@ -33,11 +33,11 @@ pub struct Senders {
     /// The limits of each channel.
     rates: RateTable,
     credentials: Secret<Secrets>,
-    /// Names on Telegram, each with the time when it was resolved.
+    /// The cache of Telegram names, each with the time when it was resolved.
     resolved: Mutex<HashMap<String, (Instant, Resolved)>>,
 }
 
-/// Why it is not known whether a sender has a credential.
+/// Why it is unknown whether a sender has a credential.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
     #[error(transparent)]
@@ -61,14 +61,15 @@ impl Senders {
         })
     }
 
-    /// Resolves the sender that a message names. A change of a bot counts after a minute at the
-    /// latest.
+    /// Resolves the sender that a message names. A change of a bot takes effect after a minute at
+    /// the latest.
     pub async fn resolve(&self, invocation: &Invocation, channel: Channel, name: &str) -> Result<Resolved, StoreError> {
         let rates = self.rates.of(channel);
         if channel != Channel::Telegram {
             return Ok(Resolved::of(channel, name, None, None, rates));
         }
-        // Locked while it reads: messages that are sent at once read a name once.
+        // The lock is held during the read, so that messages that are sent at the same time read a
+        // name once.
         let mut known = self.resolved.lock().await;
         if let Some((_, resolved)) = known.get(name).filter(|(read_at, _)| read_at.elapsed() < FRESH_FOR) {
             return Ok(resolved.clone());
@@ -79,14 +80,14 @@ impl Senders {
         Ok(resolved)
     }
 
-    /// Resolves a bot that was just read.
+    /// Resolves a bot that the caller has just read.
     pub fn of_bot(&self, bot: &BotRow) -> Resolved {
         Resolved::of_bot(bot, self.rates.of(Channel::Telegram))
     }
 
-    /// Reads the credential of a resolved sender; `None` if the secret has none. Mail needs none,
-    /// and gets an empty text. Without a credential, the sender is resolved again the next time:
-    /// its bot may have another token by then.
+    /// Reads the credential of a resolved sender. Returns `None` if the secret has none. Mail needs
+    /// none and gets an empty text. If there is no credential, the cached resolution is dropped:
+    /// the bot may have another token by the next call.
     pub async fn credential(&self, invocation: &Invocation, of: &Resolved) -> Result<Option<String>, SecretError> {
         let Some(name) = &of.credential else { return Ok(Some(String::new())) };
         let find = |secrets: &Secrets| secrets.get(&of.channel).and_then(|senders| senders.get(name)).cloned();
@@ -98,16 +99,16 @@ impl Senders {
         Ok(credential)
     }
 
-    /// Whether it is certain that a resolved sender has no credential. While the secret cannot be
-    /// read, nothing is certain: a message that is accepted then waits until its sender can read
-    /// it.
+    /// Returns whether it is certain that a resolved sender has no credential. Nothing is certain
+    /// while the secret cannot be read: a message that is accepted then waits until its sender can
+    /// read the secret.
     pub async fn lacks_credential(&self, invocation: &Invocation, of: &Resolved) -> bool {
         let look = async { Ok(self.credential(invocation, of).await?.is_none()) };
         certain(invocation, look).await
     }
 
-    /// Whether it is certain that the sender that a message names has no credential, also after its
-    /// bot is read again.
+    /// Returns whether it is certain that the sender that a message names has no credential, even
+    /// after its bot was read again.
     pub async fn is_missing(&self, invocation: &Invocation, channel: Channel, name: &str) -> bool {
         let look = async {
             let cached = self.resolve(invocation, channel, name).await?;
@@ -126,7 +127,7 @@ impl Senders {
     }
 }
 
-/// The answer, or `false` if there is none in time.
+/// Returns the result of `look`; `false` if it fails or times out.
 async fn certain(invocation: &Invocation, look: impl Future<Output = Result<bool, LookError>>) -> bool {
     let looked = tokio::time::timeout(LOOK_LIMIT, look).await;
     looked.map_err(LookError::from).flatten().unwrap_or_else(|error| {

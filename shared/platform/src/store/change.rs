@@ -1,12 +1,12 @@
-//! The one loop that reads a row, asks a rule, commits, and asks again if another writer was
-//! faster.
+//! The one loop that reads a row, applies a rule, commits, and applies the rule again if another
+//! writer was faster.
 //!
-//! Every change of a row goes through [`Store::change`]; a decision that rests on several rows goes
-//! through [`Store::retry`]. Both own the number of tries, the jitter between them and the log line
-//! about conflicts. Three things are not rows in this sense and keep their own expressions: the
-//! limiter's arithmetic (`limiter`), the intent hold that takes one request (`intents`), and
-//! counters and lists that several writers add to without reading (`suppressions`, a shard's
-//! counts).
+//! Every change of a row goes through [`Store::change`]. A decision that depends on several rows
+//! goes through [`Store::retry`]. Both own the number of tries, the jitter between them and the log
+//! line about conflicts. Three things are not rows in this sense and keep their own expressions:
+//! the arithmetic of the rate limiter (`limiter`), the intent hold that takes one request
+//! (`intents`), and counters and lists to which several writers add without reading
+//! (`suppressions`, the counts of a shard).
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -19,15 +19,16 @@ use super::transact::{Beside, Made};
 use super::{Condition, Store, StoreError, Write, attribute, read_row};
 use crate::invocation::Invocation;
 
-/// More conflicts than this in a row are a fault, not a race.
+/// More consecutive conflicts than this are a fault, not a race.
 const MOST_TRIES: u32 = 60;
 const LONGEST_WAIT_MS: u64 = 200;
-/// With less time than this the caller is asked to try again later.
+/// With less time left than this, the change fails with [`StoreError::Conflict`] so that the caller
+/// retries later.
 const LOW_TIME: Duration = Duration::from_secs(2);
-/// This many conflicts of one change are worth a line in the log.
+/// A change logs a warning when it reaches this many conflicts.
 const MANY_CONFLICTS: u32 = 5;
 
-/// Where a change begins: with the row as it was read before, or with reading it.
+/// Where a change starts: from a row that the caller has read, or from a key to read.
 #[derive(Debug)]
 pub enum Start<R> {
     Row(R),
@@ -43,7 +44,7 @@ where
     }
 }
 
-/// What a rule decides, with the writes that must commit together with the row.
+/// The decision of a rule, with the writes that must commit together with the row.
 #[derive(Debug)]
 pub enum Next<R, T> {
     Commit { row: R, with: Vec<Beside>, out: T },
@@ -51,7 +52,7 @@ pub enum Next<R, T> {
 }
 
 impl<R, T> Next<R, T> {
-    /// Writes `row`, and nothing else.
+    /// Writes `row` and nothing else.
     pub fn commit(row: R, out: T) -> Self {
         Self::Commit { row, with: Vec::new(), out }
     }
@@ -71,14 +72,14 @@ impl<R, T> From<change::Next<R, T>> for Next<R, T> {
 pub enum Committed<R, T> {
     /// The row as this change wrote it.
     Done(R, T),
-    /// The rule found nothing to write; the row as it stands.
+    /// The rule found nothing to write. Contains the current row.
     Stopped(R, T),
     /// There is no such row.
     Gone,
 }
 
 impl<R, T> Committed<R, T> {
-    /// The row as it stands, and what the rule said; `None` if there is no row.
+    /// Returns the current row and the output of the rule; `None` if there is no row.
     pub fn row(self) -> Option<(R, T)> {
         match self {
             Self::Done(row, out) | Self::Stopped(row, out) => Some((row, out)),
@@ -86,14 +87,14 @@ impl<R, T> Committed<R, T> {
         }
     }
 
-    /// What the rule said; `None` if there is no row.
+    /// Returns the output of the rule; `None` if there is no row.
     pub fn out(self) -> Option<T> {
         self.row().map(|(_, out)| out)
     }
 }
 
 impl Store {
-    /// Changes a row by a rule that needs nothing but the row.
+    /// Changes a row by a rule that needs only the row.
     pub async fn change<R: Row, T>(
         &self,
         invocation: &Invocation,
@@ -104,8 +105,8 @@ impl Store {
         self.change_with(invocation, table, start, |row| std::future::ready(rule(&row))).await
     }
 
-    /// Changes a row by a rule that reads other rows on the way. The rule is asked again, with the
-    /// row that won, each time that the commit loses a race.
+    /// Changes a row by a rule that also reads other rows. Each time the commit loses a race, the
+    /// rule runs again with the row that won.
     pub async fn change_with<R, T, F, Fut>(
         &self,
         invocation: &Invocation,
@@ -131,7 +132,7 @@ impl Store {
             match self.write_all(invocation, Write::of_change(table, &before, &after)?, with).await? {
                 Made::Done => return Ok(Committed::Done(after, out)),
                 Made::Refused(item) => row = item.map(read_row).transpose()?,
-                // The rule reads the other row again.
+                // Keep this row: the rule reads the other row again.
                 Made::OtherRefused => row = Some(before),
             }
             conflicts.wait(invocation).await?;
@@ -139,8 +140,9 @@ impl Store {
         Ok(Committed::Gone)
     }
 
-    /// Commits one change of a row that was read as `before`, once. Returns whether nobody had
-    /// changed it, or a row that a required write beside it rests on, since.
+    /// Commits one change of a row that the caller read as `before`. It does not retry. Returns
+    /// `false` if another writer has since changed the row, or a row that a required write beside
+    /// it depends on.
     pub async fn commit<R: Row>(
         &self,
         invocation: &Invocation,
@@ -153,8 +155,8 @@ impl Store {
         Ok(matches!(made, Made::Done))
     }
 
-    /// Repeats a step that rests on several rows until it commits: `Continue` means that one of
-    /// them changed since it was read.
+    /// Repeats a step that depends on several rows until it commits. The step returns `Continue` if
+    /// one of those rows changed since it was read.
     pub async fn retry<T, E, F, Fut>(&self, invocation: &Invocation, step: F) -> Result<T, E>
     where
         E: From<StoreError>,
@@ -164,8 +166,8 @@ impl Store {
         self.retry_from(invocation, (), |()| step()).await
     }
 
-    /// As [`Self::retry`], for a step that knows something from the one before: rows that were
-    /// read, or that refused it.
+    /// Works as [`Self::retry`], for a step that passes data to its next run: rows that it read, or
+    /// rows that refused its write.
     pub async fn retry_from<S, T, E, F, Fut>(&self, invocation: &Invocation, start: S, step: F) -> Result<T, E>
     where
         E: From<StoreError>,
@@ -184,11 +186,12 @@ impl Store {
     }
 }
 
-/// What was learned outside the store is lost if it is not written: the write is tried this often.
+/// How often [`persist`] tries a write. A result from outside the store is lost if it is not
+/// written.
 const PERSIST_TRIES: u32 = 6;
 
-/// Repeats a write of what cannot be learned again (a provider's or a responder's answer) while the
-/// store does not answer and there is time.
+/// Repeats a write of a result that cannot be obtained again (the answer of a provider or a
+/// responder) while the store does not answer and time is left.
 pub async fn persist<T, F, Fut>(invocation: &Invocation, write: F) -> Result<T, StoreError>
 where
     F: Fn() -> Fut,
@@ -206,7 +209,8 @@ where
 }
 
 impl Write {
-    /// The write of one change: what differs between the two rows, on the fence of the first.
+    /// Builds the write of one change: it writes what differs between the two rows, on condition of
+    /// the fence of `before`.
     pub fn of_change<R: Row>(table: &str, before: &R, after: &R) -> Result<Self, StoreError> {
         let fence = before.fence();
         let write = match fence {
@@ -218,7 +222,7 @@ impl Write {
 }
 
 impl Condition {
-    /// The condition that a fence stands for.
+    /// Builds the condition for a fence.
     pub fn of(fence: &Fence) -> Result<Self, StoreError> {
         Ok(match fence {
             Fence::Absent => Self::Absent,
@@ -234,8 +238,8 @@ impl Condition {
     }
 }
 
-/// Waits between the tries of one change: each time a little longer, and never together with
-/// others.
+/// Waits between the tries of one change: longer each time, and with jitter so that competing
+/// writers do not retry together.
 struct Backoff {
     tries: u32,
     what: &'static str,

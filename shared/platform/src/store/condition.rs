@@ -1,4 +1,4 @@
-//! Conditions as sentences: built from named parts, rendered with placeholders for every name and
+//! Conditions as sentences: built from named parts, rendered with a placeholder for every name and
 //! value.
 
 use std::collections::HashMap;
@@ -7,38 +7,39 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::Item;
 
-/// What must hold of the row for a write to be made.
+/// What must hold for the row before a write changes it.
 #[derive(Debug, Clone)]
 pub enum Condition {
-    /// There is no such row.
+    /// The row does not exist.
     Absent,
     Has(String),
     HasNot(String),
     Is(String, AttributeValue),
     IsNot(String, AttributeValue),
-    /// The attribute is there and not greater.
+    /// The attribute exists and is not greater.
     AtMost(String, i64),
-    /// The attribute is there and greater.
+    /// The attribute exists and is greater.
     MoreThan(String, i64),
-    /// The attribute is a text that begins with this one.
+    /// The attribute is a string that starts with this prefix.
     BeginsWith(String, AttributeValue),
-    /// The attribute is a list without this text.
+    /// The attribute is a list that does not contain this string.
     Lacks(String, AttributeValue),
-    /// The attribute is a list, text or map with fewer than so many parts.
+    /// The attribute is a list, string or map with fewer parts than this.
     Shorter(String, usize),
-    /// The attribute was not stamped by this very write: see [`super::Write::stamp`].
+    /// This same write has not stamped the attribute: see [`super::Write::stamp`].
     NotStamped(String),
     All(Vec<Condition>),
     Any(Vec<Condition>),
 }
 
 impl Condition {
-    /// There is such a row.
+    /// The row exists.
     pub fn exists() -> Self {
         Self::has("pk")
     }
 
-    /// Nobody has changed a row that counts its changes since it was read.
+    /// The version counter of the row is the one that the caller read, so no other writer has
+    /// changed the row since.
     pub fn version(version: u64) -> Self {
         Self::is_number("version", version)
     }
@@ -120,7 +121,7 @@ impl Condition {
     }
 }
 
-/// DynamoDB refuses parentheses that are not needed: a part alone has none of its own.
+/// Joins the rendered parts. DynamoDB rejects redundant parentheses, so a single part gets none.
 fn join(parts: &[Condition], word: &str, into: &mut Placeholders) -> String {
     if let [only] = parts {
         return only.render(into);
@@ -129,13 +130,13 @@ fn join(parts: &[Condition], word: &str, into: &mut Placeholders) -> String {
     parts.join(word)
 }
 
-/// Names and values of one request, each under a placeholder: attribute names may be reserved
-/// words.
+/// The names and values of one request, each under a placeholder, because attribute names may be
+/// reserved words.
 #[derive(Debug, Default)]
 pub(super) struct Placeholders {
     pub(super) names: HashMap<String, String>,
     pub(super) values: HashMap<String, AttributeValue>,
-    /// The token of the write that the request makes.
+    /// The token of the write that this request makes.
     token: String,
 }
 
@@ -164,7 +165,7 @@ impl Placeholders {
         self.value(AttributeValue::N(number.to_string()))
     }
 
-    /// The SDK wants no empty map.
+    /// Returns `None` in place of an empty map, which the SDK does not accept.
     pub(super) fn into_parts(self) -> (Option<HashMap<String, String>>, Option<Item>) {
         let some_names = !self.names.is_empty();
         let some_values = !self.values.is_empty();

@@ -1,5 +1,5 @@
-//! When the store did not answer, or not with anything readable. What the caller reads of it is
-//! decided in `http`.
+//! Errors of the store: it did not answer, or its answer is not readable. The `http` module decides
+//! what the client reads about them.
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
@@ -7,30 +7,30 @@ use crate::invocation::TimedOut;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Too much at once; the SDK has retried already.
+    /// The request rate is too high, and the SDK has already retried.
     #[error("the store is throttling")]
     Throttled,
-    /// No answer, or a 5xx: a write may have been made or not.
+    /// The store did not answer, or answered with a 5xx. A write may or may not have been made.
     #[error("the store did not answer")]
     Unavailable,
-    /// Transactions met on the same rows, again and again.
+    /// The write conflicted with other transactions on the same rows too often.
     #[error("the write conflicted with others too often")]
     Conflict,
-    /// A row that does not read as the type that it should be.
+    /// A row does not parse as the type that it should be.
     #[error("a row cannot be read as {0}")]
     Corrupt(&'static str),
-    /// The store refuses the request itself: a fault of ours or of the deployment.
+    /// The store rejects the request itself: the fault is ours or the deployment's.
     #[error("the store refused the request: {0}")]
     Rejected(String),
 }
 
 impl StoreError {
-    /// Whether the same request may succeed a little later.
+    /// Returns whether the same request may succeed a little later.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Throttled | Self::Unavailable | Self::Conflict)
     }
 
-    /// A code for logs.
+    /// Returns a code for logs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Throttled => "throttled",
@@ -63,7 +63,7 @@ pub(crate) fn is_outage(code: &str) -> bool {
     matches!(code, "InternalServerError" | "InternalFailure" | "InternalError" | "ServiceUnavailable")
 }
 
-/// A code for logs of a request that a service refused with this error code.
+/// Returns the code to log for a request that a service refused with this error code.
 pub(crate) fn refusal_code(code: &str) -> &'static str {
     match code {
         "AccessDeniedException" | "AccessDenied" => "access_denied",

@@ -1,8 +1,8 @@
-//! Many rows in one request: new ones, each only if its key is free, or a look at those that are
-//! there.
+//! Many rows in one request: inserts new rows, each only if its key is free, or reads existing
+//! ones.
 //!
-//! `BatchWriteItem` takes no conditions and overwrites. PartiQL's `INSERT` is a condition by
-//! itself, and twenty-five of them are one request.
+//! `BatchWriteItem` takes no conditions and overwrites. PartiQL's `INSERT` writes only if the key
+//! is free, and one request takes twenty-five of them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use umavez_domain::keys::Key;
 use super::{Item, Store, StoreError, key_item, read_row};
 use crate::invocation::Invocation;
 
-/// What one request takes.
+/// The maximum that one request takes.
 const MOST_STATEMENTS: usize = 25;
 const MOST_KEYS: usize = 100;
-/// Rows that were refused for want of throughput are tried again this often, each time later than
-/// before.
+/// How often rows are retried that the store refused for lack of throughput. The backoff grows each
+/// time.
 const ROUNDS: u32 = 8;
 const FIRST_WAIT_MS: u64 = 50;
 
-/// What came of a row to insert.
+/// The outcome of inserting one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Insert {
     New,
-    /// There is a row with its key, maybe of an earlier try.
+    /// A row with this key exists, possibly from an earlier try.
     There,
 }
 
 impl Store {
-    /// Inserts rows with keys of their own, no two the same; one outcome each, in order. Those that
-    /// are there are left as they are.
+    /// Inserts rows whose keys are all different. Returns one outcome per row, in order. Existing
+    /// rows stay unchanged.
     pub async fn insert_many(
         &self,
         invocation: &Invocation,
@@ -62,7 +62,7 @@ impl Store {
         Err(StoreError::Throttled)
     }
 
-    /// The statements that have to be tried again.
+    /// Sends one batch and records its outcomes. Returns the statements to retry.
     async fn insert_batch(
         &self,
         invocation: &Invocation,
@@ -75,7 +75,7 @@ impl Store {
         let answers = answer.responses();
         let mut again = Vec::new();
         for (n, (at, statement)) in batch.iter().enumerate() {
-            // An answer that is missing says nothing about its row.
+            // A missing answer says nothing about its row, so retry the statement.
             let Some(answer) = answers.get(n) else {
                 again.push((*at, statement.clone()));
                 continue;
@@ -95,7 +95,7 @@ impl Store {
         Ok(again)
     }
 
-    /// The rows of these keys, as of the last write; those that are not there are left out.
+    /// Reads the rows of these keys, strongly consistent. The result omits rows that do not exist.
     pub async fn get_many(
         &self,
         invocation: &Invocation,
@@ -131,7 +131,7 @@ impl Store {
 }
 
 impl Store {
-    /// One row each of two tables, as of the last write, in one request.
+    /// Reads one row from each of two tables in one request, strongly consistent.
     pub async fn get_both<A: DeserializeOwned, B: DeserializeOwned>(
         &self,
         invocation: &Invocation,
@@ -168,7 +168,8 @@ fn key_of(row: &Item) -> Option<Key> {
     Some(Key { pk: text("pk")?, sk: text("sk")? })
 }
 
-/// Names are ours: they have no quote in them. Values are parameters.
+/// Builds the `INSERT` of one row. The attribute names are our own and contain no quotes; the
+/// values are parameters.
 fn statement(table: &str, row: Item) -> Result<BatchStatementRequest, StoreError> {
     let mut named: Vec<(String, AttributeValue)> = row.into_iter().collect();
     named.sort_unstable_by(|a, b| a.0.cmp(&b.0));

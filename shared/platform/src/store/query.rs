@@ -1,5 +1,5 @@
-//! Which rows to read: those of one partition of a table or of one of its indexes, and which of
-//! these. [`super::Store`] reads them as a page, a slice, all rows, or the keys that an index
+//! Describes which rows to read: a partition of a table or of one of its indexes, and which of its
+//! rows. [`super::Store`] reads them as a page, a slice, all rows, or the keys that an index
 //! nominates.
 
 use std::collections::HashMap;
@@ -10,17 +10,17 @@ use umavez_domain::keys::index::Index;
 use super::condition::{Condition, Placeholders};
 use super::{Item, key_item};
 
-/// Rows that one request for a page of a table looks at, at least.
+/// The minimum number of rows that one request for a page of a table evaluates.
 const SMALLEST_READ: usize = 100;
-/// Rows that one request for a page of an index looks at when a filter leaves some of them out.
+/// The number of rows that one request for a page of an index evaluates if the query has a filter.
 const FILTERED_READ: usize = 1_000;
 
-/// Which rows to read, in which order, and how many. A place is the value of the sort key.
+/// Which rows to read, in which order, and how many. A place is a value of the sort key.
 #[derive(Debug, Clone)]
 pub struct Query<'a> {
     pub(super) table: &'a str,
     pub(super) index: Option<Index>,
-    /// Without one, every row of the table is read.
+    /// `None` reads every row of the table.
     partition: Option<String>,
     prefix: &'a str,
     between: Option<(String, String)>,
@@ -33,17 +33,17 @@ pub struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// The rows of one partition of a table, by the table's own sort key.
+    /// Selects the rows of one partition of a table, in the order of the table's own sort key.
     pub fn partition(table: &'a str, pk: impl Into<String>) -> Self {
         Self { partition: Some(pk.into()), ..Self::table(table) }
     }
 
-    /// The rows of one partition of an index, by the sort key of the index.
+    /// Selects the rows of one partition of an index, in the order of the sort key of the index.
     pub fn index(table: &'a str, index: Index, partition: impl Into<String>) -> Self {
         Self { index: Some(index), ..Self::partition(table, partition) }
     }
 
-    /// Every row of a table, in no order. It reads the whole table.
+    /// Selects every row of a table, in no order. This scans the whole table.
     pub(super) fn table(table: &'a str) -> Self {
         Self {
             table,
@@ -60,74 +60,77 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Only places that begin with this text. A query takes this or places to lie between, not
+    /// Keeps only places that start with this prefix. A query takes either a prefix or bounds, not
     /// both.
     pub fn prefix(self, prefix: &'a str) -> Self {
         Self { prefix, ..self }
     }
 
-    /// Only places between these two, both included.
+    /// Keeps only places between these two, both inclusive.
     pub fn between(self, from: impl Into<String>, to: impl Into<String>) -> Self {
         Self { between: Some((from.into(), to.into())), ..self }
     }
 
-    /// Only places before this one.
+    /// Keeps only places before this one.
     pub fn before(self, place: impl Into<Option<String>>) -> Self {
         Self { before: place.into(), ..self }
     }
 
-    /// Only places beyond this one, in the order of reading.
+    /// Keeps only places after this one, in reading order.
     pub fn after(self, place: impl Into<Option<String>>) -> Self {
         Self { after: place.into(), ..self }
     }
 
-    /// Only rows of which this holds. The rows that it leaves out are read, and paid for, all the
-    /// same.
+    /// Keeps only rows for which the condition holds. DynamoDB still reads, and bills, the rows
+    /// that it filters out.
     pub fn only(self, condition: impl Into<Option<Condition>>) -> Self {
         Self { only: condition.into(), ..self }
     }
 
-    /// From the last place to the first.
+    /// Reads from the last place to the first.
     pub fn newest_first(self) -> Self {
         Self { newest_first: true, ..self }
     }
 
-    /// So many rows at most; of a slice, so many are looked at.
+    /// Returns at most this many rows. For a slice, it is the number of rows that DynamoDB
+    /// evaluates.
     pub fn limit(self, limit: usize) -> Self {
         Self { limit, ..self }
     }
 
-    /// Requests that a page may take at most. A page that few rows pass is then short, and says
-    /// where the next begins.
+    /// Limits the number of requests for a page. If few rows pass the filter, the page is then
+    /// short, and its `next` says where the next page starts.
     pub fn requests(self, requests: usize) -> Self {
         Self { requests, ..self }
     }
 
-    /// The name of the sort key.
+    /// Returns the name of the sort key.
     pub(super) fn sort(&self) -> &'static str {
         self.index.map_or("sk", |index| index.sort)
     }
 
-    /// Returns whether the rows are read as of the last write. Only a table and its local indexes
-    /// can do that.
+    /// Returns whether the read is strongly consistent. Only a table and its local indexes support
+    /// that.
     pub(super) fn is_consistent(&self) -> bool {
         self.index.is_none_or(|index| index.is_local())
     }
 
-    /// The row after which a table is read. It need not exist. An index would want to know all keys
-    /// of that row, of which a place is but one: there, the key condition has the place.
+    /// Returns the key after which to read a table. Its row need not exist. An index would need all
+    /// keys of that row, and a place is only one of them, so for an index the key condition
+    /// contains the place.
     pub(super) fn start(&self) -> Option<Item> {
         let (pk, sk) = self.partition.clone().zip(self.after.clone().filter(|_| self.index.is_none()))?;
         Some(key_item(&Key { pk, sk }))
     }
 
-    /// Returns whether a row at this place is wanted: a `BETWEEN` includes its ends.
+    /// Returns whether the query wants a row at this place. A `BETWEEN` includes its ends, so this
+    /// excludes `before` and `after`.
     pub(super) fn includes(&self, place: Option<&String>) -> bool {
         place.is_none() || (place != self.before.as_ref() && place != self.after.as_ref())
     }
 
-    /// Rows that a request for a page looks at when so many are missing: many at once where some
-    /// may be filtered out, and of an index no more than are asked for where none are.
+    /// Returns how many rows a request for a page evaluates when `missing` rows are still needed:
+    /// many if a filter may remove some, and for an index without a filter only the missing ones.
     pub(super) fn page_read(&self, missing: usize) -> usize {
         match (self.index, &self.only) {
             (None, _) => self.limit.saturating_add(1).max(SMALLEST_READ),
@@ -153,11 +156,11 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The part of the key condition that is about the sort key: it takes one comparison, or two as
-    /// a `BETWEEN`.
+    /// Builds the part of the key condition for the sort key. DynamoDB accepts one comparison, or
+    /// two bounds as a `BETWEEN`.
     fn sort_condition(&self, into: &mut Placeholders) -> Option<String> {
         let sort = self.sort();
-        // An empty text is no value of a key, not even to compare one with.
+        // DynamoDB does not accept an empty string as a key value, not even in a comparison.
         if !self.prefix.is_empty() {
             return Some(format!("begins_with({}, {})", into.name(sort), into.text(self.prefix)));
         }
@@ -178,7 +181,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A query as DynamoDB takes it.
+/// A query in the form that DynamoDB takes.
 #[derive(Debug)]
 pub(super) struct Expressions {
     pub(super) keys: Option<String>,
@@ -193,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// The key condition, with the values in it.
+    /// Returns the key condition with the values filled in.
     fn keys(query: &Query<'_>) -> String {
         let expressions = query.expressions();
         let values = expressions.values.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reads: one row, or the rows of a [`Query`] page by page.
+//! Reads one row, or the rows of a [`Query`] page by page.
 
 use serde::de::DeserializeOwned;
 use umavez_domain::keys::Key;
@@ -7,11 +7,11 @@ use super::query::{Expressions, Query};
 use super::{Condition, Item, Store, StoreError, key_item, read_row};
 use crate::invocation::Invocation;
 
-/// Some rows, and where the next ones begin.
+/// Some rows, and where the next ones start.
 #[derive(Debug)]
 pub struct Page<T> {
     pub rows: Vec<T>,
-    /// The place after which the next page begins, if there may be more.
+    /// The place after which the next page starts, if there may be more.
     pub next: Option<String>,
 }
 
@@ -21,7 +21,7 @@ impl Page<Item> {
     }
 }
 
-/// A row that an index found. An index only nominates: what it says may be old.
+/// A row that an index found. An index only nominates rows: its data may be stale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub key: Key,
@@ -29,7 +29,7 @@ pub struct Found {
 }
 
 impl Store {
-    /// The row, as of the last write.
+    /// Reads a row, strongly consistent.
     pub async fn get<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,
@@ -45,8 +45,8 @@ impl Store {
         Ok(found.item)
     }
 
-    /// Reads one page, filled up to its limit even when many rows are filtered out on the way,
-    /// unless it takes more requests than it may.
+    /// Reads one page. It sends requests until the page reaches its limit, even if the filter
+    /// removes many rows, unless that takes more requests than the query allows.
     pub async fn page<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,
@@ -55,9 +55,9 @@ impl Store {
         self.page_items(invocation, query).await?.read()
     }
 
-    /// As [`Self::page`], for rows of more than one kind.
+    /// Works as [`Self::page`], for rows of more than one type.
     pub async fn page_items(&self, invocation: &Invocation, query: &Query<'_>) -> Result<Page<Item>, StoreError> {
-        // One more than asked for tells whether there is a next page.
+        // Read one row more than the limit, to know whether there is a next page.
         let enough = query.limit.saturating_add(1);
         let (mut rows, last) = self.collect(invocation, query, enough, |missing| query.page_read(missing)).await?;
         let more = rows.len() > query.limit;
@@ -66,7 +66,7 @@ impl Store {
         Ok(Page { next: seen.and_then(|item| text(item, query.sort())).cloned(), rows })
     }
 
-    /// Reads the rows up to the limit, without asking whether there are more.
+    /// Reads the rows up to the limit, without checking whether there are more.
     pub async fn rows<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,
@@ -76,10 +76,11 @@ impl Store {
         read_all(rows)
     }
 
-    /// Reads some rows in one request: it looks at as many as the limit says, or as DynamoDB reads
-    /// at once (1 MB). The next slice begins after the last row that was looked at.
+    /// Reads some rows in one request. The request evaluates as many rows as the limit says, or as
+    /// many as DynamoDB reads at once (1 MB). The next slice starts after the last row that was
+    /// evaluated.
     pub async fn slice(&self, invocation: &Invocation, query: &Query<'_>) -> Result<Page<Item>, StoreError> {
-        // However few rows the first request finds, they are enough.
+        // Zero rows are enough, so `collect` stops after the first request.
         let (rows, last) = self.collect(invocation, query, 0, |_| query.limit).await?;
         Ok(Page { rows, next: last.as_ref().and_then(|key| text(key, query.sort())).cloned() })
     }
@@ -87,14 +88,15 @@ impl Store {
     /// Reads the keys and places of rows from an index, up to the limit. The rows themselves may
     /// have changed since.
     pub async fn nominate(&self, invocation: &Invocation, query: &Query<'_>) -> Result<Vec<Found>, StoreError> {
-        // One more than is missing: an end of the range may have to be left out.
+        // Read one row more than is missing, because `includes` may exclude an end of the range.
         let looked_at = |missing: usize| missing.saturating_add(1);
         let (mut rows, _) = self.collect(invocation, query, query.limit, looked_at).await?;
         rows.truncate(query.limit);
         Ok(rows.iter().filter_map(|item| nominated(item, query.sort())).collect())
     }
 
-    /// Reads every row whose partition begins with `prefix`. For small tables and rare questions.
+    /// Reads every row whose partition key starts with `prefix`. Use it only for small tables and
+    /// rare reads.
     pub async fn scan_prefix<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,
@@ -104,9 +106,10 @@ impl Store {
         self.rows(invocation, &Query::table(table).only(Condition::begins_with("pk", prefix))).await
     }
 
-    /// Sends requests until there are `enough` rows, no more to read, or no more requests to make.
-    /// Returns the rows and the key of the last one that was looked at, if there may be more.
-    /// `looked_at` says how many rows a request looks at when so many are missing.
+    /// Sends requests until it has `enough` rows, there is nothing more to read, or the query
+    /// allows no more requests. Returns the rows and, if there may be more, the key of the last row
+    /// that was evaluated. `looked_at` maps the number of missing rows to the number that a request
+    /// evaluates.
     async fn collect(
         &self,
         invocation: &Invocation,
@@ -128,8 +131,8 @@ impl Store {
         }
     }
 
-    /// Sends one request. Returns the rows that passed the filter, and the key of the last row that
-    /// was looked at, if there may be more.
+    /// Sends one request. Returns the rows that passed the filter and, if there may be more, the
+    /// key of the last row that was evaluated.
     async fn request(
         &self,
         invocation: &Invocation,
@@ -138,7 +141,7 @@ impl Store {
         start: Option<Item>,
     ) -> Result<(Vec<Item>, Option<Item>), StoreError> {
         let Expressions { keys, filter, names, values } = query.expressions();
-        // What is too large for a limit is none.
+        // A number that does not fit in a limit means no limit.
         let (limit, consistent) = (i32::try_from(looked_at.max(1)).ok(), query.is_consistent());
         if keys.is_none() {
             let call = self.client.scan().table_name(query.table).set_filter_expression(filter);

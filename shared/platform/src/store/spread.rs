@@ -1,17 +1,17 @@
-//! Lists that are spread over several partitions, read as one.
+//! Reads a list that is spread over several partitions as one list.
 
 use serde::de::DeserializeOwned;
 
 use super::{Page, Query, Store, StoreError};
 use crate::invocation::Invocation;
 
-/// A place in such a list: a partition by its number, and the sort key after which to go on, empty
-/// at its beginning.
+/// A place in such a list: the number of a partition, and the sort key after which to continue. The
+/// sort key is empty at the start of the partition.
 pub type SpreadPlace = (u32, String);
 
 impl Store {
-    /// Reads one page of these partitions, one after the other. Returns the rows, and where the
-    /// next page begins if there may be more.
+    /// Reads one page of these partitions, one after the other. Returns the rows and, if there may
+    /// be more, where the next page starts.
     pub async fn page_spread<T: DeserializeOwned>(
         &self,
         invocation: &Invocation,

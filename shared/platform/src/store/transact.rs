@@ -1,4 +1,4 @@
-//! Several writes that are made together or not at all.
+//! Makes several writes together or not at all.
 
 use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as Error;
@@ -14,7 +14,7 @@ use super::write::{Change, Write, Written, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
 
-/// A write that is made in one transaction with another one, and what happens if its own condition
+/// A write that commits in one transaction with another one, and what happens if its own condition
 /// does not hold.
 pub struct Beside {
     write: Write,
@@ -22,19 +22,19 @@ pub struct Beside {
 }
 
 enum Otherwise {
-    /// It is left out: its row already has the intended state.
+    /// Leave the write out: its row already has the intended state.
     LeaveOut,
-    /// Nothing is written, and the decision is made again.
+    /// Write nothing; the caller decides again.
     Lose,
-    /// The rule decides on the row that refused it.
+    /// The rule decides on the row that refused the write.
     Ask(Rule),
 }
 
-/// Decides on the row that refused a write. `None`: there is nothing left to write.
+/// Decides on the row that refused a write. Returns `None` if there is nothing left to write.
 type Rule = Box<dyn Fn(Option<Item>) -> Result<Option<Write>, StoreError> + Send + Sync>;
 
 impl Beside {
-    /// A write that must be made, or nothing is.
+    /// A write that is required: if it is refused, nothing is written.
     pub fn required(write: Write) -> Self {
         Self { write, otherwise: Otherwise::Lose }
     }
@@ -65,7 +65,7 @@ impl From<Write> for Beside {
 /// The outcome of a write with others beside it.
 pub(super) enum Made {
     Done,
-    /// The write's own condition did not hold. The row as it stood.
+    /// The write's own condition did not hold. Contains the row as it was at that moment.
     Refused(Option<Item>),
     /// Only a required write beside it was refused.
     OtherRefused,
@@ -77,12 +77,12 @@ impl std::fmt::Debug for Beside {
     }
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Transacted {
     Done,
-    /// Some condition did not hold, so nothing was written. One entry per write, in order: `Some`
-    /// for each that failed, with its row as it stood.
+    /// Some condition did not hold, so nothing was written. There is one element per write, in
+    /// order: `Some` for each write that failed, with its row as it was at that moment.
     Refused(Vec<Option<Refusal>>),
 }
 
@@ -93,15 +93,15 @@ pub struct Refusal {
 
 enum Canceled {
     Conditions(Vec<Option<Refusal>>),
-    /// Another transaction was at work on a row, or the store was busy: nothing was written and
+    /// Another transaction was working on a row, or the store was busy. Nothing was written and
     /// nothing is decided.
     Passing(StoreError),
     Error(StoreError),
 }
 
 impl Store {
-    /// Makes all writes or none. Conflicts with other transactions are tried again with jitter;
-    /// conditions that do not hold are not.
+    /// Makes all writes or none. It retries conflicts with other transactions, with jitter. It does
+    /// not retry if a condition does not hold.
     pub async fn transact(&self, invocation: &Invocation, writes: Vec<Write>) -> Result<Transacted, StoreError> {
         let token = invocation.write_token();
         let writes: Vec<_> = writes.into_iter().map(|write| write.signed(&token)).collect();
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Makes a write, and with it those beside it, each as its [`Beside`] says. The write's own
+    /// Makes a write together with those beside it, each as its [`Beside`] says. The write's own
     /// condition decides whether anything is written.
     pub(super) async fn write_all(
         &self,
@@ -160,7 +160,8 @@ impl Store {
         })
     }
 
-    /// As [`Self::write_all`], for writes beside it that may be left out or made anew.
+    /// Works as [`Self::write_all`], for writes beside it that may be left out or rebuilt by their
+    /// rule.
     pub async fn write_with(
         &self,
         invocation: &Invocation,
@@ -181,8 +182,9 @@ impl Store {
     }
 }
 
-/// The transaction had been made by an earlier attempt of this very request: all of it, if one row
-/// says so. Others may have changed the rest since, and checks and deletes leave no token.
+/// Returns whether an earlier attempt of this same request has already made the transaction. One
+/// row with its token proves all of it: other writers may have changed the other rows since, and
+/// checks and deletes leave no token.
 fn is_made(refusals: &[Option<Refusal>], token: &str) -> bool {
     refusals.iter().flatten().any(|refusal| refusal.item.as_ref().is_some_and(|item| is_mine(item, token)))
 }
@@ -197,8 +199,8 @@ fn canceled<R>(error: &SdkError<Error, R>) -> Canceled {
     }
 }
 
-/// A condition that failed is final, even beside a conflict: nothing will make it hold by trying
-/// again now.
+/// Classifies a canceled transaction. A failed condition is final, even beside a conflict: a retry
+/// now would not make it hold.
 fn judge(reasons: &[CancellationReason]) -> Canceled {
     let code = |reason: &CancellationReason| reason.code().unwrap_or("None").to_owned();
     if reasons.iter().any(|reason| code(reason) == "ConditionalCheckFailed") {

@@ -1,5 +1,5 @@
-//! What waits: every table that has such rows has them in an index of the same form, in a few
-//! partitions for each thing that is waited for.
+//! Rows that wait for something. Every table with such rows has them in an index of the same form,
+//! with a few partitions for each kind of wake-up.
 
 use umavez_domain::keys::index::BY_TIME;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
@@ -10,19 +10,20 @@ use super::{Query, Store, StoreError};
 use crate::invocation::Invocation;
 
 impl<'a> Query<'a> {
-    /// The rows of one shard that wait for something, the earliest first.
+    /// Selects the rows of one shard that wait for `wake`, the earliest first.
     pub fn waiting(table: &'a str, wake: Wake, shard: u32) -> Self {
         Self::index(table, BY_TIME, keys::wake(wake, shard))
     }
 
-    /// Only what lies at or before this time.
+    /// Keeps only rows that wait until this time or an earlier one.
     pub fn until(self, at: impl Into<Option<Timestamp>>) -> Self {
         self.before(at.into().map(keys::until_time))
     }
 }
 
 impl Store {
-    /// A page over all shards, the longest waiting first, and where the next begins.
+    /// Reads a page over all shards, the longest waiting first. Returns it with the place after
+    /// which the next page starts.
     pub async fn waiting_page(
         &self,
         invocation: &Invocation,

@@ -1,4 +1,4 @@
-//! One change to one row, and what came of it.
+//! One change to one row, and its outcome.
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
@@ -13,15 +13,16 @@ use super::conflicts::Conflicts;
 use super::{Item, Store, StoreError, WRITER, key_item, row_of};
 use crate::invocation::Invocation;
 
-/// What came of a conditional write.
+/// The outcome of a conditional write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Written {
     /// The condition held and the row was written.
     New,
-    /// The SDK's retry met its own first attempt: the row carries this write's token. As good as
-    /// `New`.
+    /// The row carries this write's token: the SDK retried a write whose first attempt had
+    /// succeeded. Equivalent to `New`.
     Mine,
-    /// The condition did not hold. The row as it stood, or nothing if there is none.
+    /// The condition did not hold. Contains the row as it was at that moment; `None` if it does not
+    /// exist.
     Refused(Option<Item>),
 }
 
@@ -32,18 +33,18 @@ pub struct Write {
     pub(super) key: Key,
     pub(super) change: Change,
     pub(super) condition: Option<Condition>,
-    /// What this write is known by; set when it is made.
+    /// The token that identifies this write; set when the write is sent.
     pub(super) token: String,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Change {
-    /// The whole row.
+    /// Replaces the whole row.
     Put(Item),
-    /// Some attributes; the others stay.
+    /// Changes some attributes and keeps the others.
     Update(Update),
     Delete,
-    /// Nothing; only the condition counts. In transactions.
+    /// Changes nothing; only the condition counts. Valid only in a transaction.
     Check,
 }
 
@@ -65,13 +66,14 @@ impl Write {
         Ok(Self::of(table, key, Change::Put(item)))
     }
 
-    /// Changes some attributes of a row, or makes it.
+    /// Changes some attributes of a row, or creates it.
     pub fn update(table: &str, key: Key) -> Self {
         Self::of(table, key, Change::Update(Update::default()))
     }
 
-    /// A deleted row carries no token: a delete whose reply was lost may be [`Written::Refused`] by
-    /// its own success, so its condition should hold of an absent row too.
+    /// Deletes the row. A deleted row carries no token, so if the reply to a delete is lost, its
+    /// retry may return [`Written::Refused`] because of its own success. The condition should
+    /// therefore also hold for an absent row.
     pub fn delete(table: &str, key: Key) -> Self {
         Self::of(table, key, Change::Delete)
     }
@@ -89,8 +91,8 @@ impl Write {
         self
     }
 
-    /// What differs between two states of a row: nothing else is written, so that others may have
-    /// changed it meanwhile.
+    /// Writes only what differs between two states of a row, so other writers may change the other
+    /// attributes at the same time.
     pub fn changes<T: Serialize>(table: &str, key: Key, before: &T, after: &T) -> Result<Self, StoreError> {
         let (before, after) = (row_of(before)?, row_of(after)?);
         let mut write = Self::update(table, key);
@@ -105,7 +107,7 @@ impl Write {
         Ok(write)
     }
 
-    /// Sets every attribute of a row type; `except` are left as they are.
+    /// Sets every attribute of `row`, except those named in `except`.
     pub fn set_row(mut self, row: &impl Serialize, except: &[&str]) -> Result<Self, StoreError> {
         for (name, value) in row_of(row)? {
             if !except.contains(&name.as_str()) {
@@ -131,20 +133,21 @@ impl Write {
         self.change(|update| update.remove.push(name.to_owned()))
     }
 
-    /// Adds one to a number, from nothing to one. Safe under the SDK's retry only together with a
-    /// condition that the first attempt makes false.
+    /// Adds one to a number; an absent number counts as zero. It is safe under the SDK's retry only
+    /// with a condition that the first attempt makes false.
     pub fn increment(self, name: &str) -> Self {
         self.add(name, 1)
     }
 
-    /// Adds to a number, as [`Self::increment`] does one. Where the condition may hold again after
-    /// the first attempt, a retry of the SDK adds twice: use it only where more is as safe as once.
+    /// Adds to a number, as [`Self::increment`] adds one. If the condition may still hold after the
+    /// first attempt, an SDK retry adds twice. Use it in that case only where adding more than once
+    /// is as safe as adding once.
     pub fn add(self, name: &str, number: i64) -> Self {
         self.change(|update| update.add.push((name.to_owned(), number)))
     }
 
-    /// Appends a text to a list, from nothing to one entry. As [`Self::increment`], it needs its
-    /// condition.
+    /// Appends a string to a list, which it creates if absent. It needs a condition, as
+    /// [`Self::increment`] does.
     pub fn append(self, name: &str, text: impl Into<String>) -> Self {
         self.append_value(name, AttributeValue::S(text.into()))
     }
@@ -153,19 +156,19 @@ impl Write {
         self.change(|update| update.append.push((name.to_owned(), value)))
     }
 
-    /// Sets an attribute to what another one is.
+    /// Sets an attribute to the value of another one.
     pub fn copy(self, name: &str, from: &str) -> Self {
         self.change(|update| update.copy.push((name.to_owned(), from.to_owned())))
     }
 
-    /// Sets an attribute to this write's token. Unlike [`WRITER`] it outlasts later writes, so that
-    /// a late first attempt of this one can be told by [`Condition::not_stamped`].
+    /// Sets an attribute to this write's token. Unlike [`WRITER`], it survives later writes, so
+    /// [`Condition::not_stamped`] recognizes a late first attempt of this write.
     pub fn stamp(self, name: &str) -> Self {
         self.change(|update| update.stamp.push(name.to_owned()))
     }
 
-    /// Only an update changes single attributes; on any other write it would be a mistake that
-    /// nobody notices.
+    /// Applies a change to an update. Only an update changes single attributes; on any other write
+    /// this is a mistake that would otherwise go unnoticed.
     fn change(mut self, change: impl FnOnce(&mut Update)) -> Self {
         match &mut self.change {
             Change::Update(update) => change(update),
@@ -174,7 +177,7 @@ impl Write {
         self
     }
 
-    /// The change with the token that it is known by.
+    /// Returns the write with its token.
     pub(super) fn signed(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         let value = AttributeValue::S(token.to_owned());
@@ -224,12 +227,12 @@ impl Update {
     }
 }
 
-/// What came of a write whose row is wanted.
+/// The outcome of a write whose row the caller wants.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Returned {
-    /// The row as this write made it.
+    /// The row after this write.
     Row(Item),
-    /// As [`Written::Refused`].
+    /// See [`Written::Refused`].
     Refused(Option<Item>),
 }
 
@@ -239,14 +242,14 @@ enum Made {
     Refused(Option<Item>),
 }
 
-/// The old item of a failed condition, or the error of a write that did not get that far.
+/// The old item of a failed condition, or the error of a write that did not reach its condition.
 enum Failure {
     Refused(Option<Item>),
     Error(StoreError),
 }
 
 impl Store {
-    /// Makes one write and tells what came of it.
+    /// Makes one write and returns its outcome.
     pub async fn write(&self, invocation: &Invocation, write: Write) -> Result<Written, StoreError> {
         match self.make(invocation, write, false).await? {
             Made::New(_) => Ok(Written::New),
@@ -255,7 +258,7 @@ impl Store {
         }
     }
 
-    /// Makes one update and returns the row that it made, at no extra request.
+    /// Makes one update and returns the row after it, without an extra request.
     pub async fn update_returning(&self, invocation: &Invocation, write: Write) -> Result<Returned, StoreError> {
         match self.make(invocation, write, true).await? {
             Made::New(row) => Ok(Returned::Row(row.unwrap_or_default())),
@@ -264,8 +267,9 @@ impl Store {
         }
     }
 
-    /// A plain write to a row that is in a transaction is refused for that; it is tried again with
-    /// jitter, as transactions are, and with the same token, because nothing was written.
+    /// Makes a write and retries conflicts. DynamoDB refuses a plain write to a row that is in a
+    /// transaction. The retry uses jitter, as transactions do, and the same token, because nothing
+    /// was written.
     async fn make(&self, invocation: &Invocation, write: Write, row_wanted: bool) -> Result<Made, StoreError> {
         let token = invocation.write_token();
         let write = write.signed(&token);
@@ -281,7 +285,7 @@ impl Store {
         }
     }
 
-    /// The row as an update made it, if that is wanted.
+    /// Sends the write. Returns the row after an update, if `row_wanted`.
     async fn send(&self, write: Write, row_wanted: bool) -> Result<Option<Item>, Failure> {
         let mut placeholders = Placeholders::of_write(&write.token);
         let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
@@ -326,7 +330,8 @@ pub(super) fn is_mine(item: &Item, token: &str) -> bool {
     matches!(item.get(WRITER), Some(AttributeValue::S(writer)) if writer == token)
 }
 
-/// `refusal` tells the old item of the operation's own "condition failed" error.
+/// Maps an SDK error to a [`Failure`]. `refusal` extracts the old item from the operation's own
+/// "condition failed" error.
 fn failure<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>, refusal: fn(&E) -> Option<Option<Item>>) -> Failure {
     match error.as_service_error().and_then(refusal) {
         Some(item) => Failure::Refused(item),

@@ -22,12 +22,12 @@ pub struct Email {
     pub text: Option<String>,
     pub html: Option<String>,
     pub reply_to: Option<String>,
-    /// Those of the product itself: a caller cannot name any.
+    /// Headers that the product itself adds: a caller cannot set any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
 }
 
-/// `text` is the caption where there is `media`.
+/// If there is `media`, `text` is its caption.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telegram {
@@ -45,7 +45,7 @@ pub enum ParseMode {
 }
 
 impl ParseMode {
-    /// The word of the Bot API.
+    /// Returns the value that the Bot API uses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MarkdownV2 => "MarkdownV2",
@@ -99,7 +99,7 @@ pub enum WhatsappMediaKind {
 }
 
 impl Content {
-    /// What it says, or what its media are captioned with.
+    /// Returns the text of the message, or the caption of its media.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Email(email) => email.text.as_deref(),

@@ -1,5 +1,5 @@
-//! SES v2 `SendEmail`: what a message is tagged with, how a mailbox is written, and what a refusal
-//! means.
+//! SES v2 `SendEmail`: the tags of a message, the encoding of a mailbox, and the meaning of a
+//! refusal.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,8 +8,8 @@ use crate::codes::SendingHold;
 use crate::delivery;
 use crate::delivery::{Outcome, ThrottleScope};
 
-/// The tags by which events find their message and attempt. SES takes letters, digits, dashes and
-/// underscores.
+/// The tags that link an event to its message and attempt. SES allows letters, digits, dashes and
+/// underscores in a tag.
 pub const MESSAGE_TAG: &str = "message_id";
 pub const ATTEMPT_TAG: &str = "attempt";
 
@@ -19,10 +19,11 @@ pub mod code {
     pub const ALL: &[&str] = &[MESSAGE_REJECTED];
 }
 
-/// A day's quota comes back by and by; asking more often helps nobody.
+/// The wait after SES reports that a quota is used up. The daily quota recovers gradually, so more
+/// frequent retries do not help.
 const QUOTA_WAIT_MS: i64 = 5 * 60 * 1_000;
 
-/// What SES refused a mail with.
+/// A refusal of a mail by SES.
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal<'a> {
     pub status: u16,
@@ -32,14 +33,14 @@ pub struct Refusal<'a> {
     pub to: &'a str,
 }
 
-/// What a refusal by SES means. SES sends nothing that it answers with one of its 4xx.
+/// Classifies a refusal by SES. If SES answers with one of its 4xx errors, it has sent nothing.
 pub fn classify(refusal: &Refusal<'_>) -> Outcome {
     let Refusal { status, code, text, .. } = *refusal;
     let permanent = |code| Outcome::Permanent { code, suppress: false };
     let later = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
     match code {
         Some("TooManyRequestsException" | "ThrottlingException" | "Throttling") => {
-            // The daily quota comes back by itself, so nothing has to be resumed.
+            // The daily quota recovers without an operator, so this is not a hold.
             let of_the_day = text.to_ascii_lowercase().contains("daily");
             later(if of_the_day { QUOTA_WAIT_MS } else { delivery::DEFAULT_RETRY_AFTER_MS })
         }
@@ -54,15 +55,15 @@ pub fn classify(refusal: &Refusal<'_>) -> Outcome {
         Some("NotFoundException") => Outcome::Held { why: SendingHold::ConfigurationMissing },
         Some("AccessDeniedException" | "AccessDenied") => Outcome::Held { why: SendingHold::NotAuthorized },
         Some("BadRequestException" | "ValidationException") => permanent(delivery::code::REJECTED),
-        // Credentials that have run out, for example: the next attempt has others.
+        // For example, the credentials have expired: the next attempt uses new ones.
         _ if status == 403 => Outcome::Transient { code: delivery::code::REJECTED },
         _ if status == 429 => later(delivery::DEFAULT_RETRY_AFTER_MS),
         _ => delivery::of_unexpected(status),
     }
 }
 
-/// Whose address is not verified. SES names those that failed at the end of its text. If they are
-/// the recipient's alone, the account is in the sandbox.
+/// Finds out whose address is not verified. SES lists the identities that failed at the end of its
+/// text. If only the recipient's address failed, the account is in the sandbox.
 fn unverified(refusal: &Refusal<'_>) -> SendingHold {
     let failed = refusal.text.rsplit_once(": ").map_or("", |(_, identities)| identities);
     let mut failed = failed.split(',').map(str::trim).filter(|identity| !identity.is_empty()).peekable();
@@ -70,11 +71,10 @@ fn unverified(refusal: &Refusal<'_>) -> SendingHold {
     if only_recipient { SendingHold::AccountInSandbox } else { SendingHold::IdentityNotVerified }
 }
 
-/// Bytes of a name that fit one encoded word of at most 75 characters.
+/// The number of bytes of a name that fit into one encoded word of at most 75 characters.
 const WORD_BYTES: usize = 45;
 
-/// A mailbox as it may stand in a header: a name that is not ASCII becomes encoded words (RFC
-/// 2047).
+/// Encodes a mailbox for a header: a name that is not ASCII becomes encoded words (RFC 2047).
 pub fn mailbox(text: &str) -> String {
     let text = text.trim();
     if text.is_ascii() {

@@ -1,9 +1,9 @@
-//! What SES tells about a mail after it took it: sent, delivered, bounced, complained about,
-//! rejected.
+//! The events that SES publishes about a mail after it accepted the mail: sent, delivered, bounced,
+//! complained about, rejected.
 //!
-//! An event comes bare, in SNS's envelope or in EventBridge's. Events are delivered any number of
-//! times, in any order, so each is a mark that is set once, and what it proves about an attempt
-//! does not depend on what was heard before.
+//! An event arrives without an envelope, or in the envelope of SNS or of EventBridge. AWS may
+//! deliver an event more than once and in any order. So each event sets a mark only once, and what
+//! it proves about an attempt does not depend on earlier events.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ use crate::time::Timestamp;
 pub enum Kind {
     Send,
     Delivery,
-    /// `permanent`: there is no such mailbox, and there will not be.
+    /// `permanent`: the mailbox does not exist and will not exist.
     Bounce {
         permanent: bool,
     },
     Complaint,
-    /// SES took it and then found that it must not be sent.
+    /// SES accepted the mail and then refused to send it.
     Reject,
 }
 
@@ -32,17 +32,18 @@ pub enum Kind {
 pub struct SesEvent {
     pub kind: Kind,
     pub at: Timestamp,
-    /// What SES calls the mail.
+    /// The id that SES gave the mail.
     pub provider_id: String,
-    /// Whose attempt it is about; none for a mail that is not ours.
+    /// The message and the attempt that the event is about. `None` for a mail that this system did
+    /// not send.
     pub message: Option<(String, u32)>,
-    /// The addresses that it is about, in their one form.
+    /// The addresses that the event is about, in normal form.
     pub recipients: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// Of a kind that changes nothing: opened, clicked, delayed.
+    /// The kind of event changes nothing: opened, clicked, delayed.
     Ignored,
     Unreadable,
 }
@@ -129,7 +130,7 @@ pub fn read(body: &str) -> Result<SesEvent, Read> {
     })
 }
 
-/// The event without its envelope.
+/// Removes the envelope of an event.
 fn unwrapped(mut value: Value) -> Result<Value, Read> {
     if value["detail"].is_object() {
         return Ok(value["detail"].take());
@@ -140,18 +141,18 @@ fn unwrapped(mut value: Value) -> Result<Value, Read> {
     }
 }
 
-/// `a@b` of `Name <a@b>`.
+/// Returns `a@b` for `Name <a@b>`.
 fn address(mailbox: &str) -> &str {
     mailbox.strip_suffix('>').and_then(|text| text.rsplit_once('<')).map_or(mailbox, |(_, address)| address)
 }
 
 impl Kind {
-    /// Whether SES handed the mail to the recipient's server.
+    /// Returns whether the event proves that SES sent the mail.
     pub fn proves_sent(self) -> bool {
         self != Self::Reject
     }
 
-    /// Why the address is not written to again.
+    /// Returns the reason to suppress the address. `None` if the event does not suppress it.
     pub fn suppresses(self) -> Option<&'static str> {
         match self {
             Self::Bounce { permanent: true } => Some(reason::HARD_BOUNCE),

@@ -1,6 +1,7 @@
-//! Whether Telegram will take a text as HTML. The reference is what its server does, not the page
-//! about it: what the server reads leniently (an unknown attribute, a link without an address, a
-//! reference that it does not know, `</>`) is valid here, and what it answers 400 to is not.
+//! Checks whether Telegram accepts a text as HTML. The reference is the behavior of its server, not
+//! its documentation page: text that the server reads leniently (an unknown attribute, a link
+//! without an address, an unknown character reference, `</>`) is valid here, and text that it
+//! answers with 400 is not.
 
 use crate::channels::telegram::markdown_v2::{Invalid, Visible, is_date_format, is_emoji_id};
 
@@ -50,21 +51,21 @@ const NOT_AN_EMOJI: &str = "the emoji-id of a custom emoji must be its number";
 const NOT_A_FORMAT: &str = "the format of a time must be 'r', or letters of 'tTdDwW'";
 const SURROGATE: &str = "this refers to half of a surrogate pair, which is no character";
 
-/// A tag that has begun and not ended.
+/// A tag that is open.
 struct Open {
     tag: &'static str,
     offset: usize,
-    /// What was visible before it, in UTF-16 code units.
+    /// The length of the visible text before it, in UTF-16 code units.
     units: usize,
-    /// What is wrong with it if there is something to see in it: around nothing Telegram ignores
-    /// it.
+    /// The problem of this tag. It counts only if the tag contains visible text: Telegram ignores a
+    /// tag around nothing.
     unfit: Option<&'static str>,
 }
 
 struct Parser<'a> {
     chars: &'a [char],
     at: usize,
-    /// Innermost last.
+    /// The innermost tag is the last one.
     open: Vec<Open>,
     visible: Visible,
 }
@@ -90,7 +91,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads a character reference, if one begins here: what does not decode is plain text.
+    /// Reads a character reference at the current position. `None` if the text does not decode as
+    /// one: it is plain text then.
     fn reference(&mut self) -> Option<u32> {
         let (code, width) = decode(self.chars.get(self.at..)?)?;
         self.at += width;
@@ -120,8 +122,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads up to and with the tag's '>'. Returns the value that the tag can be refused for; the
-    /// last one counts.
+    /// Reads up to and including the tag's '>'. Returns the attribute value that decides whether
+    /// the tag is valid; if the attribute repeats, the last value counts.
     fn attributes(&mut self, tag: &str, offset: usize) -> Result<String, Invalid> {
         let mut argument = String::new();
         loop {
@@ -153,7 +155,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Without quotation marks a value's case does not count.
+    /// Reads an attribute value. A value without quotation marks is case-insensitive.
     fn value(&mut self) -> Result<String, Invalid> {
         let offset = self.at;
         if let Some(mark @ ('"' | '\'')) = self.peek() {
@@ -205,7 +207,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Within a tag a NUL is the end of the text, as it is to the server.
+    /// Returns the current character. Within a tag, a NUL ends the text, as it does on Telegram's
+    /// server.
     fn peek(&self) -> Option<char> {
         self.chars.get(self.at).copied().filter(|c| *c != '\0')
     }
@@ -226,13 +229,14 @@ impl Parser<'_> {
     }
 }
 
-/// Telegram's white space within a tag: HTML's form feed is not of it.
+/// Returns whether Telegram treats a character as white space within a tag. Unlike in HTML, the
+/// form feed is not white space.
 const fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{b}')
 }
 
-/// The code that a reference at the beginning of `text` stands for, and its width up to the ';',
-/// which may be missing.
+/// Decodes a character reference at the beginning of `text`. Returns its code and its width without
+/// the ';', which may be missing.
 fn decode(text: &[char]) -> Option<(u32, usize)> {
     match text {
         ['&', '#', 'x', digits @ ..] => number(digits, 16, 6).map(|(code, width)| (code, width + 3)),
@@ -252,11 +256,12 @@ fn decode(text: &[char]) -> Option<(u32, usize)> {
     }
 }
 
-/// More digits than `most`, zeros in front among them, make it no reference.
+/// Parses the digits of a reference. `None` if there are more than `most` digits, leading zeros
+/// included.
 fn number(digits: &[char], radix: u32, most: usize) -> Option<(u32, usize)> {
     let digits: String = digits.iter().take_while(|c| c.is_digit(radix)).collect();
     let code = u32::from_str_radix(&digits, radix).ok()?;
-    // The last code point is not taken for one; that is the server's reading.
+    // Telegram's server does not accept the last code point.
     (digits.len() <= most && (1..0x10_ffff).contains(&code)).then_some((code, digits.len()))
 }
 

@@ -1,9 +1,10 @@
-//! Whether Telegram will take a text as MarkdownV2. The reference is what its server does, not the
-//! page about it: what the server reads leniently (a link without an address, an empty entity, an
-//! entity that cannot nest and is dropped) is valid here, and what it answers 400 to is not.
+//! Checks whether Telegram accepts a text as MarkdownV2. The reference is the behavior of its
+//! server, not its documentation page: text that the server reads leniently (a link without an
+//! address, an empty entity, an entity that cannot nest and is dropped) is valid here, and text
+//! that it answers with 400 is not.
 
-/// Where a text stops being what its markup may be, counted in characters, and why, in words for
-/// the caller.
+/// The position of the first error in the markup, counted in characters, and the reason, as a text
+/// for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("character {offset}: {why}")]
 pub struct Invalid {
@@ -11,8 +12,7 @@ pub struct Invalid {
     pub why: &'static str,
 }
 
-/// What is left to see when the markup is taken away: this, not the source, is what Telegram's
-/// limits count.
+/// The text without its markup. Telegram's limits apply to this text, not to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visible {
     /// UTF-16 code units.
@@ -71,11 +71,13 @@ impl Entity {
 struct Parser<'a> {
     chars: &'a [char],
     at: usize,
-    /// The entities that have begun and not ended, innermost last, with where each begins.
+    /// The open entities with the position where each begins, innermost last.
     open: Vec<(Entity, usize)>,
-    /// A quotation is among `open`. It ends with the first line that does not begin with '>'.
+    /// Whether `open` contains a quotation. It ends with the first line that does not begin with
+    /// '>'.
     in_quote: bool,
-    /// Nothing visible stands before this on its line, so a '>' here is a quotation's.
+    /// Whether the line has no visible text before this position, so that a '>' here begins a
+    /// quotation.
     at_line_start: bool,
     visible: Visible,
 }
@@ -116,8 +118,8 @@ impl Parser<'_> {
         }
     }
 
-    /// The character that a backslash here stands before. Only ASCII is escaped; elsewhere it is a
-    /// plain backslash.
+    /// Returns the character that a backslash at this position escapes. Only ASCII characters can
+    /// be escaped; before any other character the backslash is plain text.
     fn escaped(&self) -> Option<char> {
         let next = self.peek(1).filter(|next| ('\u{1}'..='~').contains(next));
         if self.next_is(0, '\\') { next } else { None }
@@ -134,8 +136,9 @@ impl Parser<'_> {
         }
     }
 
-    /// A line's end also ends a quotation that the next line does not go on with, and nothing may
-    /// be open inside it. Spoiler marks at its very end make it an expandable one.
+    /// Reads the end of a line. It also ends a quotation that does not continue on the next line;
+    /// no entity may be open inside it then. Spoiler marks at the very end of a quotation make it
+    /// expandable.
     fn line_end(&mut self) -> Result<(), Invalid> {
         if self.in_quote && !self.next_is(1, '>') {
             if let Some((Entity::Spoiler, begin)) = self.open.last().copied() {
@@ -220,8 +223,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The word after the fence names a language if white space follows it; one line end after it
-    /// is not shown.
+    /// Skips the language and one line break after the fence; neither is shown. The word after the
+    /// fence is a language if white space follows it.
     fn skip_language(&mut self) {
         let is_end = |c: &char| matches!(c, ' ' | '\t' | '\r' | '\n' | '\0' | '\u{b}' | '`');
         let rest = self.chars.get(self.at..).unwrap_or_default();
@@ -302,8 +305,8 @@ pub(super) fn is_date_format(value: &str) -> bool {
     matches!(value, "r" | "R") || value.chars().all(|c| "tTdDwW".contains(c))
 }
 
-/// The query of `tg://host?…`, in the spellings that Telegram knows; empty if it is another
-/// address.
+/// Returns the query parameters of `tg://host?…`, in every spelling that Telegram accepts. The
+/// query is empty if `address` is another address.
 fn parameters<'a>(address: &'a str, host: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let query = strip_prefix_in_any_case(address, "tg:")
         .map(|rest| rest.strip_prefix("//").unwrap_or(rest))
@@ -439,7 +442,8 @@ mod tests {
     #[test]
     fn a_long_text_of_one_mark_is_judged_like_a_short_one() {
         for unit in ["a", "*", "_", "`", "```", "```a", "[", "[](", ">\n", "||", "![", "\\", "😀", ">`\n", "```a`"] {
-            // Even numbers of marks close what they open, in a short text as in a long one.
+            // An even number of marks closes every entity that it opens, in a short text as in a
+            // long one.
             let (short, long) = (check(&unit.repeat(120)), check(&unit.repeat(24_000)));
             assert_eq!(short.is_ok(), long.is_ok(), "{unit:?}");
         }

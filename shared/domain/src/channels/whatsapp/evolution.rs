@@ -1,10 +1,10 @@
-//! The Evolution API for WhatsApp (<https://doc.evolution-api.com>, version 2): how a message is
-//! asked for, and what the answer means.
+//! The Evolution API for WhatsApp (<https://doc.evolution-api.com>, version 2): the request that
+//! sends a message, and the meaning of the answer.
 //!
-//! A 400 is not by itself a refusal here. The server turns whatever goes wrong while or *after* it
-//! sends (its database included) into 400 with the exception's text, so that a delivered message
-//! can be answered with 400: issues 978 and 1247 of evolution-api. Only the 400s that it raises
-//! before it sends are known not sent.
+//! A 400 alone is not a refusal here. The server turns every error that occurs while or *after* it
+//! sends (including errors of its database) into a 400 with the text of the exception. So it can
+//! answer 400 for a message that it delivered: see issues 978 and 1247 of evolution-api. Only for
+//! the 400s that the server raises before it sends is it known that nothing was sent.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -18,21 +18,21 @@ pub mod code {
     pub const NOT_ON_WHATSAPP: &str = "not_on_whatsapp";
     pub const INSTANCE_UNAUTHORIZED: &str = "instance_unauthorized";
     pub const INSTANCE_UNKNOWN: &str = "instance_unknown";
-    /// The server failed while or after sending.
+    /// The server failed while it sent the message, or after that.
     pub const FAILED_SENDING: &str = "provider_failed_sending";
 
     pub const ALL: &[&str] = &[NOT_ON_WHATSAPP, INSTANCE_UNAUTHORIZED, INSTANCE_UNKNOWN, FAILED_SENDING];
 }
 
-/// A message's content. Beside media, `text` is its caption.
+/// A message's content. With media, `text` is the caption.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EvolutionContent<'a> {
     pub text: Option<&'a str>,
     pub media: Option<EvolutionMedia<'a>>,
 }
 
-/// Without a `file_name` the server guesses one from the URL, and fails on a document whose URL has
-/// none.
+/// The media of a message. Without a `file_name`, the server guesses one from the URL, and fails
+/// for a document if the URL contains none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvolutionMedia<'a> {
     pub kind: MediaKind,
@@ -60,7 +60,8 @@ impl MediaKind {
     }
 }
 
-/// The call that sends `content` from `instance` to `to` (a number with country code, or a JID).
+/// Builds the call that sends `content` from `instance` to `to` (a number with country code, or a
+/// JID).
 pub fn request(instance: &str, api_key: &str, to: &str, content: &EvolutionContent<'_>) -> HttpCall {
     let number = to.strip_prefix('+').unwrap_or(to);
     let (method, body) = match &content.media {
@@ -106,17 +107,17 @@ struct Reasons {
     message: Value,
 }
 
-/// What an answer means. `retry_after` is the header of that name: Evolution has no limit of its
-/// own, the 429 is of whatever stands in front of it.
+/// Classifies an answer. `retry_after` is the header of that name: Evolution has no rate limit of
+/// its own, so a 429 comes from a proxy in front of it.
 pub fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome {
     match status {
         200 | 201 => accepted(body),
         400 => bad_request(body),
-        // Nothing is wrong with the message: a key that is put right in time saves it.
+        // The message itself is valid: it can still be sent if an operator fixes the key in time.
         401 | 403 => Outcome::Transient { code: code::INSTANCE_UNAUTHORIZED },
         404 => Outcome::Permanent { code: code::INSTANCE_UNKNOWN, suppress: false },
         429 => {
-            // The header's other form, a date, would take a clock to read.
+            // The header can also be a date. It is ignored, because this function has no clock.
             let seconds = retry_after.and_then(|value| value.trim().parse().ok());
             Outcome::Throttled { retry_after_ms: delivery::retry_after_ms(seconds), scope: ThrottleScope::Bot }
         }
@@ -143,14 +144,15 @@ fn bad_request(body: &[u8]) -> Outcome {
         Value::Object(number) if number.get("exists") == Some(&Value::Bool(false)) => {
             Outcome::Permanent { code: code::NOT_ON_WHATSAPP, suppress: true }
         }
-        // A list inside the list is what the request's schema check found.
+        // An inner list contains the errors of the request's schema check.
         Value::Array(_) => Outcome::Permanent { code: delivery::code::REJECTED, suppress: false },
         Value::String(text) => of_text(text),
         _ => Outcome::Unknown { code: code::FAILED_SENDING },
     }
 }
 
-/// The texts that the server raises by itself before it sends; any other is an exception's.
+/// Classifies the text of a 400. The listed texts are those that the server raises before it sends;
+/// any other text comes from an exception.
 fn of_text(text: &str) -> Outcome {
     match text {
         "Text is required" => Outcome::Permanent { code: delivery::code::REJECTED, suppress: false },

@@ -17,7 +17,7 @@ fn received(times: &[i64]) -> Course {
     times.iter().fold(Course::default(), |course, seconds| course.receive(at(*seconds), Some(at(*seconds))))
 }
 
-/// Everything that is pending, as one batch.
+/// Returns all pending messages as one batch.
 fn all(course: &Course) -> Portion {
     Portion::UpTo { last: course.received, rest_since: None }
 }
@@ -300,8 +300,8 @@ fn whatever_is_not_settled_is_looked_for_at_some_time_unless_a_person_has_it() {
     assert_eq!(held(&pending, None).look_again(at(6), &TIMING), None);
 }
 
-/// A message every two seconds for ten minutes, each woken by its own wake-up: the issue's own
-/// figures.
+/// One message every two seconds for ten minutes, each with its own wake-up. These are the figures
+/// from the issue.
 #[test]
 fn a_steady_stream_is_answered_in_batches_whose_concatenation_is_the_input() {
     let (mut course, mut batches, mut longest) = (Course::default(), Vec::new(), 0);

@@ -1,7 +1,7 @@
-//! Webhooks of the Evolution API (<https://doc.evolution-api.com>, version 2; its bodies were read
-//! off the source at 3454bec7). What counts are `messages.upsert`, where a contact's messages and
-//! those that a person wrote from the same number come, and `send.message`, where those come that
-//! were sent through the API.
+//! Reads webhooks of the Evolution API (<https://doc.evolution-api.com>, version 2; the shape of
+//! the bodies is taken from the source at 3454bec7). Two events matter. `messages.upsert` has a
+//! contact's messages and those that a person wrote from the same number. `send.message` has the
+//! messages that were sent through the API.
 
 mod content;
 #[cfg(test)]
@@ -15,7 +15,8 @@ use crate::channels::{Channel, normalize_to};
 pub fn read(body: &[u8]) -> Result<Reading, Unreadable> {
     let body = object(body)?;
     let event = body["event"].as_str().ok_or(Unreadable::Missing("event"))?;
-    // Its webhooks write `messages.upsert`, its settings and its queues `MESSAGES_UPSERT`.
+    // Evolution writes `messages.upsert` in webhooks, and `MESSAGES_UPSERT` in its settings and
+    // queues.
     let ignored = match event.to_ascii_lowercase().replace(['_', '-'], ".").as_str() {
         "messages.upsert" => return messages(&body, false),
         "send.message" => return messages(&body, true),
@@ -57,14 +58,15 @@ fn message(told: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Re
         kind: said.kind,
         text: said.text,
         media: said.media,
-        // Of our own messages it is our own name.
+        // In our own messages this is our own name.
         name: text(&told["pushName"]).filter(|_| !from_me),
         sent_at: seconds(&told["messageTimestamp"]).and_then(at_seconds),
     })
 }
 
-/// The phone number's digits, wherever the key has it, so that a contact is one contact whichever
-/// way it is addressed. Where there is none, the number that WhatsApp made up for it.
+/// Returns the digits of the phone number, from any field of the key that has it, so that a contact
+/// has one address however WhatsApp addresses it. If there is no number, returns the id (LID) that
+/// WhatsApp made up for the contact.
 fn contact(key: &Value, own: Option<&str>) -> Result<String, Refusal> {
     let made_up = match chat(&key["remoteJid"]).ok_or(Refusal::Missing("data.key.remoteJid"))? {
         Chat::Phone(number) => return Ok(number),
@@ -72,7 +74,7 @@ fn contact(key: &Value, own: Option<&str>) -> Result<String, Refusal> {
         Chat::None(why) => return Err(why.into()),
     };
     let beside = ["remoteJidAlt", "senderPn"].iter().find_map(|field| match chat(&key[field]) {
-        // The sender of what we sent is ourselves, and not whom we sent it to.
+        // In a message that we sent, the sender is our own number, not the recipient.
         Some(Chat::Phone(number)) if Some(number.as_str()) != own => Some(number),
         _ => None,
     });
@@ -85,8 +87,8 @@ enum Chat {
     None(Ignored),
 }
 
-/// What a JID such as `5511999999999:12@s.whatsapp.net` addresses; the device behind the colon says
-/// nothing. `None` for what is no JID.
+/// Returns what a JID such as `5511999999999:12@s.whatsapp.net` addresses. The device after the
+/// colon is ignored. `None` if the text is not a JID.
 fn chat(jid: &Value) -> Option<Chat> {
     const PERSON: &str = "s.whatsapp.net";
     let jid = jid.as_str()?.trim().to_ascii_lowercase();
@@ -107,7 +109,7 @@ fn is_digits(user: &str) -> bool {
     !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A number, its text, or the two halves that JavaScript keeps a 64-bit number in.
+/// Reads a number, its text, or the two halves in which JavaScript keeps a 64-bit number.
 fn seconds(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|seconds| seconds as i64)),

@@ -1,14 +1,14 @@
-//! Updates of the Telegram Bot API (<https://core.telegram.org/bots/api#update>). What counts are
-//! the messages of private chats; a message's id is counted per chat, and an update's id may begin
-//! anew, so it is no message's identity.
+//! Reads updates of the Telegram Bot API (<https://core.telegram.org/bots/api#update>). Only
+//! messages of private chats matter. A message id is unique within its chat only. Update ids may
+//! start again, so they cannot identify a message.
 
 use serde_json::Value;
 
 use super::{Ignored, Inbound, Kind, Media, Reading, Refusal, Unreadable, at_seconds, object, text};
 use crate::channels::{Channel, normalize_to};
 
-/// The field that says what a message is. An animation comes as a document too, and a venue as a
-/// location.
+/// The field that determines the kind of a message. An animation also has `document`, and a venue
+/// also has `location`.
 const CONTENT: &[(&str, Kind)] = &[
     ("text", Kind::Text),
     ("animation", Kind::Video),
@@ -56,12 +56,12 @@ fn event(update: &Value) -> Ignored {
 
 fn message(told: &Value) -> Result<Inbound, Refusal> {
     let chat = &told["chat"];
-    // A message that is not sent yet has the id zero.
+    // A message that has not been sent yet has the id zero.
     let id = told["message_id"].as_i64().filter(|id| *id > 0).ok_or(Refusal::Missing("message.message_id"))?;
     let contact = chat["id"].as_i64().and_then(|id| normalize_to(Channel::Telegram, &id.to_string()).ok());
     let contact = contact.ok_or(Refusal::Missing("message.chat.id"))?;
     private(chat)?;
-    // Two bots that answer each other never end.
+    // Two bots that answer each other would never stop.
     if told["from"]["is_bot"] == true {
         return Err(Ignored::NotAMessage.into());
     }
@@ -103,15 +103,15 @@ fn content(told: &Value) -> Option<(Kind, Option<Media>)> {
     Some((*kind, Media::of(text(&file["mime_type"]), text(&file["file_name"]), text(&file["file_id"]))))
 }
 
-/// A photo comes in several sizes.
+/// Returns the largest size of a photo, which comes in several sizes.
 fn largest(sizes: &[Value]) -> &Value {
     let pixels = |side: &Value| side.as_u64().unwrap_or_default();
     let area = |size: &&Value| pixels(&size["width"]).saturating_mul(pixels(&size["height"]));
     sizes.iter().max_by_key(area).unwrap_or(&Value::Null)
 }
 
-/// Telegram marks what it takes for a command; a text that has the shape of one is one also without
-/// the mark.
+/// Returns whether a text is a command. Telegram marks commands; a text that looks like a command
+/// is one even without the mark.
 fn is_command(told: &Value, said: &str) -> bool {
     let Some(rest) = said.strip_prefix('/') else { return false };
     let is_mark = |entity: &Value| entity["type"] == "bot_command" && entity["offset"] == 0;
@@ -152,7 +152,7 @@ mod tests {
         reading.ignored
     }
 
-    /// A private message with these fields beside its ids.
+    /// Returns a private message with these fields beside its ids.
     fn with(fields: &Value) -> Vec<u8> {
         let mut update: Value = serde_json::from_slice(fixture!("text")).expect("JSON");
         let message = update["message"].as_object_mut().expect("a message");

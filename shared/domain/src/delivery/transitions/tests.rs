@@ -254,15 +254,17 @@ fn a_rejected_attempt_leaves_the_doubt_about_another() {
 #[test]
 fn what_is_known_of_the_attempts_does_not_depend_on_the_order_of_events() {
     let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
-    // Both were sent, and the provider then rejects one of them.
+    // Both attempts were sent, and the provider then rejects one of them.
     let both = now(now(second.confirmed(1, "p", NOW)).settled(2, &sent(), NOW));
     assert_eq!((both.state, both.sent_attempts.as_slice()), (State::Sent, [1, 2].as_slice()));
     assert_eq!(now(both.rejected(1, "r")).state, State::Sent);
-    // The first is proved, the second is unknown: it may have been sent, if the first is rejected.
+    // The first attempt is proved sent, the second is unknown. If the provider rejects the first,
+    // the second may still have been sent.
     let first = now(now(second.confirmed(1, "p", NOW)).settled(2, &Verdict::Unknown { code: "c" }, NOW));
     assert_eq!((first.state, first.doubts.as_slice()), (State::Sent, [2].as_slice()));
     assert_eq!(now(first.rejected(1, "r")).state, State::Unknown);
-    // A rejection of another attempt is recorded, so that late proof of it does not count.
+    // The rejection of another attempt is recorded, so that late proof of that attempt does not
+    // count.
     let by_second = now(second.settled(2, &sent(), NOW));
     let rejected = now(now(by_second.rejected(1, "r")).rejected(2, "r"));
     assert_eq!((rejected.state, rejected.sent_at), (State::Failed, None));

@@ -19,7 +19,7 @@ fn plain() -> DownsellRow {
     downsell(12, &json!({}))
 }
 
-/// Due in five minutes.
+/// Returns an offer that is due in five minutes.
 fn of_start() -> OfferRow {
     offer(&start("5001"), open(&["t1"]))
 }
@@ -32,7 +32,7 @@ fn deadline() -> Timestamp {
     minutes(6)
 }
 
-/// Its first attempt is under way, since five minutes after now.
+/// Returns an offer whose first attempt has been under way since five minutes after now.
 fn sending() -> OfferRow {
     of_start().claimed(&claim(1, deadline()), minutes(5)).expect("it is queued")
 }
@@ -60,7 +60,7 @@ fn unknown() -> OfferRow {
     learned(&sending(), 1, &Verdict::Unknown { code: "timed_out" })
 }
 
-/// Queued again by policy: its first attempt may have been sent.
+/// Returns an offer that the policy queued again; its first attempt may have been sent.
 fn in_doubt() -> OfferRow {
     learned(&sending(), 1, &again(Again::Policy))
 }

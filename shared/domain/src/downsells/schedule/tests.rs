@@ -18,7 +18,7 @@ pub(in crate::downsells) fn minutes(count: i64) -> Timestamp {
     now().plus_ms(count * MINUTE_MS)
 }
 
-/// Due five minutes after either trigger, unless more is said.
+/// Returns a downsell that is due five minutes after either trigger, unless `more` changes it.
 pub(in crate::downsells) fn downsell(id: u64, more: &Value) -> DownsellRow {
     let content = json!({"text": "Ainda está aí?"});
     let mut body = json!({"name": "Oferta", "content": content, "delay_minutes": 5, "after_pix": true});
@@ -47,7 +47,7 @@ pub(in crate::downsells) fn pix(source: &str) -> Asked<'_> {
     Asked { trigger: Trigger::Pix, ..start(source) }
 }
 
-/// Charges that are open for an hour.
+/// Returns charges that are open for an hour.
 pub(in crate::downsells) fn open(transactions: &[&str]) -> ChargesRow {
     transactions.iter().fold(ChargesRow::none("loja", 7, now()), |charges, transaction_id| {
         let of = Charge { bot: "loja", telegram_id: 7, transaction_id };
@@ -66,15 +66,15 @@ pub(in crate::downsells) fn after_payment(charges: &ChargesRow, transaction_id: 
     }
 }
 
-/// The one offer that a trigger makes of the plain downsell, when nothing was known of the contact
-/// but its charges.
+/// Returns the one offer that a trigger makes of the plain downsell if the contact has only its
+/// charges.
 pub(in crate::downsells) fn offer(asked: &Asked<'_>, charges: ChargesRow) -> OfferRow {
     let contact = Contact { charges: Some(charges), ..Contact::default() };
     let plan = plan(asked, &[plain()], &contact, asked.at);
     plan.scheduled().next().expect("it is scheduled").clone()
 }
 
-/// Does what the platform does with a plan.
+/// Applies a plan as the platform does.
 fn make(contact: &mut Contact, plan: Plan) {
     for step in plan.steps {
         match step {
@@ -98,7 +98,7 @@ fn asked(contact: &mut Contact, asked: &Asked<'_>, downsells: &[DownsellRow], no
     made
 }
 
-/// A contact with one open charge and a pending offer of a /start.
+/// Returns a contact with one open charge and a pending offer of a /start.
 fn with_start() -> Contact {
     let mut contact = Contact { charges: Some(open(&["t1"])), ..Contact::default() };
     asked(&mut contact, &start("5001"), &[plain()], now());
@@ -109,7 +109,7 @@ fn only(contact: &Contact) -> OfferRow {
     contact.offers.values().next().expect("an offer").clone()
 }
 
-/// The pending offer ends: as sent, or unsent.
+/// Ends the pending offer, as sent or as unsent.
 fn ended(mut contact: Contact, sent_at: Option<Timestamp>) -> Contact {
     for slot in contact.slots.values_mut() {
         let (version, sent) = (slot.version + 1, slot.sent + u32::from(sent_at.is_some()));
@@ -347,7 +347,8 @@ fn a_new_offer_is_queued_and_knows_what_it_came_from() {
     assert_eq!(self::offer(&start("5001"), open(&["t1"])).transaction_id, None);
 }
 
-/// As many as the platform writes: each step, and the charges with the transaction.
+/// Counts the writes of the platform: those of each step, and those of the charges and the
+/// transaction.
 fn writes(plan: &Plan) -> usize {
     let of = |step: &Step| match step {
         Step::Schedule { stale, .. } => 2 + usize::from(stale.is_some()),

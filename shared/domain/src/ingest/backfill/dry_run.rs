@@ -1,5 +1,5 @@
-//! A dry run: what earlier lines would have written, on top of what is stored. It lives in memory;
-//! a dry run that is interrupted begins anew.
+//! A dry run: the rows that earlier lines would have written, on top of the stored rows. It lives
+//! in memory, so an interrupted dry run starts over.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// What the slot would hold by now, if an earlier line would have changed it; otherwise it
-    /// holds what is stored.
+    /// Returns the row that the slot would hold now, or `Some(None)` if an earlier line would have
+    /// removed it. `None` if no earlier line would have changed the slot: it holds the stored row.
     pub fn look(&self, key: &Key) -> Option<Option<&Row>> {
         self.rows.get(key).map(Option::as_ref)
     }
 
-    /// Remembers what a line would have written, without its text: no decision depends on that.
+    /// Records what a line would have written, without its text: no decision depends on the text.
     pub fn note(&mut self, changes: &[Change]) {
         for change in changes {
             let mut row = change.row.clone();

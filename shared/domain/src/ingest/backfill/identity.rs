@@ -1,4 +1,4 @@
-//! What a backfill and its lines are known by.
+//! The ids of a backfill and of its lines.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,19 +6,19 @@ use crate::id::hash_id;
 use crate::keys::short_hash;
 
 hash_id! {
-    /// A backfill.
+    /// The id of a backfill.
     BackfillId = "bf_", 32
 }
 
 impl BackfillId {
-    /// By the key of the request that began it, see
-    /// [`request_key`](crate::idempotency::request_key): the same request is the same job.
+    /// Derives the id from the key of the request that started the job, see
+    /// [`request_key`](crate::idempotency::request_key). The same request gets the same job.
     pub fn of(request: &str) -> Self {
         Self::hash(request)
     }
 }
 
-/// One line of one backfill.
+/// Identifies one line of one backfill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LineRef(String);
@@ -28,8 +28,8 @@ impl LineRef {
         Self(format!("{backfill}:{line}"))
     }
 
-    /// A request that brings a key, by its own key and the hash of its body, both of which are hex
-    /// digits: with the same bytes it is the same one.
+    /// Identifies a request that has an idempotency key, by its request key and the hash of its
+    /// body. Both are hex digits. A retry with the same bytes gets the same value.
     pub fn of_request(request: &str, body_hash: &str) -> Self {
         Self(format!("req_{}", short_hash(&format!("{request}:{body_hash}"))))
     }

@@ -1,4 +1,4 @@
-//! Reading JSON lines from pieces of a file, from any line on.
+//! Reads JSON lines from pieces of a file, starting at any line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,16 +10,16 @@ use crate::ingest::entry::Normalized;
 use crate::ingest::words::System;
 use crate::ingest::{normalize_email, normalize_telegram};
 
-/// Bytes: what a request with one item may have.
+/// Limit in bytes, the same as for a request with one item.
 pub const LONGEST_LINE: usize = 256 * 1024;
 
-/// Where the next line begins.
+/// The start of the next line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Its number, from 1 on.
+    /// The number of the next line, from 1 on.
     pub next_line: u64,
     pub next_byte: u64,
-    /// Inside of a line that is too long: what comes before its end is passed over.
+    /// Whether the position is inside a line that is too long. The rest of that line is skipped.
     #[serde(default)]
     pub skipping: bool,
 }
@@ -31,13 +31,13 @@ impl Position {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
     pub number: u64,
-    /// Without its end, or why there is no text.
+    /// The line without its end, or the reason why it cannot be read.
     pub text: Result<&'a str, &'static str>,
     pub after: Position,
 }
 
-/// The whole lines of a piece of a file. What is left of it after the last one is not consumed,
-/// unless the file ends there or the line is too long already: go on at [`Lines::position`].
+/// Iterates over the whole lines of a piece of a file. An incomplete last line is not consumed,
+/// unless the file ends there or the line is already too long. Continue at [`Lines::position`].
 #[derive(Debug)]
 pub struct Lines<'a> {
     rest: &'a [u8],
@@ -46,7 +46,7 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// `piece` begins at `at`; `at_end` says that the file ends with it.
+    /// `piece` begins at `at`. `at_end` is true if the file ends with this piece.
     pub fn of(piece: &'a [u8], at: Position, at_end: bool) -> Self {
         Self { rest: piece, at, at_end }
     }
@@ -92,7 +92,7 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// A line as a normalized entry; a blank line is none.
+/// Reads a line and returns the normalized entry. `Ok(None)` if the line is blank.
 pub fn read_line(
     line: &Line<'_>,
     source: System,
@@ -136,7 +136,8 @@ mod tests {
         Lines::of(file, Position::START, true).map(|line| (line.number, line.text.map(str::to_owned))).collect()
     }
 
-    /// As a worker reads: pieces of this size, and more only where a line does not fit.
+    /// Reads as a worker does: in pieces of this size, and in larger ones only where a line does
+    /// not fit.
     fn in_pieces(file: &[u8], size: usize) -> Vec<(u64, Result<String, &'static str>)> {
         let (mut at, mut told, mut wanted) = (Position::START, Vec::new(), size);
         while (at.next_byte as usize) < file.len() || at.skipping {

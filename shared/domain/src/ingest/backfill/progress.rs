@@ -1,5 +1,5 @@
-//! How far a job is. What is counted is settled: a checkpoint is written before any line of it
-//! could be touched again.
+//! The progress of a job. Only settled lines are counted: a checkpoint is written before another
+//! line can touch the rows of its lines again.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use crate::ingest::decision::Decision;
 use crate::ingest::rows::Insertion;
 use crate::keys::{self, Key};
 
-/// Lines whose errors a job keeps; the others are counted. The job is one row.
+/// Number of failed lines whose errors a job keeps. The job is one row, so further failed lines are
+/// only counted.
 pub const MOST_ERRORS: usize = 100;
 const MOST_ERRORS_OF_A_LINE: usize = 5;
 
@@ -26,7 +27,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Every line counts once.
+    /// Returns the number of lines. Every line counts once.
     pub fn lines(&self) -> u64 {
         self.inserted + self.skipped + self.updated + self.failed + self.blank
     }
@@ -38,12 +39,12 @@ pub struct LineError {
     pub errors: Vec<FieldError>,
 }
 
-/// What became of a line.
+/// A settled line with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
     pub line: u64,
     pub result: LineResult,
-    /// Where the next line begins.
+    /// The start of the next line.
     pub after: Position,
 }
 
@@ -60,7 +61,7 @@ pub struct Progress {
     pub position: Position,
     pub counts: Counts,
     pub errors: Vec<LineError>,
-    /// Lines that failed besides those in `errors`.
+    /// Number of failed lines that are not in `errors`.
     pub errors_left_out: u64,
 }
 
@@ -69,8 +70,9 @@ impl Progress {
         Self { position: Position::START, counts: Counts::default(), errors: Vec::new(), errors_left_out: 0 }
     }
 
-    /// The progress with these lines settled. `None` if they are not the next ones: another worker
-    /// has gone on, and what this one did was done twice and counts once.
+    /// Returns the progress with these lines settled. `None` if they are not the next lines:
+    /// another worker has advanced the job, and this worker's lines are duplicates that must not
+    /// count twice.
     pub fn checkpoint(&self, settled: Vec<Settled>) -> Option<Self> {
         let mut next = self.clone();
         for line in settled {
@@ -105,16 +107,17 @@ impl Progress {
     }
 }
 
-/// The rows that lines since the last checkpoint have touched, and which line did.
+/// The rows that lines have touched since the last checkpoint, each with its line.
 #[derive(Debug, Default)]
 pub struct Unsettled {
     touched: HashMap<Key, u64>,
 }
 
 impl Unsettled {
-    /// Whether `decision` may be carried out for this line now. If not, another line since the last
-    /// checkpoint touched one of its rows: write the checkpoint and [`clear`](Self::clear) first,
-    /// or a crash would do that one again upon this.
+    /// Returns whether `decision` may be carried out for this line now, and records its rows if so.
+    /// `false` if another line has touched one of its rows since the last checkpoint. In that case,
+    /// write the checkpoint and [`clear`](Self::clear) first. Otherwise a crash would repeat the
+    /// other line on top of this one.
     pub fn admits(&mut self, line: u64, asked: &Insertion, decision: &Decision) -> bool {
         let touched = rows_of(asked, decision);
         if touched.iter().any(|key| self.touched.get(key).is_some_and(|other| *other != line)) {
@@ -131,7 +134,7 @@ impl Unsettled {
 
 fn rows_of(asked: &Insertion, decision: &Decision) -> Vec<Key> {
     let (changes, outcome) = match decision {
-        // Reading changes nothing.
+        // These decisions write nothing.
         Decision::Read(_) | Decision::Look | Decision::Refused(_) => return Vec::new(),
         Decision::Write { changes, outcome } => (changes.as_slice(), outcome),
         Decision::Done(outcome) => ([].as_slice(), outcome),

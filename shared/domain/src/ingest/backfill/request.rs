@@ -1,4 +1,4 @@
-//! `POST /backfills`.
+//! The body of `POST /backfills`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,7 +12,8 @@ use crate::ingest::policy::POLICIES;
 use crate::ingest::reading;
 use crate::ingest::words::{ContentType, System};
 
-/// Lines that come with the request are kept in one row. More than this is uploaded.
+/// Limit in bytes for lines in the request, which are stored in one row. Larger inputs must be
+/// uploaded.
 const LONGEST_INLINE: usize = LONGEST_LINE;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,19 +21,19 @@ pub struct BackfillRequest {
     pub source: System,
     pub input: BackfillInput,
     pub options: BackfillOptions,
-    /// Write nothing, and count what would be written.
+    /// Writes nothing, and counts what would be written.
     pub dry_run: bool,
 }
 
-/// Where the lines come from.
+/// The origin of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackfillInput {
     Inline(String),
-    /// The caller asks where to upload them.
+    /// The caller asks for a place to upload the lines.
     Upload,
 }
 
-/// What holds for every line that does not say otherwise.
+/// Defaults for lines that do not set these fields themselves.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillOptions {
@@ -42,8 +43,8 @@ pub struct BackfillOptions {
 }
 
 impl BackfillRequest {
-    /// Reads `{source, lines | upload: true, options?: {content_type?, metadata?}, dry_run?}`. A
-    /// line is what `/normalize/{source}` takes.
+    /// Reads `{source, lines | upload: true, options?: {content_type?, metadata?}, dry_run?}`. Each
+    /// line has the format that `/normalize/{source}` accepts.
     pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let source = reading::word(&mut fields, "source", System::ALL, System::as_str);

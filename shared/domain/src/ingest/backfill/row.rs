@@ -1,4 +1,4 @@
-//! A job's row, and how it is shown.
+//! The row of a job, and its view in the API.
 
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -18,7 +18,7 @@ codes! {
         Queued = "QUEUED",
         Running = "RUNNING",
         Completed = "COMPLETED",
-        /// Its input cannot be read.
+        /// The input of the job cannot be read.
         Failed = "FAILED",
     }
 }
@@ -33,15 +33,15 @@ impl BackfillState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillRow {
     pub backfill_id: BackfillId,
-    /// Fixed when the job was made, whatever the test mode says later.
+    /// Set when the job is created. Later changes of the test mode do not affect it.
     pub schema: Schema,
     pub source: System,
     #[serde(with = "json_text")]
     pub options: BackfillOptions,
     pub dry_run: bool,
-    /// The lines are uploaded, not in the row of the job's input.
+    /// Whether the lines are uploaded. If not, they are in the row of the job's input.
     pub upload: bool,
-    /// Of the request: the same key with another body is another request.
+    /// Hash of the request's body. The same key with another body is another request.
     pub body_hash: String,
     pub state: BackfillState,
     #[serde(flatten)]
@@ -50,7 +50,7 @@ pub struct BackfillRow {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub completed_at: Option<Timestamp>,
-    /// Why it failed.
+    /// Why the job failed.
     pub reason: Option<Reason>,
 }
 
@@ -85,27 +85,27 @@ impl BackfillRow {
         keys::backfill(&self.backfill_id)
     }
 
-    /// Where a worker that takes the job begins. What a dry run would have written is not kept, so
-    /// it begins anew.
+    /// Returns the progress at which a worker starts. A dry run starts over, because what it would
+    /// have written is not stored.
     pub fn resume(&self) -> Progress {
         if self.dry_run { Progress::start() } else { self.progress.clone() }
     }
 
-    /// The row after a checkpoint.
+    /// Returns the row after a checkpoint.
     #[must_use]
     pub fn at(&self, progress: Progress, state: BackfillState, now: Timestamp) -> Self {
         let completed_at = state.is_settled().then_some(now);
         Self { progress, state, version: self.version + 1, updated_at: now, completed_at, ..self.clone() }
     }
 
-    /// The row of a job whose input cannot be read.
+    /// Returns the row of a job whose input cannot be read.
     #[must_use]
     pub fn failed(&self, reason: Reason, now: Timestamp) -> Self {
         Self { reason: Some(reason), ..self.at(self.progress.clone(), BackfillState::Failed, now) }
     }
 }
 
-/// `GET /backfills/{id}`.
+/// The response of `GET /backfills/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackfillView {
     pub backfill_id: BackfillId,
@@ -114,7 +114,7 @@ pub struct BackfillView {
     pub options: BackfillOptions,
     pub dry_run: bool,
     pub state: BackfillState,
-    /// Lines that are settled.
+    /// Number of settled lines.
     pub lines: u64,
     pub counts: Counts,
     pub errors: Vec<LineError>,
@@ -165,8 +165,9 @@ mod tests {
         BackfillRow::new(BackfillId::of("7"), Schema::Pkm, &request, "h", now())
     }
 
-    /// Works on a job as a worker does, with a checkpoint at least every four lines; it dies after
-    /// so many writes.
+    /// Processes a job as a worker does, with a checkpoint at least every four lines. It simulates
+    /// a crash: `writes` writes succeed, and it stops right after the next one, before it records
+    /// that line.
     fn work(table: &mut Table, row: &mut BackfillRow, lines: &[Insertion], action: ConflictAction, mut writes: usize) {
         let (mut unsettled, mut done) = (Unsettled::default(), Vec::new());
         let checkpoint = |row: &mut BackfillRow, done: &mut Vec<Settled>| {

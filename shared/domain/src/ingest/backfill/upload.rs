@@ -1,12 +1,12 @@
-//! Where the lines of a backfill are uploaded to, and how their arrival is recognized.
+//! The upload location of a backfill's lines, and the detection of finished uploads.
 
 use super::identity::BackfillId;
 use crate::uploaded::Object;
 
-/// What the keys of uploaded lines begin with.
+/// The prefix of the object keys of uploaded lines.
 pub const UPLOAD_PREFIX: &str = "backfills/";
 
-/// Lines that have arrived, with the version that they are: an object can be replaced.
+/// Uploaded lines. `etag` identifies their version, because an object can be replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
     pub id: BackfillId,
@@ -15,8 +15,8 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Returns the upload that an object of the bucket is; `None` for objects that are no lines of
-    /// a backfill.
+    /// Returns the upload for an object of the bucket. `None` if the object does not hold the lines
+    /// of a backfill.
     pub(crate) fn of(object: Object) -> Option<Self> {
         let id = object.key.strip_prefix(UPLOAD_PREFIX).and_then(BackfillId::parse)?;
         Some(Self { id, etag: object.etag, size: object.size })

@@ -15,7 +15,8 @@ fn message(number: u64) -> MessageId {
     MessageId::hash(&number.to_string())
 }
 
-/// A hold of a first touch per contact and rolling week: each campaign has its own fingerprint.
+/// Returns a request for a first-touch hold with contact scope and a rolling week. Each campaign
+/// has its own fingerprint.
 fn asked(campaign: u64, at: Timestamp, now: Timestamp) -> GuardAsked {
     let options = r#"{"discovery_first_touch": {"window": "rolling", "scope": "contact"}}"#;
     let types = IntentTypes::with_options(options).expect("options");
@@ -122,9 +123,9 @@ fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
     assert!(GuardRow::empty(later).version > old.version + 1_000_000);
 }
 
-/// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of what was
-/// sent or is still scheduled. The oracle keeps every hold that was taken and not given back, and
-/// compares moments in milliseconds.
+/// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of the
+/// messages that were sent or are still scheduled. The oracle keeps every hold that was taken and
+/// not given back, and compares moments in milliseconds.
 #[test]
 fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() {
     const WEEK_MS: i64 = 7 * DAY_MS;

@@ -12,8 +12,8 @@ fn all(file: &[u8]) -> Told {
     Records::of(&file[format.start.next_byte as usize..], &format, format.start, true).collect()
 }
 
-/// As an importer reads: pieces of this size, and more only where a record does not fit. It forgets
-/// everything but the checkpoint after each piece.
+/// Reads a file as an importer does: in pieces of this size, and in longer ones only where a record
+/// does not fit. It keeps nothing but the checkpoint after each piece.
 fn in_pieces(file: &[u8], size: usize) -> Told {
     let checkpoint = serde_json::to_string(&detect(file)).expect("json");
     let (mut at, mut told, mut wanted) = (detect(file).start, Told::new(), size);

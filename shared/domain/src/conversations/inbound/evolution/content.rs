@@ -1,5 +1,5 @@
-//! What a WhatsApp message says. It has one field, named after what it is, beside fields that say
-//! nothing.
+//! Reads the content of a WhatsApp message. A message has one field that is named after its kind,
+//! beside fields without content.
 
 use serde_json::Value;
 
@@ -11,8 +11,8 @@ pub(super) struct Said {
     pub media: Option<Media>,
 }
 
-/// Messages around messages: they vanish, are seen once, have a caption, came from another of our
-/// devices.
+/// Fields that wrap another message: a message that disappears, is shown once, has a caption, or
+/// came from another of our devices.
 const WRAPPERS: &[&str] = &[
     "ephemeralMessage",
     "viewOnceMessage",
@@ -26,7 +26,8 @@ const WRAPPERS: &[&str] = &[
     "associatedChildMessage",
 ];
 
-/// An album only announces its pictures, which are messages of their own.
+/// Fields that are no content to answer. An album only announces its pictures, which are messages
+/// of their own.
 const NOT_SAID: &[(&str, Ignored)] = &[
     ("reactionMessage", Ignored::Reaction),
     ("encReactionMessage", Ignored::Reaction),
@@ -53,8 +54,8 @@ const SHOWN: &[(&str, Kind)] = &[
     ("contactsArrayMessage", Kind::Contact),
 ];
 
-/// Where a text stands, and what was chosen of a list or of buttons: as it was shown, or else by
-/// its id.
+/// Where the text of a message is. For a choice from a list or from buttons, the text that was
+/// shown comes before its id.
 const WRITTEN: &[&str] = &[
     "/conversation",
     "/extendedTextMessage/text",
@@ -67,8 +68,8 @@ const WRITTEN: &[&str] = &[
     "/interactiveResponseMessage/body/text",
 ];
 
-/// Without any other field than these a message says nothing. A text that is not blank was found by
-/// then.
+/// A message that has only these fields has no content. A text that is not blank has been found
+/// before this list is used.
 const SAYING_NOTHING: &[&str] = &[
     "conversation",
     "extendedTextMessage",
@@ -83,7 +84,7 @@ const SAYING_NOTHING: &[&str] = &[
 pub(super) fn read(message: &Value) -> Result<Said, Ignored> {
     let inner = unwrapped(message);
     if let Some((field, why)) = NOT_SAID.iter().find(|(field, _)| !inner[field].is_null()) {
-        // WhatsApp says by the same field that a message was edited, and much that nobody said.
+        // WhatsApp uses the same field for an edit and for many events that nobody wrote.
         return Err(if inner[field]["editedMessage"].is_null() { *why } else { Ignored::Edited });
     }
     if let Some((field, kind)) = SHOWN.iter().find(|(field, _)| inner[field].is_object()) {
@@ -105,8 +106,8 @@ fn unwrapped(mut message: &Value) -> &Value {
     message
 }
 
-/// `stored` is where Evolution keeps what it decrypted; WhatsApp's own URL is of something
-/// encrypted. Instances of Meta's API have Meta's names of the fields.
+/// Reads media. `stored` is the URL of the file that Evolution decrypted; the file at WhatsApp's
+/// own URL is encrypted. Instances of Meta's API use Meta's names of the fields.
 fn shown(kind: Kind, content: &Value, stored: &Value) -> Said {
     let either = |one: &str, other: &str| text(&content[one]).or_else(|| text(&content[other]));
     let reference = text(stored).or_else(|| text(&content["url"]));

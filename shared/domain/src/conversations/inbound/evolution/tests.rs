@@ -22,7 +22,7 @@ fn ignored(body: &[u8]) -> Vec<Ignored> {
     reading.ignored
 }
 
-/// The webhook of a text with another value at this path, which is `null` for none.
+/// Returns the webhook of a text message with `value` at this path; `null` means no value.
 fn with(path: &str, value: Value) -> Vec<u8> {
     let mut body: Value = serde_json::from_slice(fixture!("text")).expect("JSON");
     let (parent, field) = path.rsplit_once('/').expect("a path");
@@ -277,7 +277,7 @@ fn a_time_is_read_in_each_of_its_forms() {
         (json!(1_760_000_000.7), Some(1_760_000_000)),
         (json!("1760000000"), Some(1_760_000_000)),
         (json!({"low": 1_760_000_000, "high": 0, "unsigned": true}), Some(1_760_000_000)),
-        // Halves are signed: this one is of the year 2040.
+        // The halves are signed. This time is in the year 2040.
         (json!({"low": 2_208_988_800_i64 - (1_i64 << 32), "high": 0, "unsigned": false}), Some(2_208_988_800)),
         (json!({"low": 0, "high": 1}), Some(1 << 32)),
         (json!({"low": 1}), None),
