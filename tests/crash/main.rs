@@ -4,10 +4,14 @@
 //! tables, the queues and what clients were told.
 //!
 //! ```text
-//! cargo test --workspace                                              the default run, part of the tests
-//! cargo test --workspace --test crash_points -- --seeds 500       the long mode: every way, more pairs, more histories
-//! cargo test --workspace --test crash_points -- --replay 7        one pair again, with its trace
-//! cargo test --workspace --test crash_points -- --history 7       one random history again
+//! # the default run, part of the tests
+//! cargo test --workspace
+//! # the long mode: every way, more pairs, more histories
+//! cargo test --workspace --test crash_points -- --seeds 500
+//! # one pair again, with its trace
+//! cargo test --workspace --test crash_points -- --replay 7
+//! # one random history again
+//! cargo test --workspace --test crash_points -- --history 7
 //! ```
 
 mod histories;

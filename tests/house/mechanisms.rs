@@ -4,12 +4,14 @@ use regex_lite::Regex;
 
 use crate::{sources, without_tests};
 
-/// Attribute names in writes and conditions, outside the store and the keys. Rows are values: a rule changes the row, and the
-/// store writes what differs. What is left are the limiter, the intent hold, the suppressions and counters, which are changed
-/// without being read; this number only goes down.
+/// Attribute names in writes and conditions, outside the store and the keys. Rows are values: a
+/// rule changes the row, and the store writes what differs. What is left are the limiter, the
+/// intent hold, the suppressions and counters, which are changed without being read; this number
+/// only goes down.
 const MOST_ATTRIBUTE_LITERALS: usize = 105;
 
-/// Loops that try a write again. `Store::change` and `Store::retry` are the loop; the limiter asks a bucket anew by arithmetic.
+/// Loops that try a write again. `Store::change` and `Store::retry` are the loop; the limiter asks
+/// a bucket anew by arithmetic.
 const RETRY_LOOPS: &[&str] = &["shared/platform/src/limiter.rs"];
 
 fn product() -> impl Iterator<Item = (String, String)> {
