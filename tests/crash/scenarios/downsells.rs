@@ -68,6 +68,12 @@ pub fn scenarios() -> Vec<Scenario> {
             |point| point.function == "recovery" && is_of_downsells(point) && point.nth <= 2,
         ),
         scenario(
+            "a payment finds an offer under way and recalls it",
+            |run| Box::pin(paid_under_way(run)),
+            |run| Box::pin(recalled(run)),
+            |point| point.function == "webhook-intake" && point.operation == "UpdateItem",
+        ),
+        scenario(
             "a start lifts a block, a charge joins its offer, and it is sent",
             |run| Box::pin(joined(run)),
             |run| Box::pin(sent_for_the_charge(run)),
@@ -281,6 +287,26 @@ async fn abandoned(run: &Run) {
     seconds(run, 65).await;
     seconds(run, 660).await;
     run.world.tick("Recovery").await;
+}
+
+/// The payment arrives while the attempt of a sender that died is under way.
+async fn paid_under_way(run: &Run) {
+    set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 1})).await;
+    let dies = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillBefore) };
+    run.world.stack.add_fault(Fault::Call(dies)).await.expect("armed");
+    gateway(run, "pix-created", &charge("tx-1")).await;
+    seconds(run, 65).await;
+    let paid = gateway(run, "payment-approved", &charge("tx-1")).await;
+    assert_eq!((&paid.body["canceled"], &paid.body["in_flight"]), (&json!(0), &json!(1)), "{}", paid.body);
+    seconds(run, 660).await;
+    run.world.tick("Recovery").await;
+}
+
+/// The attempt is unknown, the payment recalled it, and there is no other.
+async fn recalled(run: &Run) {
+    unknown_once(run).await;
+    let rows = rows(run).await;
+    assert_eq!((&rows[0]["recalled"], &rows[0]["cancel_reason"]), (&json!(1), &json!("paid")), "{}", rows[0]);
 }
 
 async fn joined(run: &Run) {
