@@ -96,7 +96,7 @@ async fn a_late_worker_changes_nothing_of_a_shard() {
         let at_once = worker(world, "c", Duration::from_secs(20));
         assert!(matches!(take(&mailings, &at_once, &row).await, Taken::Busy(_)), "its lease is not over");
         let mut of_b = mine(take(&mailings, &b, &row).await);
-        assert_eq!((of_a.held.epoch, of_b.held.epoch), (1, 2));
+        assert_eq!((of_a.held.lease_epoch, of_b.held.lease_epoch), (1, 2));
         let before = shards(world).await;
         assert!(!mailings.keep_shard(&a, &mut of_a).await.expect("an answer"));
         for again in [None, Some(a.current())] {

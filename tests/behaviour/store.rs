@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use umavez_domain::change::{Fence, Row};
 use umavez_domain::keys::{self, Key, Wake};
+use umavez_domain::lease::Lease;
 use umavez_domain::time::Timestamp;
 use umavez_platform::due;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, Held, Renewed, Taken};
+use umavez_platform::lease::{self, Renewed, Taken};
 use umavez_platform::store::{
     Beside, Committed, Condition, Found, Next, Start, StoreError, Transacted, Write, Written, read_row, row_of,
 };
@@ -118,27 +119,31 @@ async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_la
     play_with(probe(), async |world| {
         assert_eq!(take(world, "w1", 0).await, Taken::NoRow);
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
-        let Taken::Held(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
-        assert_eq!(first.epoch, 1);
-        assert!(first.until >= Timestamp::from_millis(1_030_000), "{}", first.until);
-        assert!(matches!(take(world, "w2", 20_000).await, Taken::Busy(lease) if lease.lease_owner == "w1"));
+        let Taken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        assert_eq!(first.lease_epoch, 1);
+        assert!(first.until() >= Timestamp::from_millis(1_030_000), "{}", first.until());
+        assert!(matches!(take(world, "w2", 20_000).await, Taken::Busy(until) if until == first.until()));
         let renewed = renew(world, &first, 20_000).await;
-        let Renewed::Held(renewed) = renewed else { panic!("it was still held") };
+        let Renewed::Mine(renewed) = renewed else { panic!("it was still held") };
         assert!(matches!(take(world, "w2", 40_000).await, Taken::Busy(_)), "it was renewed");
-        let Taken::Held(second) = take(world, "w2", 60_000).await else { panic!("over, and not taken") };
-        assert_eq!(second.epoch, 2);
+        let Taken::Mine(second) = take(world, "w2", 60_000).await else { panic!("over, and not taken") };
+        assert_eq!(second.lease_epoch, 2);
         // The first worker comes back late: neither its renewal nor its writes do anything.
         assert_eq!(renew(world, &renewed, 60_001).await, Renewed::Lost);
-        let late = Write::update(TABLE, key("a")).set_number("value", 13).when(renewed.fence());
+        let late = Write::update(TABLE, key("a"))
+            .set_number("value", 13)
+            .when(Condition::of(&renewed.fence()).expect("a condition"));
         assert!(matches!(world.store.write(&world.invocation(), late).await, Ok(Written::Refused(Some(_)))));
-        let good = Write::update(TABLE, key("a")).set_number("value", 7).when(second.fence());
+        let good = Write::update(TABLE, key("a"))
+            .set_number("value", 7)
+            .when(Condition::of(&second.fence()).expect("a condition"));
         assert_eq!(world.store.write(&world.invocation(), good).await, Ok(Written::New));
         assert_eq!(value(world, "a").await, Some(7));
     })
     .await;
 }
 
-async fn renew(world: &World, held: &Held, ms: i64) -> Renewed {
+async fn renew(world: &World, held: &Lease, ms: i64) -> Renewed {
     lease::renew(&world.store, &at(world, ms), TABLE, &key("a"), held, 30_000).await.expect("an answer")
 }
 
@@ -146,11 +151,11 @@ async fn renew(world: &World, held: &Held, ms: i64) -> Renewed {
 async fn a_lease_that_its_own_first_attempt_took_is_held_even_if_the_row_was_written_since() {
     play_with(probe(), async |world| {
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
-        let Taken::Held(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        let Taken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
         let other = Write::update(TABLE, key("a")).set_number("value", 2);
         world.store.write(&world.invocation(), other).await.expect("written");
-        let Taken::Held(again) = take(world, "w1", 1).await else { panic!("its own lease keeps it out") };
-        assert_eq!((again.epoch, again.until), (first.epoch, first.until));
+        let Taken::Mine(again) = take(world, "w1", 1).await else { panic!("its own lease keeps it out") };
+        assert_eq!(again, first);
     })
     .await;
 }
@@ -165,7 +170,7 @@ async fn of_many_workers_that_find_a_lease_over_one_has_the_next_turn() {
             let held: Vec<_> = taken
                 .iter()
                 .filter_map(|taken| match taken {
-                    Taken::Held(held) => Some(held.epoch),
+                    Taken::Mine(held) => Some(held.lease_epoch),
                     _ => None,
                 })
                 .collect();

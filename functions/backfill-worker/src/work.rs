@@ -12,10 +12,11 @@ use umavez_domain::ingest::{
     BackfillId, BackfillState, DryRun, Insertion, Line, LineRef, LineResult, Lines, PolicyRow, Settled, Unsettled,
     read_line, resolve,
 };
+use umavez_domain::lease::Lease;
 use umavez_platform::batch::Worked;
 use umavez_platform::ingest::{Inserted, Job, LEASE_MS, Turn};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, Held, Renewed};
+use umavez_platform::lease::{self, Renewed};
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -74,7 +75,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &BackfillId) -> Resul
 struct Worker<'a> {
     deps: &'a Deps,
     invocation: &'a Invocation,
-    held: Held,
+    held: Lease,
     /// The job as of the last checkpoint.
     job: Job,
     policies: Vec<PolicyRow>,
@@ -118,7 +119,7 @@ impl Worker<'_> {
     /// Renews the lease if less than half of it is left. Returns whether this worker still holds
     /// it. The writes of entries do not check the lease, so no line may begin without enough of it.
     async fn keep_the_lease(&mut self) -> Result<bool, StoreError> {
-        let left_ms = self.held.until.millis() - self.invocation.current().millis();
+        let left_ms = self.held.lease_until - self.invocation.current().millis();
         if left_ms > LEASE_MS / 2 {
             return Ok(true);
         }
@@ -130,7 +131,7 @@ impl Worker<'_> {
         }
         let (store, table) = (&self.deps.backfills.store, &self.deps.backfills.table);
         match lease::renew(store, self.invocation, table, &self.job.row.key(), &self.held, LEASE_MS).await? {
-            Renewed::Held(held) => {
+            Renewed::Mine(held) => {
                 self.held = held;
                 Ok(true)
             }
@@ -180,7 +181,7 @@ impl Worker<'_> {
         match backfills.checkpoint(self.invocation, &self.held, &self.job, progress, state).await? {
             Some(job) => {
                 self.job = job;
-                self.held.until = self.invocation.current().plus_ms(LEASE_MS);
+                self.held = self.held.ending(self.invocation.current().plus_ms(LEASE_MS));
                 // The policies may have changed in the meantime.
                 if state == BackfillState::Running {
                     self.policies = self.deps.settings.read(self.invocation).await?.policies;
@@ -234,7 +235,7 @@ fn result(inserted: Inserted) -> LineResult {
 async fn fail(
     deps: &Deps,
     invocation: &Invocation,
-    held: &Held,
+    held: &Lease,
     job: &Job,
     reason: Reason,
 ) -> Result<Worked, StoreError> {

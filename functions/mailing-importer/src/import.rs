@@ -8,13 +8,13 @@
 use std::time::Duration;
 
 use umavez_domain::codes::{Event, FileProblem, Reason};
+use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
     Format, ImportCause, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState,
     Place, Records, RunningHash, Unreadable,
 };
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::Held;
 use umavez_platform::mailings::{Checkpoint, Importing, Line, Mailings};
 use umavez_platform::store::StoreError;
 use umavez_platform::uploads::Read;
@@ -41,7 +41,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result
 struct Importer<'a> {
     deps: &'a Deps,
     invocation: &'a Invocation,
-    held: Held,
+    held: Lease,
     /// The mailing as of the last checkpoint.
     row: MailingRow,
 }

@@ -173,7 +173,7 @@ impl Pass<'_> {
     /// Renews the lease if too little of it is left for a sub-batch. Returns whether this sender
     /// still holds the shard.
     async fn keep(&mut self) -> Result<bool, StoreError> {
-        let left_ms = self.turn.held.until.millis() - self.invocation.current().millis();
+        let left_ms = self.turn.held.lease_until - self.invocation.current().millis();
         if left_ms >= LEASE_WANTED_MS {
             return Ok(true);
         }
@@ -230,7 +230,7 @@ impl Pass<'_> {
         let Some(content) = self.content(mailing).await? else { return Ok(Some(later)) };
         let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
         while !entries.is_empty() {
-            let lease_until = Cell::new(self.turn.held.until);
+            let lease_until = Cell::new(self.turn.held.until());
             let batch = Batch {
                 deps: self.deps,
                 invocation: self.invocation,
@@ -379,7 +379,7 @@ impl Pass<'_> {
             event = Event::MailingEntry.as_str(),
             mailing_id = self.turn.row.mailing_id.as_str(),
             shard = self.turn.row.shard,
-            epoch = self.turn.held.epoch,
+            epoch = self.turn.held.lease_epoch,
             sent,
             failed = count(EntryState::Failed),
             unknown = count(EntryState::Unknown),
@@ -402,9 +402,9 @@ async fn keep_up(
     lease_until: &Cell<Timestamp>,
 ) -> Infallible {
     loop {
-        send::sleep(turn.held.until.millis() - LEASE_WANTED_MS - invocation.current().millis()).await;
+        send::sleep(turn.held.lease_until - LEASE_WANTED_MS - invocation.current().millis()).await;
         match deps.mailings.keep_shard(invocation, turn).await {
-            Ok(true) => lease_until.set(turn.held.until),
+            Ok(true) => lease_until.set(turn.held.until()),
             Ok(false) => {
                 lease_until.set(Timestamp::from_millis(0));
                 return std::future::pending().await;

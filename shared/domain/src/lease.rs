@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::Fence;
 use crate::time::Timestamp;
 
 /// The attributes of a row that store its lease.
@@ -22,10 +23,48 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns whether another worker may take the lease. The condition of the write that takes it
-    /// is the same.
+    /// The lease of the next turn, if nobody holds the lease of the row. `Err` contains the time until
+    /// which somebody does.
+    pub fn taken(current: Option<&Self>, owner: &str, now: Timestamp, for_ms: i64) -> Result<Self, Timestamp> {
+        match current {
+            Some(current) if !current.is_over(now) => Err(current.until()),
+            current => Ok(Self {
+                lease_owner: owner.to_owned(),
+                lease_epoch: current.map_or(0, |current| current.lease_epoch) + 1,
+                lease_until: now.plus_ms(for_ms).millis(),
+            }),
+        }
+    }
+
+    /// The same turn with another end. A worker that is done ends it now, so that the next one need not
+    /// wait.
+    pub fn ending(&self, until: Timestamp) -> Self {
+        Self { lease_until: until.millis(), ..self.clone() }
+    }
+
+    /// Returns whether another worker may take the lease: the same rule as the condition of the write
+    /// that takes it.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.lease_until <= now.millis()
+    }
+
+    pub fn until(&self) -> Timestamp {
+        Timestamp::from_millis(self.lease_until)
+    }
+
+    /// Returns whether both are the same turn of the same worker.
+    pub fn is_same_turn(&self, other: &Self) -> bool {
+        self.lease_owner == other.lease_owner && self.lease_epoch == other.lease_epoch
+    }
+
+    /// The row is still in this turn of this worker.
+    pub fn fence(&self) -> Fence {
+        #[derive(Serialize)]
+        struct Turn<'a> {
+            lease_owner: &'a str,
+            lease_epoch: u64,
+        }
+        Fence::same(&Turn { lease_owner: &self.lease_owner, lease_epoch: self.lease_epoch })
     }
 }
 

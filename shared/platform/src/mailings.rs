@@ -20,6 +20,7 @@ mod unsubscribes;
 
 use umavez_domain::change::Row;
 use umavez_domain::keys;
+use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, NameRow, Order, ShardRow};
 
 pub use counts::Tally;
@@ -36,7 +37,6 @@ pub use unsubscribes::{Unsubscribes, Why};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::lease::Held;
 use crate::store::{Beside, Committed, Condition, Next, Query, Start, Store, StoreError, Transacted, Write};
 
 #[derive(Debug, Clone)]
@@ -188,7 +188,7 @@ impl Mailings {
     async fn commit_held(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         before: &MailingRow,
         after: MailingRow,
         others: Vec<Write>,
@@ -196,7 +196,7 @@ impl Mailings {
         let after = after.changed(before, invocation.current());
         let as_read = Condition::of(&before.fence())?;
         let write = Write::changes(&self.table, before.key(), before, &after)?;
-        let mut writes = vec![write.when(Condition::all([as_read, held.fence()]))];
+        let mut writes = vec![write.when(Condition::all([as_read, Condition::of(&held.fence())?]))];
         writes.extend(others);
         let transacted = self.store.transact(invocation, writes).await?;
         Ok((transacted == Transacted::Done).then_some(after))

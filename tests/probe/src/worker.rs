@@ -53,15 +53,15 @@ async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome,
     let owner = &invocation.request_id;
     let taken = lease::take(&deps.store, invocation, &deps.table, &key(id), owner, LEASE_MS).await?;
     let held = match taken {
-        Taken::Held(held) => held,
+        Taken::Mine(held) => held,
         Taken::Busy(_) => return Err(RecordError::Later("held_by_another")),
         Taken::NoRow => return Ok(Outcome("no_such_job")),
     };
     // Still mine, and still to do.
-    let mine_and_pending = Condition::all([held.fence(), Condition::is("state", "PENDING")]);
+    let mine_and_pending = Condition::all([Condition::of(&held.fence())?, Condition::is("state", "PENDING")]);
     let done = Write::update(&deps.table, key(id))
         .set("state", "DONE")
-        .append("completions", format!("{owner}#{}", held.epoch));
+        .append("completions", format!("{owner}#{}", held.lease_epoch));
     let done = if deps.broken == Some(Broken::UnfencedWrite) { done } else { done.when(mine_and_pending) };
     match deps.store.write(invocation, done).await? {
         Written::New | Written::Mine => Ok(Outcome("done")),

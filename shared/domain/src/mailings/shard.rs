@@ -26,10 +26,10 @@ codes! {
 }
 
 /// What a worker does with the shard of its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Take {
-    /// Write the lease with this epoch, conditional on the epoch before it.
-    Lease { epoch: u64, until: Timestamp },
+    /// Write this lease, conditional on the one before it.
+    Lease(Lease),
     /// Another worker has the lease. The queue message is not deleted: it is redelivered when the
     /// lease may have ended.
     Busy { until: Timestamp },
@@ -37,7 +37,7 @@ pub enum Take {
     Leave,
 }
 
-pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, now: Timestamp) -> Take {
+pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, owner: &str, now: Timestamp) -> Take {
     let works = matches!(
         mailing,
         MailingState::Pending
@@ -46,15 +46,15 @@ pub fn take(shard: ShardState, lease: Option<&Lease>, mailing: MailingState, now
             | MailingState::Canceled
             | MailingState::Failed
     );
-    match (shard, lease) {
-        (ShardState::Finished, _) => Take::Leave,
+    // Only a shard that is being processed is leased: a sender that gives it back ends its lease.
+    let current = lease.map(|lease| if shard == ShardState::Processing { lease.clone() } else { lease.ending(now) });
+    match shard {
+        ShardState::Finished => Take::Leave,
         _ if !works => Take::Leave,
-        (ShardState::Processing, Some(lease)) if !lease.is_over(now) => {
-            Take::Busy { until: Timestamp::from_millis(lease.lease_until) }
-        }
-        (_, lease) => {
-            Take::Lease { epoch: lease.map_or(0, |lease| lease.lease_epoch) + 1, until: now.plus_ms(LEASE_MS) }
-        }
+        _ => match Lease::taken(current.as_ref(), owner, now, LEASE_MS) {
+            Ok(lease) => Take::Lease(lease),
+            Err(until) => Take::Busy { until },
+        },
     }
 }
 
@@ -137,12 +137,15 @@ mod tests {
 
     #[test]
     fn one_sender_has_a_shard_and_the_next_has_the_next_epoch() {
-        let take = |state, lease: Option<&Lease>| take(state, lease, MailingState::Processing, NOW);
-        let until = NOW.plus_ms(LEASE_MS);
-        assert_eq!(take(ShardState::Pending, None), Take::Lease { epoch: 1, until });
+        let take = |state, lease: Option<&Lease>| take(state, lease, MailingState::Processing, "b", NOW);
+        let taken = |lease_epoch| {
+            let lease_until = NOW.plus_ms(LEASE_MS).millis();
+            Take::Lease(Lease { lease_owner: "b".into(), lease_epoch, lease_until })
+        };
+        assert_eq!(take(ShardState::Pending, None), taken(1));
         assert_eq!(take(ShardState::Processing, Some(&lease(1))), Take::Busy { until: NOW.plus_ms(1) });
-        assert_eq!(take(ShardState::Processing, Some(&lease(0))), Take::Lease { epoch: 5, until });
-        assert_eq!(take(ShardState::Pending, Some(&lease(-9))), Take::Lease { epoch: 5, until });
+        assert_eq!(take(ShardState::Processing, Some(&lease(0))), taken(5));
+        assert_eq!(take(ShardState::Pending, Some(&lease(-9))), taken(5));
         assert_eq!(take(ShardState::Finished, Some(&lease(-9))), Take::Leave);
     }
 
@@ -167,8 +170,8 @@ mod tests {
             (MailingState::Queued, true),
             (MailingState::Canceled, true),
         ] {
-            let take = take(ShardState::Pending, None, mailing, NOW);
-            assert_eq!(matches!(take, Take::Lease { .. }), taken, "{mailing}");
+            let take = take(ShardState::Pending, None, mailing, "b", NOW);
+            assert_eq!(matches!(take, Take::Lease(_)), taken, "{mailing}");
         }
     }
 

@@ -6,12 +6,13 @@ use umavez_domain::change::{Fence, Row};
 use umavez_domain::codes::Reason;
 use umavez_domain::ingest::{BackfillId, BackfillInput, BackfillRequest, BackfillRow, BackfillState, Progress, Upload};
 use umavez_domain::keys::{self, Key, Wake};
+use umavez_domain::lease::Lease;
 use umavez_domain::queue::emit_backfill;
 use umavez_domain::time::Timestamp;
 use umavez_domain::work::Work;
 
 use crate::invocation::Invocation;
-use crate::lease::{self, Held, Taken};
+use crate::lease::{self, Taken};
 use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
 /// A worker that does not renew its lease for this long loses its job: the next run of recovery
@@ -56,7 +57,7 @@ pub enum Begun {
 #[derive(Debug)]
 pub enum Turn {
     /// This worker holds the job. Contains its current row.
-    Mine(Held, Box<Job>),
+    Mine(Lease, Box<Job>),
     Busy(Timestamp),
     /// The job has ended, or waits for its lines.
     NothingToDo,
@@ -137,8 +138,8 @@ impl Backfills {
         }
         let (key, owner) = (keys::backfill(id), &invocation.request_id);
         let held = match lease::take(&self.store, invocation, &self.table, &key, owner, LEASE_MS).await? {
-            Taken::Held(held) => held,
-            Taken::Busy(other) => return Ok(Turn::Busy(Timestamp::from_millis(other.lease_until))),
+            Taken::Mine(held) => held,
+            Taken::Busy(until) => return Ok(Turn::Busy(until)),
             Taken::NoRow => return Ok(Turn::NoJob),
         };
         // Read the row again, now that no other worker writes to it.
@@ -158,7 +159,7 @@ impl Backfills {
     pub async fn checkpoint(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         job: &Job,
         progress: Progress,
         state: BackfillState,
@@ -186,7 +187,7 @@ impl Backfills {
     pub async fn fail(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         job: &Job,
         row: BackfillRow,
     ) -> Result<Option<Job>, StoreError> {
@@ -198,7 +199,7 @@ impl Backfills {
     async fn under_lease(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         job: &Job,
         next: Job,
         now: Timestamp,
@@ -206,8 +207,8 @@ impl Backfills {
         // If the job does not stay with this worker, end the lease now: the next worker need not
         // wait for it.
         let until = if next.row.state == BackfillState::Running { now.plus_ms(LEASE_MS) } else { now };
-        let write = held.ending(Write::of_change(&self.table, job, &next)?, until);
-        let fenced = Condition::all([held.fence(), Condition::of(&job.fence())?]);
+        let write = Write::of_change(&self.table, job, &next)?.set_row(&held.ending(until), &[])?;
+        let fenced = Condition::all([Condition::of(&held.fence())?, Condition::of(&job.fence())?]);
         match self.store.write(invocation, write.when(fenced)).await? {
             Written::New | Written::Mine => Ok(Some(next)),
             Written::Refused(_) => Ok(None),

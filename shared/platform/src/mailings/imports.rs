@@ -10,6 +10,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use umavez_domain::change::Row;
 use umavez_domain::codes::{FileProblem, Reason};
 use umavez_domain::keys;
+use umavez_domain::lease::Lease;
 use umavez_domain::mailings::files::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
@@ -19,7 +20,7 @@ use umavez_domain::time::Timestamp;
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::lease::{self, Held, Taken};
+use crate::lease::{self, Taken};
 use crate::store::{Committed, Condition, Start, StoreError, Write, Written, read_row};
 
 /// An importer that does not renew its lease for this long loses its mailing.
@@ -28,7 +29,7 @@ const LEASE_MS: i64 = 60_000;
 /// The outcome of asking for a turn at an import.
 #[derive(Debug)]
 pub enum Importing {
-    Mine(Held, Box<MailingRow>),
+    Mine(Lease, Box<MailingRow>),
     Busy(Timestamp),
     /// The import has ended, or waits for its file.
     NothingToDo,
@@ -37,7 +38,7 @@ pub enum Importing {
 /// The outcome of a checkpoint.
 #[derive(Debug)]
 pub enum Checkpoint {
-    Kept(Box<(Held, MailingRow)>),
+    Kept(Box<(Lease, MailingRow)>),
     /// The import must not continue; the importer reports what it has read so far.
     Canceled,
     /// Another importer has taken over.
@@ -70,8 +71,8 @@ impl Mailings {
         }
         let (key, owner) = (keys::mailing(id), &invocation.request_id);
         let held = match lease::take(&self.store, invocation, &self.table, &key, owner, LEASE_MS).await? {
-            Taken::Held(held) => held,
-            Taken::Busy(other) => return Ok(Importing::Busy(Timestamp::from_millis(other.lease_until))),
+            Taken::Mine(held) => held,
+            Taken::Busy(until) => return Ok(Importing::Busy(until)),
             Taken::NoRow => return Ok(Importing::NothingToDo),
         };
         // Read the row again, now that no other importer reads the file.
@@ -88,7 +89,7 @@ impl Mailings {
     pub async fn checkpoint(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         row: &MailingRow,
         progress: ImportProgress,
     ) -> Result<Checkpoint, StoreError> {
@@ -96,14 +97,15 @@ impl Mailings {
         let mut next = MailingRow { progress, import: ImportState::Running, ..row.clone() };
         next.work.emit = None;
         next.wait_until(until);
-        let write = held.ending(Write::changes(&self.table, row.key(), row, &next)?, until);
+        let held_on = held.ending(until);
+        let write = Write::changes(&self.table, row.key(), row, &next)?.set_row(&held_on, &[])?;
         // This importer still holds the lease, the import is still under way, and nobody has
         // canceled the mailing.
         let importing = Condition::of(&row.importing_as_read())?;
         let canceled = Condition::is_not("state", MailingState::Canceled.as_str());
-        let wanted = Condition::all([held.fence(), importing, canceled]);
+        let wanted = Condition::all([Condition::of(&held.fence())?, importing, canceled]);
         match self.store.write(invocation, write.when(wanted)).await? {
-            Written::New | Written::Mine => Ok(Checkpoint::Kept(Box::new((Held { until, ..held.clone() }, next)))),
+            Written::New | Written::Mine => Ok(Checkpoint::Kept(Box::new((held_on, next)))),
             Written::Refused(_) if self.is_lost(invocation, held, &row.mailing_id).await? => Ok(Checkpoint::Lost),
             Written::Refused(_) => Ok(Checkpoint::Canceled),
         }
@@ -114,7 +116,7 @@ impl Mailings {
     pub async fn hand_on_import(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         id: &MailingId,
     ) -> Result<bool, StoreError> {
         let step = || async {
@@ -125,7 +127,8 @@ impl Mailings {
             let after = after.changed(&row, now);
             let write = Write::of_change(&self.table, &row, &after)?;
             // End the lease now, so that the next importer need not wait for it.
-            let write = held.ending(write, now).when(Condition::all([Condition::of(&row.fence())?, held.fence()]));
+            let as_read = Condition::all([Condition::of(&row.fence())?, Condition::of(&held.fence())?]);
+            let write = write.set_row(&held.ending(now), &[])?.when(as_read);
             match self.store.write(invocation, write).await? {
                 Written::New | Written::Mine => Ok(Break(true)),
                 Written::Refused(_) if self.is_lost(invocation, held, id).await? => Ok(Break(false)),
@@ -155,7 +158,7 @@ impl Mailings {
     pub async fn imported(
         &self,
         invocation: &Invocation,
-        held: &Held,
+        held: &Lease,
         id: &MailingId,
         progress: &ImportProgress,
     ) -> Result<Option<MailingRow>, StoreError> {
@@ -213,7 +216,7 @@ impl Mailings {
     pub async fn import_failed(
         &self,
         invocation: &Invocation,
-        found: Option<(&Held, &ImportProgress)>,
+        found: Option<(&Lease, &ImportProgress)>,
         id: &MailingId,
         problem: ImportProblem,
     ) -> Result<Option<MailingRow>, StoreError> {
@@ -280,10 +283,10 @@ impl Mailings {
     }
 
     /// Returns whether this importer no longer holds the lease.
-    async fn is_lost(&self, invocation: &Invocation, held: &Held, id: &MailingId) -> Result<bool, StoreError> {
+    async fn is_lost(&self, invocation: &Invocation, held: &Lease, id: &MailingId) -> Result<bool, StoreError> {
         let item = self.store.get_item(invocation, &self.table, &keys::mailing(id)).await?;
-        let lease: Option<umavez_domain::lease::Lease> = item.map(read_row).transpose()?;
-        Ok(lease.is_none_or(|lease| lease.lease_owner != held.owner || lease.lease_epoch != held.epoch))
+        let lease: Option<Lease> = item.map(read_row).transpose()?;
+        Ok(lease.is_none_or(|lease| !lease.is_same_turn(held)))
     }
 
     /// Returns the problem of a missing file.

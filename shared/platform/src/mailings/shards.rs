@@ -16,13 +16,12 @@ use umavez_domain::time::Timestamp;
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::lease::Held;
 use crate::store::{Condition, Returned, StoreError, Transacted, Write, Written, read_row};
 
 /// A shard that this sender holds, as of its last write.
 #[derive(Debug)]
 pub struct ShardTurn {
-    pub held: Held,
+    pub held: Lease,
     /// The row as the current pass knows it.
     pub row: ShardRow,
     /// The row as it was last written.
@@ -73,8 +72,8 @@ impl Mailings {
             return Ok(Taken::NothingToDo);
         };
         let now = invocation.current();
-        let (epoch, until) = match take(seen.state, seen.lease.as_ref(), mailing.state, now) {
-            Take::Lease { epoch, until } => (epoch, until),
+        let held = match take(seen.state, seen.lease.as_ref(), mailing.state, &invocation.request_id, now) {
+            Take::Lease(held) => held,
             Take::Busy { until } => return Ok(Taken::Busy(until)),
             Take::Leave if seen.state == ShardState::Finished => return Ok(Taken::Finished),
             Take::Leave => return Ok(Taken::NothingToDo),
@@ -85,11 +84,9 @@ impl Mailings {
         if work.seq < seen.work.emits && work.seq > 0 || !seen.is_handed_over() {
             return Ok(Taken::NothingToDo);
         }
-        let held = Held { owner: invocation.request_id.clone(), epoch, until };
-        let lease = Lease { lease_owner: held.owner.clone(), lease_epoch: epoch, lease_until: until.millis() };
         let mut row = ShardRow {
             state: ShardState::Processing,
-            lease: Some(lease),
+            lease: Some(held.clone()),
             last_attempt: Some(now),
             due: None,
             ..seen.clone()
@@ -99,7 +96,7 @@ impl Mailings {
         if seen.cursor_order != seen.retried {
             row.cursor = None;
         }
-        row.wait_until(until);
+        row.wait_until(held.until());
         let write = Write::changes(&self.table, keys::mailing_shard(&mailing.mailing_id, shard), &seen, &row)?;
         match self.store.write(invocation, write.when(Condition::of(&seen.unleased())?)).await? {
             Written::New | Written::Mine => Ok(Taken::Mine(Box::new(ShardTurn { held, stored: row.clone(), row }))),
@@ -114,9 +111,7 @@ impl Mailings {
         let mut row = turn.row.clone();
         row.wait_until(until);
         (row.work.recoveries, row.cursor_order) = (0, row.retried);
-        if let Some(lease) = &mut row.lease {
-            lease.lease_until = until.millis();
-        }
+        row.lease = Some(turn.held.ending(until));
         // Events and orders write these attributes and may have changed them since, so this write
         // leaves them unchanged.
         let ShardRow { touched, retried, retried_unknown, .. } = turn.stored;
@@ -126,7 +121,7 @@ impl Mailings {
         match self.store.update_returning(invocation, write.when(working(&turn.held)?)).await? {
             Returned::Row(item) => {
                 let stored: ShardRow = read_row(item)?;
-                turn.held.until = until;
+                turn.held = turn.held.ending(until);
                 (row.work.emits, row.work.emit) = (stored.work.emits, stored.work.emit.clone());
                 (turn.stored, turn.row) = (stored, row);
                 Ok(true)
@@ -155,9 +150,7 @@ impl Mailings {
             let cursor_order = turn.row.retried;
             let mut after = ShardRow { state: ShardState::Pending, counts, cursor, cursor_order, ..seen.clone() };
             after.work.recoveries = 0;
-            if let Some(lease) = &mut after.lease {
-                lease.lease_until = now.millis();
-            }
+            after.lease = Some(turn.held.ending(now));
             match again {
                 Some(at) => after.hand_over(Some(at).filter(|at| *at > now), None, now),
                 // If the shard was handed out meanwhile, hand it over as any other. Otherwise it
@@ -204,9 +197,7 @@ impl Mailings {
             let mut after = ShardRow { counts, cursor: None, ..seen.clone() };
             after.work.recoveries = 0;
             after.work.rest();
-            if let Some(lease) = &mut after.lease {
-                lease.lease_until = now.millis();
-            }
+            after.lease = Some(turn.held.ending(now));
             let ended = match after_pass(&counts, next_look, now) {
                 AfterPass::Finished => {
                     after.state = ShardState::Finished;
@@ -252,10 +243,10 @@ impl Mailings {
 
 /// This sender holds the shard, and the shard is being processed. Recovery takes a shard away from
 /// a late sender, and a finished shard stays finished.
-fn working(held: &Held) -> Result<Condition, StoreError> {
-    Ok(Condition::all([held.fence(), Condition::of(&ShardRow::in_state(ShardState::Processing))?]))
+fn working(held: &Lease) -> Result<Condition, StoreError> {
+    Ok(Condition::all([Condition::of(&held.fence())?, Condition::of(&ShardRow::in_state(ShardState::Processing))?]))
 }
 
-fn is_mine(row: &ShardRow, held: &Held) -> bool {
-    row.lease.as_ref().is_some_and(|lease| lease.lease_owner == held.owner && lease.lease_epoch == held.epoch)
+fn is_mine(row: &ShardRow, held: &Lease) -> bool {
+    row.lease.as_ref().is_some_and(|lease| lease.is_same_turn(held))
 }
