@@ -6,13 +6,12 @@
 //! move it ([`Limit::furthest_us`]), a process with a wrong clock used the bucket, and it counts as
 //! idle.
 
-use serde::Deserialize;
 use umavez_domain::keys::Key;
-use umavez_domain::senders::limiter::{Ask, Bucket, Limit, ask, at_us};
+use umavez_domain::senders::limiter::{Ask, Bucket, FREE_AT_US, Limit, PARKED_UNTIL, ask, at_us};
 use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, Returned, Store, StoreError, Write, Written, read_row};
+use crate::store::{Condition, Returned, Store, StoreError, Write, Written, read_row};
 
 #[derive(Debug, Clone)]
 pub struct Limiter {
@@ -31,13 +30,6 @@ pub enum Grant {
 /// The number of tries to take a slot while others are faster. After that, a later delivery tries
 /// again.
 const ROUNDS: usize = 5;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Row {
-    free_at_us: i64,
-    parked_until: i64,
-}
 
 impl Limiter {
     /// Takes a slot of a bucket, at most `reach_ms` ahead.
@@ -70,13 +62,15 @@ impl Limiter {
                 Ask::Next => {
                     // The next slot is ahead, within reach, and the bucket is not parked.
                     let within_reach = Condition::all([
-                        Condition::more_than("free_at_us", now_us),
-                        Condition::at_most("free_at_us", now_us + reach_ms * 1_000),
-                        not_parked(now),
+                        Condition::more_than(FREE_AT_US, now_us),
+                        Condition::at_most(FREE_AT_US, now_us + reach_ms * 1_000),
+                        not_parked_beyond(now),
                     ]);
-                    let write = self.bucket(key, now).add("free_at_us", taken_us);
+                    let write = self.bucket(key, now).add(FREE_AT_US, taken_us);
                     match self.store.update_returning(invocation, write.when(within_reach)).await? {
-                        Returned::Row(item) => return Ok(Grant::At(at_us(seen(item)?.free_at_us - taken_us))),
+                        Returned::Row(item) => {
+                            return Ok(Grant::At(at_us(read_row::<Bucket>(item)?.free_at_us - taken_us)));
+                        }
                         Returned::Refused(item) => item,
                     }
                 }
@@ -84,19 +78,23 @@ impl Limiter {
                     // The bucket was never used, or not for a while, or only by a process with a
                     // wrong clock.
                     let idle = Condition::any([
-                        Condition::has_not("free_at_us"),
-                        Condition::at_most("free_at_us", now_us),
-                        Condition::more_than("free_at_us", now_us.saturating_add(limit.furthest_us())),
+                        Condition::has_not(FREE_AT_US),
+                        Condition::at_most(FREE_AT_US, now_us),
+                        Condition::more_than(FREE_AT_US, now_us.saturating_add(limit.furthest_us())),
                     ]);
-                    let write = self.bucket(key, now).set_number("free_at_us", now_us + taken_us);
-                    match self.store.write(invocation, write.when(Condition::all([idle, not_parked(now)]))).await? {
+                    let write = self.bucket(key, now).set_number(FREE_AT_US, now_us + taken_us);
+                    match self
+                        .store
+                        .write(invocation, write.when(Condition::all([idle, not_parked_beyond(now)])))
+                        .await?
+                    {
                         Written::New | Written::Mine => return Ok(Grant::At(now)),
                         Written::Refused(item) => item,
                     }
                 }
                 Ask::Later(at) => return Ok(Grant::Later(at)),
             };
-            next = ask(refused.map_or(Ok(Bucket { free_at_us: 0, parked_until: 0 }), seen)?, limit, reach_ms, now);
+            next = ask(refused.map_or(Ok(Bucket::default()), read_row)?, limit, reach_ms, now);
         }
         Ok(Grant::Later(now.plus_ms(reach_ms)))
     }
@@ -110,9 +108,8 @@ impl Limiter {
         limit: Limit,
         reach_ms: i64,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let row: Option<Row> = self.store.get(invocation, &self.table, key).await?;
-        let Row { free_at_us, parked_until } = row.unwrap_or_default();
-        match ask(Bucket { free_at_us, parked_until }, limit, reach_ms, invocation.current()) {
+        let bucket = self.store.get(invocation, &self.table, key).await?.unwrap_or_default();
+        match ask(bucket, limit, reach_ms, invocation.current()) {
             Ask::Later(at) => Ok(Some(at)),
             Ask::Now | Ask::Next => Ok(None),
         }
@@ -121,10 +118,8 @@ impl Limiter {
     /// Parks a bucket because the provider asked to wait: it grants no slot before `until`. A
     /// shorter wait does not shorten a longer one.
     pub async fn park(&self, invocation: &Invocation, key: &Key, until: Timestamp) -> Result<(), StoreError> {
-        let sooner =
-            Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", until.millis())]);
-        let write = self.bucket(key, until).set_number("parked_until", until.millis());
-        self.store.write(invocation, write.when(sooner)).await.map(drop)
+        let write = self.bucket(key, until).set_number(PARKED_UNTIL, until.millis());
+        self.store.write(invocation, write.when(not_parked_beyond(until))).await.map(drop)
     }
 
     /// Starts a write to a bucket. TTL removes an unused bucket after a day, when it no longer
@@ -134,11 +129,7 @@ impl Limiter {
     }
 }
 
-fn not_parked(now: Timestamp) -> Condition {
-    Condition::any([Condition::has_not("parked_until"), Condition::at_most("parked_until", now.millis())])
-}
-
-fn seen(item: Item) -> Result<Bucket, StoreError> {
-    let Row { free_at_us, parked_until } = read_row(item)?;
-    Ok(Bucket { free_at_us, parked_until })
+/// The bucket is not parked, or not for longer than this.
+fn not_parked_beyond(time: Timestamp) -> Condition {
+    Condition::any([Condition::has_not(PARKED_UNTIL), Condition::at_most(PARKED_UNTIL, time.millis())])
 }

@@ -7,6 +7,8 @@
 //! than lower ones, so lower priorities leave them room. The longer a message of a lower priority
 //! waits, the further ahead it may reserve, which bounds its wait.
 
+use serde::Deserialize;
+
 use crate::queue::Priority;
 use crate::time::Timestamp;
 
@@ -63,8 +65,13 @@ pub fn reach_ms(priority: Priority, waited_ms: i64) -> i64 {
     }
 }
 
-/// The data of a bucket's row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The attributes of a bucket's row.
+pub const FREE_AT_US: &str = "free_at_us";
+pub const PARKED_UNTIL: &str = "parked_until";
+
+/// The data of a bucket's row. A bucket that was never used has no row, and all zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
 pub struct Bucket {
     /// The time when the next slot is free, in microseconds.
     pub free_at_us: i64,

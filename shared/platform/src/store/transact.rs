@@ -2,15 +2,11 @@
 
 use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError as Error;
-use aws_sdk_dynamodb::types::{
-    CancellationReason, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure as OnFailure,
-    TransactWriteItem, Update,
-};
+use aws_sdk_dynamodb::types::{CancellationReason, ConditionCheck, Delete, Put, TransactWriteItem, Update};
 
-use super::condition::Placeholders;
 use super::conflicts::Conflicts;
 use super::error::is_throttle;
-use super::write::{Change, Write, Written, is_mine};
+use super::write::{Change, Write, Written, conditional, is_mine};
 use super::{Item, Store, StoreError, key_item};
 use crate::invocation::Invocation;
 
@@ -218,51 +214,28 @@ fn judge(reasons: &[CancellationReason]) -> Canceled {
 }
 
 fn item(write: &Write) -> Result<TransactWriteItem, StoreError> {
-    let mut placeholders = Placeholders::of_write(&write.token);
-    let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
-    let update = match &write.change {
-        Change::Update(update) => Some(update.render(&mut placeholders)),
-        _ => None,
-    };
-    let (names, values) = placeholders.into_parts();
-    let key = Some(key_item(&write.key));
+    let expressions = write.expressions();
+    let (table, key) = (&write.table, Some(key_item(&write.key)));
+    let item = TransactWriteItem::builder();
     let built = match &write.change {
         Change::Put(row) => {
-            let put =
-                Put::builder().table_name(&write.table).set_item(Some(row.clone())).set_condition_expression(condition);
-            let put = put.set_expression_attribute_names(names).set_expression_attribute_values(values);
-            put.return_values_on_condition_check_failure(OnFailure::AllOld)
-                .build()
-                .map(|put| TransactWriteItem::builder().put(put).build())
+            let put = Put::builder().table_name(table).set_item(Some(row.clone()));
+            conditional!(put, expressions).build().map(|put| item.put(put))
         }
         Change::Update(_) => {
-            let change = Update::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
-            let change = change.set_expression_attribute_names(names).set_expression_attribute_values(values);
-            change
-                .set_update_expression(update)
-                .return_values_on_condition_check_failure(OnFailure::AllOld)
-                .build()
-                .map(|update| TransactWriteItem::builder().update(update).build())
+            let update = Update::builder().table_name(table).set_key(key).set_update_expression(expressions.update);
+            conditional!(update, expressions).build().map(|update| item.update(update))
         }
         Change::Delete => {
-            let delete = Delete::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
-            let delete = delete.set_expression_attribute_names(names).set_expression_attribute_values(values);
-            delete
-                .return_values_on_condition_check_failure(OnFailure::AllOld)
-                .build()
-                .map(|delete| TransactWriteItem::builder().delete(delete).build())
+            let delete = Delete::builder().table_name(table).set_key(key);
+            conditional!(delete, expressions).build().map(|delete| item.delete(delete))
         }
         Change::Check => {
-            let check =
-                ConditionCheck::builder().table_name(&write.table).set_key(key).set_condition_expression(condition);
-            let check = check.set_expression_attribute_names(names).set_expression_attribute_values(values);
-            check
-                .return_values_on_condition_check_failure(OnFailure::AllOld)
-                .build()
-                .map(|check| TransactWriteItem::builder().condition_check(check).build())
+            let check = ConditionCheck::builder().table_name(table).set_key(key);
+            conditional!(check, expressions).build().map(|check| item.condition_check(check))
         }
     };
-    built.map_err(|error| StoreError::Rejected(error.to_string()))
+    built.map(|item| item.build()).map_err(|error| StoreError::Rejected(error.to_string()))
 }
 
 #[cfg(test)]

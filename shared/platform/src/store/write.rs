@@ -1,10 +1,12 @@
 //! One change to one row, and its outcome.
 
+use std::collections::HashMap;
+
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as OnFailure};
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue};
 use serde::Serialize;
 use umavez_domain::keys::Key;
 
@@ -196,8 +198,54 @@ impl Write {
     }
 }
 
+/// The expressions of one write, with their placeholders.
+pub(super) struct Expressions {
+    pub(super) condition: Option<String>,
+    pub(super) update: Option<String>,
+    pub(super) names: Option<HashMap<String, String>>,
+    pub(super) values: Option<Item>,
+}
+
+/// Adds the condition of a write to any of the SDK's builders, and asks for the old row if it does
+/// not hold.
+macro_rules! conditional {
+    ($builder:expr, $expressions:expr) => {
+        $builder
+            .set_condition_expression($expressions.condition)
+            .set_expression_attribute_names($expressions.names)
+            .set_expression_attribute_values($expressions.values)
+            .return_values_on_condition_check_failure(
+                aws_sdk_dynamodb::types::ReturnValuesOnConditionCheckFailure::AllOld,
+            )
+    };
+}
+pub(super) use conditional;
+
+/// Reads the old item from an operation's own "condition failed" error.
+macro_rules! refusal {
+    ($error:ident) => {
+        |error| match error {
+            $error::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
+            _ => None,
+        }
+    };
+}
+
+impl Write {
+    pub(super) fn expressions(&self) -> Expressions {
+        let mut placeholders = Placeholders::of_write(&self.token);
+        let condition = self.condition.as_ref().map(|condition| condition.render(&mut placeholders));
+        let update = match &self.change {
+            Change::Update(update) => Some(update.render(&mut placeholders)),
+            _ => None,
+        };
+        let (names, values) = placeholders.into_parts();
+        Expressions { condition, update, names, values }
+    }
+}
+
 impl Update {
-    pub(super) fn render(&self, into: &mut Placeholders) -> String {
+    fn render(&self, into: &mut Placeholders) -> String {
         let mut set: Vec<_> = self
             .set
             .iter()
@@ -287,37 +335,24 @@ impl Store {
 
     /// Sends the write. Returns the row after an update, if `row_wanted`.
     async fn send(&self, write: Write, row_wanted: bool) -> Result<Option<Item>, Failure> {
-        let mut placeholders = Placeholders::of_write(&write.token);
-        let condition = write.condition.as_ref().map(|condition| condition.render(&mut placeholders));
+        let expressions = write.expressions();
         match write.change {
             Change::Put(item) => {
-                let (names, values) = placeholders.into_parts();
                 let call = self.client.put_item().table_name(write.table).set_item(Some(item));
-                let call = call
-                    .set_condition_expression(condition)
-                    .return_values_on_condition_check_failure(OnFailure::AllOld);
-                let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-                call.send().await.map(|_| None).map_err(|error| failure(&error, put_refusal))
+                let sent = conditional!(call, expressions).send().await;
+                sent.map(|_| None).map_err(|error| failure(&error, refusal!(PutItemError)))
             }
-            Change::Update(update) => {
-                let expression = update.render(&mut placeholders);
-                let (names, values) = placeholders.into_parts();
+            Change::Update(_) => {
                 let call = self.client.update_item().table_name(write.table).set_key(Some(key_item(&write.key)));
-                let call = call.update_expression(expression).set_condition_expression(condition);
-                let call = call.return_values_on_condition_check_failure(OnFailure::AllOld);
-                let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-                let wanted = if row_wanted { ReturnValue::AllNew } else { ReturnValue::None };
-                let sent = call.return_values(wanted).send().await;
-                sent.map(|made| made.attributes).map_err(|error| failure(&error, update_refusal))
+                let call = call.return_values(if row_wanted { ReturnValue::AllNew } else { ReturnValue::None });
+                let call = call.set_update_expression(expressions.update);
+                let sent = conditional!(call, expressions).send().await;
+                sent.map(|made| made.attributes).map_err(|error| failure(&error, refusal!(UpdateItemError)))
             }
             Change::Delete => {
-                let (names, values) = placeholders.into_parts();
                 let call = self.client.delete_item().table_name(write.table).set_key(Some(key_item(&write.key)));
-                let call = call
-                    .set_condition_expression(condition)
-                    .return_values_on_condition_check_failure(OnFailure::AllOld);
-                let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
-                call.send().await.map(|_| None).map_err(|error| failure(&error, delete_refusal))
+                let sent = conditional!(call, expressions).send().await;
+                sent.map(|_| None).map_err(|error| failure(&error, refusal!(DeleteItemError)))
             }
             Change::Check => {
                 Err(Failure::Error(StoreError::Rejected("a check stands only in a transaction".to_owned())))
@@ -336,26 +371,5 @@ fn failure<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>, refusal: fn(&E) -
     match error.as_service_error().and_then(refusal) {
         Some(item) => Failure::Refused(item),
         None => Failure::Error(StoreError::of(error)),
-    }
-}
-
-fn put_refusal(error: &PutItemError) -> Option<Option<Item>> {
-    match error {
-        PutItemError::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
-        _ => None,
-    }
-}
-
-fn update_refusal(error: &UpdateItemError) -> Option<Option<Item>> {
-    match error {
-        UpdateItemError::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
-        _ => None,
-    }
-}
-
-fn delete_refusal(error: &DeleteItemError) -> Option<Option<Item>> {
-    match error {
-        DeleteItemError::ConditionalCheckFailedException(failed) => Some(failed.item.clone()),
-        _ => None,
     }
 }
