@@ -23,8 +23,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The lease of the next turn, if nobody holds the lease of the row. `Err` contains the time until
-    /// which somebody does.
+    /// The lease of the next turn, if nobody holds the lease of the row. `Err` contains the time
+    /// until which somebody does.
     pub fn taken(current: Option<&Self>, owner: &str, now: Timestamp, for_ms: i64) -> Result<Self, Timestamp> {
         match current {
             Some(current) if !current.is_over(now) => Err(current.until()),
@@ -36,14 +36,14 @@ impl Lease {
         }
     }
 
-    /// The same turn with another end. A worker that is done ends it now, so that the next one need not
-    /// wait.
+    /// The same turn with another end. A worker that is done ends it now, so that the next one need
+    /// not wait.
     pub fn ending(&self, until: Timestamp) -> Self {
         Self { lease_until: until.millis(), ..self.clone() }
     }
 
-    /// Returns whether another worker may take the lease: the same rule as the condition of the write
-    /// that takes it.
+    /// Returns whether another worker may take the lease: the same rule as the condition of the
+    /// write that takes it.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.lease_until <= now.millis()
     }
