@@ -2,6 +2,7 @@
 //! against the emulators.
 
 mod access;
+mod commands;
 mod conversations;
 mod conversations_batches;
 mod conversations_course;
