@@ -8,6 +8,7 @@ mod conversations_batches;
 mod conversations_course;
 mod conversations_recalls;
 mod dead_letters;
+mod docs;
 mod downsells;
 mod downsells_admin;
 mod downsells_payments;
