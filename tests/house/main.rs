@@ -1,6 +1,7 @@
 //! Rules of the house that a machine can check.
 
 mod deployment;
+mod docs;
 mod mechanisms;
 mod variables;
 
