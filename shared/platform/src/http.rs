@@ -62,9 +62,7 @@ impl Route {
     pub const fn scoped(key: &'static str, scope: &'static str) -> Self {
         Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY, query: Query::Only(&[]) }
     }
-}
 
-impl Route {
     /// Lets the route accept larger bodies than those of JSON.
     pub const fn taking(self, takes: usize) -> Self {
         Self { takes, ..self }
@@ -79,6 +77,27 @@ impl Route {
     pub const fn any_query(self) -> Self {
         Self { query: Query::Any, ..self }
     }
+}
+
+/// Defines the `ROUTES` of a function, and `run`, which calls the handler of a request's route. A
+/// handler is an async function of the function's `Deps`, the invocation and the request. The
+/// template declares the same routes.
+#[macro_export]
+macro_rules! routes {
+    ($($route:expr => $handler:expr),+ $(,)?) => {
+        pub const ROUTES: &[$crate::http::Route] = &[$($route),+];
+
+        pub async fn run(
+            deps: std::sync::Arc<Deps>,
+            invocation: std::sync::Arc<$crate::invocation::Invocation>,
+            request: $crate::http::Request,
+        ) -> Result<$crate::http::Answer, $crate::http::Problem> {
+            match request.route.as_str() {
+                $(key if key == const { $route.key } => ($handler)(&deps, &invocation, &request).await,)+
+                _ => Err($crate::http::Problem::not_found("there is no such route")),
+            }
+        }
+    };
 }
 
 /// Handles one request: checks access, runs the handler, and turns the result into a response. It
