@@ -11,7 +11,6 @@ pub mod paging;
 mod problem;
 mod request;
 
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
@@ -102,16 +101,12 @@ macro_rules! routes {
 
 /// Handles one request: checks access, runs the handler, and turns the result into a response. It
 /// catches panics.
-pub async fn answer<F, Fut>(
+pub async fn answer(
     routes: &[Route],
     invocation: &Invocation,
     request: lambda_http::Request,
-    run: F,
-) -> Response<Body>
-where
-    F: FnOnce(Request) -> Fut,
-    Fut: Future<Output = Result<Answer, Problem>>,
-{
+    run: impl AsyncFnOnce(Request) -> Result<Answer, Problem>,
+) -> Response<Body> {
     let mut route = String::new();
     // Only a POST needs a key to be retried.
     let may_ask_again =
