@@ -120,7 +120,7 @@ fn log_failure(invocation: &Invocation, event: &str, error: &StoreError) {
 }
 
 /// A row that the index by time found.
-pub struct Row<'a> {
+pub struct DueRow<'a> {
     pub table: &'a str,
     pub found: &'a Found,
     /// The id of the row in the index by time.
@@ -142,7 +142,7 @@ pub enum Emission {
 pub async fn hand_over(
     store: &Store,
     invocation: &Invocation,
-    row: &Row<'_>,
+    row: &DueRow<'_>,
     when: Option<Condition>,
     also: impl FnOnce(Write) -> Write,
 ) -> Result<Returned, StoreError> {

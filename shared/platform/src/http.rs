@@ -34,12 +34,12 @@ pub struct Route {
     pub access: Access,
     /// The largest body that the route accepts.
     pub takes: usize,
-    pub query: Query,
+    pub query: QueryParameters,
 }
 
 /// The query parameters that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Query {
+pub enum QueryParameters {
     /// Accepts these and rejects any other, like an unknown field of a body.
     Only(&'static [&'static str]),
     /// Accepts any. Third parties write the URL (a payment gateway, a mail client that adds to
@@ -55,11 +55,11 @@ pub enum Access {
 
 impl Route {
     pub const fn public(key: &'static str) -> Self {
-        Self { key, access: Access::Public, takes: MAX_BODY, query: Query::Only(&[]) }
+        Self { key, access: Access::Public, takes: MAX_BODY, query: QueryParameters::Only(&[]) }
     }
 
     pub const fn scoped(key: &'static str, scope: &'static str) -> Self {
-        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY, query: Query::Only(&[]) }
+        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY, query: QueryParameters::Only(&[]) }
     }
 
     /// Lets the route accept larger bodies than those of JSON.
@@ -69,12 +69,12 @@ impl Route {
 
     /// Lets the route accept these query parameters.
     pub const fn query(self, names: &'static [&'static str]) -> Self {
-        Self { query: Query::Only(names), ..self }
+        Self { query: QueryParameters::Only(names), ..self }
     }
 
     /// Lets the route ignore unknown query parameters.
     pub const fn any_query(self) -> Self {
-        Self { query: Query::Any, ..self }
+        Self { query: QueryParameters::Any, ..self }
     }
 }
 
@@ -151,8 +151,8 @@ fn admit(routes: &[Route], request: &Request) -> Result<(), Problem> {
 }
 
 /// Rejects unknown query parameters: `?dry_run=1` must not send anything.
-fn check_query(query: Query, request: &Request) -> Result<(), Problem> {
-    let Query::Only(known) = query else { return Ok(()) };
+fn check_query(query: QueryParameters, request: &Request) -> Result<(), Problem> {
+    let QueryParameters::Only(known) = query else { return Ok(()) };
     let detail = match known {
         [] => "this route takes no parameters in the query".to_owned(),
         known => format!("is not a parameter of this route, which takes {}", known.join(", ")),

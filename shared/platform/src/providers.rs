@@ -161,7 +161,7 @@ fn of_ses_error(error: &SdkError<SendEmailError>, to: &str) -> Outcome {
             let refused = service.err();
             let text = refused.message().unwrap_or_default();
             let status = service.raw().status().as_u16();
-            ses::classify(&ses::Refusal { status, code: refused.code(), text, to })
+            ses::classify(&ses::SesRefusal { status, code: refused.code(), text, to })
         }
         _ => of_failure(CallFailure::Unreadable),
     }
