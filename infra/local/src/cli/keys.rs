@@ -67,7 +67,7 @@ pub async fn run(arguments: KeysArguments, remote: &Remote) -> Result<(), CliErr
                 return Err(CliError::Failed(format!("port {} is not a stack with a {TABLE_OUTPUT}", remote.port)));
             };
             let now = about["now"].as_str().and_then(Timestamp::parse).unwrap_or_else(|| Clock::default().now());
-            Keys::new(&Aws::at(endpoint, CALLER), table.to_owned(), now)?
+            Keys::new(&Aws::at_endpoint(endpoint, CALLER), table.to_owned(), now)?
         }
     };
     match arguments.command {
@@ -81,7 +81,7 @@ pub async fn run(arguments: KeysArguments, remote: &Remote) -> Result<(), CliErr
 /// revoked stays revoked.
 pub async fn ensure(stack: &Stack, secret: &str) -> Result<bool, CliError> {
     let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(false) };
-    let keys = Keys::new(&Aws::at(stack.front_url(), CALLER), table.to_owned(), stack_time(stack))?;
+    let keys = Keys::new(&Aws::at_endpoint(stack.front_url(), CALLER), table.to_owned(), stack_time(stack))?;
     let scopes = ["*".to_owned()];
     api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, secret).await.map_err(failed)?;
     let presented = PresentedKey::of(secret);
