@@ -25,7 +25,7 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let row = BotRow::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     match deps.downsells.bots.create(invocation, &row).await? {
         Created::New => {
-            tell(invocation, &row);
+            log_changed(invocation, &row);
             answer(deps, invocation, 201, &row).await
         }
         Created::Standing(standing) if is_same(&standing, &row) => {
@@ -45,7 +45,7 @@ pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         Changed::NoSuchBot => return Err(no_such_bot()),
         Changed::Unfit(errors) => return Err(Problem::invalid(errors)),
     };
-    tell(invocation, &row);
+    log_changed(invocation, &row);
     answer(deps, invocation, 200, &row).await
 }
 
@@ -65,7 +65,7 @@ fn is_same(standing: &BotRow, asked: &BotRow) -> bool {
     *standing == of_asked
 }
 
-fn tell(invocation: &Invocation, row: &BotRow) {
+fn log_changed(invocation: &Invocation, row: &BotRow) {
     let (event, slug) = (Event::BotChanged.as_str(), row.slug.as_str());
     tracing::info!(event, slug, version = row.version, active = row.active, request_id = invocation.request_id);
 }

@@ -6,7 +6,7 @@ mod downsells;
 mod home;
 mod metrics;
 mod queue;
-mod trial;
+mod test_send;
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
         DOWNSELL => downsells::one(deps, invocation, request).await,
         CHANGE_DOWNSELL => downsells::change(deps, invocation, request).await,
         DELETE_DOWNSELL => downsells::delete(deps, invocation, request).await,
-        TEST => trial::run(deps, invocation, request).await,
+        TEST => test_send::run(deps, invocation, request).await,
         QUEUE => queue::list(deps, invocation, request).await,
         SETTLE => queue::settle(deps, invocation, request).await,
         METRICS => metrics::run(deps, invocation, request).await,

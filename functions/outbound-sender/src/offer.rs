@@ -5,11 +5,11 @@
 
 use umavez_domain::channels::{Channel, Content};
 use umavez_domain::delivery::{NextStep, Outcome, Settled};
-use umavez_domain::downsells::{ChargesRow, ContactId, End, GateState, OfferId, OfferRow, Why};
+use umavez_domain::downsells::{ChargesRow, ClosedGate, ContactId, End, OfferId, OfferRow, Why};
 use umavez_domain::queue::Priority;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
-use umavez_platform::downsells::{Board, tell};
+use umavez_platform::downsells::{Board, log};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
 use umavez_platform::providers::Envelope;
@@ -119,9 +119,9 @@ async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen
     let (offer, charges) = (&seen.offer, seen.charges.as_ref());
     let downsell = board.downsells.get(&offer.downsell_id);
     match offer.gate(board.bot.as_ref(), downsell, charges, invocation.current()) {
-        GateState::Open => Ok(None),
-        GateState::Closed(why) => end(deps, invocation, seen, why).await.map(Some),
-        GateState::PassedOn(after) => {
+        None => Ok(None),
+        Some(ClosedGate::Ends(why)) => end(deps, invocation, seen, why).await.map(Some),
+        Some(ClosedGate::PassedOn(after)) => {
             // Whether this write or another one changed the offer, decide again on the stored row.
             deps.boards.downsells.pass_on(invocation, offer, charges, &after).await?;
             Ok(Some(Round::Continue(())))
@@ -147,7 +147,7 @@ async fn settle(
     let attempt = offer.delivery.attempt;
     Ok(match deps.boards.downsells.settle(invocation, offer, attempt, &verdict, &request.sender.bucket).await? {
         Settled::Now(offer) => {
-            tell::changed(invocation, &offer);
+            log::changed(invocation, &offer);
             verdict.word()
         }
         Settled::Already => verdict.word(),
@@ -161,7 +161,7 @@ async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Res
     let ended = deps.boards.downsells.end(invocation, &seen.offer, seen.charges.as_ref(), end).await?;
     Ok(match ended {
         Some(after) => {
-            tell::changed(invocation, &after);
+            log::changed(invocation, &after);
             done(after.status.as_str())
         }
         None => Round::Continue(()),

@@ -18,7 +18,7 @@ use umavez_domain::messages::MessageRow;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::Conversations;
-use umavez_platform::downsells::{self, Downsells, tell};
+use umavez_platform::downsells::{self, Downsells, log};
 use umavez_platform::due::{self, Swept};
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
@@ -171,8 +171,8 @@ impl Run<'_> {
         // The effects of expired charges are logged per offer.
         let downsells::Recovered::Offer(recovery) = recovered else { return Ok(false) };
         match &*recovery {
-            Recovery::Emitted(offer) => tell::line(self.invocation, offer, Event::DownsellRecovered),
-            Recovery::GivenUp(offer) => tell::changed(self.invocation, offer),
+            Recovery::Emitted(offer) => log::offer_event(self.invocation, offer, Event::DownsellRecovered),
+            Recovery::GivenUp(offer) => log::changed(self.invocation, offer),
             Recovery::Nothing => return Ok(false),
         }
         Ok(true)

@@ -35,19 +35,11 @@ pub async fn admit(
     verify: impl Fn(&WebhookSecrets) -> Verified,
     by_bot: impl Fn(&BotRow) -> bool,
 ) -> Result<Admitted, Problem> {
-    if request.header("content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(Problem::new(415, ProblemCode::UnsupportedMediaType, "send the body without a content-encoding"));
-    }
+    refuse_encoded(request)?;
     if !is_name(source.name) {
         return Err(no_such_source());
     }
-    // If the cached secret does not verify the request, it is read again unless it is fresh: the
-    // secret may have changed a moment ago.
-    let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
-    let secrets = secrets.map_err(|error| {
-        Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
-    })?;
-    let verified = verify(&secrets);
+    let verified = verify_by_secret(deps, invocation, verify).await?;
     if verified == Verified::Yes {
         return Ok(Admitted::BySecret);
     }
@@ -62,13 +54,41 @@ pub async fn admit(
         }
         _ => true,
     };
-    let channel = source.via.as_str();
-    tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
-    metrics::counter!("WebhooksRefused", "Channel" => channel).increment(1);
+    log_refused(invocation, source.via.as_str(), known);
     match known {
         true => Err(Problem::new(401, ProblemCode::Unverified, "the request does not prove where it comes from")),
         false => Err(no_such_source()),
     }
+}
+
+/// Refuses a body with a content-encoding: signatures cover the bytes as they are sent.
+pub fn refuse_encoded(request: &Request) -> Result<(), Problem> {
+    match request.header("content-encoding") {
+        Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {
+            Err(Problem::new(415, ProblemCode::UnsupportedMediaType, "send the body without a content-encoding"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Verifies a request by the webhook secrets. If the cached secret does not verify the request, it
+/// is read again unless it is fresh: the secret may have changed a moment ago.
+pub async fn verify_by_secret(
+    deps: &Deps,
+    invocation: &Invocation,
+    verify: impl Fn(&WebhookSecrets) -> Verified,
+) -> Result<Verified, Problem> {
+    let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
+    let secrets = secrets.map_err(|error| {
+        Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
+    })?;
+    Ok(verify(&secrets))
+}
+
+/// Logs a request that did not prove its origin. `known` tells whether its source exists.
+pub fn log_refused(invocation: &Invocation, channel: &'static str, known: bool) {
+    tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
+    metrics::counter!("WebhooksRefused", "Channel" => channel).increment(1);
 }
 
 fn no_such_source() -> Problem {

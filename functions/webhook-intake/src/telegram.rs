@@ -8,10 +8,10 @@ use umavez_domain::conversations::Via;
 use umavez_domain::conversations::inbound::telegram;
 use umavez_domain::downsells::start::{self, Start};
 use umavez_domain::downsells::views::Scheduled;
-use umavez_domain::downsells::{Asked, Trigger};
+use umavez_domain::downsells::{Trigger, TriggerEvent};
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::webhooks::WebhookSecrets;
-use umavez_platform::downsells::tell;
+use umavez_platform::downsells::log;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -42,12 +42,12 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         let to = start.telegram_id.to_string();
         deps.suppressions.lift(invocation, Channel::Telegram, &to, &bot.token_ref).await?;
         // The sender would only skip the offers of an inactive bot.
-        let told = match bot.active {
+        let counts = match bot.active {
             true => schedule(deps, invocation, &bot, &start).await?,
             false => Scheduled::default(),
         };
-        let (body, told) = (answer.as_object_mut(), json!(told));
-        body.into_iter().for_each(|body| body.extend(told.as_object().cloned().unwrap_or_default()));
+        let (body, counts) = (answer.as_object_mut(), json!(counts));
+        body.into_iter().for_each(|body| body.extend(counts.as_object().cloned().unwrap_or_default()));
     }
     Answer::json(200, &answer)
 }
@@ -56,7 +56,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &Start) -> Result<Scheduled, Problem> {
     let update_id = start.update_id.to_string();
     let meta = start.payload.as_ref().map(|payload| json!({ "payload": payload }).to_string());
-    let asked = Asked {
+    let event = TriggerEvent {
         bot: &bot.slug,
         telegram_id: start.telegram_id,
         trigger: Trigger::Start,
@@ -66,9 +66,9 @@ async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &St
         meta: meta.as_deref(),
         keep_days: deps.downsells.keep_days,
     };
-    let triggered = deps.downsells.started(invocation, &asked).await?;
-    tell::triggered(invocation, &triggered);
-    let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.told;
+    let triggered = deps.downsells.started(invocation, &event).await?;
+    log::triggered(invocation, &triggered);
+    let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.counts;
     tracing::info!(
         event = Event::StartScheduled.as_str(),
         bot = bot.slug,
@@ -78,5 +78,5 @@ async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &St
         not_rearmed,
         request_id = invocation.request_id,
     );
-    Ok(triggered.told)
+    Ok(triggered.counts)
 }

@@ -23,10 +23,10 @@ use std::sync::Arc;
 use serde_json::json;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use umavez_domain::delivery::{Claim, Delivery, NextStep, Outcome, Recovery, Settled, State, UnknownPolicy, code};
-use umavez_domain::downsells::charges::{self, Charge, OpenCharge, Told};
+use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    Asked, ChargeStatus, ChargesRow, Contact, DownsellRow, End, GateState, NewDownsell, OfferRow, Outdated, Plan,
-    SlotRow, Status, Step, TransactionRow, Trigger, Why, plan,
+    ChargeStatus, ChargesRow, ClosedGate, Contact, DownsellRow, End, OfferRow, Plan, PlanStep, SlotRow, Status,
+    TransactionRow, Trigger, TriggerEvent, Why, plan,
 };
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::time::Timestamp;
@@ -113,7 +113,12 @@ fn bare_offer(row: OfferRow) -> Row<OfferRow> {
 
 /// Does the same for the charges of a contact.
 fn bare_charges(row: ChargesRow) -> Row<ChargesRow> {
-    Row::of(ChargesRow { paid_at: None, wake: None, wake_at: None, created_at: at(0), updated_at: at(0), ..row })
+    Row::of(ChargesRow { paid_at: None, work: Work::default(), created_at: at(0), updated_at: at(0), ..row })
+}
+
+/// Returns the transaction as it was read, or as the row of a transaction that is not stored.
+fn known_or_new(of: &Charge<'_>, stored: Option<&Row<TransactionRow>>) -> TransactionRow {
+    stored.map_or_else(|| TransactionRow::unknown(of.transaction_id, at(0)), |row| (**row).clone())
 }
 
 /// Does the same for a transaction.
@@ -388,7 +393,7 @@ fn downsell(id: u64, after_start: bool, after_pix: bool) -> DownsellRow {
     let when = json!({"delay_minutes": 0, "after_start": after_start, "after_pix": after_pix});
     let mut body = json!({"name": "-", "content": content});
     body.as_object_mut().expect("an object").extend(when.as_object().expect("an object").clone());
-    NewDownsell::read(body.as_object().expect("an object")).expect("a downsell").row(BOT, id, None, at(0))
+    DownsellRow { id, ..DownsellRow::read(BOT, body.as_object().expect("an object"), at(0)).expect("a downsell") }
 }
 
 const FIRST: Charge<'static> = Charge { bot: BOT, telegram_id: PERSON, transaction_id: "t1" };
@@ -459,7 +464,7 @@ impl Scenario {
 
     /// Plans a trigger, on the contact as it was read.
     fn plan(&self, view: &View, trigger: Trigger, of: &Charge<'_>) -> Plan {
-        let asked = Asked {
+        let asked = TriggerEvent {
             bot: BOT,
             telegram_id: PERSON,
             trigger,
@@ -516,10 +521,10 @@ impl View {
     /// Creates a charge. `None` if it is over, or was created before.
     fn with_charge(&self, of: &Charge<'_>, ends: u8) -> Option<Self> {
         let is_first = of.transaction_id == FIRST.transaction_id;
-        let known = self.transaction.as_deref().filter(|_| is_first);
+        let known = known_or_new(of, self.transaction.as_ref().filter(|_| is_first));
         let open = OpenCharge { made_at: self.time().millis(), until: at(ends).millis() };
-        match charges::created(&self.charges, known, of, open, self.time()) {
-            Told::New { charges, transaction } => Some(Self {
+        match charges::created(&self.charges, &known, of, open, self.time()) {
+            ChargeChange::Both { charges, transaction } => Some(Self {
                 charges: bare_charges(*charges),
                 transaction: if is_first { Some(bare_transaction(*transaction)) } else { self.transaction.clone() },
                 ..self.clone()
@@ -537,7 +542,7 @@ impl View {
     fn apply(&mut self, plan: Plan) {
         for step in plan.steps {
             match step {
-                Step::Schedule { offer, slot, stale, .. } => {
+                PlanStep::Schedule { offer, slot, stale, .. } => {
                     if let Some(stale) = stale {
                         self.put(stale.1);
                     }
@@ -545,8 +550,8 @@ impl View {
                     self.slots[slot_of(offer.downsell_id)] = Some(slot);
                     self.put(*offer);
                 }
-                Step::Refuse { .. } => {}
-                Step::Join { after, .. } => self.put(*after),
+                PlanStep::Refuse { .. } => {}
+                PlanStep::Join { after, .. } => self.put(*after),
             }
         }
     }
@@ -555,15 +560,15 @@ impl View {
     fn still_holds(&self, scenario: &Scenario, read: &Self, plan: &Plan) -> bool {
         let same = |place: usize| self.offers[place] == read.offers[place];
         let same_slot = |downsell_id: u64| self.slots[slot_of(downsell_id)] == read.slots[slot_of(downsell_id)];
-        let holds = |step: &Step| match step {
-            Step::Schedule { offer, stale, .. } => {
+        let holds = |step: &PlanStep| match step {
+            PlanStep::Schedule { offer, stale, .. } => {
                 same_slot(offer.downsell_id) && stale.as_ref().is_none_or(|stale| same(place_of(&stale.0)))
             }
-            Step::Refuse { pending: Some(slot), .. } if !scenario.has(Flaw::TriggerIgnoresSlot) => {
+            PlanStep::Refuse { pending: Some(slot), .. } if !scenario.has(Flaw::TriggerIgnoresSlot) => {
                 same_slot(slot.downsell_id)
             }
-            Step::Refuse { .. } => true,
-            Step::Join { before, .. } => same(place_of(before)),
+            PlanStep::Refuse { .. } => true,
+            PlanStep::Join { before, .. } => same(place_of(before)),
         };
         self.charges.version == read.charges.version && plan.steps.iter().all(holds)
     }
@@ -611,12 +616,12 @@ impl World {
             NextStep::Claim { attempt } => attempt,
         };
         match offer.gate(Some(&scenario.bot), scenario.downsell_of(&offer), Some(&charges), self.now()) {
-            GateState::Closed(end) => self.end(scenario, n, (place, &offer, charges), end),
-            GateState::Open => self.claim(scenario, n, (place, &offer, charges), attempt),
-            GateState::PassedOn(_) if scenario.has(Flaw::ExpiryEndsOffers) => {
+            Some(ClosedGate::Ends(end)) => self.end(scenario, n, (place, &offer, charges), end),
+            None => self.claim(scenario, n, (place, &offer, charges), attempt),
+            Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
                 self.end(scenario, n, (place, &offer, charges), End::Canceled(Why::Expired));
             }
-            GateState::PassedOn(after) => {
+            Some(ClosedGate::PassedOn(after)) => {
                 let as_read = self.view.offer(place).version == offer.version;
                 if as_read && self.view.charges.version == charges.version {
                     self.write(place, *after);
@@ -754,11 +759,11 @@ impl World {
     fn follow(&mut self, scenario: &Scenario, place: usize, charges: &ChargesRow) {
         let (offer, now) = (self.view.offer(place).clone(), self.now());
         let after = match offer.follow_charges(Some(charges), scenario.downsell_of(&offer), now) {
-            Some(Outdated::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
+            Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
                 offer.ended(End::Canceled(Why::Expired), now, KEEP_DAYS)
             }
-            Some(Outdated::PassedOn(after)) => Some(*after),
-            Some(Outdated::Ends(end)) => offer.ended(end, now, KEEP_DAYS),
+            Some(ClosedGate::PassedOn(after)) => Some(*after),
+            Some(ClosedGate::Ends(end)) => offer.ended(end, now, KEEP_DAYS),
             None => None,
         };
         if let Some(after) = after {
@@ -795,19 +800,21 @@ impl World {
     fn write_charge(&mut self, n: usize) {
         let Some(Webhook::Read { transaction, charges }) = self.webhooks[n].take() else { return };
         let told = match (&transaction, why(n)) {
-            (known, Why::Paid) => charges::paid(&charges, known.as_deref(), &FIRST, self.now()),
+            (known, Why::Paid) => charges::paid(&charges, &known_or_new(&FIRST, known.as_ref()), &FIRST, self.now()),
             (Some(known), _) => charges::expired(&charges, known, self.now()),
             (None, _) => unreachable!("the expiry webhook waits until the transaction exists"),
         };
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
         self.webhooks[n] = Some(match told {
-            Told::Another | Told::Over(_) => unreachable!("there is one contact, and no charge is created here"),
+            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
+                unreachable!("there is one contact, and no charge is created here")
+            }
             // The expiry of a paid charge only reports the offers of that payment. The model leaves
             // this out.
-            Told::Known(ChargeStatus::Paid) if n == 2 => Webhook::Answered,
-            Told::Known(_) => Webhook::Written,
-            Told::New { .. } if !as_read => Webhook::Waiting,
-            Told::New { charges, transaction } => {
+            ChargeChange::Known(ChargeStatus::Paid) if n == 2 => Webhook::Answered,
+            ChargeChange::Known(_) => Webhook::Written,
+            ChargeChange::Both { .. } if !as_read => Webhook::Waiting,
+            ChargeChange::Both { charges, transaction } => {
                 let before = self.view.transaction.replace(bare_transaction(*transaction));
                 let status = |row: &Option<Row<TransactionRow>>| row.as_ref().map(|row| row.status);
                 self.violations.moved_backwards |= status(&before) > status(&self.view.transaction);

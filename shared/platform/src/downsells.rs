@@ -23,15 +23,15 @@ mod boards;
 mod contact;
 mod definitions;
 mod listing;
+pub mod log;
 mod offers;
 mod passing;
 mod payments;
-pub mod tell;
 mod triggers;
 
 pub use boards::{Board, Boards};
 pub use definitions::Created;
-pub use listing::{QueuePage, QueuePageOf};
+pub use listing::QueueFilter;
 pub use offers::Recovered;
 pub use payments::Charged;
 pub use triggers::Triggered;

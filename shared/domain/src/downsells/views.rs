@@ -4,38 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::charges::ChargeStatus;
-use super::offer::{DeliveryView, OfferId, OfferRow, Status, Trigger, Why};
+use super::offer::{DeliveryView, OfferRow, Status, Trigger, Why};
 use super::schedule::{Plan, Refused};
 use super::webhook::OwnerField;
 use crate::delivery::State;
-use crate::time::Timestamp;
-
-/// An offer as the queue shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OfferView<'a> {
-    pub id: &'a OfferId,
-    pub event_id: &'a str,
-    pub bot_slug: &'a str,
-    pub telegram_id: i64,
-    pub downsell_id: u64,
-    pub trigger: Trigger,
-    pub transaction_id: Option<&'a str>,
-    pub scheduled_at: Timestamp,
-    pub not_after: Timestamp,
-    pub status: Status,
-    /// Set if the offer is pending.
-    pub delivery: Option<DeliveryView>,
-    pub cancel_reason: Option<Why>,
-    /// The result of the last attempt.
-    pub code: Option<&'a str>,
-    pub meta: Value,
-    pub correlation_id: &'a str,
-    pub attempts: u32,
-    pub last_attempt_at: Option<Timestamp>,
-    pub sent_at: Option<Timestamp>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-}
 
 impl DeliveryView {
     /// Returns `None` if the offer has ended.
@@ -49,31 +21,34 @@ impl DeliveryView {
     }
 }
 
-impl<'a> OfferView<'a> {
-    pub fn of(row: &'a OfferRow) -> Self {
-        let meta = row.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok());
-        Self {
-            id: &row.id,
-            event_id: &row.event_id,
-            bot_slug: &row.bot,
-            telegram_id: row.telegram_id,
-            downsell_id: row.downsell_id,
-            trigger: row.trigger,
-            transaction_id: row.transaction_id.as_deref(),
-            scheduled_at: row.scheduled_at,
-            not_after: row.not_after,
-            status: row.status,
-            delivery: DeliveryView::of(row.delivery.state),
-            cancel_reason: row.cancel_reason,
-            code: row.delivery.reason.as_deref(),
-            meta: meta.unwrap_or_else(|| json!({})),
-            correlation_id: &row.correlation_id,
-            attempts: row.delivery.attempt,
-            last_attempt_at: row.last_attempt_at,
-            sent_at: row.delivery.sent_at,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
+impl OfferRow {
+    /// Returns the offer as the queue shows it.
+    pub fn view(&self) -> Value {
+        let meta = self.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok());
+        json!({
+            "id": self.id,
+            "event_id": self.event_id,
+            "bot_slug": self.bot,
+            "telegram_id": self.telegram_id,
+            "downsell_id": self.downsell_id,
+            "trigger": self.trigger,
+            "transaction_id": self.transaction_id,
+            "scheduled_at": self.scheduled_at,
+            "not_after": self.not_after,
+            "status": self.status,
+            // Set if the offer is pending.
+            "delivery": DeliveryView::of(self.delivery.state),
+            "cancel_reason": self.cancel_reason,
+            // The result of the last attempt.
+            "code": self.delivery.reason,
+            "meta": meta.unwrap_or_else(|| json!({})),
+            "correlation_id": self.correlation_id,
+            "attempts": self.delivery.attempt,
+            "last_attempt_at": self.last_attempt_at,
+            "sent_at": self.delivery.sent_at,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+        })
     }
 }
 

@@ -26,11 +26,9 @@ impl Downsells {
         // An offer is created in one transaction with its slot, so a reader that sees the slot also
         // finds the offer.
         let wanted: BTreeSet<_> = contact.slots.values().map(|slot| &slot.offer).chain(events).collect();
-        let rows = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]);
-        let rows: Vec<_> = rows.collect();
-        for item in self.store.get_many(invocation, &self.table, &rows).await?.into_values() {
-            add(&mut contact, item)?;
-        }
+        let rows: Vec<_> = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]).collect();
+        let found = self.store.get_many(invocation, &self.table, &rows).await?;
+        found.into_values().try_for_each(|item| add(&mut contact, item))?;
         Ok(contact)
     }
 
@@ -73,22 +71,9 @@ impl Downsells {
         Ok((offer, found.remove(&wanted[1]).map(read_row).transpose()?))
     }
 
-    /// Returns the write that changes an offer. The offer has not changed since it was read.
-    pub(super) fn offer_write(&self, before: &OfferRow, after: &OfferRow) -> Result<Write, StoreError> {
-        Write::of_change(&self.table, before, after)
-    }
-
-    /// The charges have not changed since they were read.
-    pub(super) fn charges_as_read(read: Option<&ChargesRow>) -> Condition {
-        match read.filter(|row| row.version > 0) {
-            Some(row) => Condition::version(row.version),
-            None => Condition::Absent,
-        }
-    }
-
-    pub(super) fn charges_write(&self, before: Option<&ChargesRow>, after: &ChargesRow) -> Result<Write, StoreError> {
-        let key = keys::charges(&ContactId::of(&after.bot, after.telegram_id));
-        Ok(Write::put(&self.table, key, after)?.when(Self::charges_as_read(before)))
+    /// Returns the check that the charges of a contact have not changed since they were read.
+    pub(super) fn charges_unchanged(&self, id: &ContactId, read: Option<&ChargesRow>) -> Write {
+        Write::check(&self.table, keys::charges(id), Condition::version(read.map_or(0, |row| row.version)))
     }
 }
 

@@ -4,13 +4,16 @@
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use serde::{Deserialize, Serialize};
-use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
+use serde_json::{Map, Value};
+use umavez_domain::change::Row;
+use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS};
+use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::{Replay, judge};
 use umavez_domain::keys;
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Query, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Next, Query, StoreError, Transacted, Write, read_row};
 
 /// How long the idempotency key of a request is kept.
 const REQUEST_DAYS: i64 = 2;
@@ -62,7 +65,7 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         slug: &str,
-        new: &NewDownsell,
+        new: &DownsellRow,
         request: Option<(&str, &str)>,
     ) -> Result<Created, StoreError> {
         self.store.retry(invocation, || self.create_once(invocation, slug, new, request)).await
@@ -72,12 +75,11 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         slug: &str,
-        new: &NewDownsell,
+        new: &DownsellRow,
         request: Option<(&str, &str)>,
     ) -> Result<ControlFlow<Created>, StoreError> {
         let counter_key = keys::downsell_counter(slug);
         let counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
-        let as_read = counter_as_read(counter.as_ref());
         let counter = counter.unwrap_or_default();
         if counter.count >= MOST_DOWNSELLS {
             // A duplicate of an earlier request gets its answer even if the bot has no room for
@@ -90,11 +92,11 @@ impl Downsells {
                 None => Created::TooMany,
             }));
         }
-        let row = new.clone().row(slug, counter.next + 1, None, invocation.now);
+        let row = DownsellRow { id: counter.next + 1, ..new.clone() };
         let next = Counter { next: row.id, count: counter.count + 1, version: counter.version + 1 };
         let mut writes = vec![
-            Write::put(&self.table, counter_key, &next)?.when(as_read),
-            Write::put(&self.table, keys::downsell(slug, row.id), &row)?.when(Condition::Absent),
+            Write::put(&self.table, counter_key, &next)?.when(Condition::version(counter.version)),
+            Write::put(&self.table, row.key(), &row)?.when(Condition::Absent),
         ];
         if let Some((key, body_hash)) = request {
             let expires_at = invocation.now.plus_days(REQUEST_DAYS).seconds();
@@ -133,20 +135,22 @@ impl Downsells {
         })
     }
 
-    /// Changes a downsell that was read as `standing`. Returns `None` if it has changed since.
+    /// Changes a downsell that was read as `stored` by the fields of `body`. Returns `None` if it
+    /// was deleted since. The inner result is the changed row, or the fields that are refused.
     pub async fn change_downsell(
         &self,
         invocation: &Invocation,
-        standing: &DownsellRow,
-        wanted: NewDownsell,
-    ) -> Result<Option<DownsellRow>, StoreError> {
-        let row = wanted.row(&standing.slug, standing.id, Some(standing), invocation.now);
-        let as_read = Condition::version(standing.version);
-        let write = Write::put(&self.table, keys::downsell(&row.slug, row.id), &row)?.when(as_read);
-        match self.store.write(invocation, write).await? {
-            Written::New | Written::Mine => Ok(Some(row)),
-            Written::Refused(_) => Ok(None),
-        }
+        stored: &DownsellRow,
+        body: &Map<String, Value>,
+    ) -> Result<Option<Result<DownsellRow, Vec<FieldError>>>, StoreError> {
+        let rule = |stored: &DownsellRow| {
+            Ok(match stored.read_change(body, invocation.now) {
+                Ok(row) => Next::commit(row, Ok(())),
+                Err(errors) => Next::Stop(Err(errors)),
+            })
+        };
+        let changed = self.store.change(invocation, &self.table, stored, rule).await?.row();
+        Ok(changed.map(|(row, refused)| refused.map(|()| row)))
     }
 
     /// Deletes a downsell. Returns whether it existed. Its pending offers are canceled when they
@@ -155,8 +159,8 @@ impl Downsells {
         let counter_key = &keys::downsell_counter(slug);
         let step = || async move {
             let counter: Option<Counter> = self.store.get(invocation, &self.table, counter_key).await?;
-            let as_read = counter_as_read(counter.as_ref());
             let Some(counter) = counter else { return Ok(Break(false)) };
+            let as_read = Condition::version(counter.version);
             let count = counter.count.saturating_sub(1);
             let next = Counter { count, version: counter.version + 1, ..counter };
             let writes = vec![
@@ -170,12 +174,5 @@ impl Downsells {
             })
         };
         self.store.retry(invocation, step).await
-    }
-}
-
-fn counter_as_read(counter: Option<&Counter>) -> Condition {
-    match counter {
-        Some(counter) => Condition::version(counter.version),
-        None => Condition::Absent,
     }
 }

@@ -10,7 +10,7 @@ use umavez_domain::queue::emit_offer;
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
 
-use super::{Downsells, tell};
+use super::{Downsells, log};
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
 use crate::invocation::Invocation;
@@ -88,7 +88,7 @@ impl Downsells {
         let Some(after) = offer.ended(end, invocation.current(), self.keep_days) else { return Ok(None) };
         let mut with = self.slot_writes(offer, &after)?;
         if end.rests_on_charges() {
-            with.push(Beside::required(self.charges_unchanged(offer, charges)));
+            with.push(Beside::required(self.charges_unchanged(&offer.contact(), charges)));
         }
         let committed = self.store.commit(invocation, &self.table, offer, &after, with).await?;
         Ok(committed.then_some(after))
@@ -108,7 +108,7 @@ impl Downsells {
         };
         Ok(match self.change_offer(invocation, offer, rule, None).await? {
             Committed::Done(offer, ()) => {
-                tell::ended(invocation, &offer);
+                log::ended(invocation, &offer);
                 Some(offer)
             }
             Committed::Stopped(offer, ()) => Some(offer),
@@ -151,7 +151,7 @@ impl Downsells {
         let enqueued = attribute(&true)?;
         let handed = due::hand_over(&self.store, invocation, &due, None, |write| write.set_value("enqueued", enqueued));
         let Returned::Row(row) = handed.await? else { return Ok(false) };
-        tell::enqueued(invocation, &read_row(row)?);
+        log::enqueued(invocation, &read_row(row)?);
         Ok(true)
     }
 
@@ -201,11 +201,6 @@ impl Downsells {
                 })
             })
             .await
-    }
-
-    /// The charges have not changed since they were read.
-    pub(super) fn charges_unchanged(&self, offer: &OfferRow, charges: Option<&ChargesRow>) -> Write {
-        Write::check(&self.table, keys::charges(&offer.contact()), Self::charges_as_read(charges))
     }
 
     /// Returns the writes to the slot of an offer that has ended: the slot is free again, and

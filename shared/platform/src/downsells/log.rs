@@ -15,7 +15,7 @@ pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
             Trigger::Start => (Event::DownsellScheduledStart, "downsells_scheduled_start"),
             Trigger::Pix => (Event::DownsellScheduledPix, "downsells_scheduled_pix"),
         };
-        line(invocation, offer, event);
+        offer_event(invocation, offer, event);
         metrics::counter!(metric).increment(1);
         if offer.enqueued {
             enqueued(invocation, offer);
@@ -26,7 +26,7 @@ pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
 
 /// Logs that an offer was passed on to another charge because its own expired.
 pub fn passed_on(invocation: &Invocation, offer: &OfferRow) {
-    line(invocation, offer, Event::DownsellPassedOn);
+    offer_event(invocation, offer, Event::DownsellPassedOn);
     metrics::counter!("downsells_passed_on").increment(1);
 }
 
@@ -40,7 +40,7 @@ pub fn ended(invocation: &Invocation, offer: &OfferRow) {
 
 /// Logs that an offer was enqueued.
 pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
-    line(invocation, offer, Event::DownsellEnqueued);
+    offer_event(invocation, offer, Event::DownsellEnqueued);
     metrics::counter!("downsells_enqueued").increment(1);
 }
 
@@ -57,16 +57,17 @@ pub fn changed(invocation: &Invocation, offer: &OfferRow) {
         (Status::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
         (Status::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
         // The offer gets another attempt.
-        (Status::Pending, ..) => return line(invocation, offer, Event::DownsellSendErr),
+        (Status::Pending, ..) => return offer_event(invocation, offer, Event::DownsellSendErr),
     };
-    line(invocation, offer, event);
+    offer_event(invocation, offer, event);
     metrics::counter!(metric).increment(1);
     if let Some(late_ms) = offer.late_ms {
         metrics::histogram!("downsells_lateness_ms").record(late_ms as f64);
     }
 }
 
-pub fn line(invocation: &Invocation, offer: &OfferRow, event: Event) {
+/// Logs an event of an offer.
+pub fn offer_event(invocation: &Invocation, offer: &OfferRow, event: Event) {
     tracing::info!(
         event = event.as_str(),
         offer_id = offer.id.as_str(),

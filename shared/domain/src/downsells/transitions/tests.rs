@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::delivery::{Again, NextStep, code};
 use crate::downsells::schedule::tests::{KEEP_DAYS, after_payment, downsell, minutes, now, offer, open, pix, start};
-use crate::work::LOOK_AHEAD_MS;
+use crate::work::{LOOK_AHEAD_MS, Work};
 
 const CHECK_AFTER_MS: i64 = check_after_ms(0);
 
@@ -72,15 +72,15 @@ fn waits_in(row: &OfferRow) -> Option<(Wake, Timestamp)> {
     wakes.into_iter().find(|wake| row.work.wake == Some(keys::wake(*wake, shard))).map(|wake| (wake, at))
 }
 
-fn closed(end: End) -> GateState {
-    GateState::Closed(end)
+fn closed(end: End) -> Option<ClosedGate> {
+    Some(ClosedGate::Ends(end))
 }
 
 #[test]
 fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_start().gate(Some(&bot()), Some(&plain()), charges, at);
-    assert_eq!(gate(Some(&open(&["t1"])), minutes(5)), GateState::Open);
-    assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), GateState::Open, "whichever it is");
+    assert_eq!(gate(Some(&open(&["t1"])), minutes(5)), None);
+    assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), None, "whichever it is");
     let unpaid = closed(End::Skipped(Why::NoUnpaidPix));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), unpaid, "it is over by its own time");
     assert_eq!(gate(Some(&open(&[])), now()), unpaid);
@@ -90,13 +90,15 @@ fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
 #[test]
 fn an_offer_of_a_charge_leaves_only_while_that_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_pix().gate(Some(&bot()), Some(&plain()), charges, at);
-    assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), GateState::Open);
+    assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), None);
     let expired = closed(End::Canceled(Why::Expired));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), expired);
     let other = gate(Some(&open(&["t2"])), minutes(5));
-    let GateState::PassedOn(passed) = other else { panic!("another charge is no reason to leave as it is: {other:?}") };
+    let Some(ClosedGate::PassedOn(passed)) = other else {
+        panic!("another charge is no reason to leave as it is: {other:?}")
+    };
     let gate_of_passed = passed.gate(Some(&bot()), Some(&plain()), Some(&open(&["t2"])), minutes(5));
-    assert_eq!((passed.transaction_id.as_deref(), gate_of_passed), (Some("t2"), GateState::Open));
+    assert_eq!((passed.transaction_id.as_deref(), gate_of_passed), (Some("t2"), None));
     assert_eq!(gate(None, minutes(5)), expired);
 }
 
@@ -108,7 +110,7 @@ fn nothing_of_before_a_payment_leaves_whatever_else_is_open() {
         assert_eq!(gate, closed(End::Canceled(Why::Paid)));
     }
     let since = offer(&start("5002"), charges.clone());
-    assert_eq!(since.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5)), GateState::Open);
+    assert_eq!(since.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5)), None);
 }
 
 #[test]

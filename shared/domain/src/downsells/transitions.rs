@@ -12,7 +12,7 @@
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
 use super::offer::{OfferRow, Status, Trigger, Why};
-use super::passing::Outdated;
+use super::passing::ClosedGate;
 use crate::change::Fence;
 use crate::channels::Channel;
 use crate::delivery::{Cancel, Claim, Delivery, Gate, Recovery, Settled, State, UnknownPolicy, Verdict};
@@ -20,7 +20,7 @@ use crate::keys::{self, Wake};
 use crate::queue::emit_offer;
 use crate::senders::bots::BotRow;
 use crate::time::Timestamp;
-use crate::work::{Work, check_after_ms};
+use crate::work::check_after_ms;
 
 /// How an offer ends that is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,16 +38,6 @@ impl End {
     }
 }
 
-/// Whether an offer may be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GateState {
-    Open,
-    Closed(End),
-    /// The offer cannot be sent as it is, because its charge expired. Write this row, and decide
-    /// again.
-    PassedOn(Box<OfferRow>),
-}
-
 impl OfferRow {
     /// Returns why this offer must no longer be sent, regardless of its time: its contact paid, or
     /// its charge is no longer open. `None` if neither is the case.
@@ -60,32 +50,25 @@ impl OfferRow {
         (!open).then_some(End::Canceled(Why::Expired))
     }
 
-    /// Decides whether the offer may be sent now. The charge of its own transaction must be open,
-    /// or any charge of its contact if the offer has no transaction.
+    /// Decides whether the offer may be sent now: `None` if it may. The charge of its own
+    /// transaction must be open, or any charge of its contact if the offer has no transaction.
     pub fn gate(
         &self,
         bot: Option<&BotRow>,
         downsell: Option<&DownsellRow>,
         charges: Option<&ChargesRow>,
         now: Timestamp,
-    ) -> GateState {
-        match self.follow_charges(charges, downsell, now) {
-            Some(Outdated::Ends(end)) => return GateState::Closed(end),
-            Some(Outdated::PassedOn(row)) => return GateState::PassedOn(row),
-            None => {}
-        }
-        if !bot.is_some_and(|bot| bot.active) {
-            return GateState::Closed(End::Skipped(Why::BotInactive));
-        }
-        match downsell {
-            None => return GateState::Closed(End::Canceled(Why::Deleted)),
-            Some(downsell) if !downsell.active => return GateState::Closed(End::Skipped(Why::Inactive)),
-            Some(_) => {}
-        }
-        match charges.is_some_and(|charges| charges.any_open(now)) {
-            true => GateState::Open,
-            false => GateState::Closed(End::Skipped(Why::NoUnpaidPix)),
-        }
+    ) -> Option<ClosedGate> {
+        self.follow_charges(charges, downsell, now).or_else(|| {
+            let end = match downsell {
+                _ if !bot.is_some_and(|bot| bot.active) => End::Skipped(Why::BotInactive),
+                None => End::Canceled(Why::Deleted),
+                Some(downsell) if !downsell.active => End::Skipped(Why::Inactive),
+                Some(_) if charges.is_some_and(|charges| charges.any_open(now)) => return None,
+                Some(_) => End::Skipped(Why::NoUnpaidPix),
+            };
+            Some(ClosedGate::Ends(end))
+        })
     }
 
     /// Returns the conditions for the start of an attempt: the charges have not changed since they
@@ -103,16 +86,14 @@ impl OfferRow {
     /// Starts an attempt. Returns `None` if it is not the next one, or if the offer is not queued.
     pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
-        let row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
+        let mut row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
         // Recovery checks the offer soon after the deadline. If its index entry already has such a
         // time, the entry stays, because an unchanged entry costs nothing.
         let looked_for = self.work.looked_for_at(Wake::Check, self.id.as_str());
-        let stays = looked_for.is_some_and(|at| is_soon_after(claim.deadline, at));
-        let (wake, wake_at) = match stays {
-            true => (self.work.wake.clone(), self.work.wake_at.clone()),
-            false => (row.work.wake.clone(), row.work.wake_at.clone()),
-        };
-        Some(Self { work: Work { wake, wake_at, ..row.work.clone() }, ..row })
+        if looked_for.is_some_and(|at| is_soon_after(claim.deadline, at)) {
+            (row.work.wake, row.work.wake_at) = (self.work.wake.clone(), self.work.wake_at.clone());
+        }
+        Some(row)
     }
 
     /// Records the outcome of attempt n.
