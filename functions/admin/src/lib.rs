@@ -10,7 +10,8 @@ mod test_send;
 
 use std::sync::Arc;
 
-use umavez_domain::senders::bots::{BotRow, is_slug};
+use umavez_domain::senders::bots::BotRow;
+use umavez_domain::senders::is_name;
 use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
@@ -105,7 +106,7 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
 }
 
 fn slug(request: &Request) -> Result<&str, Problem> {
-    request.path.get("slug").map(String::as_str).filter(|slug| is_slug(slug)).ok_or_else(no_such_bot)
+    request.path.get("slug").map(String::as_str).filter(|slug| is_name(slug)).ok_or_else(no_such_bot)
 }
 
 /// Returns the bot that the path names. Fails with 404 if there is none.

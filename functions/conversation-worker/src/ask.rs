@@ -46,12 +46,7 @@ pub async fn run(
     let (turn, heard) = (&row, &heard);
     // Retry the write while the store does not answer. Otherwise the responder would have to be
     // asked again.
-    let written = persist(invocation, || write(deps, invocation, turn, settings, heard)).await?;
-    Ok(match written {
-        Written::Now(row) => answered(invocation, &row, code),
-        Written::Before => Worked::Done("already_answered"),
-        Written::LostTurn => Worked::Done("lost_its_turn"),
-    })
+    persist(invocation, || write(deps, invocation, turn, settings, (heard, code))).await
 }
 
 async fn ask(
@@ -88,45 +83,38 @@ async fn ask(
     })
 }
 
-enum Written {
-    Now(Box<ConversationRow>),
-    /// The batch already has a reply.
-    Before,
-    /// Another worker has taken over, or a person has answered. The responder's answer is no longer
-    /// needed.
-    LostTurn,
-}
-
 /// Writes the responder's answer. It retries when the conversation changes concurrently, as long as
-/// this worker has the turn. `turn` is the conversation as the worker claimed it.
+/// this worker has the turn. It loses the turn if another worker has taken over or a person has
+/// answered; the responder's answer is then no longer needed. `turn` is the conversation as the
+/// worker claimed it, and `code` names the answer in the log.
 async fn write(
     deps: &Deps,
     invocation: &Invocation,
     turn: &ConversationRow,
     settings: &InstanceRow,
-    heard: &Heard,
-) -> Result<Written, StoreError> {
+    (heard, code): (&Heard, &'static str),
+) -> Result<Worked, StoreError> {
     let (conversations, timing) = (&deps.conversations, settings.timing());
     let timing = &timing;
     let step = |row: Option<ConversationRow>| async move {
         let Some(row) = row.filter(|row| row.course.is_turn(turn.course.claimed, turn.course.epoch)) else {
-            return Ok(Break(Written::LostTurn));
+            return Ok(Break(Worked::Done("lost_its_turn")));
         };
         let now = invocation.current();
         let course: Course = match heard {
             Heard::Reply(said) => {
                 let answered = conversations.answer(invocation, &row, said.as_deref(), Answer::Responder, timing);
                 return Ok(match answered.await? {
-                    Answered::Now(row) => Break(Written::Now(row)),
+                    Answered::Now(row) => Break(end_attempt(invocation, &row, code)),
                     Answered::Lost => Continue(conversations.get(invocation, &turn.id).await?),
-                    Answered::Before(_) => Break(Written::Before),
+                    Answered::Before(_) => Break(Worked::Done("already_answered")),
                 });
             }
             Heard::Later => row.course.awaiting(now, timing),
             Heard::Problem(_) => row.course.failed(now, timing),
         };
         Ok(match conversations.move_on(invocation, &row, course, timing).await? {
-            Some(row) => Break(Written::Now(Box::new(row))),
+            Some(row) => Break(end_attempt(invocation, &row, code)),
             None => Continue(conversations.get(invocation, &turn.id).await?),
         })
     };
@@ -134,7 +122,7 @@ async fn write(
 }
 
 /// Logs the end of an attempt, and returns whether its wake-up is done or comes again later.
-fn answered(invocation: &Invocation, row: &ConversationRow, code: &'static str) -> Worked {
+fn end_attempt(invocation: &Invocation, row: &ConversationRow, code: &'static str) -> Worked {
     log_batch(invocation, row, code);
     match (row.course.phase, row.course.not_before) {
         (Phase::Stuck, _) => {

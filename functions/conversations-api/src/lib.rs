@@ -1,9 +1,9 @@
 //! Conversations over HTTP: messages from other channels, late replies, hold and release, and the
 //! state of conversations.
 
+mod hold;
 mod instances;
 mod messages;
-mod orders;
 mod read;
 mod replies;
 
@@ -59,8 +59,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
         CONVERSATION => read::one(deps, invocation, request).await,
         MESSAGE => messages::run(deps, invocation, request).await,
         REPLY => replies::run(deps, invocation, request).await,
-        HOLD => orders::hold(deps, invocation, request).await,
-        RELEASE => orders::release(deps, invocation, request).await,
+        HOLD => hold::hold(deps, invocation, request).await,
+        RELEASE => hold::release(deps, invocation, request).await,
         INSTANCES => instances::list(deps, invocation).await,
         INSTANCE => instances::one(deps, invocation, request).await,
         SET_UP => instances::put(deps, invocation, request).await,

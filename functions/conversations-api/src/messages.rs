@@ -2,10 +2,8 @@
 //! before the response.
 
 use serde_json::json;
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::requests::{Named, read_message};
-use umavez_domain::conversations::{ConversationId, Told, Via};
-use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -35,28 +33,15 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         }
     };
     let id = ConversationId::of(settings.channel, &settings.instance, &message.contact);
-    let taken = conversations.receive(invocation, &settings, row, &message).await?;
-    tell(invocation, &settings, &id, taken.told);
-    let number = taken.row.filter(|_| taken.told == Told::Stored).map(|row| row.course.received);
-    let answer = json!({"conversation_id": id, "outcome": taken.told, "number": number});
-    match taken.told {
-        Told::Duplicate => Ok(Answer::json(200, &answer)?.replayed()),
+    let receipt = conversations.receive(invocation, &settings, row, &message).await?;
+    let number = receipt.row.filter(|_| receipt.outcome == ReceiveOutcome::Stored).map(|row| row.course.received);
+    let answer = json!({"conversation_id": id, "outcome": receipt.outcome, "number": number});
+    match receipt.outcome {
+        ReceiveOutcome::Duplicate => Ok(Answer::json(200, &answer)?.replayed()),
         _ => Answer::json(202, &answer),
     }
 }
 
 fn no_such_instance() -> Problem {
     Problem::not_found("there is no such instance; set it up with PUT /instances/api/{instance}")
-}
-
-fn tell(invocation: &Invocation, settings: &InstanceRow, id: &ConversationId, told: Told) {
-    tracing::info!(
-        event = Event::ConversationMessage.as_str(),
-        conversation_id = id.as_str(),
-        channel = settings.channel.as_str(),
-        outcome = told.as_str(),
-        request_id = invocation.request_id,
-    );
-    let (channel, outcome) = (settings.channel.as_str(), told.as_str());
-    metrics::counter!("ConversationMessages", "Channel" => channel, "Outcome" => outcome).increment(1);
 }

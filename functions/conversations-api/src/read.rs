@@ -3,8 +3,7 @@
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
-use umavez_domain::conversations::ConversationId;
-use umavez_domain::conversations::views::{BatchView, ConversationView, MessageView};
+use umavez_domain::conversations::{ConversationId, StoredMessage};
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys::{self, Wake};
 use umavez_platform::http::{Answer, Problem, Request, paging};
@@ -36,7 +35,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         return Err(Problem::invalid(errors));
     }
     let (rows, next) = deps.conversations.waiting_page(invocation, wake, after.as_deref(), limit).await?;
-    let rows: Vec<_> = rows.iter().map(|row| ConversationView::of(row, None, invocation.now)).collect();
+    let rows: Vec<_> = rows.iter().map(|row| row.view(None, invocation.now)).collect();
     Answer::json(200, &json!({"conversations": rows, "cursor": next.map(|place| paging::to_cursor(&place))}))
 }
 
@@ -63,14 +62,14 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Some(_) => Vec::new(),
     };
     let next = (messages.len() == limit && oldest > 1).then(|| paging::to_cursor(&oldest.to_string()));
-    let view = |message| MessageView::of(&row, &batches, message);
+    let view = |message: &StoredMessage| message.view(&row, &batches);
     Answer::json(
         200,
         &json!({
-            "conversation": ConversationView::of(&row, Some(&timing), invocation.now),
-            "messages": messages.into_iter().map(view).collect::<Vec<_>>(),
-            "asides": asides.into_iter().map(view).collect::<Vec<_>>(),
-            "batches": batches.iter().map(|batch| BatchView::of(&row, batch)).collect::<Vec<_>>(),
+            "conversation": row.view(Some(&timing), invocation.now),
+            "messages": messages.iter().map(view).collect::<Vec<_>>(),
+            "asides": asides.iter().map(view).collect::<Vec<_>>(),
+            "batches": batches.iter().map(|batch| batch.view(&row)).collect::<Vec<_>>(),
             "cursor": next,
         }),
     )

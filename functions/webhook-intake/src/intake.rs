@@ -1,12 +1,15 @@
 //! The steps that all sources share: verify, read, store, answer.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
-use umavez_domain::conversations::{ConversationId, ConversationRow, Told, Via};
+use umavez_domain::conversations::{ConversationId, ConversationRow, ReceiveOutcome, Via};
 use umavez_domain::fields::FieldError;
 use umavez_domain::senders::bots::BotRow;
-use umavez_domain::senders::instances::{InstanceRow, is_name};
+use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::senders::is_name;
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::http::{Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -118,12 +121,12 @@ pub async fn take(
         metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => why.as_str()).increment(1);
     }
     let mut known: Option<(InstanceRow, Option<ConversationRow>)> = None;
-    let mut counts = [0_u64; Told::ALL.len()];
+    let mut counts: BTreeMap<_, u64> = ReceiveOutcome::ALL.iter().map(|outcome| (outcome.as_str(), 0)).collect();
     let mut ignored = reading.ignored.len();
     for message in &reading.messages {
         let (instance, row) = match known.take() {
             Some((instance, Some(row))) if row.id == id_of(source, message) => (instance, Some(row)),
-            _ => match look(deps, invocation, source, message).await? {
+            _ => match read_instance(deps, invocation, source, message).await? {
                 (Some(instance), row) => (instance, row),
                 (None, _) if offers_alone || is_bot(deps, invocation, source).await? => {
                     metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => "no_conversations")
@@ -134,16 +137,13 @@ pub async fn take(
                 (None, _) => return Err(no_such_source()),
             },
         };
-        let taken = deps.conversations.receive(invocation, &instance, row, message).await?;
-        tell(invocation, source, message, taken.told);
-        let of_told = Told::ALL.iter().zip(&mut counts).find(|(told, _)| **told == taken.told);
-        of_told.into_iter().for_each(|(_, count)| *count += 1);
-        known = Some((instance, taken.row));
+        let receipt = deps.conversations.receive(invocation, &instance, row, message).await?;
+        *counts.entry(receipt.outcome.as_str()).or_default() += 1;
+        known = Some((instance, receipt.row));
     }
-    let mut answer = json!({"ok": true, "ignored": ignored});
-    for (told, count) in Told::ALL.iter().zip(counts) {
-        answer[told.as_str()] = json!(count);
-    }
+    let mut answer = json!(counts);
+    answer["ok"] = json!(true);
+    answer["ignored"] = json!(ignored);
     Ok(answer)
 }
 
@@ -152,7 +152,7 @@ async fn is_bot(deps: &Deps, invocation: &Invocation, source: &Source<'_>) -> Re
 }
 
 /// Reads the settings of the source and the conversation of the message, in one read.
-async fn look(
+async fn read_instance(
     deps: &Deps,
     invocation: &Invocation,
     source: &Source<'_>,
@@ -164,16 +164,4 @@ async fn look(
 
 fn id_of(source: &Source<'_>, message: &Inbound) -> ConversationId {
     ConversationId::of(source.via, source.name, &message.contact)
-}
-
-fn tell(invocation: &Invocation, source: &Source<'_>, message: &Inbound, told: Told) {
-    tracing::info!(
-        event = Event::ConversationMessage.as_str(),
-        conversation_id = id_of(source, message).as_str(),
-        channel = source.via.as_str(),
-        outcome = told.as_str(),
-        request_id = invocation.request_id,
-    );
-    metrics::counter!("ConversationMessages", "Channel" => source.via.as_str(), "Outcome" => told.as_str())
-        .increment(1);
 }

@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
-use umavez_platform::conversations::{Conversations, Webhooks};
+use umavez_platform::conversations::Conversations;
 use umavez_platform::downsells::Downsells;
 use umavez_platform::http::{Answer, Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::Store;
 use umavez_platform::suppressions::Suppressions;
+use umavez_platform::webhooks::Webhooks;
 
 const TELEGRAM: &str = "POST /webhooks/telegram/{bot}";
 const EVOLUTION: &str = "POST /webhooks/evolution/{instance}";

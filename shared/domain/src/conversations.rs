@@ -12,4 +12,4 @@ pub mod views;
 
 pub use course::{Course, HeldBy, Hold, PartEnd, Phase, Step};
 pub use identity::{BatchId, ConversationId, Via};
-pub use rows::{Answer, Author, BatchRow, ConversationRow, Received, StoredMessage, Told};
+pub use rows::{Answer, Author, BatchRow, ConversationRow, ReceiveOutcome, Received, StoredMessage};

@@ -14,11 +14,10 @@
 //! reply that lost is kept until the hold ends.
 
 mod answers;
+mod hold;
 mod listing;
-mod orders;
 mod receive;
 mod recovery;
-mod webhook_secrets;
 
 use umavez_domain::conversations::{ConversationId, ConversationRow, Course, Phase, Via};
 use umavez_domain::keys;
@@ -29,12 +28,11 @@ use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::messages::Messages;
 use crate::senders::Instances;
-use crate::store::{Beside, Condition, Store, StoreError, Write, attribute};
+use crate::store::{Condition, Store, StoreError, Write, attribute};
 
 pub use answers::{Answered, Looked};
-pub use orders::{Held, Ordered};
-pub use receive::Taken;
-pub use webhook_secrets::Webhooks;
+pub use hold::HoldOutcome;
+pub use receive::Receipt;
 
 #[derive(Debug, Clone)]
 pub struct Conversations {
@@ -93,35 +91,26 @@ impl Conversations {
         timing: &Timing,
     ) -> Result<Option<ConversationRow>, StoreError> {
         let after = row.moved(course, invocation.current(), timing);
-        let with = self.with(row, &after, invocation.current())?;
+        let with = self.unneeded_reply(row, &after, invocation.current())?;
         let committed = self.store.commit(invocation, &self.table, row, &after, with).await?;
         Ok(committed.then_some(after))
     }
 
-    /// Returns the writes that must commit with a change of a conversation.
-    fn with(
-        &self,
-        before: &ConversationRow,
-        after: &ConversationRow,
-        now: Timestamp,
-    ) -> Result<Vec<Beside>, StoreError> {
-        Ok(self.unneeded_reply_write(before, after, now)?.into_iter().map(Beside::from).collect())
-    }
-
-    /// Finishes a batch whose withheld reply is obsolete because a person answered. Removes its
+    /// Returns the write that must commit with a change of a conversation, if there is one. It
+    /// finishes a batch whose withheld reply is obsolete because a person answered, and removes its
     /// outcome, unless a part of the reply was sent.
-    fn unneeded_reply_write(
+    fn unneeded_reply<W: From<Write>>(
         &self,
         before: &ConversationRow,
         after: &ConversationRow,
         now: Timestamp,
-    ) -> Result<Option<Write>, StoreError> {
+    ) -> Result<Vec<W>, StoreError> {
         let unneeded = before.course.phase == Phase::Replied && after.course.phase == Phase::Idle;
-        let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(None) };
+        let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(Vec::new()) };
         let write = self.finished(Write::update(&self.table, keys::conversation_batch(&batch)), now)?;
         let write = if before.course.part == 0 { write.remove("outcome") } else { write };
         // The row of a batch that has a reply exists.
-        Ok(Some(write.when(Condition::exists())))
+        Ok(vec![write.when(Condition::exists()).into()])
     }
 
     /// Adds the end of a batch to a write. From then on, the row of the batch may expire.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_domain::conversations::inbound::{Inbound, Kind};
-use umavez_domain::conversations::{ConversationId, Told, Via};
+use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_local::calls::Call;
 use umavez_platform::conversations::Conversations;
@@ -81,9 +81,9 @@ async fn fill(world: &World, contact: &str, length: u64) {
             name: None,
             sent_at: None,
         };
-        let taken = conversations.receive(&world.invocation(), &instance, row, &inbound).await.expect("stored");
-        assert_eq!(taken.told, Told::Stored);
-        row = taken.row;
+        let receipt = conversations.receive(&world.invocation(), &instance, row, &inbound).await.expect("stored");
+        assert_eq!(receipt.outcome, ReceiveOutcome::Stored);
+        row = receipt.row;
     }
 }
 

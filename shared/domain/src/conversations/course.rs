@@ -18,8 +18,10 @@ use crate::time::Timestamp;
 
 codes! {
     /// The phase of the batch in process.
+    #[derive(Default)]
     Phase {
         /// No batch is in process.
+        #[default]
         Idle = "idle",
         /// A worker asks the responder under its lease, or a worker will ask when the backoff has
         /// passed.
@@ -56,7 +58,7 @@ pub struct Hold {
 }
 
 #[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Course {
     pub received: u64,
     pub claimed: u64,
@@ -127,31 +129,6 @@ pub enum PartEnd {
     Sent,
     NotSent,
     Canceled,
-}
-
-impl Default for Course {
-    fn default() -> Self {
-        Self {
-            received: 0,
-            claimed: 0,
-            answered: 0,
-            settled: 0,
-            phase: Phase::Idle,
-            pending_since: None,
-            last_at: None,
-            last_sent_at: None,
-            batch_since: None,
-            epoch: 0,
-            lease_until: None,
-            attempts: 0,
-            not_before: None,
-            part: 0,
-            parts: 0,
-            handed: 0,
-            recalled: 0,
-            hold: None,
-        }
-    }
 }
 
 impl Course {
@@ -348,23 +325,12 @@ impl Course {
         }
     }
 
+    /// Ends the batch. Everything about it returns to its initial value.
     fn finished(&self) -> Self {
         let done = self.claimed.max(self.settled);
-        Self {
-            claimed: done,
-            answered: done,
-            settled: 0,
-            phase: Phase::Idle,
-            batch_since: None,
-            lease_until: None,
-            attempts: 0,
-            not_before: None,
-            part: 0,
-            parts: 0,
-            handed: 0,
-            recalled: 0,
-            ..self.clone()
-        }
+        let Self { received, pending_since, last_at, last_sent_at, epoch, hold, .. } = *self;
+        let kept = Self { received, pending_since, last_at, last_sent_at, epoch, hold, ..Self::default() };
+        Self { claimed: done, answered: done, ..kept }
     }
 
     /// Returns when a wake-up must arrive for the conversation to continue. `None` if nothing is to

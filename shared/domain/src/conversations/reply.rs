@@ -43,8 +43,8 @@ pub fn hear(status: u16, body: &[u8]) -> Heard {
             Err(_) => Heard::Problem(ResponderProblem::NotJson),
             // A missing `reply` is an error; only null means that there is nothing to say.
             Ok(answer) => match answer.get("reply").map(read_reply) {
-                None | Some(Err(None)) => Heard::Problem(ResponderProblem::NoReply),
-                Some(Err(Some(problem))) => Heard::Problem(problem),
+                None => Heard::Problem(ResponderProblem::NoReply),
+                Some(Err(problem)) => Heard::Problem(problem),
                 Some(Ok(reply)) => Heard::Reply(reply),
             },
         },
@@ -53,12 +53,12 @@ pub fn hear(status: u16, body: &[u8]) -> Heard {
 }
 
 /// Reads a reply: text or null. `Ok(None)` means that there is nothing to say: null or blank text.
-pub fn read_reply(value: &Value) -> Result<Option<String>, Option<ResponderProblem>> {
+pub fn read_reply(value: &Value) -> Result<Option<String>, ResponderProblem> {
     match value {
         Value::Null => Ok(None),
-        Value::String(text) if text.len() > LONGEST_REPLY => Err(Some(ResponderProblem::TooLong)),
+        Value::String(text) if text.len() > LONGEST_REPLY => Err(ResponderProblem::TooLong),
         Value::String(text) => Ok(clean(text)),
-        _ => Err(None),
+        _ => Err(ResponderProblem::NoReply),
     }
 }
 

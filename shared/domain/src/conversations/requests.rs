@@ -4,10 +4,10 @@ use serde_json::{Map, Value};
 
 use super::identity::{BatchId, ConversationId};
 use super::inbound::{Inbound, Kind, Media};
-use super::reply::{LONGEST_REPLY, read_reply};
+use super::reply::{LONGEST_REPLY, ResponderProblem, read_reply};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
-use crate::senders::instances::is_name;
+use crate::senders::is_name;
 use crate::time::{SECOND_MS, Timestamp};
 
 /// The instance of a message that names none.
@@ -15,7 +15,7 @@ pub const DEFAULT_INSTANCE: &str = "default";
 
 const LONGEST_ID: usize = 255;
 const LONGEST_TEXT: usize = 64 * 1024;
-const LONGEST_HOLD_SECONDS: u64 = 366 * 86_400;
+const LONGEST_HOLD_SECONDS: u32 = 366 * 86_400;
 /// How far ahead of our clock `sent_at` may be, because the clock that set it may be ahead of ours.
 const AHEAD_MS: i64 = 300 * SECOND_MS;
 
@@ -102,41 +102,34 @@ pub struct Callback {
 /// Reads `{batch_id, reply}`. `reply` is required, but may be null.
 pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldError>> {
     let mut fields = Fields::of(body);
-    let batch = fields.text("batch_id").map(BatchId::parse);
-    if batch == Some(None) {
+    let batch = fields.text("batch_id").and_then(BatchId::parse);
+    if batch.is_none() && !fields.refused("batch_id") {
         fields.refuse("batch_id", FieldProblem::Malformed, "is not one that a responder was asked with");
     }
-    let given = fields.get("reply");
-    let reply = match (given, fields.is_null("reply")) {
-        (None, false) => Err((FieldProblem::Missing, "is required; null is nothing to say".to_owned())),
-        (None, true) => Ok(None),
-        (Some(value), _) => read_reply(value).map_err(|problem| match problem {
-            Some(_) => (FieldProblem::OutOfRange, format!("must not be larger than {LONGEST_REPLY} bytes")),
-            None => (FieldProblem::WrongType, "must be a string or null".to_owned()),
-        }),
+    let is_null = fields.is_null("reply");
+    let reply = match fields.get("reply").map(read_reply) {
+        Some(Ok(reply)) => reply,
+        None if is_null => None,
+        refused => {
+            let (code, detail) = match refused {
+                None => (FieldProblem::Missing, "is required; null is nothing to say".to_owned()),
+                Some(Err(ResponderProblem::TooLong)) => {
+                    (FieldProblem::OutOfRange, format!("must not be larger than {LONGEST_REPLY} bytes"))
+                }
+                Some(_) => (FieldProblem::WrongType, "must be a string or null".to_owned()),
+            };
+            fields.refuse("reply", code, detail);
+            None
+        }
     };
-    let reply = reply.unwrap_or_else(|(code, detail)| {
-        fields.refuse("reply", code, detail);
-        None
-    });
-    fields.finish(batch.flatten().map(|batch| Callback { batch, reply }))
+    fields.finish(batch.map(|batch| Callback { batch, reply }))
 }
 
 /// Reads `{seconds?}`. Returns the end of the hold, or `None` if the hold has no end.
 pub fn read_hold(body: &Map<String, Value>, now: Timestamp) -> Result<Option<Timestamp>, Vec<FieldError>> {
     let mut fields = Fields::of(body);
-    let until = match fields.get("seconds") {
-        None => None,
-        Some(value) => match value.as_u64().filter(|seconds| (1..=LONGEST_HOLD_SECONDS).contains(seconds)) {
-            Some(seconds) => Some(now.plus_ms(i64::try_from(seconds).unwrap_or(i64::MAX) * SECOND_MS)),
-            None => {
-                let detail = format!("must be a whole number from 1 to {LONGEST_HOLD_SECONDS}");
-                fields.refuse("seconds", FieldProblem::OutOfRange, detail);
-                None
-            }
-        },
-    };
-    fields.finish(Some(until))
+    let seconds = fields.number_within("seconds", 1..=LONGEST_HOLD_SECONDS);
+    fields.finish(Some(seconds.map(|seconds| now.plus_ms(i64::from(seconds) * SECOND_MS))))
 }
 
 /// Reads `{answer_pending?}`. Returns whether the bot answers the messages that arrived during the

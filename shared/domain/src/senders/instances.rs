@@ -10,7 +10,6 @@ use crate::conversations::Via;
 use crate::fields::{FieldError, Fields};
 use crate::time::{SECOND_MS, Timestamp};
 
-const LONGEST_NAME: usize = 64;
 const LONGEST_URL: usize = 2_048;
 /// The time between the end of a call to the responder and the end of its worker's lease.
 const LEASE_MARGIN_MS: i64 = 15 * SECOND_MS;
@@ -112,14 +111,7 @@ impl InstanceRow {
         let mut fields = Fields::of(body);
         let mut row = Self::by_default(channel, instance, now);
         let mut number = |name: &'static str, value: &mut u32, range: std::ops::RangeInclusive<u32>| {
-            let Some(given) = fields.get(name) else { return };
-            match given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given)) {
-                Some(given) => *value = given,
-                None => {
-                    let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
-                    fields.refuse(name, FieldProblem::OutOfRange, detail);
-                }
-            }
+            *value = fields.number_within(name, range).unwrap_or(*value);
         };
         number("debounce_seconds", &mut row.debounce_seconds, 0..=300);
         number("max_wait_seconds", &mut row.max_wait_seconds, 1..=600);
@@ -157,12 +149,6 @@ fn is_https(text: &str) -> bool {
         url.scheme() == "https" && url.username().is_empty() && host.contains('.') && !inner
     };
     text.len() <= LONGEST_URL && url::Url::parse(text).is_ok_and(of_the_world)
-}
-
-/// Returns whether `text` is a valid name for keys and paths.
-pub fn is_name(text: &str) -> bool {
-    (1..=LONGEST_NAME).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The secret that verifies webhooks and signs requests to responders.
+//! The secret that verifies webhooks of providers and gateways, and signs requests to responders.
 
 use std::sync::Arc;
 
