@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use umavez_domain::conversations::inbound::{Inbound, Kind};
+use umavez_domain::conversations::inbound::{Inbound, MessageKind};
 use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::conversations::Conversations;
@@ -57,7 +57,7 @@ async fn a_long_backlog_is_shown_in_batches_of_a_hundred_and_every_message_once(
                 message_id: format!("m{number}"),
                 from_me: false,
                 by_gateway: false,
-                kind: Kind::Text,
+                kind: MessageKind::Text,
                 text: Some(number.to_string()),
                 media: None,
                 name: None,

@@ -4,7 +4,7 @@ use serde_json::json;
 use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS};
 use umavez_domain::senders::bots::BotRow;
-use umavez_platform::downsells::Created;
+use umavez_platform::downsells::CreatedDownsell;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -26,13 +26,13 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let identity = request.identity(invocation)?;
     let asked = identity.given.then_some((identity.key.as_str(), identity.body.as_str()));
     match deps.downsells.create_downsell(invocation, &bot.slug, &new, asked).await? {
-        Created::New(row) => {
+        CreatedDownsell::New(row) => {
             log_changed(invocation, &row, "created");
             answer(201, &row)
         }
-        Created::Replayed(row) => Ok(answer(201, &row)?.replayed()),
-        Created::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
-        Created::TooMany => {
+        CreatedDownsell::Replayed(row) => Ok(answer(201, &row)?.replayed()),
+        CreatedDownsell::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
+        CreatedDownsell::TooMany => {
             let detail = format!("a bot has at most {MOST_DOWNSELLS} downsells; delete one first");
             Err(Problem::new(409, ProblemCode::WrongState, detail))
         }

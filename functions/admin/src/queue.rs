@@ -3,7 +3,7 @@
 use serde_json::json;
 use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::downsells::webhook::read_telegram_id;
-use umavez_domain::downsells::{ContactId, DeliveryView, OfferId, OfferRow, Status, Trigger};
+use umavez_domain::downsells::{ContactId, DeliveryView, OfferId, OfferRow, OfferStatus, Trigger};
 use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::keys;
 use umavez_platform::downsells::{QueueFilter, log};
@@ -26,7 +26,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     };
     let of = QueueFilter {
         telegram_id,
-        status: word(request, "status", Status::parse, &mut errors),
+        status: word(request, "status", OfferStatus::parse, &mut errors),
         trigger: word(request, "trigger", Trigger::parse, &mut errors),
         downsell_id: number(request, "downsell_id", &mut errors).and_then(|id| u64::try_from(id).ok()),
         unknown: word(request, "delivery", unknown, &mut errors).is_some(),
@@ -59,7 +59,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let offer = deps.downsells.offer(invocation, &contact, &id).await?.ok_or_else(no_such_offer)?;
     let declared = deps.downsells.declare(invocation, &offer, sent).await?;
     let (offer, now) = declared.ok_or_else(no_such_offer)?;
-    let says_so = offer.status == if sent { Status::Sent } else { Status::Failed };
+    let says_so = offer.status == if sent { OfferStatus::Sent } else { OfferStatus::Failed };
     if !now && !says_so {
         let detail = "only an offer whose delivery is UNKNOWN can be settled";
         return Err(Problem::new(409, ProblemCode::NotUnknown, detail));

@@ -5,9 +5,9 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::time::Duration;
 
 use umavez_domain::conversations::batch::in_order;
-use umavez_domain::conversations::reply::{Heard, ResponderProblem, hear};
+use umavez_domain::conversations::reply::{ResponderAnswer, ResponderProblem, read_answer};
 use umavez_domain::conversations::responder::question;
-use umavez_domain::conversations::{Answer, ConversationRow, Course, Phase, StoredMessage};
+use umavez_domain::conversations::{AnsweredBy, ConversationRow, Course, Phase, StoredMessage};
 use umavez_domain::delivery::CallFailure;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::time::Timestamp;
@@ -17,7 +17,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{StoreError, persist};
 
 use crate::Deps;
-use crate::work::{log_batch, needs_human};
+use crate::work::{log_batch, log_needs_human};
 
 /// The time allowed for the writes before and after a call.
 const AROUND_CALL: Duration = Duration::from_secs(8);
@@ -39,8 +39,8 @@ pub async fn run(
     settings: &InstanceRow,
 ) -> Result<Worked, StoreError> {
     let (heard, code) = match ask(deps, invocation, &row, messages, settings).await? {
-        Heard::Problem(problem) => (Heard::Problem(problem), problem.as_str()),
-        Heard::Later => (Heard::Later, "later"),
+        ResponderAnswer::Problem(problem) => (ResponderAnswer::Problem(problem), problem.as_str()),
+        ResponderAnswer::Later => (ResponderAnswer::Later, "later"),
         heard => (heard, "replied"),
     };
     let (turn, heard) = (&row, &heard);
@@ -55,11 +55,11 @@ async fn ask(
     row: &ConversationRow,
     messages: Vec<StoredMessage>,
     settings: &InstanceRow,
-) -> Result<Heard, StoreError> {
+) -> Result<ResponderAnswer, StoreError> {
     let Some(url) = settings.responder_url.as_ref().or(deps.responder_url.as_ref()) else {
-        return Ok(Heard::Problem(ResponderProblem::NotConfigured));
+        return Ok(ResponderAnswer::Problem(ResponderProblem::NotConfigured));
     };
-    let Some(batch) = row.batch() else { return Ok(Heard::Problem(ResponderProblem::NotConfigured)) };
+    let Some(batch) = row.batch() else { return Ok(ResponderAnswer::Problem(ResponderProblem::NotConfigured)) };
     // Never send an unsigned request: the responder would refuse it, or worse, accept it.
     let secrets = deps.webhooks.get(invocation, |_| true).await.map_err(|error| {
         tracing::error!(event = "NO_SECRETS", cause = %error, request_id = invocation.request_id);
@@ -67,14 +67,14 @@ async fn ask(
     })?;
     let keys = secrets.responder_keys();
     if keys.is_empty() {
-        return Ok(Heard::Problem(ResponderProblem::NotConfigured));
+        return Ok(ResponderAnswer::Problem(ResponderProblem::NotConfigured));
     }
     let messages = in_order(row.channel, messages);
     let call = question(row, &batch, &messages, settings, &keys, invocation.current());
     let limit = call_limit(settings).min(invocation.time_left());
     Ok(match deps.outgoing.call(url, &call, limit).await {
-        Ok(response) => hear(response.status, &response.body),
-        Err(failure) => Heard::Problem(match failure {
+        Ok(response) => read_answer(response.status, &response.body),
+        Err(failure) => ResponderAnswer::Problem(match failure {
             CallFailure::NotConnected => ResponderProblem::NotConnected,
             CallFailure::TimedOut => ResponderProblem::TimedOut,
             CallFailure::Broken => ResponderProblem::Broken,
@@ -92,7 +92,7 @@ async fn write(
     invocation: &Invocation,
     turn: &ConversationRow,
     settings: &InstanceRow,
-    (heard, code): (&Heard, &'static str),
+    (heard, code): (&ResponderAnswer, &'static str),
 ) -> Result<Worked, StoreError> {
     let (conversations, timing) = (&deps.conversations, settings.timing());
     let timing = &timing;
@@ -102,16 +102,16 @@ async fn write(
         };
         let now = invocation.current();
         let course: Course = match heard {
-            Heard::Reply(said) => {
-                let answered = conversations.answer(invocation, &row, said.as_deref(), Answer::Responder, timing);
+            ResponderAnswer::Reply(said) => {
+                let answered = conversations.answer(invocation, &row, said.as_deref(), AnsweredBy::Responder, timing);
                 return Ok(match answered.await? {
                     Answered::Now(row) => Break(end_attempt(invocation, &row, code)),
                     Answered::Lost => Continue(conversations.get(invocation, &turn.id).await?),
                     Answered::Before(_) => Break(Worked::Done("already_answered")),
                 });
             }
-            Heard::Later => row.course.awaiting(now, timing),
-            Heard::Problem(_) => row.course.failed(now, timing),
+            ResponderAnswer::Later => row.course.awaiting(now, timing),
+            ResponderAnswer::Problem(_) => row.course.failed(now, timing),
         };
         Ok(match conversations.move_on(invocation, &row, course, timing).await? {
             Some(row) => Break(end_attempt(invocation, &row, code)),
@@ -126,7 +126,7 @@ fn end_attempt(invocation: &Invocation, row: &ConversationRow, code: &'static st
     log_batch(invocation, row, code);
     match (row.course.phase, row.course.not_before) {
         (Phase::Stuck, _) => {
-            needs_human(invocation, row, code);
+            log_needs_human(invocation, row, code);
             Worked::Done("needs_human")
         }
         (Phase::Asking, Some(until)) => Worked::Later { why: code, until: Timestamp::from_millis(until) },

@@ -4,11 +4,11 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::batch::{self, Portion};
-use umavez_domain::conversations::{ConversationRow, Phase, Step};
+use umavez_domain::conversations::{ConversationRow, Phase, WorkerStep};
 use umavez_domain::queue::WakeUp;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::batch::Worked;
-use umavez_platform::conversations::Looked;
+use umavez_platform::conversations::ReplyProgress;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
 
@@ -42,15 +42,15 @@ async fn step(
     let (timing, conversations) = (settings.timing(), &deps.conversations);
     let done = |code: &'static str| Ok(Break(Worked::Done(code)));
     match row.course.next(invocation.current(), &timing) {
-        Step::Rest => done("nothing_to_do"),
+        WorkerStep::Rest => done("nothing_to_do"),
         // A later message has arrived, and it has its own wake-up.
-        Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
-        Step::Wait(until) => Ok(Break(Worked::Later { why: "early", until })),
-        Step::Claim | Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
+        WorkerStep::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
+        WorkerStep::Wait(until) => Ok(Break(Worked::Later { why: "early", until })),
+        WorkerStep::Claim | WorkerStep::Ask(_) if !ask::is_time_left(invocation, settings) => {
             Ok(Break(Worked::Later { why: "out_of_time", until: invocation.current() }))
         }
-        Step::Claim => claim(deps, invocation, row, settings).await,
-        Step::Ask(course) => {
+        WorkerStep::Claim => claim(deps, invocation, row, settings).await,
+        WorkerStep::Ask(course) => {
             let moved = conversations.move_on(invocation, row, course, &timing).await?;
             let Some(claimed) = moved else { return Ok(Continue(())) };
             log_batch(invocation, &claimed, "claimed");
@@ -64,18 +64,18 @@ async fn step(
             let moved = conversations.move_on(invocation, &claimed, course, &timing).await?;
             Ok(moved.map_or(Continue(()), |_| Break(Worked::Done("expired"))))
         }
-        Step::HandOver(course) => {
+        WorkerStep::HandOver(course) => {
             let moved = conversations.hand_over(invocation, row, course, &timing).await?;
             Ok(moved_on(invocation, moved.as_ref(), "handed_over"))
         }
-        Step::Look => match conversations.look(invocation, row, &timing).await? {
-            Looked::OnItsWay => done("on_its_way"),
-            Looked::Moved(moved) => Ok(moved_on(invocation, moved.as_deref(), "settled")),
+        WorkerStep::CheckReply => match conversations.check_reply(invocation, row, &timing).await? {
+            ReplyProgress::InFlight => done("on_its_way"),
+            ReplyProgress::Moved(moved) => Ok(moved_on(invocation, moved.as_deref(), "settled")),
         },
-        Step::GiveUp(course) => {
+        WorkerStep::GiveUp(course) => {
             let moved = conversations.move_on(invocation, row, course, &timing).await?;
             let Some(row) = moved else { return Ok(Continue(())) };
-            needs_human(invocation, &row, "attempts");
+            log_needs_human(invocation, &row, "attempts");
             done("needs_human")
         }
     }
@@ -117,7 +117,7 @@ fn moved_on(invocation: &Invocation, moved: Option<&ConversationRow>, outcome: &
 }
 
 /// Reports a conversation that a person must look at.
-pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
+pub fn log_needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
     let (conversation_id, batch) = (row.id.as_str(), row.course.claimed);
     let event = Event::ConversationNeedsHuman.as_str();
     tracing::error!(event, conversation_id, batch, code, request_id = invocation.request_id);

@@ -9,7 +9,7 @@ mod replies;
 
 use std::sync::Arc;
 
-use umavez_domain::conversations::requests::{DEFAULT_INSTANCE, Named};
+use umavez_domain::conversations::requests::{ConversationName, DEFAULT_INSTANCE};
 use umavez_domain::conversations::{ConversationId, Via};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
@@ -69,8 +69,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
 }
 
 /// Returns what the path names: a conversation id, or the caller's own name for the contact.
-fn named(request: &Request) -> Result<Named, Problem> {
-    request.path.get("id").and_then(|text| Named::parse(text)).ok_or_else(no_such_conversation)
+fn named(request: &Request) -> Result<ConversationName, Problem> {
+    request.path.get("id").and_then(|text| ConversationName::parse(text)).ok_or_else(no_such_conversation)
 }
 
 /// Returns the id of the conversation that the path names. The caller's own name for a contact
@@ -78,8 +78,8 @@ fn named(request: &Request) -> Result<Named, Problem> {
 fn id(request: &Request) -> Result<ConversationId, Problem> {
     let instance = paging::optional(request, "instance").unwrap_or(DEFAULT_INSTANCE);
     Ok(match named(request)? {
-        Named::Id(id) => id,
-        Named::Contact(contact) => ConversationId::of(Via::Api, instance, &contact),
+        ConversationName::Id(id) => id,
+        ConversationName::Contact(contact) => ConversationId::of(Via::Api, instance, &contact),
     })
 }
 

@@ -2,7 +2,7 @@
 //! before the response.
 
 use serde_json::json;
-use umavez_domain::conversations::requests::{Named, read_message};
+use umavez_domain::conversations::requests::{ConversationName, read_message};
 use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -14,19 +14,19 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let body = request.object()?;
     let named = named(request)?;
     let contact = match &named {
-        Named::Id(_) => "",
-        Named::Contact(contact) => contact,
+        ConversationName::Id(_) => "",
+        ConversationName::Contact(contact) => contact,
     };
     let (instance, mut message) = read_message(&body, contact, invocation.now).map_err(Problem::invalid)?;
     let (settings, row) = match named {
-        Named::Contact(contact) => {
+        ConversationName::Contact(contact) => {
             let id = ConversationId::of(Via::Api, &instance, &contact);
             let (settings, row) = conversations.instance_and(invocation, Via::Api, &instance, &id).await?;
             (settings.ok_or_else(no_such_instance)?, row)
         }
         // A conversation that began on another channel keeps the settings of that channel's
         // instance.
-        Named::Id(id) => {
+        ConversationName::Id(id) => {
             let row = conversations.get(invocation, &id).await?.ok_or_else(no_such_conversation)?;
             message.contact.clone_from(&row.contact);
             (conversations.settings(invocation, &row).await?, Some(row))

@@ -6,7 +6,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::conversations::requests::{Callback, read_callback};
-use umavez_domain::conversations::{Answer as By, BatchRow, ConversationRow};
+use umavez_domain::conversations::{AnsweredBy, BatchRow, ConversationRow};
 use umavez_domain::fields::FieldError;
 use umavez_platform::conversations::Answered;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -29,7 +29,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             return not_wanted(deps, invocation, &row, &callback).await.map(Break);
         }
         let timing = conversations.settings(invocation, &row).await?.timing();
-        Ok(match conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
+        Ok(match conversations.answer(invocation, &row, said, AnsweredBy::Callback, &timing).await? {
             Answered::Now(row) => {
                 log_callback(invocation, &row);
                 Break(accepted(&callback)?)

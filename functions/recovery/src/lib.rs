@@ -169,7 +169,7 @@ impl Run<'_> {
         let jitter = fastrand::u32(0..=1000);
         let recovered = self.deps.downsells.recover(self.invocation, &found, policy, jitter).await?;
         // The effects of expired charges are logged per offer.
-        let downsells::Recovered::Offer(recovery) = recovered else { return Ok(false) };
+        let downsells::RecoveredRow::Offer(recovery) = recovered else { return Ok(false) };
         match &*recovery {
             Recovery::Emitted(offer) => log::offer_event(self.invocation, offer, Event::DownsellRecovered),
             Recovery::GivenUp(offer) => log::changed(self.invocation, offer),

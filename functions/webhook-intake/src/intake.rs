@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
-use umavez_domain::conversations::inbound::{Inbound, Reading, Unreadable};
+use umavez_domain::conversations::inbound::{Inbound, Reading, UnreadableWebhook};
 use umavez_domain::conversations::{ConversationId, ConversationRow, ReceiveOutcome, Via};
 use umavez_domain::fields::FieldError;
 use umavez_domain::senders::bots::BotRow;
@@ -17,7 +17,7 @@ use umavez_platform::invocation::Invocation;
 use crate::Deps;
 
 /// The source that the request claims to come from.
-pub struct Source<'a> {
+pub struct WebhookSource<'a> {
     pub via: Via,
     pub name: &'a str,
 }
@@ -34,7 +34,7 @@ pub async fn admit(
     deps: &Deps,
     invocation: &Invocation,
     request: &Request,
-    source: &Source<'_>,
+    source: &WebhookSource<'_>,
     verify: impl Fn(&WebhookSecrets) -> Verified,
     by_bot: impl Fn(&BotRow) -> bool,
 ) -> Result<Admitted, Problem> {
@@ -98,10 +98,10 @@ fn no_such_source() -> Problem {
     Problem::not_found("there is no such bot or instance; set it up with PUT /instances/{channel}/{instance}")
 }
 
-pub fn unreadable(unreadable: Unreadable) -> Problem {
+pub fn unreadable(unreadable: UnreadableWebhook) -> Problem {
     match unreadable {
-        Unreadable::NotJson => Problem::new(400, ProblemCode::InvalidJson, "the body is not a JSON object"),
-        Unreadable::Missing(field) => {
+        UnreadableWebhook::NotJson => Problem::new(400, ProblemCode::InvalidJson, "the body is not a JSON object"),
+        UnreadableWebhook::Missing(field) => {
             Problem::invalid(vec![FieldError::new(field, FieldProblem::Missing, "is required")])
         }
     }
@@ -109,10 +109,10 @@ pub fn unreadable(unreadable: Unreadable) -> Problem {
 
 /// Stores each message separately, and returns the number of messages per outcome. A bot that only
 /// sends offers has no conversations, so the messages to it are ignored.
-pub async fn take(
+pub async fn store_messages(
     deps: &Deps,
     invocation: &Invocation,
-    source: &Source<'_>,
+    source: &WebhookSource<'_>,
     reading: &Reading,
     offers_alone: bool,
 ) -> Result<Value, Problem> {
@@ -147,7 +147,7 @@ pub async fn take(
     Ok(answer)
 }
 
-async fn is_bot(deps: &Deps, invocation: &Invocation, source: &Source<'_>) -> Result<bool, Problem> {
+async fn is_bot(deps: &Deps, invocation: &Invocation, source: &WebhookSource<'_>) -> Result<bool, Problem> {
     Ok(source.via == Via::Telegram && deps.downsells.bots.get(invocation, source.name).await?.is_some())
 }
 
@@ -155,13 +155,13 @@ async fn is_bot(deps: &Deps, invocation: &Invocation, source: &Source<'_>) -> Re
 async fn read_instance(
     deps: &Deps,
     invocation: &Invocation,
-    source: &Source<'_>,
+    source: &WebhookSource<'_>,
     message: &Inbound,
 ) -> Result<(Option<InstanceRow>, Option<ConversationRow>), Problem> {
     let id = id_of(source, message);
     Ok(deps.conversations.instance_and(invocation, source.via, source.name, &id).await?)
 }
 
-fn id_of(source: &Source<'_>, message: &Inbound) -> ConversationId {
+fn id_of(source: &WebhookSource<'_>, message: &Inbound) -> ConversationId {
     ConversationId::of(source.via, source.name, &message.contact)
 }

@@ -6,7 +6,7 @@ use umavez_domain::channels::Channel;
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::Via;
 use umavez_domain::conversations::inbound::telegram;
-use umavez_domain::downsells::start::{self, Start};
+use umavez_domain::downsells::start::{self, StartCommand};
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::{Trigger, TriggerEvent};
 use umavez_domain::senders::bots::BotRow;
@@ -16,13 +16,13 @@ use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
-use crate::intake::{self, Admitted, Source};
+use crate::intake::{self, Admitted, WebhookSource};
 
 const SECRET_HEADER: &str = "x-telegram-bot-api-secret-token";
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let name = request.path.get("bot").map(String::as_str).unwrap_or_default();
-    let source = Source { via: Via::Telegram, name };
+    let source = WebhookSource { via: Via::Telegram, name };
     let header = request.header(SECRET_HEADER);
     let verify = |secrets: &WebhookSecrets| secrets.verify_telegram(name, header);
     let by_bot = |bot: &BotRow| bot.admits(header);
@@ -35,7 +35,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     if start.is_some() && bot.is_none() {
         bot = deps.downsells.bots.get(invocation, name).await?.map(Box::new);
     }
-    let mut answer = intake::take(deps, invocation, &source, &reading, bot.is_some()).await?;
+    let mut answer = intake::store_messages(deps, invocation, &source, &reading, bot.is_some()).await?;
     if let (Some(start), Some(bot)) = (start, bot) {
         // A user who presses start does not block this bot, or does so no longer. Suppressions
         // identify a bot by its token reference.
@@ -53,7 +53,12 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 }
 
 /// Schedules the offers that follow a /start.
-async fn schedule(deps: &Deps, invocation: &Invocation, bot: &BotRow, start: &Start) -> Result<Scheduled, Problem> {
+async fn schedule(
+    deps: &Deps,
+    invocation: &Invocation,
+    bot: &BotRow,
+    start: &StartCommand,
+) -> Result<Scheduled, Problem> {
     let update_id = start.update_id.to_string();
     let meta = start.payload.as_ref().map(|payload| json!({ "payload": payload }).to_string());
     let event = TriggerEvent {

@@ -31,7 +31,7 @@ use umavez_domain::delivery::{
 };
 use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    ChargesRow, ClosedGate, DownsellRow, End, OfferId, OfferRow, Status, TransactionRow, Trigger, Why,
+    CancelReason, ChargesRow, ClosedGate, DownsellRow, End, OfferId, OfferRow, OfferStatus, TransactionRow, Trigger,
 };
 use umavez_domain::keys::Wake;
 use umavez_domain::mailings::{
@@ -247,7 +247,7 @@ impl Subject for OfferRow {
     }
 
     fn end(&self, state: State, now: Timestamp) -> Option<Self> {
-        let end = if state == State::Expired { End::Expired } else { End::Skipped(Why::Blocked) };
+        let end = if state == State::Expired { End::Expired } else { End::Skipped(CancelReason::Blocked) };
         self.ended(end, now, KEEP_DAYS)
     }
 
@@ -269,7 +269,7 @@ impl Subject for OfferRow {
     }
 
     fn recall(&self, now: Timestamp) -> (Cancel, Option<Self>) {
-        self.cancel(Why::Paid, now, KEEP_DAYS)
+        self.cancel(CancelReason::Paid, now, KEEP_DAYS)
     }
 
     fn declare(&self, was_sent: bool, now: Timestamp) -> Option<Self> {
@@ -372,7 +372,7 @@ fn offer() -> OfferRow {
         passed_from: Vec::new(),
         scheduled_at: EARLY,
         not_after: EARLY.plus_days(NOT_AFTER_DAYS),
-        status: Status::Pending,
+        status: OfferStatus::Pending,
         cancel_reason: None,
         meta: None,
         correlation_id: String::new(),

@@ -25,8 +25,8 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use umavez_domain::delivery::{Claim, Delivery, NextStep, Outcome, Recovery, Settled, State, UnknownPolicy, code};
 use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    ChargeStatus, ChargesRow, ClosedGate, Contact, DownsellRow, End, OfferRow, Plan, PlanStep, SlotRow, Status,
-    TransactionRow, Trigger, TriggerEvent, Why, plan,
+    CancelReason, ChargeStatus, ChargesRow, ClosedGate, Contact, DownsellRow, End, OfferRow, OfferStatus, Plan,
+    PlanStep, SlotRow, TransactionRow, Trigger, TriggerEvent, plan,
 };
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::time::Timestamp;
@@ -585,13 +585,13 @@ impl World {
         let (before, charges, now) = (self.view.offer(place).clone(), &self.view.charges, self.now());
         let transaction = after.transaction_id.as_deref().unwrap_or_default();
         self.violations.canceled_without_reason |= match after.cancel_reason {
-            Some(Why::Expired) => charges.is_open(transaction, now),
-            Some(Why::Paid) => charges.pay_epoch == after.pay_epoch,
+            Some(CancelReason::Expired) => charges.is_open(transaction, now),
+            Some(CancelReason::Paid) => charges.pay_epoch == after.pay_epoch,
             _ => false,
         };
         self.violations.moved_backwards |= after.version != before.version + 1;
         let ends = before.is_pending() && !after.is_pending();
-        let was_sent = before.status != Status::Sent && after.status == Status::Sent;
+        let was_sent = before.status != OfferStatus::Sent && after.status == OfferStatus::Sent;
         if let Some(slot) = &mut self.view.slots[slot_of(after.downsell_id)]
             && (ends || was_sent)
             && (slot.place, slot.pending) == (place, before.is_pending())
@@ -619,7 +619,7 @@ impl World {
             Some(ClosedGate::Ends(end)) => self.end(scenario, n, (place, &offer, charges), end),
             None => self.claim(scenario, n, (place, &offer, charges), attempt),
             Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
-                self.end(scenario, n, (place, &offer, charges), End::Canceled(Why::Expired));
+                self.end(scenario, n, (place, &offer, charges), End::Canceled(CancelReason::Expired));
             }
             Some(ClosedGate::PassedOn(after)) => {
                 let as_read = self.view.offer(place).version == offer.version;
@@ -738,13 +738,13 @@ impl World {
     /// webhook has to cancel, end or pass on are changed afterwards, one by one.
     fn report(&self, scenario: &Scenario, webhook: usize) -> Report {
         let concerns = |offer: &OfferRow| match why(webhook) {
-            Why::Paid => offer.pay_epoch == 0,
+            CancelReason::Paid => offer.pay_epoch == 0,
             _ => offer.was_of(FIRST.transaction_id),
         };
         let mut report = Report::default();
         for (place, offer) in self.view.all().filter(|(_, offer)| concerns(offer)) {
             let to_change = match why(webhook) {
-                Why::Paid => self.canceled(scenario, place).is_some(),
+                CancelReason::Paid => self.canceled(scenario, place).is_some(),
                 _ => offer.is_queued() && offer.outdated(Some(&self.view.charges), self.now()).is_some(),
             };
             match to_change {
@@ -760,7 +760,7 @@ impl World {
         let (offer, now) = (self.view.offer(place).clone(), self.now());
         let after = match offer.follow_charges(Some(charges), scenario.downsell_of(&offer), now) {
             Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
-                offer.ended(End::Canceled(Why::Expired), now, KEEP_DAYS)
+                offer.ended(End::Canceled(CancelReason::Expired), now, KEEP_DAYS)
             }
             Some(ClosedGate::PassedOn(after)) => Some(*after),
             Some(ClosedGate::Ends(end)) => offer.ended(end, now, KEEP_DAYS),
@@ -776,7 +776,7 @@ impl World {
     fn canceled(&self, scenario: &Scenario, place: usize) -> Option<OfferRow> {
         let offer = self.view.offer(place);
         let is_left = scenario.has(Flaw::PaymentLeavesAttempts) && !offer.is_queued();
-        offer.cancel(Why::Paid, self.now(), KEEP_DAYS).1.filter(|_| !is_left)
+        offer.cancel(CancelReason::Paid, self.now(), KEEP_DAYS).1.filter(|_| !is_left)
     }
 
     fn read_charge(&mut self, scenario: &Scenario, n: usize) {
@@ -800,7 +800,9 @@ impl World {
     fn write_charge(&mut self, n: usize) {
         let Some(Webhook::Read { transaction, charges }) = self.webhooks[n].take() else { return };
         let told = match (&transaction, why(n)) {
-            (known, Why::Paid) => charges::paid(&charges, &known_or_new(&FIRST, known.as_ref()), &FIRST, self.now()),
+            (known, CancelReason::Paid) => {
+                charges::paid(&charges, &known_or_new(&FIRST, known.as_ref()), &FIRST, self.now())
+            }
             (Some(known), _) => charges::expired(&charges, known, self.now()),
             (None, _) => unreachable!("the expiry webhook waits until the transaction exists"),
         };
@@ -829,8 +831,8 @@ impl World {
         let Some(Webhook::Changing(mut report)) = self.webhooks[n].take() else { return };
         if let Some(place) = report.to_change.first() {
             match (why(n), self.canceled(scenario, place)) {
-                (Why::Paid, Some(after)) => self.write(place, after),
-                (Why::Paid, None) => {}
+                (CancelReason::Paid, Some(after)) => self.write(place, after),
+                (CancelReason::Paid, None) => {}
                 _ => self.follow(scenario, place, &self.view.charges.clone()),
             }
             report.to_change = report.to_change.without(place);
@@ -874,7 +876,7 @@ impl World {
                 self.follow(scenario, place, &charges);
                 self.recovery = ChargesRecovery::Read { charges, outdated: outdated.without(place) };
             }
-            None if as_read => self.view.charges = bare_charges(charges.looked_after(self.now())),
+            None if as_read => self.view.charges = bare_charges(charges.checked(self.now())),
             _ => {}
         }
     }
@@ -917,7 +919,9 @@ impl World {
     fn is_left_without_offer(&self) -> bool {
         let (charges, now) = (&self.view.charges, self.now());
         let of_downsell = || self.view.all().filter(|(_, offer)| offer.downsell_id == 2);
-        let ended = |offer: &OfferRow| (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Expired));
+        let ended = |offer: &OfferRow| {
+            (offer.status, offer.cancel_reason) == (OfferStatus::Canceled, Some(CancelReason::Expired))
+        };
         let unpaid = charges.pay_epoch == 0 && charges.is_open(SECOND.transaction_id, now);
         unpaid && of_downsell().next().is_some() && of_downsell().all(|(_, offer)| ended(offer))
     }
@@ -935,18 +939,19 @@ impl World {
 }
 
 /// Returns why a webhook cancels offers: the first two are payments, the third is an expiry.
-fn why(webhook: usize) -> Why {
-    if webhook < 2 { Why::Paid } else { Why::Expired }
+fn why(webhook: usize) -> CancelReason {
+    if webhook < 2 { CancelReason::Paid } else { CancelReason::Expired }
 }
 
 impl Report {
-    fn add(&mut self, place: usize, offer: &OfferRow, why: Why) {
-        let passed_on = why == Why::Expired && offer.passed_from.iter().any(|from| from == FIRST.transaction_id);
+    fn add(&mut self, place: usize, offer: &OfferRow, why: CancelReason) {
+        let passed_on =
+            why == CancelReason::Expired && offer.passed_from.iter().any(|from| from == FIRST.transaction_id);
         match (offer.status, offer.cancel_reason) {
             _ if passed_on => self.passed_on = self.passed_on.with(place),
-            (Status::Canceled, Some(reason)) if reason == why => self.canceled = self.canceled.with(place),
-            (Status::Pending, _) => self.in_flight = self.in_flight.with(place),
-            (Status::Sent, _) => self.sent = self.sent.with(place),
+            (OfferStatus::Canceled, Some(reason)) if reason == why => self.canceled = self.canceled.with(place),
+            (OfferStatus::Pending, _) => self.in_flight = self.in_flight.with(place),
+            (OfferStatus::Sent, _) => self.sent = self.sent.with(place),
             _ => {}
         }
     }
@@ -1112,10 +1117,11 @@ impl Model for Scenario {
                 world.view.all().all(|(place, offer)| world.reached[place].numbers().all(|n| is_remembered(offer, n)))
             }),
             Property::always("offers that were reported as canceled or sent stay so", |_, world: &World| {
-                let all_are = |places: Set, status: Status| {
+                let all_are = |places: Set, status: OfferStatus| {
                     world.view.all().all(|(place, offer)| !places.has(place) || offer.status == status)
                 };
-                all_are(world.reported.canceled, Status::Canceled) && all_are(world.reported.sent, Status::Sent)
+                all_are(world.reported.canceled, OfferStatus::Canceled)
+                    && all_are(world.reported.sent, OfferStatus::Sent)
             }),
             Property::always("offers that were reported as passed on are another charge's", |_, world: &World| {
                 let is_first = |offer: &OfferRow| offer.transaction_id.as_deref() == Some(FIRST.transaction_id);
@@ -1164,8 +1170,8 @@ fn is_remembered(offer: &OfferRow, attempt: usize) -> bool {
     let is_under_way = delivery.state == State::Sending && number(delivery.attempt) == attempt;
     let is_sent_soon = delivery.state == State::Sending && delivery.sent_attempt().is_some();
     match offer.status {
-        Status::Sent => true,
-        Status::Pending => is_in_doubt || is_under_way || is_sent_soon,
+        OfferStatus::Sent => true,
+        OfferStatus::Pending => is_in_doubt || is_under_way || is_sent_soon,
         _ => false,
     }
 }
@@ -1179,27 +1185,31 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         world.view.all().any(|(_, offer)| is_it(offer))
     }
     vec![
-        ("sent", |_, world| any(world, |offer| offer.status == Status::Sent)),
+        ("sent", |_, world| any(world, |offer| offer.status == OfferStatus::Sent)),
         ("canceled by a payment", |_, world| !world.reported.canceled.is_empty()),
         ("reported as in flight", |_, world| !world.reported.in_flight.is_empty()),
         ("reported as sent", |_, world| !world.reported.sent.is_empty()),
-        ("skipped", |_, world| any(world, |offer| offer.cancel_reason == Some(Why::NoUnpaidPix))),
-        ("canceled by an expiry", |_, world| any(world, |offer| offer.cancel_reason == Some(Why::Expired))),
+        ("skipped", |_, world| any(world, |offer| offer.cancel_reason == Some(CancelReason::NoUnpaidPix))),
+        ("canceled by an expiry", |_, world| any(world, |offer| offer.cancel_reason == Some(CancelReason::Expired))),
         ("unknown", |_, world| any(world, |offer| offer.delivery.state == State::Unknown)),
-        ("a second attempt", |_, world| any(world, |offer| offer.delivery.attempt > 1 && offer.status == Status::Sent)),
+        ("a second attempt", |_, world| {
+            any(world, |offer| offer.delivery.attempt > 1 && offer.status == OfferStatus::Sent)
+        }),
         ("canceled in doubt", |_, world| {
             any(world, |offer| {
                 offer.delivery.state == State::Unknown
                     && offer.delivery.recalled.is_none()
-                    && offer.cancel_reason == Some(Why::Paid)
+                    && offer.cancel_reason == Some(CancelReason::Paid)
             })
         }),
         ("recalled and canceled", |_, world| {
-            let is_it = |offer: &OfferRow| (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Paid));
+            let is_it = |offer: &OfferRow| {
+                (offer.status, offer.cancel_reason) == (OfferStatus::Canceled, Some(CancelReason::Paid))
+            };
             any(world, |offer| offer.delivery.recalled.is_some() && is_it(offer))
         }),
         ("recalled and sent", |_, world| {
-            any(world, |offer| offer.delivery.recalled.is_some() && offer.status == Status::Sent)
+            any(world, |offer| offer.delivery.recalled.is_some() && offer.status == OfferStatus::Sent)
         }),
         ("recalled and unknown", |_, world| {
             any(world, |offer| offer.delivery.recalled.is_some() && offer.delivery.state == State::Unknown)
@@ -1210,14 +1220,14 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         }),
         ("failed after a late outcome", |_, world| {
             // If no attempt is rejected, only a late outcome can end an offer as failed.
-            any(world, |offer| offer.status == Status::Failed)
+            any(world, |offer| offer.status == OfferStatus::Failed)
         }),
         ("sent by an earlier attempt while a later one is under way", |_, world| {
             any(world, |offer| offer.delivery.state == State::Sending && offer.delivery.sent_attempt().is_some())
         }),
         ("sent by an earlier attempt", |_, world| {
             let is_earlier = |delivery: &Delivery| delivery.sent_attempt().is_some_and(|sent| sent < delivery.attempt);
-            any(world, |offer| offer.status == Status::Sent && is_earlier(&offer.delivery))
+            any(world, |offer| offer.status == OfferStatus::Sent && is_earlier(&offer.delivery))
         }),
         ("rejected in doubt", |scenario, world| {
             let was_rejected = world.rejections < scenario.rejections;
@@ -1225,13 +1235,13 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         }),
         ("passed on", |_, world| any(world, |offer| !offer.passed_from.is_empty())),
         ("passed on and sent", |_, world| {
-            any(world, |offer| !offer.passed_from.is_empty() && offer.status == Status::Sent)
+            any(world, |offer| !offer.passed_from.is_empty() && offer.status == OfferStatus::Sent)
         }),
         ("reported as passed on", |_, world| !world.reported.passed_on.is_empty()),
         ("canceled after it was passed on", |_, world| {
             any(world, |offer| {
                 !offer.passed_from.is_empty()
-                    && (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Paid))
+                    && (offer.status, offer.cancel_reason) == (OfferStatus::Canceled, Some(CancelReason::Paid))
             })
         }),
         ("a second offer", |_, world| world.view.offers[3].is_some()),

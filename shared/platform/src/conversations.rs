@@ -30,7 +30,7 @@ use crate::messages::Messages;
 use crate::senders::Instances;
 use crate::store::{Condition, Store, StoreError, Write, attribute};
 
-pub use answers::{Answered, Looked};
+pub use answers::{Answered, ReplyProgress};
 pub use hold::HoldOutcome;
 pub use receive::Receipt;
 

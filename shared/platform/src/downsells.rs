@@ -19,7 +19,7 @@
 //! - An offer is passed on to another charge because its own expired: `domain::downsells::passing`
 //!   lists the interleavings.
 
-mod boards;
+mod bot_downsells;
 mod contact;
 mod definitions;
 mod listing;
@@ -29,10 +29,10 @@ mod passing;
 mod payments;
 mod triggers;
 
-pub use boards::{Board, Boards};
-pub use definitions::Created;
+pub use bot_downsells::{BotDownsells, BotDownsellsCache};
+pub use definitions::CreatedDownsell;
 pub use listing::QueueFilter;
-pub use offers::Recovered;
+pub use offers::RecoveredRow;
 pub use payments::Charged;
 pub use triggers::Triggered;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::conversations::inbound::{Inbound, Kind};
+use umavez_domain::conversations::inbound::{Inbound, MessageKind};
 use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_local::calls::Call;
@@ -76,7 +76,7 @@ async fn fill(world: &World, contact: &str, length: u64) {
             message_id: format!("m{number}"),
             from_me: false,
             by_gateway: false,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             // Short, so that one reply can repeat them all.
             text: Some("x".to_owned()),
             media: None,

@@ -63,7 +63,7 @@ pub async fn run(arguments: KeysArguments, port: u16) -> Result<(), CliError> {
             let (Some(endpoint), Some(table)) = (endpoint, table) else {
                 return Err(CliError::Failed(format!("port {port} is not a stack with a {TABLE_OUTPUT}")));
             };
-            Keys::new(&Aws::at(endpoint, CALLER), table.to_owned())?
+            Keys::new(&Aws::with_endpoint(endpoint, CALLER), table.to_owned())?
         }
     };
     match arguments.command {
@@ -76,7 +76,7 @@ pub async fn run(arguments: KeysArguments, port: u16) -> Result<(), CliError> {
 /// Makes the key that a first start announces; whether it stands. One that was revoked stays so.
 pub async fn ensure(stack: &Stack, secret: &str) -> Result<bool, CliError> {
     let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(false) };
-    let keys = Keys::new(&Aws::at(stack.front_url(), CALLER), table.to_owned())?;
+    let keys = Keys::new(&Aws::with_endpoint(stack.front_url(), CALLER), table.to_owned())?;
     let scopes = ["*".to_owned()];
     api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, secret).await.map_err(failed)?;
     let presented = PresentedKey::of(secret);

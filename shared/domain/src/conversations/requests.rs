@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::identity::{BatchId, ConversationId};
-use super::inbound::{Inbound, Kind, Media};
+use super::inbound::{Inbound, Media, MessageKind};
 use super::reply::{LONGEST_REPLY, ResponderProblem, read_reply};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
@@ -21,12 +21,12 @@ const AHEAD_MS: i64 = 300 * SECOND_MS;
 
 /// Names a conversation in a path: by its id, or by the caller's name for the contact.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum ConversationName {
     Id(ConversationId),
     Contact(String),
 }
 
-impl Named {
+impl ConversationName {
     /// Returns `None` if the text is neither an id nor a name.
     pub fn parse(text: &str) -> Option<Self> {
         match ConversationId::parse(text) {
@@ -75,12 +75,12 @@ pub fn read_message(
     fields.finish(read)
 }
 
-fn read_kind(fields: &mut Fields<'_>) -> Kind {
-    let Some(text) = fields.optional_text("kind") else { return Kind::Text };
-    Kind::parse(text).unwrap_or_else(|| {
-        let all: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+fn read_kind(fields: &mut Fields<'_>) -> MessageKind {
+    let Some(text) = fields.optional_text("kind") else { return MessageKind::Text };
+    MessageKind::parse(text).unwrap_or_else(|| {
+        let all: Vec<_> = MessageKind::ALL.iter().map(|kind| kind.as_str()).collect();
         fields.refuse("kind", FieldProblem::NotAllowed, format!("must be one of {}", all.join(", ")));
-        Kind::Text
+        MessageKind::Text
     })
 }
 
@@ -160,7 +160,7 @@ mod tests {
     fn a_message_needs_an_identity_and_something_in_it() {
         let read = |body: Value| read_message(object(&body), "ana", NOW);
         let (instance, message) = read(json!({"message_id": "m1", "text": "Oi"})).expect("a message");
-        assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", Kind::Text));
+        assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", MessageKind::Text));
         let media = json!({"message_id": "m1", "kind": "image", "media": {"reference": "https://x/y"}});
         assert!(read(media).is_ok());
         assert_eq!(refused(read(json!({"text": "Oi"}))), ["message_id"]);
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn a_path_names_an_id_or_a_contact() {
         let id = "conv_0123456789abcdef0123456789abcdef";
-        assert!(matches!(Named::parse(id), Some(Named::Id(_))));
-        assert_eq!(Named::parse("ana-77"), Some(Named::Contact("ana-77".into())));
-        assert_eq!(Named::parse("ana 77"), None);
-        assert_eq!(Named::parse(""), None);
+        assert!(matches!(ConversationName::parse(id), Some(ConversationName::Id(_))));
+        assert_eq!(ConversationName::parse("ana-77"), Some(ConversationName::Contact("ana-77".into())));
+        assert_eq!(ConversationName::parse("ana 77"), None);
+        assert_eq!(ConversationName::parse(""), None);
     }
 }

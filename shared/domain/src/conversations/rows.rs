@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::course::{Course, HeldBy, Hold, Phase};
+use super::course::{ConversationHold, Course, HeldBy, Phase};
 use super::identity::{BatchId, ConversationId, Via};
-use super::inbound::{Inbound, Kind, Media};
+use super::inbound::{Inbound, Media, MessageKind};
 use crate::change::{Fence, Row};
 use crate::codes::codes;
 use crate::keys::{self, Key, Wake};
@@ -113,7 +113,7 @@ impl ConversationRow {
             (None, Some(since)) => work.wait_until(Wake::Check, self.id.as_str(), since),
             (None, None) => {}
         }
-        let check_at = course.look_again(now, timing).map(Timestamp::millis);
+        let check_at = course.recovery_check_at(now, timing).map(Timestamp::millis);
         Self { course, work, check_at, updated_at: now, version: self.version + 1, ..self.clone() }
     }
 
@@ -173,7 +173,7 @@ pub struct StoredMessage {
     /// `None` if the message belongs to no batch.
     pub number: Option<u64>,
     pub author: Author,
-    pub kind: Kind,
+    pub kind: MessageKind,
     pub text: Option<String>,
     pub media: Option<Media>,
     pub sent_at: Option<Timestamp>,
@@ -218,7 +218,8 @@ impl Received<'_> {
             ReceiveOutcome::Person => {
                 let settled = row.course.answered_by_person(self.message.sent_at);
                 let silent_ms = i64::from(self.instance.person_hold_seconds) * SECOND_MS;
-                let hold = Hold { by: HeldBy::Person, since: now.millis(), until: Some(now.millis() + silent_ms) };
+                let hold =
+                    ConversationHold { by: HeldBy::Person, since: now.millis(), until: Some(now.millis() + silent_ms) };
                 let course = if silent_ms > 0 { settled.hold(hold) } else { settled };
                 (row.moved(course, now, &timing), self.aside(now))
             }
@@ -255,7 +256,7 @@ impl Received<'_> {
 
 codes! {
     /// How a batch was answered.
-    Answer {
+    AnsweredBy {
         /// In the response to the request.
         Responder = "responder",
         /// Later, in a request of the responder's own.
@@ -273,7 +274,7 @@ pub struct BatchRow {
     pub from: u64,
     /// `None` if the responder had nothing to say.
     pub reply: Option<String>,
-    pub answered_by: Answer,
+    pub answered_by: AnsweredBy,
     pub attempts: u32,
     /// The outbound messages that carry the reply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -307,7 +308,7 @@ mod tests {
             message_id: "3EB0".into(),
             from_me: false,
             by_gateway: false,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             text: Some("Oi".into()),
             media: None,
             name: Some("Ana".into()),
@@ -351,7 +352,7 @@ mod tests {
     fn what_is_held_or_stuck_is_listed_and_what_is_answered_is_not() {
         let pending = row().received(&inbound(), NOW, &TIMING);
         let word = |row: &ConversationRow| row.work.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
-        let hold = Hold { by: HeldBy::Operator, since: NOW.millis(), until: None };
+        let hold = ConversationHold { by: HeldBy::Operator, since: NOW.millis(), until: None };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         assert_eq!(word(&held), Some(Some("HELD".into())));
         assert!(!held.is_overdue(NOW.plus_days(400)), "until it is released");
@@ -364,7 +365,8 @@ mod tests {
     #[test]
     fn a_release_wakes_what_waited_and_recovery_wakes_later_each_time() {
         let pending = row().received(&inbound(), NOW, &TIMING);
-        let hold = Hold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
+        let hold =
+            ConversationHold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         let released = held.moved(held.course.release(), NOW, &TIMING);
         assert_eq!(released.work.emit.as_ref().map(|emit| emit.seq), Some(1));

@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 
 codes! {
     /// The status of a conversation.
-    Status {
+    ConversationStatus {
         /// Every message is answered.
         Idle = "idle",
         /// Messages wait for their burst to end.
@@ -84,14 +84,14 @@ impl ConversationRow {
     }
 }
 
-pub fn status(row: &ConversationRow, now: Timestamp) -> Status {
+pub fn status(row: &ConversationRow, now: Timestamp) -> ConversationStatus {
     let course = &row.course;
     match course.phase {
-        Phase::Stuck => Status::NeedsHuman,
-        _ if course.is_held(now) => Status::Held,
-        Phase::Idle if course.is_pending() => Status::Pending,
-        Phase::Idle => Status::Idle,
-        _ => Status::Processing,
+        Phase::Stuck => ConversationStatus::NeedsHuman,
+        _ if course.is_held(now) => ConversationStatus::Held,
+        Phase::Idle if course.is_pending() => ConversationStatus::Pending,
+        Phase::Idle => ConversationStatus::Idle,
+        _ => ConversationStatus::Processing,
     }
 }
 

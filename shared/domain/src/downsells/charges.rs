@@ -127,7 +127,7 @@ impl ChargesRow {
 
     /// Returns the row after everything that follows from it was done. Charges whose time has
     /// passed are removed.
-    pub fn looked_after(&self, now: Timestamp) -> Self {
+    pub fn checked(&self, now: Timestamp) -> Self {
         let mut next = self.next(now);
         next.open.retain(|_, charge| charge.until > now.millis());
         next.look_at = None;

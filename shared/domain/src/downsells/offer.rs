@@ -23,7 +23,7 @@ codes! {
 
 codes! {
     /// The status of an offer.
-    Status {
+    OfferStatus {
         Pending = "pending",
         Sent = "sent",
         Failed = "failed",
@@ -46,7 +46,7 @@ codes! {
 
 codes! {
     /// Why an offer was not sent.
-    Why {
+    CancelReason {
         Paid = "paid",
         /// Its charge expired.
         Expired = "expired",
@@ -117,8 +117,8 @@ pub struct OfferRow {
     pub passed_from: Vec<String>,
     pub scheduled_at: Timestamp,
     pub not_after: Timestamp,
-    pub status: Status,
-    pub cancel_reason: Option<Why>,
+    pub status: OfferStatus,
+    pub cancel_reason: Option<CancelReason>,
     /// What the trigger contained, as JSON text.
     pub meta: Option<String>,
     pub correlation_id: String,
@@ -171,7 +171,7 @@ impl OfferRow {
     }
 
     pub fn is_pending(&self) -> bool {
-        self.status == Status::Pending
+        self.status == OfferStatus::Pending
     }
 
     pub fn is_queued(&self) -> bool {

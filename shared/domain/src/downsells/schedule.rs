@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::charges::ChargesRow;
 use super::definition::{DownsellRow, Rearm};
-use super::offer::{OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger};
+use super::offer::{OfferId, OfferRow, OfferStatus, RefusedRow, SlotRow, Trigger};
 use super::transitions::End;
 use crate::codes::codes;
 use crate::delivery::Delivery;
@@ -52,7 +52,7 @@ impl Contact {
         let before = in_epoch.map(|slot| {
             // A slot counts its own offer if the offer had ended when the slot was read. It does
             // not count an offer that was still pending then.
-            let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == Status::Sent);
+            let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == OfferStatus::Sent);
             slot.sent.saturating_sub(u32::from(sent && !slot.pending))
         });
         before.sum()
@@ -245,7 +245,7 @@ fn new_offer(
         passed_from: Vec::new(),
         scheduled_at,
         not_after: downsell.not_after(scheduled_at),
-        status: Status::Pending,
+        status: OfferStatus::Pending,
         cancel_reason: None,
         meta: event.meta.map(str::to_owned),
         correlation_id: event.correlation_id.to_owned(),

@@ -11,7 +11,7 @@
 
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
-use super::offer::{OfferRow, Status, Trigger, Why};
+use super::offer::{CancelReason, OfferRow, OfferStatus, Trigger};
 use super::passing::ClosedGate;
 use crate::change::Fence;
 use crate::channels::Channel;
@@ -25,8 +25,8 @@ use crate::work::check_after_ms;
 /// How an offer ends that is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    Canceled(Why),
-    Skipped(Why),
+    Canceled(CancelReason),
+    Skipped(CancelReason),
     Expired,
 }
 
@@ -34,7 +34,10 @@ impl End {
     /// Returns whether the end follows from the contact's charges. Such an end is valid only while
     /// the charges have not changed.
     pub const fn rests_on_charges(self) -> bool {
-        matches!(self, Self::Canceled(Why::Paid | Why::Expired) | Self::Skipped(Why::NoUnpaidPix))
+        matches!(
+            self,
+            Self::Canceled(CancelReason::Paid | CancelReason::Expired) | Self::Skipped(CancelReason::NoUnpaidPix)
+        )
     }
 }
 
@@ -43,11 +46,11 @@ impl OfferRow {
     /// its charge is no longer open. `None` if neither is the case.
     pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<End> {
         if charges.map_or(0, |charges| charges.pay_epoch) != self.pay_epoch {
-            return Some(End::Canceled(Why::Paid));
+            return Some(End::Canceled(CancelReason::Paid));
         }
         let transaction = self.transaction_id.as_deref().filter(|_| self.trigger == Trigger::Pix)?;
         let open = charges.is_some_and(|charges| charges.is_open(transaction, now));
-        (!open).then_some(End::Canceled(Why::Expired))
+        (!open).then_some(End::Canceled(CancelReason::Expired))
     }
 
     /// Decides whether the offer may be sent now: `None` if it may. The charge of its own
@@ -61,11 +64,11 @@ impl OfferRow {
     ) -> Option<ClosedGate> {
         self.follow_charges(charges, downsell, now).or_else(|| {
             let end = match downsell {
-                _ if !bot.is_some_and(|bot| bot.active) => End::Skipped(Why::BotInactive),
-                None => End::Canceled(Why::Deleted),
-                Some(downsell) if !downsell.active => End::Skipped(Why::Inactive),
+                _ if !bot.is_some_and(|bot| bot.active) => End::Skipped(CancelReason::BotInactive),
+                None => End::Canceled(CancelReason::Deleted),
+                Some(downsell) if !downsell.active => End::Skipped(CancelReason::Inactive),
                 Some(_) if charges.is_some_and(|charges| charges.any_open(now)) => return None,
-                Some(_) => End::Skipped(Why::NoUnpaidPix),
+                Some(_) => End::Skipped(CancelReason::NoUnpaidPix),
             };
             Some(ClosedGate::Ends(end))
         })
@@ -104,9 +107,9 @@ impl OfferRow {
     /// Ends the offer unsent. Returns `None` if it is not queued.
     pub fn ended(&self, end: End, now: Timestamp, keep_days: i64) -> Option<Self> {
         let (state, status, why) = match end {
-            End::Canceled(why) => (State::Canceled, Status::Canceled, Some(why)),
-            End::Skipped(why) => (State::Canceled, Status::Skipped, Some(why)),
-            End::Expired => (State::Expired, Status::Expired, None),
+            End::Canceled(why) => (State::Canceled, OfferStatus::Canceled, Some(why)),
+            End::Skipped(why) => (State::Canceled, OfferStatus::Skipped, Some(why)),
+            End::Expired => (State::Expired, OfferStatus::Expired, None),
         };
         // Keep the result of the last attempt: it is still of interest.
         let delivery = self.delivery.ended(state, self.delivery.reason.as_deref())?;
@@ -116,7 +119,7 @@ impl OfferRow {
 
     /// Cancels the offer. A queued offer is canceled at once. During an attempt, the cancel
     /// prevents further attempts. The second value is the row to write, if any.
-    pub fn cancel(&self, why: Why, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
+    pub fn cancel(&self, why: CancelReason, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
         if let Some(row) = self.ended(End::Canceled(why), now, keep_days) {
             return (if row.is_pending() { Cancel::InFlight } else { Cancel::Now }, Some(row));
         }
@@ -187,15 +190,15 @@ impl OfferRow {
         }
         row.enqueued |= row.work.emit.is_some();
         row.status = match state {
-            State::Queued | State::Sending | State::Unknown => Status::Pending,
-            State::Sent => Status::Sent,
-            State::Failed => Status::Failed,
-            State::Expired => Status::Expired,
-            State::Canceled | State::Suppressed | State::Deduped => Status::Canceled,
+            State::Queued | State::Sending | State::Unknown => OfferStatus::Pending,
+            State::Sent => OfferStatus::Sent,
+            State::Failed => OfferStatus::Failed,
+            State::Expired => OfferStatus::Expired,
+            State::Canceled | State::Suppressed | State::Deduped => OfferStatus::Canceled,
         };
         row.unknown = state == State::Unknown;
         // A cancel during an attempt is the reason only if the offer was not sent because of it.
-        if !matches!(row.status, Status::Pending | Status::Canceled) {
+        if !matches!(row.status, OfferStatus::Pending | OfferStatus::Canceled) {
             row.cancel_reason = None;
         }
         let sent = row.delivery.sent_at.filter(|_| row.delivery.sent_attempt().is_some());

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::charges::ChargeStatus;
-use super::offer::{DeliveryView, OfferRow, Status, Trigger, Why};
+use super::offer::{CancelReason, DeliveryView, OfferRow, OfferStatus, Trigger};
 use super::schedule::{Plan, Refused};
 use super::webhook::OwnerField;
 use crate::delivery::State;
@@ -102,11 +102,11 @@ impl Withdrawn {
 
     /// Counts an offer by its current state: canceled for this reason, possibly still to be sent,
     /// or sent.
-    pub fn count(&mut self, offer: &OfferRow, why: Why) {
+    pub fn count(&mut self, offer: &OfferRow, why: CancelReason) {
         match (offer.status, offer.cancel_reason) {
-            (Status::Canceled, Some(reason)) if reason == why => self.canceled += 1,
-            (Status::Pending, _) => self.in_flight += 1,
-            (Status::Sent, _) => self.already_sent += 1,
+            (OfferStatus::Canceled, Some(reason)) if reason == why => self.canceled += 1,
+            (OfferStatus::Pending, _) => self.in_flight += 1,
+            (OfferStatus::Sent, _) => self.already_sent += 1,
             _ => {}
         }
     }
@@ -123,11 +123,11 @@ pub struct ListedOffer {
     pub pk: String,
     pub sk: String,
     pub listed_at: String,
-    pub status: Status,
+    pub status: OfferStatus,
     pub trigger: Trigger,
     pub downsell_id: u64,
     #[serde(default)]
-    pub cancel_reason: Option<Why>,
+    pub cancel_reason: Option<CancelReason>,
     #[serde(default)]
     pub enqueued: bool,
     #[serde(default)]
@@ -172,16 +172,16 @@ impl Numbers {
         }
         self.downsells_enqueued += u64::from(offer.enqueued);
         let of_status = match (offer.status, offer.cancel_reason) {
-            (Status::Pending, _) if offer.unknown => &mut self.downsells_unknown,
-            (Status::Pending, _) => &mut self.downsells_pending,
-            (Status::Sent, _) => &mut self.downsells_sent,
-            (Status::Failed, _) => &mut self.downsells_failed,
-            (Status::Skipped, Some(Why::NoUnpaidPix)) => &mut self.downsells_skipped_gate,
-            (Status::Skipped, _) => &mut self.downsells_skipped_other,
-            (Status::Canceled, Some(Why::Paid)) => &mut self.downsells_canceled_paid,
-            (Status::Canceled, Some(Why::Expired)) => &mut self.downsells_canceled_expired,
-            (Status::Canceled, _) => &mut self.downsells_canceled_other,
-            (Status::Expired, _) => &mut self.downsells_expired,
+            (OfferStatus::Pending, _) if offer.unknown => &mut self.downsells_unknown,
+            (OfferStatus::Pending, _) => &mut self.downsells_pending,
+            (OfferStatus::Sent, _) => &mut self.downsells_sent,
+            (OfferStatus::Failed, _) => &mut self.downsells_failed,
+            (OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix)) => &mut self.downsells_skipped_gate,
+            (OfferStatus::Skipped, _) => &mut self.downsells_skipped_other,
+            (OfferStatus::Canceled, Some(CancelReason::Paid)) => &mut self.downsells_canceled_paid,
+            (OfferStatus::Canceled, Some(CancelReason::Expired)) => &mut self.downsells_canceled_expired,
+            (OfferStatus::Canceled, _) => &mut self.downsells_canceled_other,
+            (OfferStatus::Expired, _) => &mut self.downsells_expired,
         };
         *of_status += 1;
         if let Some(late_ms) = offer.late_ms {

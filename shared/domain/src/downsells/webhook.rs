@@ -228,17 +228,17 @@ mod tests {
         let plain = created(&json!({})).expect("fits");
         assert_eq!((plain.at, plain.open_until), (now(), now().plus_days(OPEN_DAYS)));
         let times = json!({"created_at": "2026-03-10T11:00:00Z", "expires_at": "2026-03-10T13:00:00Z"});
-        let told = created(&times).expect("fits");
-        assert_eq!((told.at, told.open_until), (now().plus_ms(-3_600_000), now().plus_ms(3_600_000)));
+        let read = created(&times).expect("fits");
+        assert_eq!((read.at, read.open_until), (now().plus_ms(-3_600_000), now().plus_ms(3_600_000)));
     }
 
     #[test]
     fn fields_of_the_gateway_are_ignored_and_ids_are_numbers_or_text() {
         let more = json!({"amount": 1990, "status": "pending", "data": {"id": 7}, "telegram_id": "123456789",
             "transaction_id": 42, "correlation_id": 43});
-        let told = created(&more).expect("fits");
-        assert_eq!((told.telegram_id, told.transaction_id.as_str()), (123_456_789, "42"));
-        assert_eq!(told.correlation_id.as_deref(), Some("43"));
+        let read = created(&more).expect("fits");
+        assert_eq!((read.telegram_id, read.transaction_id.as_str()), (123_456_789, "42"));
+        assert_eq!(read.correlation_id.as_deref(), Some("43"));
     }
 
     #[test]
@@ -262,8 +262,8 @@ mod tests {
             (json!({"expires_at": "2028-03-10T12:00:00Z"}), "expires_at", "out_of_range"),
         ] {
             let errors = created(&more).expect_err("refused");
-            let told: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code.as_str())).collect();
-            assert_eq!(told, [(field, code)], "{more}");
+            let read: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code.as_str())).collect();
+            assert_eq!(read, [(field, code)], "{more}");
         }
     }
 
@@ -286,9 +286,9 @@ mod tests {
         ] {
             let mut body = json!({"transaction_id": 42});
             body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-            let told = ended(&body).expect("fits");
-            assert_eq!((told.transaction_id.as_str(), told.correlation_id.as_deref()), ("42", None), "{more}");
-            assert_eq!(told.named(), None, "{more}");
+            let read = ended(&body).expect("fits");
+            assert_eq!((read.transaction_id.as_str(), read.correlation_id.as_deref()), ("42", None), "{more}");
+            assert_eq!(read.named(), None, "{more}");
         }
         let named = ended(&json!({"transaction_id": "t", "bot_slug": "loja", "telegram_id": "7"})).expect("fits");
         assert_eq!(named.named(), Some(Charge { bot: "loja", telegram_id: 7, transaction_id: "t" }));

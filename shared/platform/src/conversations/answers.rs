@@ -3,7 +3,7 @@
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::responder::reply_message;
 use umavez_domain::conversations::{
-    Answer, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
+    AnsweredBy, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
 };
 use umavez_domain::delivery::State;
 use umavez_domain::keys;
@@ -32,9 +32,9 @@ pub enum Answered {
 
 /// The result of looking at a reply that was handed over.
 #[derive(Debug)]
-pub enum Looked {
+pub enum ReplyProgress {
     /// The message is not settled yet: its end wakes the conversation.
-    OnItsWay,
+    InFlight,
     /// The message is settled, and the conversation has moved on. `None` if the conversation has
     /// changed since it was read.
     Moved(Option<Box<ConversationRow>>),
@@ -43,7 +43,7 @@ pub enum Looked {
 /// What a change of a conversation writes to the row of its batch.
 enum OfBatch<'a> {
     /// The one reply of the batch, and who answered.
-    Reply(Option<&'a str>, Answer),
+    Reply(Option<&'a str>, AnsweredBy),
     /// How a message of the batch ended, if one did.
     Ended(Option<&'a str>),
 }
@@ -89,7 +89,7 @@ impl Conversations {
         invocation: &Invocation,
         row: &ConversationRow,
         said: Option<&str>,
-        by: Answer,
+        by: AnsweredBy,
         timing: &Timing,
     ) -> Result<Answered, StoreError> {
         let parts = said.map_or(0, |said| reply::split(row.channel, said).len());
@@ -112,15 +112,15 @@ impl Conversations {
 
     /// Looks at the outcome of the part of a reply that was handed over, and moves the conversation
     /// on if the part is settled.
-    pub async fn look(
+    pub async fn check_reply(
         &self,
         invocation: &Invocation,
         row: &ConversationRow,
         timing: &Timing,
-    ) -> Result<Looked, StoreError> {
-        let Some(batch) = row.batch() else { return Ok(Looked::OnItsWay) };
+    ) -> Result<ReplyProgress, StoreError> {
+        let Some(batch) = row.batch() else { return Ok(ReplyProgress::InFlight) };
         let message = self.messages.get(invocation, &batch.message_id(row.course.handed)).await?;
-        let Some((end, state)) = end_of(message.as_ref()) else { return Ok(Looked::OnItsWay) };
+        let Some((end, state)) = end_of(message.as_ref()) else { return Ok(ReplyProgress::InFlight) };
         let course = row.course.part_ended(end, invocation.current());
         let said = if course.phase == Phase::Sending { self.reply_of(invocation, row).await? } else { None };
         // If a reply was canceled because a person had answered, do not record it as undelivered.
@@ -129,7 +129,7 @@ impl Conversations {
         self.commit(invocation, row, course, said.as_deref(), &of_batch, timing)
             .await?
             .moved()
-            .map(|row| Looked::Moved(row.map(Box::new)))
+            .map(|row| ReplyProgress::Moved(row.map(Box::new)))
     }
 
     async fn reply_of(&self, invocation: &Invocation, row: &ConversationRow) -> Result<Option<String>, StoreError> {

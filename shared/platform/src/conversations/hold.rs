@@ -1,7 +1,7 @@
 //! Holds a conversation for an operator, and releases it. The functions return `None` if there is
 //! no such conversation.
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, HeldBy, Hold, Phase};
+use umavez_domain::conversations::{ConversationHold, ConversationId, ConversationRow, Course, HeldBy, Phase};
 use umavez_domain::delivery::Cancel;
 use umavez_domain::messages::MessageId;
 use umavez_domain::time::Timestamp;
@@ -28,7 +28,7 @@ impl Conversations {
         until: Option<Timestamp>,
     ) -> Result<Option<HoldOutcome>, StoreError> {
         let since = invocation.now.millis();
-        let hold = Hold { by: HeldBy::Operator, since, until: until.map(Timestamp::millis) };
+        let hold = ConversationHold { by: HeldBy::Operator, since, until: until.map(Timestamp::millis) };
         let Some((row, _)) = self.change(invocation, id, |course| course.hold(hold)).await? else { return Ok(None) };
         let on_its_way = row.batch().filter(|_| row.course.phase == Phase::Sending);
         let mut held = HoldOutcome { row, in_flight: None, already_sent: None };

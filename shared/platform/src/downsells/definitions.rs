@@ -34,7 +34,7 @@ struct RequestRow {
 
 /// The outcome of a request to create a downsell.
 #[derive(Debug)]
-pub enum Created {
+pub enum CreatedDownsell {
     New(DownsellRow),
     /// The same request created this downsell before.
     Replayed(DownsellRow),
@@ -67,7 +67,7 @@ impl Downsells {
         slug: &str,
         new: &DownsellRow,
         request: Option<(&str, &str)>,
-    ) -> Result<Created, StoreError> {
+    ) -> Result<CreatedDownsell, StoreError> {
         self.store.retry(invocation, || self.create_once(invocation, slug, new, request)).await
     }
 
@@ -77,19 +77,19 @@ impl Downsells {
         slug: &str,
         new: &DownsellRow,
         request: Option<(&str, &str)>,
-    ) -> Result<ControlFlow<Created>, StoreError> {
+    ) -> Result<ControlFlow<CreatedDownsell>, StoreError> {
         let counter_key = keys::downsell_counter(slug);
         let counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
         let counter = counter.unwrap_or_default();
         if counter.count >= MOST_DOWNSELLS {
             // A duplicate of an earlier request gets its answer even if the bot has no room for
             // another downsell.
-            let Some((key, body_hash)) = request else { return Ok(Break(Created::TooMany)) };
+            let Some((key, body_hash)) = request else { return Ok(Break(CreatedDownsell::TooMany)) };
             let before: Option<RequestRow> =
                 self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
             return Ok(Break(match before.filter(|row| row.expires_at > invocation.now.seconds()) {
                 Some(before) => self.replayed(invocation, slug, &before, body_hash).await?,
-                None => Created::TooMany,
+                None => CreatedDownsell::TooMany,
             }));
         }
         let row = DownsellRow { id: counter.next + 1, ..new.clone() };
@@ -105,7 +105,7 @@ impl Downsells {
             writes.push(Write::put(&self.table, keys::downsell_request(slug, key), &made)?.when(free));
         }
         let refusals = match self.store.transact(invocation, writes).await? {
-            Transacted::Done => return Ok(Break(Created::New(row))),
+            Transacted::Done => return Ok(Break(CreatedDownsell::New(row))),
             Transacted::Refused(refusals) => refusals,
         };
         let made = refusals.into_iter().nth(2).flatten().and_then(|refusal| refusal.item);
@@ -123,15 +123,15 @@ impl Downsells {
         slug: &str,
         made: &RequestRow,
         body_hash: &str,
-    ) -> Result<Created, StoreError> {
+    ) -> Result<CreatedDownsell, StoreError> {
         if judge(&made.body_hash, body_hash) == Replay::OtherBody {
-            return Ok(Created::KeyReused);
+            return Ok(CreatedDownsell::KeyReused);
         }
         // A downsell that was deleted since was still created by this key: creating another one
         // needs another key.
         Ok(match self.downsell(invocation, slug, made.id).await? {
-            Some(row) => Created::Replayed(row),
-            None => Created::KeyReused,
+            Some(row) => CreatedDownsell::Replayed(row),
+            None => CreatedDownsell::KeyReused,
         })
     }
 

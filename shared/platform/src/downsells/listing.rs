@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use umavez_domain::downsells::views::{ListedOffer, Numbers};
-use umavez_domain::downsells::{ContactId, OfferRow, Status, Trigger};
+use umavez_domain::downsells::{ContactId, OfferRow, OfferStatus, Trigger};
 use umavez_domain::keys::index::BY_BOT;
 use umavez_domain::keys::{self, Key, WAKE_SHARDS};
 use umavez_domain::time::Timestamp;
@@ -25,7 +25,7 @@ const LOW_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct QueueFilter {
     pub telegram_id: Option<i64>,
-    pub status: Option<Status>,
+    pub status: Option<OfferStatus>,
     pub trigger: Option<Trigger>,
     pub downsell_id: Option<u64>,
     /// Selects only offers whose outcome is unknown.

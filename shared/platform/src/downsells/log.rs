@@ -3,7 +3,7 @@
 
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
-use umavez_domain::downsells::{OfferRow, Status, Trigger, Why};
+use umavez_domain::downsells::{CancelReason, OfferRow, OfferStatus, Trigger};
 
 use super::Triggered;
 use crate::invocation::Invocation;
@@ -47,17 +47,19 @@ pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
 /// Logs the state of an offer after a change.
 pub fn changed(invocation: &Invocation, offer: &OfferRow) {
     let (event, metric) = match (offer.status, offer.cancel_reason, offer.delivery.state) {
-        (Status::Sent, ..) => (Event::DownsellSendOk, "downsells_sent"),
-        (Status::Failed, ..) => (Event::DownsellSendErr, "downsells_failed"),
-        (Status::Skipped, Some(Why::NoUnpaidPix), _) => (Event::DownsellSkip, "downsells_skipped_gate"),
-        (Status::Skipped, ..) => (Event::DownsellSkip, "downsells_skipped_other"),
-        (Status::Canceled, Some(Why::Paid), _) => (Event::DownsellCancelPaid, "downsells_canceled_paid"),
-        (Status::Canceled, Some(Why::Expired), _) => (Event::DownsellCancelExpired, "downsells_canceled_expired"),
-        (Status::Canceled, ..) => (Event::DownsellCancelOther, "downsells_canceled_other"),
-        (Status::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
-        (Status::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
+        (OfferStatus::Sent, ..) => (Event::DownsellSendOk, "downsells_sent"),
+        (OfferStatus::Failed, ..) => (Event::DownsellSendErr, "downsells_failed"),
+        (OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix), _) => (Event::DownsellSkip, "downsells_skipped_gate"),
+        (OfferStatus::Skipped, ..) => (Event::DownsellSkip, "downsells_skipped_other"),
+        (OfferStatus::Canceled, Some(CancelReason::Paid), _) => (Event::DownsellCancelPaid, "downsells_canceled_paid"),
+        (OfferStatus::Canceled, Some(CancelReason::Expired), _) => {
+            (Event::DownsellCancelExpired, "downsells_canceled_expired")
+        }
+        (OfferStatus::Canceled, ..) => (Event::DownsellCancelOther, "downsells_canceled_other"),
+        (OfferStatus::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
+        (OfferStatus::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
         // The offer gets another attempt.
-        (Status::Pending, ..) => return offer_event(invocation, offer, Event::DownsellSendErr),
+        (OfferStatus::Pending, ..) => return offer_event(invocation, offer, Event::DownsellSendErr),
     };
     offer_event(invocation, offer, event);
     metrics::counter!(metric).increment(1);
@@ -74,7 +76,7 @@ pub fn offer_event(invocation: &Invocation, offer: &OfferRow, event: Event) {
         bot = offer.bot,
         downsell_id = offer.downsell_id,
         trigger = offer.trigger.as_str(),
-        reason = offer.cancel_reason.map(Why::as_str),
+        reason = offer.cancel_reason.map(CancelReason::as_str),
         code = offer.delivery.reason,
         attempts = offer.delivery.attempt,
         late_ms = offer.late_ms,

@@ -4,7 +4,7 @@
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
 use umavez_domain::delivery::{Claim, Recovery, Settled, UnknownPolicy, Verdict};
-use umavez_domain::downsells::{ChargesRow, End, OfferRow, Status, Why};
+use umavez_domain::downsells::{CancelReason, ChargesRow, End, OfferRow, OfferStatus};
 use umavez_domain::keys::{self, OfContact};
 use umavez_domain::queue::emit_offer;
 use umavez_domain::suppression::{SuppressionRow, source};
@@ -21,7 +21,7 @@ use crate::suppressions;
 
 /// The outcome of recovery for a row of the Downsells table.
 #[derive(Debug)]
-pub enum Recovered {
+pub enum RecoveredRow {
     Offer(Box<Recovery<OfferRow>>),
     /// The charges of a contact and the offers that depend on them. Contains whether there was
     /// anything to do.
@@ -100,7 +100,7 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         offer: &OfferRow,
-        why: Why,
+        why: CancelReason,
     ) -> Result<Option<OfferRow>, StoreError> {
         let rule = |offer: &OfferRow| match offer.cancel(why, invocation.current(), self.keep_days).1 {
             Some(after) => Next::Commit(after, ()),
@@ -162,23 +162,25 @@ impl Downsells {
         found: &Found,
         policy: UnknownPolicy,
         jitter: u32,
-    ) -> Result<Recovered, StoreError> {
+    ) -> Result<RecoveredRow, StoreError> {
         match keys::contact_of(&found.key) {
-            Some((contact, OfContact::Charges)) => self.look_after(invocation, &contact).await.map(Recovered::Charges),
+            Some((contact, OfContact::Charges)) => {
+                self.check_charges(invocation, &contact).await.map(RecoveredRow::Charges)
+            }
             Some((contact, OfContact::Offer(id))) => {
                 let row = self.offer(invocation, &contact, &id).await?;
                 let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else {
-                    return Ok(Recovered::Nothing);
+                    return Ok(RecoveredRow::Nothing);
                 };
                 let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
                 let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else {
-                    return Ok(Recovered::Nothing);
+                    return Ok(RecoveredRow::Nothing);
                 };
                 let with = self.slot_writes(&row, after)?;
                 let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
-                Ok(if committed { Recovered::Offer(Box::new(recovery)) } else { Recovered::Nothing })
+                Ok(if committed { RecoveredRow::Offer(Box::new(recovery)) } else { RecoveredRow::Nothing })
             }
-            _ => Ok(Recovered::Nothing),
+            _ => Ok(RecoveredRow::Nothing),
         }
     }
 
@@ -208,7 +210,7 @@ impl Downsells {
     /// unchanged.
     pub(super) fn slot_writes(&self, before: &OfferRow, after: &OfferRow) -> Result<Vec<Beside>, StoreError> {
         let ends = before.is_pending() && !after.is_pending();
-        let was_sent = before.status != Status::Sent && after.status == Status::Sent;
+        let was_sent = before.status != OfferStatus::Sent && after.status == OfferStatus::Sent;
         if !ends && !was_sent {
             return Ok(Vec::new());
         }

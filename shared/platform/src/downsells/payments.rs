@@ -10,8 +10,8 @@ use umavez_domain::downsells::charges::{self, Charge, ChargeChange};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded};
 use umavez_domain::downsells::{
-    ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger, TriggerEvent, Why,
-    offer_of_charge, plan,
+    CancelReason, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger,
+    TriggerEvent, offer_of_charge, plan,
 };
 use umavez_domain::keys;
 use umavez_domain::senders::bots::BotRow;
@@ -180,8 +180,8 @@ impl Downsells {
         let concerns =
             |offer: &&OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
         for offer in contact.offers.values().filter(concerns) {
-            let current = self.cancel_offer(invocation, offer, Why::Paid).await?;
-            current.iter().for_each(|offer| withdrawn.count(offer, Why::Paid));
+            let current = self.cancel_offer(invocation, offer, CancelReason::Paid).await?;
+            current.iter().for_each(|offer| withdrawn.count(offer, CancelReason::Paid));
         }
         withdrawn.already_sent +=
             epoch.checked_sub(1).map_or(0, |before| contact.sent_count_beyond_current_slots(before));
@@ -214,12 +214,14 @@ impl Downsells {
         let concerned: Vec<_> = contact.offers.values().filter(|offer| offer.was_of(of.transaction_id)).collect();
         let downsells = self.downsells_if(invocation, of.bot, concerned.iter().any(|offer| offer.is_queued())).await?;
         // If the charge was paid after all, the payment has ended its offers.
-        let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
+        let why = if charge == ChargeStatus::Paid { CancelReason::Paid } else { CancelReason::Expired };
         let mut withdrawn = Withdrawn::of(charge);
         for offer in concerned {
             let current = self.follow_until_current(invocation, offer, contact.charges.clone(), &downsells).await?;
             match current {
-                Some(row) if row.passed_from.iter().any(|from| from == of.transaction_id) && why == Why::Expired => {
+                Some(row)
+                    if row.passed_from.iter().any(|from| from == of.transaction_id) && why == CancelReason::Expired =>
+                {
                     withdrawn.passed_on += 1;
                 }
                 Some(row) => withdrawn.count(&row, why),
@@ -279,7 +281,7 @@ impl Downsells {
 
     /// Applies the charges of a contact to its offers: outdated offers end or are passed on.
     /// Returns whether there was anything to do.
-    pub async fn look_after(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
+    pub async fn check_charges(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
         let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else {
@@ -298,7 +300,7 @@ impl Downsells {
             }
         }
         // A request that changed the charges meanwhile has put them back into the index.
-        self.store.commit(invocation, &self.table, charges, &charges.looked_after(now), Vec::new()).await?;
+        self.store.commit(invocation, &self.table, charges, &charges.checked(now), Vec::new()).await?;
         Ok(true)
     }
 }

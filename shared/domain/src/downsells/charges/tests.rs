@@ -159,7 +159,7 @@ fn what_was_looked_after_is_looked_for_at_its_next_end() {
     let charges = charges.paid("t3", now());
     let later = now().plus_ms(5_000);
     assert!(charges.is_overdue(later), "one charge is over");
-    let charges = charges.looked_after(later);
+    let charges = charges.checked(later);
     assert_eq!(charges.work.wake_at, Some(keys::at_time(now().plus_ms(9_000), ContactId::of("loja", 7).as_str())));
-    assert_eq!(charges.looked_after(now().plus_ms(9_000)).work.wake, None);
+    assert_eq!(charges.checked(now().plus_ms(9_000)).work.wake, None);
 }

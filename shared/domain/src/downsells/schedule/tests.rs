@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::delivery::State;
 use crate::downsells::charges::{Charge, ChargeChange, OpenCharge, TransactionRow, created, paid};
-use crate::downsells::{MOST_DOWNSELLS, Why};
+use crate::downsells::{CancelReason, MOST_DOWNSELLS};
 use crate::keys::Wake;
 use crate::work::LOOK_AHEAD_MS;
 
@@ -116,9 +116,9 @@ fn ended(mut contact: Contact, sent_at: Option<Timestamp>) -> Contact {
         let (version, sent) = (slot.version + 1, slot.sent + u32::from(sent_at.is_some()));
         *slot = SlotRow { pending: false, ended_at: Some(now()), sent_at, sent, version, ..slot.clone() };
     }
-    let status = if sent_at.is_some() { Status::Sent } else { Status::Skipped };
+    let status = if sent_at.is_some() { OfferStatus::Sent } else { OfferStatus::Skipped };
     for offer in contact.offers.values_mut() {
-        let state = if status == Status::Sent { State::Sent } else { State::Failed };
+        let state = if status == OfferStatus::Sent { State::Sent } else { State::Failed };
         let delivery = Delivery { state, ..offer.delivery.clone() };
         *offer = OfferRow { status, delivery, ..offer.clone() };
     }
@@ -229,7 +229,10 @@ fn an_offer_of_before_a_payment_ends_and_its_slot_is_taken_in_the_same_plan() {
     assert_eq!((offer.pay_epoch, &slot.offer), (1, &offer.id), "it knows of the payment");
     assert_eq!((slot.version, slot_before.as_ref()), (2, contact.slots.get(&12)));
     let (before, after) = &**stale;
-    assert_eq!((before, after.status, after.cancel_reason), (&only(&contact), Status::Canceled, Some(Why::Paid)));
+    assert_eq!(
+        (before, after.status, after.cancel_reason),
+        (&only(&contact), OfferStatus::Canceled, Some(CancelReason::Paid))
+    );
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn an_offer_of_a_charge_that_is_over_makes_way_too() {
     asked(&mut contact, &pix("t1"), &[plain()], now());
     let over = plan(&start("5002"), &[plain()], &contact, minutes(60));
     let [PlanStep::Schedule { stale: Some(stale), .. }] = over.steps.as_slice() else { panic!("{over:?}") };
-    assert_eq!((stale.1.status, stale.1.cancel_reason), (Status::Canceled, Some(Why::Expired)));
+    assert_eq!((stale.1.status, stale.1.cancel_reason), (OfferStatus::Canceled, Some(CancelReason::Expired)));
     let open_still = plan(&start("5002"), &[plain()], &contact, minutes(60).plus_ms(-1));
     assert_eq!(open_still.refused(Refused::AlreadyPending), 1);
 }
@@ -341,7 +344,7 @@ fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
 fn a_new_offer_is_queued_and_knows_what_it_came_from() {
     let asked = TriggerEvent { meta: Some(r#"{"payload":"x"}"#), ..pix("t1") };
     let offer = offer(&asked, after_payment(&open(&["t0", "t1"]), "t0"));
-    assert_eq!((offer.status, offer.delivery.state, offer.delivery.attempt), (Status::Pending, State::Queued, 0));
+    assert_eq!((offer.status, offer.delivery.state, offer.delivery.attempt), (OfferStatus::Pending, State::Queued, 0));
     assert_eq!((offer.pay_epoch, offer.transaction_id.as_deref()), (1, Some("t1")));
     assert_eq!((offer.correlation_id.as_str(), offer.meta.as_deref()), ("c-1", Some(r#"{"payload":"x"}"#)));
     assert_eq!((offer.version, offer.expires_at), (1, None), "it is kept while it is pending");
