@@ -27,9 +27,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         let detail = format!("must lie before `to`, and at most {MOST_DAYS} days");
         errors.push(FieldError::new("from", FieldProblem::OutOfRange, detail));
     }
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let (numbers, complete) = deps.downsells.numbers(invocation, &bot.slug, (from, to)).await?;
     let answer = json!({
         "ok": true, "bot_slug": bot.slug, "from": from, "to": to, "complete": complete, "metrics": numbers,

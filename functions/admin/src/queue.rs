@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use umavez_domain::codes::{FieldProblem, ProblemCode};
+use umavez_domain::downsells::views::OfferFilter;
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::downsells::{ContactId, DeliveryView, OfferId, OfferRow, OfferStatus, Trigger};
 use umavez_domain::fields::{FieldError, Fields};
@@ -26,16 +27,16 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     };
     let of = QueueFilter {
         telegram_id,
-        status: word(request, "status", OfferStatus::parse, &mut errors),
-        trigger: word(request, "trigger", Trigger::parse, &mut errors),
-        downsell_id: number(request, "downsell_id", &mut errors).and_then(|id| u64::try_from(id).ok()),
-        unknown: word(request, "delivery", unknown, &mut errors).is_some(),
+        offers: OfferFilter {
+            status: word(request, "status", OfferStatus::parse, &mut errors),
+            trigger: word(request, "trigger", Trigger::parse, &mut errors),
+            downsell_id: number(request, "downsell_id", &mut errors).and_then(|id| u64::try_from(id).ok()),
+            unknown: word(request, "delivery", unknown, &mut errors).map(|_| true),
+        },
         after: paging::cursor(request, &mut errors, is_place),
         limit: paging::limit(request, &mut errors),
     };
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let page = deps.downsells.queue(invocation, &bot.slug, &of).await?;
     let queue: Vec<_> = page.rows.iter().map(OfferRow::view).collect();
     let cursor = page.next.map(|place| paging::to_cursor(&place));

@@ -31,9 +31,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         }
         None => Wake::Human,
     };
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let (rows, next) = deps.conversations.waiting_page(invocation, wake, after.as_deref(), limit).await?;
     let rows: Vec<_> = rows.iter().map(|row| row.view(None, invocation.now)).collect();
     Answer::json(200, &json!({"conversations": rows, "cursor": next.map(|place| paging::to_cursor(&place))}))
@@ -44,9 +42,7 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
     let before = paging::cursor(request, &mut errors, |place| place.parse::<u64>().is_ok_and(|number| number > 1));
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let row = conversations.get(invocation, &id(request)?).await?.ok_or_else(no_such_conversation)?;
     let timing = conversations.settings(invocation, &row).await?.timing();
     let before = before.and_then(|place| place.parse().ok());

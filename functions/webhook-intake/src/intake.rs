@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
-use umavez_domain::conversations::inbound::{Inbound, Reading, UnreadableWebhook};
+use umavez_domain::conversations::inbound::{Reading, UnreadableWebhook};
 use umavez_domain::conversations::{ConversationId, ConversationRow, ReceiveOutcome, Via};
 use umavez_domain::fields::FieldError;
 use umavez_domain::senders::bots::BotRow;
@@ -124,9 +124,10 @@ pub async fn store_messages(
     let mut counts: BTreeMap<_, u64> = ReceiveOutcome::ALL.iter().map(|outcome| (outcome.as_str(), 0)).collect();
     let mut ignored = reading.ignored.len();
     for message in &reading.messages {
+        let id = ConversationId::of(source.via, source.name, &message.contact);
         let (instance, row) = match known.take() {
-            Some((instance, Some(row))) if row.id == id_of(source, message) => (instance, Some(row)),
-            _ => match read_instance(deps, invocation, source, message).await? {
+            Some((instance, Some(row))) if row.id == id => (instance, Some(row)),
+            _ => match deps.conversations.instance_and(invocation, source.via, source.name, &id).await? {
                 (Some(instance), row) => (instance, row),
                 (None, _) if offers_alone || is_bot(deps, invocation, source).await? => {
                     metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => "no_conversations")
@@ -149,19 +150,4 @@ pub async fn store_messages(
 
 async fn is_bot(deps: &Deps, invocation: &Invocation, source: &WebhookSource<'_>) -> Result<bool, Problem> {
     Ok(source.via == Via::Telegram && deps.downsells.bots.get(invocation, source.name).await?.is_some())
-}
-
-/// Reads the settings of the source and the conversation of the message, in one read.
-async fn read_instance(
-    deps: &Deps,
-    invocation: &Invocation,
-    source: &WebhookSource<'_>,
-    message: &Inbound,
-) -> Result<(Option<InstanceRow>, Option<ConversationRow>), Problem> {
-    let id = id_of(source, message);
-    Ok(deps.conversations.instance_and(invocation, source.via, source.name, &id).await?)
-}
-
-fn id_of(source: &WebhookSource<'_>, message: &Inbound) -> ConversationId {
-    ConversationId::of(source.via, source.name, &message.contact)
 }

@@ -12,6 +12,7 @@ mod telegram;
 
 use std::sync::Arc;
 
+use umavez_domain::downsells::ChargeStatus;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::conversations::Conversations;
@@ -67,8 +68,8 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
         TELEGRAM => telegram::run(deps, invocation, request).await,
         EVOLUTION => evolution::run(deps, invocation, request).await,
         PIX_CREATED => payments::created(deps, invocation, request).await,
-        PAYMENT_APPROVED => payments::approved(deps, invocation, request).await,
-        PIX_EXPIRED => payments::expired(deps, invocation, request).await,
+        PAYMENT_APPROVED => payments::ended(deps, invocation, request, ChargeStatus::Paid).await,
+        PIX_EXPIRED => payments::ended(deps, invocation, request, ChargeStatus::Expired).await,
         _ => Err(Problem::not_found("there is no such route")),
     }
 }

@@ -40,15 +40,8 @@ pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) ->
     }
 }
 
-pub async fn approved(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    ended(deps, invocation, request, ChargeStatus::Paid).await
-}
-
-pub async fn expired(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    ended(deps, invocation, request, ChargeStatus::Expired).await
-}
-
-async fn ended(
+/// Receives the end of a charge: it was paid, or it has expired.
+pub async fn ended(
     deps: &Deps,
     invocation: &Invocation,
     request: &Request,

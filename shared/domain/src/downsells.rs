@@ -17,7 +17,9 @@ pub mod webhook;
 
 pub use charges::{ChargeStatus, ChargesRow, TransactionRow};
 pub use definition::{DownsellRow, MOST_DOWNSELLS, Rearm, Warning};
-pub use offer::{CancelReason, ContactId, DeliveryView, OfferId, OfferRow, OfferStatus, RefusedRow, SlotRow, Trigger};
+pub use offer::{
+    CancelReason, ContactId, DeliveryView, OfferId, OfferRow, OfferStatus, RefusedRow, SlotEnd, SlotRow, Trigger,
+};
 pub use passing::ClosedGate;
 pub use schedule::{Contact, Plan, PlanStep, Refused, TriggerEvent, offer_of_charge, plan};
 pub use transitions::End;

@@ -17,9 +17,8 @@ mod answers;
 mod hold;
 mod listing;
 mod receive;
-mod recovery;
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, Phase, Via};
+use umavez_domain::conversations::{BatchProgress, ConversationId, ConversationRow, Course, Phase, Via};
 use umavez_domain::keys;
 use umavez_domain::senders::instances::{InstanceRow, Timing};
 use umavez_domain::time::Timestamp;
@@ -28,7 +27,7 @@ use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::messages::Messages;
 use crate::senders::Instances;
-use crate::store::{Condition, Store, StoreError, Write, attribute};
+use crate::store::{Condition, Found, Store, StoreError, Write};
 
 pub use answers::{Answered, ReplyProgress};
 pub use hold::HoldOutcome;
@@ -107,15 +106,29 @@ impl Conversations {
     ) -> Result<Vec<W>, StoreError> {
         let unneeded = before.course.phase == Phase::Replied && after.course.phase == Phase::Idle;
         let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(Vec::new()) };
-        let write = self.finished(Write::update(&self.table, keys::conversation_batch(&batch)), now)?;
+        let (finished_at, expires_at) = (Some(now), Some(self.expires_at(now)));
+        let progress = BatchProgress { finished_at, expires_at, ..BatchProgress::default() };
+        let write = Write::update(&self.table, keys::conversation_batch(&batch)).set_row(&progress, &[])?;
         let write = if before.course.part == 0 { write.remove("outcome") } else { write };
         // The row of a batch that has a reply exists.
         Ok(vec![write.when(Condition::exists()).into()])
     }
 
-    /// Adds the end of a batch to a write. From then on, the row of the batch may expire.
-    fn finished(&self, write: Write, now: Timestamp) -> Result<Write, StoreError> {
-        let expires_at = now.plus_days(self.messages.retention_days).seconds();
-        Ok(write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at))
+    /// Returns when the row of a batch that finished at `now` may expire.
+    fn expires_at(&self, now: Timestamp) -> i64 {
+        now.plus_days(self.messages.retention_days).seconds()
+    }
+
+    /// Wakes a conversation that is overdue: a wake-up was lost, a worker stopped, a late answer did
+    /// not arrive, or a hold has ended. Returns its new row; `None` if it was not overdue, or has
+    /// changed since it was read.
+    pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Option<ConversationRow>, StoreError> {
+        let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
+        let now = invocation.current();
+        let Some(row) = row.filter(|row| row.is_overdue(now)) else { return Ok(None) };
+        let timing = self.settings(invocation, &row).await?.timing();
+        let after = row.recovered(now, &timing);
+        let committed = self.store.commit(invocation, &self.table, &row, &after, Vec::new()).await?;
+        Ok(committed.then_some(after))
     }
 }

@@ -287,6 +287,17 @@ pub struct BatchRow {
     pub expires_at: Option<i64>,
 }
 
+/// What a change of a conversation writes to the row of its batch, which is not read for that.
+/// Absent fields keep their values.
+#[skip_serializing_none]
+#[derive(Debug, Default, Serialize)]
+pub struct BatchProgress<'a> {
+    pub parts_ended: Option<u32>,
+    pub outcome: Option<&'a str>,
+    pub finished_at: Option<Timestamp>,
+    pub expires_at: Option<i64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -233,6 +233,34 @@ pub struct SlotRow {
     pub version: u64,
 }
 
+/// What the end of an offer changes in its slot, which is not read for that.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlotEnd {
+    pub pending: bool,
+    pub ended_at: Timestamp,
+    /// Set if the offer was sent. The slot counts the offer then.
+    pub sent_at: Option<Timestamp>,
+}
+
+impl OfferRow {
+    /// Returns what a change of this offer to `after` changes in its slot, on condition that no
+    /// other offer has taken the slot since. `None` if the offer neither ends nor was sent.
+    pub fn slot_end(&self, after: &Self) -> Option<(SlotEnd, Fence)> {
+        #[derive(Serialize)]
+        struct Held<'a> {
+            offer: &'a OfferId,
+            pending: bool,
+        }
+        let ends = self.is_pending() && !after.is_pending();
+        let was_sent = self.status != OfferStatus::Sent && after.status == OfferStatus::Sent;
+        let sent_at = after.delivery.sent_at.filter(|_| was_sent);
+        let end = SlotEnd { pending: false, ended_at: after.updated_at, sent_at };
+        let fence = Fence::same(&Held { offer: &after.id, pending: self.is_pending() });
+        (ends || was_sent).then_some((end, fence))
+    }
+}
+
 impl SlotRow {
     pub(super) fn taken(before: Option<&Self>, offer: &OfferRow) -> Self {
         Self {

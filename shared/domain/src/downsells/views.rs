@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use serde_with::skip_serializing_none;
 
 use super::charges::ChargeStatus;
 use super::offer::{CancelReason, DeliveryView, OfferRow, OfferStatus, Trigger};
@@ -134,6 +135,17 @@ pub struct ListedOffer {
     pub unknown: bool,
     #[serde(default)]
     pub late_ms: Option<i64>,
+}
+
+/// Selects offers by fields that [`ListedOffer`] has. An absent field selects all offers.
+#[skip_serializing_none]
+#[derive(Debug, Default, Serialize)]
+pub struct OfferFilter {
+    pub status: Option<OfferStatus>,
+    pub trigger: Option<Trigger>,
+    pub downsell_id: Option<u64>,
+    /// `true` selects the offers whose outcome is unknown.
+    pub unknown: Option<bool>,
 }
 
 /// The numbers of a bot, under the names of the metrics.

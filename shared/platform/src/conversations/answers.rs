@@ -3,7 +3,7 @@
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::responder::reply_message;
 use umavez_domain::conversations::{
-    AnsweredBy, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
+    AnsweredBy, BatchId, BatchProgress, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
 };
 use umavez_domain::delivery::State;
 use umavez_domain::keys;
@@ -167,7 +167,7 @@ impl Conversations {
             (false, _) => None,
         };
         let finished = after.course.phase == Phase::Idle;
-        let expires_at = now.plus_days(self.messages.retention_days).seconds();
+        let (finished_at, expires_at) = (finished.then_some(now), finished.then(|| self.expires_at(now)));
         let mut writes = vec![Write::of_change(&self.table, row, &after)?];
         writes.push(match of_batch {
             OfBatch::Reply(reply, by) => {
@@ -185,26 +185,23 @@ impl Conversations {
                     messages: message.iter().map(|message| message.id.clone()).collect(),
                     outcome: outcome.map(str::to_owned),
                     replied_at: now,
-                    finished_at: finished.then_some(now),
-                    expires_at: finished.then_some(expires_at),
+                    finished_at,
+                    expires_at,
                 };
                 // Nobody has answered this batch.
                 Write::put(&self.table, keys::conversation_batch(&batch), &stored)?.when(Condition::Absent)
             }
             OfBatch::Ended(outcome) => {
-                let mut write = Write::update(&self.table, keys::conversation_batch(&batch))
-                    .set_number("parts_ended", after.course.part)
+                let outcome = outcome.or((finished && keeps).then_some(KEPT));
+                let parts_ended = Some(after.course.part);
+                let progress = BatchProgress { parts_ended, outcome, finished_at, expires_at };
+                let write = Write::update(&self.table, keys::conversation_batch(&batch))
+                    .set_row(&progress, &[])?
                     .when(Condition::exists());
-                match outcome.or((finished && keeps).then_some(KEPT)) {
-                    Some(outcome) => write = write.set("outcome", outcome),
-                    None if finished && row.course.part == 0 => write = write.remove("outcome"),
-                    None => {}
-                }
-                if finished {
-                    write = self.finished(write, now)?;
-                }
                 match &message {
                     Some(message) => write.append("messages", message.id.as_str()),
+                    // No part was sent, and the end has no outcome: a person has answered.
+                    None if finished && outcome.is_none() && row.course.part == 0 => write.remove("outcome"),
                     None => write,
                 }
             }

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use umavez_domain::downsells::views::{ListedOffer, Numbers};
-use umavez_domain::downsells::{ContactId, OfferRow, OfferStatus, Trigger};
+use umavez_domain::change::Fence;
+use umavez_domain::downsells::views::{ListedOffer, Numbers, OfferFilter};
+use umavez_domain::downsells::{ContactId, OfferRow};
 use umavez_domain::keys::index::BY_BOT;
 use umavez_domain::keys::{self, Key, WAKE_SHARDS};
 use umavez_domain::time::Timestamp;
@@ -25,23 +26,17 @@ const LOW_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct QueueFilter {
     pub telegram_id: Option<i64>,
-    pub status: Option<OfferStatus>,
-    pub trigger: Option<Trigger>,
-    pub downsell_id: Option<u64>,
-    /// Selects only offers whose outcome is unknown.
-    pub unknown: bool,
+    pub offers: OfferFilter,
     pub after: Option<String>,
     pub limit: usize,
 }
 
 impl QueueFilter {
-    fn filter(&self) -> Option<Condition> {
-        let mut parts = Vec::new();
-        parts.extend(self.status.map(|status| Condition::is("status", status.as_str())));
-        parts.extend(self.trigger.map(|trigger| Condition::is("trigger", trigger.as_str())));
-        parts.extend(self.downsell_id.map(|id| Condition::is_number("downsell_id", id)));
-        parts.extend(self.unknown.then(|| Condition::has("unknown")));
-        (!parts.is_empty()).then_some(Condition::All(parts))
+    fn filter(&self) -> Result<Option<Condition>, StoreError> {
+        match Fence::same(&self.offers) {
+            Fence::Same(parts) if parts.is_empty() => Ok(None),
+            same => Condition::of(&same).map(Some),
+        }
     }
 }
 
@@ -67,7 +62,7 @@ impl Downsells {
         of: &QueueFilter,
     ) -> Result<Page<OfferRow>, StoreError> {
         let mut parts = vec![Condition::has("scheduled_at")];
-        parts.extend(of.filter());
+        parts.extend(of.filter()?);
         let query = Query::partition(&self.table, keys::contact_partition(contact))
             .prefix(keys::OFFER_PREFIX)
             .only(Condition::All(parts))
@@ -87,7 +82,7 @@ impl Downsells {
         let shards = (0..WAKE_SHARDS).map(|shard| async move {
             let query = Query::index(&self.table, BY_BOT, keys::offers_of_bot(slug, shard))
                 .after(of.after.clone())
-                .only(of.filter())
+                .only(of.filter()?)
                 .newest_first()
                 .limit(of.limit)
                 .requests(MOST_REQUESTS);

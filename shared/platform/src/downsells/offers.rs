@@ -4,7 +4,7 @@
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
 use umavez_domain::delivery::{Claim, Recovery, Settled, UnknownPolicy, Verdict};
-use umavez_domain::downsells::{CancelReason, ChargesRow, End, OfferRow, OfferStatus};
+use umavez_domain::downsells::{CancelReason, ChargesRow, End, OfferRow};
 use umavez_domain::keys::{self, OfContact};
 use umavez_domain::queue::emit_offer;
 use umavez_domain::suppression::{SuppressionRow, source};
@@ -18,16 +18,6 @@ use crate::store::{
     Beside, Committed, Condition, Found, Next as Commit, Returned, StoreError, Write, attribute, read_row,
 };
 use crate::suppressions;
-
-/// The outcome of recovery for a row of the Downsells table.
-#[derive(Debug)]
-pub enum RecoveredRow {
-    Offer(Box<Recovery<OfferRow>>),
-    /// The charges of a contact and the offers that depend on them. Contains whether there was
-    /// anything to do.
-    Charges(bool),
-    Nothing,
-}
 
 impl Downsells {
     /// Starts an attempt at an offer that may be sent. The claim holds only if the rows are as they
@@ -155,33 +145,30 @@ impl Downsells {
         Ok(true)
     }
 
-    /// Recovers an overdue row: an offer, or the charges of a contact.
+    /// Recovers an overdue row: an offer, or the charges of a contact with the offers that depend on
+    /// them. Those are logged one by one, so the result for charges is always `Nothing`.
     pub async fn recover(
         &self,
         invocation: &Invocation,
         found: &Found,
         policy: UnknownPolicy,
         jitter: u32,
-    ) -> Result<RecoveredRow, StoreError> {
-        match keys::contact_of(&found.key) {
+    ) -> Result<Recovery<OfferRow>, StoreError> {
+        let (contact, id) = match keys::contact_of(&found.key) {
+            Some((contact, OfContact::Offer(id))) => (contact, id),
             Some((contact, OfContact::Charges)) => {
-                self.check_charges(invocation, &contact).await.map(RecoveredRow::Charges)
+                self.check_charges(invocation, &contact).await?;
+                return Ok(Recovery::Nothing);
             }
-            Some((contact, OfContact::Offer(id))) => {
-                let row = self.offer(invocation, &contact, &id).await?;
-                let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else {
-                    return Ok(RecoveredRow::Nothing);
-                };
-                let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
-                let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else {
-                    return Ok(RecoveredRow::Nothing);
-                };
-                let with = self.slot_writes(&row, after)?;
-                let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
-                Ok(if committed { RecoveredRow::Offer(Box::new(recovery)) } else { RecoveredRow::Nothing })
-            }
-            _ => Ok(RecoveredRow::Nothing),
-        }
+            _ => return Ok(Recovery::Nothing),
+        };
+        let row = self.offer(invocation, &contact, &id).await?;
+        let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else { return Ok(Recovery::Nothing) };
+        let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
+        let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else { return Ok(recovery) };
+        let with = self.slot_writes(&row, after)?;
+        let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
+        Ok(if committed { recovery } else { Recovery::Nothing })
     }
 
     async fn change_offer<T>(
@@ -209,21 +196,10 @@ impl Downsells {
     /// counts the offer if it was sent. If another offer has taken the slot since, the slot stays
     /// unchanged.
     pub(super) fn slot_writes(&self, before: &OfferRow, after: &OfferRow) -> Result<Vec<Beside>, StoreError> {
-        let ends = before.is_pending() && !after.is_pending();
-        let was_sent = before.status != OfferStatus::Sent && after.status == OfferStatus::Sent;
-        if !ends && !was_sent {
-            return Ok(Vec::new());
-        }
-        let write = Write::update(&self.table, keys::offer_slot(&after.contact(), after.downsell_id))
-            .set_value("pending", attribute(&false)?)
-            .set("ended_at", after.updated_at.to_string())
-            .increment("version");
-        let write = match after.delivery.sent_at.filter(|_| was_sent) {
-            Some(at) => write.set("sent_at", at.to_string()).increment("sent"),
-            None => write,
-        };
-        let is_its = Condition::is("offer", after.id.as_str());
-        let was_pending = Condition::Is("pending".to_owned(), attribute(&before.is_pending())?);
-        Ok(vec![write.when(Condition::all([is_its, was_pending])).into()])
+        let Some((end, fence)) = before.slot_end(after) else { return Ok(Vec::new()) };
+        let write = Write::update(&self.table, keys::offer_slot(&after.contact(), after.downsell_id));
+        let write = write.set_row(&end, &[])?.increment("version");
+        let write = if end.sent_at.is_some() { write.increment("sent") } else { write };
+        Ok(vec![write.when(Condition::of(&fence)?).into()])
     }
 }

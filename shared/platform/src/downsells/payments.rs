@@ -162,16 +162,10 @@ impl Downsells {
         known: &TransactionRow,
     ) -> Result<Option<Withdrawn>, StoreError> {
         let before = self.charges(invocation, of).await?;
-        let epoch = match charges::paid(&before, known, of, invocation.now) {
-            ChargeChange::OtherContact => return Err(StoreError::Corrupt("a transaction of two contacts")),
-            ChargeChange::Known(_) | ChargeChange::Transaction(_) => known.pay_epoch.unwrap_or(0),
-            ChargeChange::Both { charges, transaction } => {
-                if !self.commit_charge(invocation, (&before, &charges), (known, &transaction)).await? {
-                    return Ok(None);
-                }
-                charges.pay_epoch
-            }
-        };
+        let change = charges::paid(&before, known, of, invocation.now);
+        let committed = self.commit_charge(invocation, &before, known, change).await?;
+        let Some(transaction) = committed else { return Ok(None) };
+        let epoch = transaction.pay_epoch.unwrap_or(0);
         // This read follows the write of the payment, whichever request made it. An offer that it
         // does not find was created later or has ended.
         let contact = self.contact(invocation, &of.contact(), &[]).await?;
@@ -198,18 +192,9 @@ impl Downsells {
         known: &TransactionRow,
     ) -> Result<Option<Withdrawn>, StoreError> {
         let before = self.charges(invocation, of).await?;
-        let charge = match charges::expired(&before, known, invocation.now) {
-            ChargeChange::Known(charge) => charge,
-            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
-                return Err(StoreError::Corrupt("a transaction of two contacts"));
-            }
-            ChargeChange::Both { charges, transaction } => {
-                if !self.commit_charge(invocation, (&before, &charges), (known, &transaction)).await? {
-                    return Ok(None);
-                }
-                ChargeStatus::Expired
-            }
-        };
+        let change = charges::expired(&before, known, invocation.now);
+        let committed = self.commit_charge(invocation, &before, known, change).await?;
+        let Some(TransactionRow { status: charge, .. }) = committed else { return Ok(None) };
         let contact = self.contact_of_charge(invocation, of).await?;
         let concerned: Vec<_> = contact.offers.values().filter(|offer| offer.was_of(of.transaction_id)).collect();
         let downsells = self.downsells_if(invocation, of.bot, concerned.iter().any(|offer| offer.is_queued())).await?;
@@ -267,25 +252,36 @@ impl Downsells {
         Ok(contact)
     }
 
-    /// Writes charges and transaction atomically, each from its first to its second state. Returns
-    /// `false` if either changed since it was read.
+    /// Writes what an event changes about a charge of this contact: charges and transaction
+    /// atomically. Returns the transaction after the event; `None` if either row has changed since
+    /// it was read.
     async fn commit_charge(
         &self,
         invocation: &Invocation,
-        (charges_before, charges): (&ChargesRow, &ChargesRow),
-        (known, transaction): (&TransactionRow, &TransactionRow),
-    ) -> Result<bool, StoreError> {
-        let of_charges = Write::of_change(&self.table, charges_before, charges)?;
-        self.store.commit(invocation, &self.table, known, transaction, vec![Beside::required(of_charges)]).await
+        before: &ChargesRow,
+        known: &TransactionRow,
+        change: ChargeChange,
+    ) -> Result<Option<TransactionRow>, StoreError> {
+        match change {
+            ChargeChange::Known(_) => Ok(Some(known.clone())),
+            ChargeChange::Both { charges, transaction } => {
+                let with = vec![Beside::required(Write::of_change(&self.table, before, &charges)?)];
+                let committed = self.store.commit(invocation, &self.table, known, &transaction, with).await?;
+                Ok(committed.then_some(*transaction))
+            }
+            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
+                Err(StoreError::Corrupt("a transaction of two contacts"))
+            }
+        }
     }
 
-    /// Applies the charges of a contact to its offers: outdated offers end or are passed on.
-    /// Returns whether there was anything to do.
-    pub async fn check_charges(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
+    /// Applies the charges of a contact to its offers, if the charges are overdue: outdated offers
+    /// end or are passed on.
+    pub(super) async fn check_charges(&self, invocation: &Invocation, id: &ContactId) -> Result<(), StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
         let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else {
-            return Ok(false);
+            return Ok(());
         };
         let outdated = |offer: &&OfferRow| offer.is_queued() && offer.outdated(Some(charges), now).is_some();
         let outdated: Vec<_> = contact.offers.values().filter(outdated).collect();
@@ -296,11 +292,10 @@ impl Downsells {
             // If a row changed meanwhile, another request has handled it, or the next run finds it
             // again.
             if self.follow(invocation, offer, Some(charges), closed).await?.is_none() {
-                return Ok(true);
+                return Ok(());
             }
         }
         // A request that changed the charges meanwhile has put them back into the index.
-        self.store.commit(invocation, &self.table, charges, &charges.checked(now), Vec::new()).await?;
-        Ok(true)
+        self.store.commit(invocation, &self.table, charges, &charges.checked(now), Vec::new()).await.map(drop)
     }
 }

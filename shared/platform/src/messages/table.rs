@@ -21,18 +21,19 @@ pub struct Messages {
 
 impl Messages {
     pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
-        let retention = config::text("MESSAGE_RETENTION_DAYS").unwrap_or_else(|| "90".to_owned());
-        let retention_days = retention
-            .parse()
-            .ok()
-            .filter(|days| (1..=3_650).contains(days))
-            .ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))?;
         Ok(Self {
             store: store.clone(),
             table: config::required("OUTBOUND_TABLE")?,
             intents: Intents { store: store.clone(), table: config::required("INTENTS_TABLE")? },
-            retention_days,
+            retention_days: Self::retention_from_env()?,
         })
+    }
+
+    /// Reads how many days settled messages and ended offers are kept.
+    pub fn retention_from_env() -> Result<i64, ConfigError> {
+        let days = config::text("MESSAGE_RETENTION_DAYS").map_or(Some(90), |days| days.parse().ok());
+        let days = days.filter(|days| (1..=3_650).contains(days));
+        days.ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))
     }
 
     pub async fn get(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<MessageRow>, StoreError> {
