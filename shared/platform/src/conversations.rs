@@ -119,9 +119,9 @@ impl Conversations {
         now.plus_days(self.messages.retention_days).seconds()
     }
 
-    /// Wakes a conversation that is overdue: a wake-up was lost, a worker stopped, a late answer did
-    /// not arrive, or a hold has ended. Returns its new row; `None` if it was not overdue, or has
-    /// changed since it was read.
+    /// Wakes a conversation that is overdue: a wake-up was lost, a worker stopped, a late answer
+    /// did not arrive, or a hold has ended. Returns its new row; `None` if it was not overdue, or
+    /// has changed since it was read.
     pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Option<ConversationRow>, StoreError> {
         let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
         let now = invocation.current();
