@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use umavez_domain::downsells::{ChargesRow, Contact, ContactId, OfferId, OfferRow, SlotRow};
-use umavez_domain::keys::{self, OfContact};
+use umavez_domain::keys::{self, Key, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
@@ -26,24 +26,18 @@ impl Downsells {
         // An offer is created in one transaction with its slot, so a reader that sees the slot also
         // finds the offer.
         let wanted: BTreeSet<_> = contact.slots.values().map(|slot| &slot.offer).chain(events).collect();
-        let rows: Vec<_> = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]).collect();
-        let found = self.store.get_many(invocation, &self.table, &rows).await?;
-        found.into_values().try_for_each(|item| add(&mut contact, item))?;
+        let rows = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]);
+        self.add_rows(invocation, rows.collect(), &mut contact).await?;
         Ok(contact)
     }
 
-    /// Adds these offers to `contact`. A no-op if there are none.
-    pub(super) async fn read_offers(
+    /// Adds the rows with these keys to `contact`.
+    pub(super) async fn add_rows(
         &self,
         invocation: &Invocation,
-        id: &ContactId,
-        offers: &[OfferId],
+        rows: Vec<Key>,
         contact: &mut Contact,
     ) -> Result<(), StoreError> {
-        if offers.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<_> = offers.iter().map(|offer| keys::offer(id, offer)).collect();
         let found = self.store.get_many(invocation, &self.table, &rows).await?;
         found.into_values().try_for_each(|item| add(contact, item))
     }
@@ -79,7 +73,7 @@ impl Downsells {
 
 fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
     let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
-    match keys::contact_of(&keys::Key { pk: text("pk"), sk: text("sk") }) {
+    match keys::contact_of(&Key { pk: text("pk"), sk: text("sk") }) {
         Some((_, OfContact::Charges)) => contact.charges = Some(read_row(item)?),
         Some((_, OfContact::Offer(id))) if is_offer(&item) => {
             contact.offers.insert(id, read_row(item)?);

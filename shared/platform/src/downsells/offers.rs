@@ -44,11 +44,7 @@ impl Downsells {
         verdict: &Verdict,
         sender: &str,
     ) -> Result<Settled<OfferRow>, StoreError> {
-        let rule = |offer: &OfferRow| match offer.settled(attempt, verdict, invocation.current(), self.keep_days) {
-            Settled::Now(after) => Next::Commit(after, Settled::Now(())),
-            Settled::Already => Next::Stop(Settled::Already),
-            Settled::TooLate => Next::Stop(Settled::TooLate),
-        };
+        let rule = |offer: &OfferRow| offer.settled(attempt, verdict, invocation.current(), self.keep_days).into_next();
         let suppression = match verdict {
             Verdict::Failed { code, suppress: true } => {
                 let (to, id) = (offer.telegram_id.to_string(), Some(offer.id.as_str()));
@@ -58,11 +54,7 @@ impl Downsells {
             }
             _ => None,
         };
-        Ok(match self.change_offer(invocation, offer, rule, suppression).await? {
-            Committed::Done(offer, _) => Settled::Now(offer),
-            Committed::Stopped(_, Settled::Already) => Settled::Already,
-            Committed::Stopped(..) | Committed::Gone => Settled::TooLate,
-        })
+        self.change_offer(invocation, offer, rule, suppression).await.map(Committed::settled)
     }
 
     /// Ends an offer that may not be sent. If the end follows from the charges, it is conditional
@@ -96,14 +88,11 @@ impl Downsells {
             Some(after) => Next::Commit(after, ()),
             None => Next::Stop(()),
         };
-        Ok(match self.change_offer(invocation, offer, rule, None).await? {
-            Committed::Done(offer, ()) => {
-                log::ended(invocation, &offer);
-                Some(offer)
-            }
-            Committed::Stopped(offer, ()) => Some(offer),
-            Committed::Gone => None,
-        })
+        let committed = self.change_offer(invocation, offer, rule, None).await?;
+        if let Committed::Done(offer, ()) = &committed {
+            log::ended(invocation, offer);
+        }
+        Ok(committed.row().map(|(offer, ())| offer))
     }
 
     /// Settles an unknown offer by an operator's decision. Returns the current offer and whether

@@ -244,11 +244,13 @@ impl Downsells {
         let event = |downsell: &u64| offer_of_charge(of.bot, of.telegram_id, *downsell, of.transaction_id);
         let events = contact.slots.keys().map(event);
         let unread: Vec<_> = events.filter(|event| !contact.offers.contains_key(event)).collect();
-        self.read_offers(invocation, &id, &unread, &mut contact).await?;
+        let rows = unread.iter().map(|event| keys::offer(&id, event)).collect();
+        self.add_rows(invocation, rows, &mut contact).await?;
         // If a charge joined an offer, that offer's row contains the charge.
         let joined = unread.iter().filter_map(|event| contact.refused.get(event)?.by.clone());
-        let joined: Vec<_> = joined.filter(|offer| !contact.offers.contains_key(offer)).collect();
-        self.read_offers(invocation, &id, &joined, &mut contact).await?;
+        let joined = joined.filter(|offer| !contact.offers.contains_key(offer));
+        let rows = joined.map(|offer| keys::offer(&id, &offer)).collect();
+        self.add_rows(invocation, rows, &mut contact).await?;
         Ok(contact)
     }
 
