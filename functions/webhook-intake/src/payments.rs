@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
 use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::downsells::ChargeStatus;
+use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
@@ -31,9 +32,9 @@ pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) ->
         Charged::OtherContact => {
             Err(Problem::new(409, ProblemCode::HeldByAnother, "the transaction is known as another person's"))
         }
-        Charged::Made { charge, triggered } => {
-            log::triggered(invocation, &triggered);
-            let mut answer = json!(triggered.counts);
+        Charged::Made { charge, plan } => {
+            log::triggered(invocation, &plan);
+            let mut answer = json!(Scheduled::of(&plan));
             answer["charge"] = json!(charge);
             accepted(invocation, "pix_created", correlation_id, answer)
         }

@@ -71,9 +71,10 @@ async fn schedule(
         meta: meta.as_deref(),
         keep_days: deps.downsells.keep_days,
     };
-    let triggered = deps.downsells.started(invocation, &event).await?;
-    log::triggered(invocation, &triggered);
-    let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = triggered.counts;
+    let plan = deps.downsells.started(invocation, &event).await?;
+    log::triggered(invocation, &plan);
+    let counts = Scheduled::of(&plan);
+    let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = counts;
     tracing::info!(
         event = Event::StartScheduled.as_str(),
         bot = bot.slug,
@@ -83,5 +84,5 @@ async fn schedule(
         not_rearmed,
         request_id = invocation.request_id,
     );
-    Ok(triggered.counts)
+    Ok(counts)
 }

@@ -33,7 +33,6 @@ pub use bot_downsells::{BotDownsells, BotDownsellsCache};
 pub use definitions::CreatedDownsell;
 pub use listing::QueueFilter;
 pub use payments::Charged;
-pub use triggers::Triggered;
 
 use crate::config::{self, ConfigError};
 use crate::messages::Messages;

@@ -135,6 +135,14 @@ impl Plan {
         })
     }
 
+    /// Returns the outdated offers that the new offers replace, as they end.
+    pub fn ended(&self) -> impl Iterator<Item = &OfferRow> {
+        self.steps.iter().filter_map(|step| match step {
+            PlanStep::Schedule { stale: Some(stale), .. } => Some(&stale.1),
+            _ => None,
+        })
+    }
+
     pub fn refused(&self, why: Refused) -> usize {
         let is_it = |step: &&PlanStep| match step {
             PlanStep::Refuse { event, .. } | PlanStep::Join { event, .. } => event.refused == why,

@@ -39,7 +39,7 @@ impl Downsells {
         contact: &mut Contact,
     ) -> Result<(), StoreError> {
         let found = self.store.get_many(invocation, &self.table, &rows).await?;
-        found.into_values().try_for_each(|item| add(contact, item))
+        found.into_iter().try_for_each(|found| add(contact, found))
     }
 
     pub async fn offer(
@@ -71,9 +71,8 @@ impl Downsells {
     }
 }
 
-fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
-    let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
-    match keys::contact_of(&Key { pk: text("pk"), sk: text("sk") }) {
+fn add(contact: &mut Contact, (key, item): (Key, Item)) -> Result<(), StoreError> {
+    match keys::contact_of(&key) {
         Some((_, OfContact::Charges)) => contact.charges = Some(read_row(item)?),
         Some((_, OfContact::Offer(id))) if is_offer(&item) => {
             contact.offers.insert(id, read_row(item)?);

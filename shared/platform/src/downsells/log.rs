@@ -3,14 +3,13 @@
 
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
-use umavez_domain::downsells::{CancelReason, OfferRow, OfferStatus, Trigger};
+use umavez_domain::downsells::{CancelReason, OfferRow, OfferStatus, Plan, Trigger};
 
-use super::Triggered;
 use crate::invocation::Invocation;
 
 /// Logs the offers that a trigger created and ended.
-pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
-    for offer in &triggered.offers {
+pub fn triggered(invocation: &Invocation, plan: &Plan) {
+    for offer in plan.scheduled() {
         let (event, metric) = match offer.trigger {
             Trigger::Start => (Event::DownsellScheduledStart, "downsells_scheduled_start"),
             Trigger::Pix => (Event::DownsellScheduledPix, "downsells_scheduled_pix"),
@@ -21,7 +20,7 @@ pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
             enqueued(invocation, offer);
         }
     }
-    triggered.ended.iter().for_each(|offer| changed(invocation, offer));
+    plan.ended().for_each(|offer| changed(invocation, offer));
 }
 
 /// Logs that an offer was passed on to another charge because its own expired.

@@ -10,14 +10,13 @@ use umavez_domain::downsells::charges::{self, Charge, ChargeChange};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded};
 use umavez_domain::downsells::{
-    CancelReason, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger,
+    CancelReason, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, Plan, TransactionRow, Trigger,
     TriggerEvent, offer_of_charge, plan,
 };
 use umavez_domain::keys;
 use umavez_domain::senders::bots::BotRow;
 
 use super::Downsells;
-use super::triggers::Triggered;
 use crate::invocation::Invocation;
 use crate::store::{Beside, StoreError, Write};
 
@@ -26,7 +25,7 @@ use crate::store::{Beside, StoreError, Write};
 pub enum Charged {
     Made {
         charge: ChargeStatus,
-        triggered: Triggered,
+        plan: Plan,
     },
     /// The transaction belongs to another contact.
     OtherContact,
@@ -64,12 +63,12 @@ impl Downsells {
         trigger: &TriggerEvent<'_>,
     ) -> Result<ControlFlow<Charged>, StoreError> {
         let (of, now) = (event.charge(), invocation.now);
-        let made = |charge: ChargeStatus, triggered: Triggered| Break(Charged::Made { charge, triggered });
+        let made = |charge: ChargeStatus, plan: Plan| Break(Charged::Made { charge, plan });
         let known = self.transaction(invocation, &event.transaction_id).await?;
         if known.is_unplaced_payment() {
             // The payment arrived first, without a contact. It belongs to this contact.
             let paid = self.pay(invocation, &of, &known).await?;
-            return Ok(paid.map_or(Continue(()), |paid| made(paid.charge, Triggered::default())));
+            return Ok(paid.map_or(Continue(()), |paid| made(paid.charge, Plan::default())));
         }
         let id = of.contact();
         let contact = self.contact(invocation, &id, &trigger.events(downsells)).await?;
@@ -81,10 +80,10 @@ impl Downsells {
                 (vec![Write::unchanged(&self.table, &before)?, Write::unchanged(&self.table, &known)?], None)
             }
             // A charge that is over has no effect.
-            ChargeChange::Known(charge) => return Ok(made(charge, Triggered::default())),
+            ChargeChange::Known(charge) => return Ok(made(charge, Plan::default())),
             ChargeChange::Transaction(after) => {
                 let committed = self.store.commit(invocation, &self.table, &known, &after, Vec::new()).await?;
-                return Ok(if committed { made(after.status, Triggered::default()) } else { Continue(()) });
+                return Ok(if committed { made(after.status, Plan::default()) } else { Continue(()) });
             }
             ChargeChange::Both { charges, transaction } => {
                 let of_charges = Write::of_change(&self.table, &before, &charges)?;
@@ -96,7 +95,7 @@ impl Downsells {
         let plan = plan(trigger, downsells, &contact, now);
         let nothing_to_write = plan.steps.is_empty() && !is_new;
         let committed = nothing_to_write || self.commit_plan(invocation, &id, base, &plan).await?;
-        Ok(if committed { made(ChargeStatus::Unpaid, Triggered::of(plan)) } else { Continue(()) })
+        Ok(if committed { made(ChargeStatus::Unpaid, plan) } else { Continue(()) })
     }
 
     /// Handles the end of a charge: it was paid, or it can no longer be paid. If the stored

@@ -4,53 +4,29 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::change::Row;
-use umavez_domain::downsells::views::Scheduled;
-use umavez_domain::downsells::{ContactId, OfferRow, Plan, PlanStep, RefusedRow, TriggerEvent, plan};
+use umavez_domain::downsells::{ContactId, Plan, PlanStep, RefusedRow, TriggerEvent, plan};
 use umavez_domain::keys;
 
 use super::Downsells;
 use crate::invocation::Invocation;
 use crate::store::{Condition, StoreError, Transacted, Write};
 
-/// The result of a trigger.
-#[derive(Debug, Default)]
-pub struct Triggered {
-    pub counts: Scheduled,
-    pub offers: Vec<OfferRow>,
-    /// Offers that the trigger ended because they were outdated.
-    pub ended: Vec<OfferRow>,
-}
-
-impl Triggered {
-    pub(super) fn of(plan: Plan) -> Self {
-        let counts = Scheduled::of(&plan);
-        let (mut offers, mut ended) = (Vec::new(), Vec::new());
-        for step in plan.steps {
-            if let PlanStep::Schedule { offer, stale, .. } = step {
-                offers.push(*offer);
-                ended.extend(stale.map(|stale| stale.1));
-            }
-        }
-        Self { counts, offers, ended }
-    }
-}
-
 impl Downsells {
-    /// Handles a contact's /start.
-    pub async fn started(&self, invocation: &Invocation, event: &TriggerEvent<'_>) -> Result<Triggered, StoreError> {
+    /// Handles a contact's /start. Returns what was written.
+    pub async fn started(&self, invocation: &Invocation, event: &TriggerEvent<'_>) -> Result<Plan, StoreError> {
         let id = ContactId::of(event.bot, event.telegram_id);
         let downsells = self.downsells(invocation, event.bot).await?;
         let step = || async {
             let contact = self.contact(invocation, &id, &event.events(&downsells)).await?;
             let plan = plan(event, &downsells, &contact, invocation.now);
             if plan.steps.is_empty() {
-                return Ok(Break(Triggered::of(plan)));
+                return Ok(Break(plan));
             }
             // Nobody has paid since the contact was read: an offer stores how many payments there
             // were when it was created.
             let unpaid_since = self.charges_unchanged(&id, contact.charges.as_ref());
             let committed = self.commit_plan(invocation, &id, vec![unpaid_since], &plan).await?;
-            Ok(if committed { Break(Triggered::of(plan)) } else { Continue(()) })
+            Ok(if committed { Break(plan) } else { Continue(()) })
         };
         self.store.retry(invocation, step).await
     }
