@@ -590,10 +590,8 @@ impl World {
             _ => false,
         };
         self.violations.moved_backwards |= after.version != before.version + 1;
-        let ends = before.is_pending() && !after.is_pending();
-        let was_sent = before.status != OfferStatus::Sent && after.status == OfferStatus::Sent;
         if let Some(slot) = &mut self.view.slots[slot_of(after.downsell_id)]
-            && (ends || was_sent)
+            && before.slot_end(&after).is_some()
             && (slot.place, slot.pending) == (place, before.is_pending())
         {
             *slot = Slot { place, pending: false, version: slot.version + 1 };
