@@ -476,3 +476,21 @@ fn what_waits_for_a_sweep_is_not_put_off_by_a_second_copy_in_the_queue() {
     assert_eq!(waits_in(&row), Some((Wake::Due, minutes(66))));
     assert_eq!(row.postponed(minutes(66), minutes(7)), None);
 }
+
+#[test]
+fn a_slot_learns_of_the_end_of_its_own_offer_and_when_it_was_sent() {
+    let held = |offer: &OfferRow, pending: bool| Fence::same(&json!({"offer": offer.id, "pending": pending}));
+    assert_eq!(of_start().slot_end(&sending()), None, "an attempt ends nothing");
+    let delivered = learned(&sending(), 1, &sent());
+    let (end, fence) = sending().slot_end(&delivered).expect("it was sent");
+    assert_eq!((end.pending, end.ended_at, end.sent_at), (false, minutes(6), delivered.delivery.sent_at));
+    assert!(end.sent_at.is_some());
+    assert_eq!(fence, held(&delivered, true));
+    let canceled = of_start().ended(End::Canceled(CancelReason::Paid), minutes(1), KEEP_DAYS).expect("it is queued");
+    let (end, fence) = of_start().slot_end(&canceled).expect("it ends");
+    assert_eq!((json!(end), fence), (json!({"pending": false, "ended_at": minutes(1)}), held(&canceled, true)));
+    // A late proof that an offer was sent after all.
+    let (end, fence) = canceled.slot_end(&delivered).expect("it was sent");
+    assert_eq!((end.sent_at.is_some(), fence), (true, held(&delivered, false)));
+    assert_eq!(delivered.slot_end(&delivered), None);
+}
