@@ -5,7 +5,7 @@
 
 use umavez_domain::channels::{Channel, Content};
 use umavez_domain::delivery::{NextStep, Outcome, Settled};
-use umavez_domain::downsells::{CancelReason, ChargesRow, ClosedGate, ContactId, End, OfferId, OfferRow};
+use umavez_domain::downsells::{CancelReason, ChargesRow, ClosedGate, ContactId, OfferEnd, OfferId, OfferRow};
 use umavez_domain::queue::Priority;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
@@ -59,7 +59,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let attempt = match offer.delivery.next(offer.window(), invocation.current()) {
         NextStep::Leave => return Ok(done("not_to_be_sent")),
         NextStep::Wait { until } => return Ok(later("early", until)),
-        NextStep::Expire => return end(deps, invocation, seen, End::Expired).await,
+        NextStep::Expire => return end(deps, invocation, seen, OfferEnd::Expired).await,
         NextStep::Claim { attempt } => attempt,
     };
     if deliver::is_out_of_time(deps, invocation) {
@@ -72,7 +72,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         return Ok(round);
     }
     let (Some(bot), Some(downsell)) = (&current.bot, current.downsells.get(&offer.downsell_id)) else {
-        return end(deps, invocation, seen, End::Canceled(CancelReason::Deleted)).await;
+        return end(deps, invocation, seen, OfferEnd::Canceled(CancelReason::Deleted)).await;
     };
     let sender = deps.senders.of_bot(bot);
     let credential = match deliver::credential(deps, invocation, &sender).await {
@@ -91,7 +91,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     }
     // The wait for the slot took time: a charge or the offer itself may have expired.
     if offer.window().is_over(invocation.current()) {
-        return end(deps, invocation, seen, End::Expired).await;
+        return end(deps, invocation, seen, OfferEnd::Expired).await;
     }
     if let Some(round) = closed(deps, invocation, &current, seen).await? {
         return Ok(round);
@@ -99,7 +99,7 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let claim = deliver::claim(deps, invocation, attempt);
     let claimed = match deps.bot_downsells.downsells.claim(invocation, offer, charges, &claim, &sender.bucket).await? {
         Claimed::Yes(claimed) => claimed,
-        Claimed::Suppressed(_) => return end(deps, invocation, seen, End::Skipped(CancelReason::Blocked)).await,
+        Claimed::Suppressed(_) => return end(deps, invocation, seen, OfferEnd::Skipped(CancelReason::Blocked)).await,
         Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
     };
     let content = Content::Telegram(downsell.content.clone());
@@ -164,7 +164,7 @@ async fn settle(
 
 /// Ends an offer that must not be sent. Returns `Continue` if the offer, or charges that the end
 /// depends on, changed since they were read.
-async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Result<Round, StoreError> {
+async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: OfferEnd) -> Result<Round, StoreError> {
     let ended = deps.bot_downsells.downsells.end(invocation, &seen.offer, seen.charges.as_ref(), end).await?;
     Ok(match ended {
         Some(after) => {

@@ -22,4 +22,4 @@ pub use offer::{
 };
 pub use passing::ClosedGate;
 pub use schedule::{Contact, Plan, PlanStep, Refused, TriggerEvent, offer_of_charge, plan};
-pub use transitions::End;
+pub use transitions::OfferEnd;

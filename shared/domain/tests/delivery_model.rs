@@ -31,7 +31,8 @@ use umavez_domain::delivery::{
 };
 use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    CancelReason, ChargesRow, ClosedGate, DownsellRow, End, OfferId, OfferRow, OfferStatus, TransactionRow, Trigger,
+    CancelReason, ChargesRow, ClosedGate, DownsellRow, OfferEnd, OfferId, OfferRow, OfferStatus, TransactionRow,
+    Trigger,
 };
 use umavez_domain::keys::Wake;
 use umavez_domain::mailings::{
@@ -247,7 +248,7 @@ impl Subject for OfferRow {
     }
 
     fn end(&self, state: State, now: Timestamp) -> Option<Self> {
-        let end = if state == State::Expired { End::Expired } else { End::Skipped(CancelReason::Blocked) };
+        let end = if state == State::Expired { OfferEnd::Expired } else { OfferEnd::Skipped(CancelReason::Blocked) };
         self.ended(end, now, KEEP_DAYS)
     }
 

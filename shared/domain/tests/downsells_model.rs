@@ -25,7 +25,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use umavez_domain::delivery::{Claim, Delivery, NextStep, Outcome, Recovery, Settled, State, UnknownPolicy, code};
 use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    CancelReason, ChargeStatus, ChargesRow, ClosedGate, Contact, DownsellRow, End, OfferRow, OfferStatus, Plan,
+    CancelReason, ChargeStatus, ChargesRow, ClosedGate, Contact, DownsellRow, OfferEnd, OfferRow, OfferStatus, Plan,
     PlanStep, SlotRow, TransactionRow, Trigger, TriggerEvent, plan,
 };
 use umavez_domain::senders::bots::BotRow;
@@ -610,14 +610,14 @@ impl World {
         };
         let attempt = match offer.delivery.next(offer.window(), self.now()) {
             NextStep::Leave | NextStep::Wait { .. } => return,
-            NextStep::Expire => return self.end(scenario, n, (place, &offer, charges), End::Expired),
+            NextStep::Expire => return self.end(scenario, n, (place, &offer, charges), OfferEnd::Expired),
             NextStep::Claim { attempt } => attempt,
         };
         match offer.gate(Some(&scenario.bot), scenario.downsell_of(&offer), Some(&charges), self.now()) {
             Some(ClosedGate::Ends(end)) => self.end(scenario, n, (place, &offer, charges), end),
             None => self.claim(scenario, n, (place, &offer, charges), attempt),
             Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
-                self.end(scenario, n, (place, &offer, charges), End::Canceled(CancelReason::Expired));
+                self.end(scenario, n, (place, &offer, charges), OfferEnd::Canceled(CancelReason::Expired));
             }
             Some(ClosedGate::PassedOn(after)) => {
                 let as_read = self.view.offer(place).version == offer.version;
@@ -670,7 +670,7 @@ impl World {
         scenario: &Scenario,
         n: usize,
         (place, offer, charges): (usize, &OfferRow, Row<ChargesRow>),
-        end: End,
+        end: OfferEnd,
     ) {
         let keeps = scenario.has(Flaw::LoserKeepsCharges);
         let as_read = keeps || !end.rests_on_charges() || self.view.charges.version == charges.version;
@@ -758,7 +758,7 @@ impl World {
         let (offer, now) = (self.view.offer(place).clone(), self.now());
         let after = match offer.follow_charges(Some(charges), scenario.downsell_of(&offer), now) {
             Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
-                offer.ended(End::Canceled(CancelReason::Expired), now, KEEP_DAYS)
+                offer.ended(OfferEnd::Canceled(CancelReason::Expired), now, KEEP_DAYS)
             }
             Some(ClosedGate::PassedOn(after)) => Some(*after),
             Some(ClosedGate::Ends(end)) => offer.ended(end, now, KEEP_DAYS),

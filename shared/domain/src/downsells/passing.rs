@@ -23,7 +23,7 @@
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
 use super::offer::{CancelReason, OfferRow, Trigger};
-use super::transitions::End;
+use super::transitions::OfferEnd;
 use crate::time::Timestamp;
 
 /// The maximum number of transactions that an offer keeps in `passed_from`.
@@ -32,7 +32,7 @@ const MOST_PASSED: usize = 20;
 /// Why an offer cannot be sent as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClosedGate {
-    Ends(End),
+    Ends(OfferEnd),
     /// Its charge expired. Write this row, which is the offer of another charge, and decide again.
     PassedOn(Box<OfferRow>),
 }
@@ -53,7 +53,7 @@ impl OfferRow {
         now: Timestamp,
     ) -> Option<ClosedGate> {
         let end = self.outdated(charges, now).filter(|_| self.is_queued())?;
-        let expired = end == End::Canceled(CancelReason::Expired);
+        let expired = end == OfferEnd::Canceled(CancelReason::Expired);
         let passed_on = charges.filter(|_| expired).and_then(|charges| self.passed_on(charges, downsell, now));
         Some(passed_on.map_or(ClosedGate::Ends(end), |row| ClosedGate::PassedOn(Box::new(row))))
     }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn it_ends_where_nothing_is_left_to_pay_or_its_downsell_is_not_for_charges() {
-        let expired = Some(ClosedGate::Ends(End::Canceled(CancelReason::Expired)));
+        let expired = Some(ClosedGate::Ends(OfferEnd::Canceled(CancelReason::Expired)));
         let follow = |row: &OfferRow, charges: Option<&ChargesRow>, change: Value| {
             row.follow_charges(charges, Some(&downsell(12, &change)), minutes(4))
         };
@@ -189,7 +189,7 @@ mod tests {
         let paid = after_payment(&charges(&[("t2", 3, 60)]), "t9");
         let follow =
             |row: &OfferRow, charges: &ChargesRow| row.follow_charges(Some(charges), Some(&plain()), minutes(4));
-        assert_eq!(follow(&of_first(), &paid), Some(ClosedGate::Ends(End::Canceled(CancelReason::Paid))));
+        assert_eq!(follow(&of_first(), &paid), Some(ClosedGate::Ends(OfferEnd::Canceled(CancelReason::Paid))));
         let other = charges(&[("t2", 3, 60)]);
         for state in [State::Sending, State::Unknown] {
             let row = OfferRow { delivery: Delivery { state, ..Delivery::default() }, ..of_first() };

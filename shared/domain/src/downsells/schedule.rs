@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::charges::ChargesRow;
 use super::definition::{DownsellRow, Rearm};
 use super::offer::{OfferId, OfferRow, OfferStatus, RefusedRow, SlotRow, Trigger};
-use super::transitions::End;
+use super::transitions::OfferEnd;
 use crate::codes::codes;
 use crate::delivery::Delivery;
 use crate::keys;
@@ -191,7 +191,7 @@ fn step(event: &TriggerEvent<'_>, downsell: &DownsellRow, contact: &Contact, now
     let mut stale = None;
     if let Some(pending) = contact.pending(downsell.id) {
         let outdated = pending.outdated(contact.charges.as_ref(), now);
-        match outdated.and_then(|end: End| pending.ended(end, now, event.keep_days)) {
+        match outdated.and_then(|end: OfferEnd| pending.ended(end, now, event.keep_days)) {
             // An offer that may have been sent keeps its slot.
             Some(ended) if !ended.is_pending() => stale = Some(Box::new((pending.clone(), ended))),
             _ => {

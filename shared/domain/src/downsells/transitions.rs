@@ -24,13 +24,13 @@ use crate::work::check_after_ms;
 
 /// How an offer ends that is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum OfferEnd {
     Canceled(CancelReason),
     Skipped(CancelReason),
     Expired,
 }
 
-impl End {
+impl OfferEnd {
     /// Returns whether the end follows from the contact's charges. Such an end is valid only while
     /// the charges have not changed.
     pub const fn rests_on_charges(self) -> bool {
@@ -44,13 +44,13 @@ impl End {
 impl OfferRow {
     /// Returns why this offer must no longer be sent, regardless of its time: its contact paid, or
     /// its charge is no longer open. `None` if neither is the case.
-    pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<End> {
+    pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<OfferEnd> {
         if charges.map_or(0, |charges| charges.pay_epoch) != self.pay_epoch {
-            return Some(End::Canceled(CancelReason::Paid));
+            return Some(OfferEnd::Canceled(CancelReason::Paid));
         }
         let transaction = self.transaction_id.as_deref().filter(|_| self.trigger == Trigger::Pix)?;
         let open = charges.is_some_and(|charges| charges.is_open(transaction, now));
-        (!open).then_some(End::Canceled(CancelReason::Expired))
+        (!open).then_some(OfferEnd::Canceled(CancelReason::Expired))
     }
 
     /// Decides whether the offer may be sent now: `None` if it may. The charge of its own
@@ -64,11 +64,11 @@ impl OfferRow {
     ) -> Option<ClosedGate> {
         self.follow_charges(charges, downsell, now).or_else(|| {
             let end = match downsell {
-                _ if !bot.is_some_and(|bot| bot.active) => End::Skipped(CancelReason::BotInactive),
-                None => End::Canceled(CancelReason::Deleted),
-                Some(downsell) if !downsell.active => End::Skipped(CancelReason::Inactive),
+                _ if !bot.is_some_and(|bot| bot.active) => OfferEnd::Skipped(CancelReason::BotInactive),
+                None => OfferEnd::Canceled(CancelReason::Deleted),
+                Some(downsell) if !downsell.active => OfferEnd::Skipped(CancelReason::Inactive),
                 Some(_) if charges.is_some_and(|charges| charges.any_open(now)) => return None,
-                Some(_) => End::Skipped(CancelReason::NoUnpaidPix),
+                Some(_) => OfferEnd::Skipped(CancelReason::NoUnpaidPix),
             };
             Some(ClosedGate::Ends(end))
         })
@@ -105,11 +105,11 @@ impl OfferRow {
     }
 
     /// Ends the offer unsent. Returns `None` if it is not queued.
-    pub fn ended(&self, end: End, now: Timestamp, keep_days: i64) -> Option<Self> {
+    pub fn ended(&self, end: OfferEnd, now: Timestamp, keep_days: i64) -> Option<Self> {
         let (state, status, why) = match end {
-            End::Canceled(why) => (State::Canceled, OfferStatus::Canceled, Some(why)),
-            End::Skipped(why) => (State::Canceled, OfferStatus::Skipped, Some(why)),
-            End::Expired => (State::Expired, OfferStatus::Expired, None),
+            OfferEnd::Canceled(why) => (State::Canceled, OfferStatus::Canceled, Some(why)),
+            OfferEnd::Skipped(why) => (State::Canceled, OfferStatus::Skipped, Some(why)),
+            OfferEnd::Expired => (State::Expired, OfferStatus::Expired, None),
         };
         // Keep the result of the last attempt: it is still of interest.
         let delivery = self.delivery.ended(state, self.delivery.reason.as_deref())?;
@@ -120,7 +120,7 @@ impl OfferRow {
     /// Cancels the offer. A queued offer is canceled at once. During an attempt, the cancel
     /// prevents further attempts. The second value is the row to write, if any.
     pub fn cancel(&self, why: CancelReason, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
-        if let Some(row) = self.ended(End::Canceled(why), now, keep_days) {
+        if let Some(row) = self.ended(OfferEnd::Canceled(why), now, keep_days) {
             return (if row.is_pending() { Cancel::InFlight } else { Cancel::Now }, Some(row));
         }
         let (cancel, delivery) = self.delivery.cancel();

@@ -80,13 +80,13 @@ impl ChargeCreated {
 
 /// An optional field that may be absent or invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Claim<T> {
+struct Given<T> {
     is_given: bool,
     /// `None` if the field is absent or invalid.
     value: Option<T>,
 }
 
-impl<T: PartialEq> Claim<T> {
+impl<T: PartialEq> Given<T> {
     fn of(given: Option<&Value>, read: impl Fn(&Value) -> Option<T>) -> Self {
         Self { is_given: given.is_some(), value: given.and_then(read) }
     }
@@ -102,8 +102,8 @@ impl<T: PartialEq> Claim<T> {
 pub struct ChargeEnded {
     pub transaction_id: String,
     pub correlation_id: Option<String>,
-    bot: Claim<String>,
-    telegram_id: Claim<i64>,
+    bot: Given<String>,
+    telegram_id: Given<i64>,
 }
 
 impl ChargeEnded {
@@ -115,8 +115,8 @@ impl ChargeEnded {
         let ended = transaction_id.map(|transaction_id| Self {
             transaction_id,
             correlation_id: fields.get("correlation_id").and_then(id_of),
-            bot: Claim::of(fields.get("bot_slug"), slug),
-            telegram_id: Claim::of(fields.get("telegram_id"), person_of),
+            bot: Given::of(fields.get("bot_slug"), slug),
+            telegram_id: Given::of(fields.get("telegram_id"), person_of),
         });
         fields.finish(ended)
     }

@@ -4,7 +4,7 @@
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
 use umavez_domain::delivery::{Claim, Recovery, Settled, UnknownPolicy, Verdict};
-use umavez_domain::downsells::{CancelReason, ChargesRow, End, OfferRow};
+use umavez_domain::downsells::{CancelReason, ChargesRow, OfferEnd, OfferRow};
 use umavez_domain::keys::{self, OfContact};
 use umavez_domain::queue::emit_offer;
 use umavez_domain::suppression::{SuppressionRow, source};
@@ -65,7 +65,7 @@ impl Downsells {
         invocation: &Invocation,
         offer: &OfferRow,
         charges: Option<&ChargesRow>,
-        end: End,
+        end: OfferEnd,
     ) -> Result<Option<OfferRow>, StoreError> {
         let Some(after) = offer.ended(end, invocation.current(), self.keep_days) else { return Ok(None) };
         let mut with = self.slot_writes(offer, &after)?;

@@ -72,7 +72,7 @@ fn waits_in(row: &OfferRow) -> Option<(Wake, Timestamp)> {
     wakes.into_iter().find(|wake| row.work.wake == Some(keys::wake(*wake, shard))).map(|wake| (wake, at))
 }
 
-fn closed(end: End) -> Option<ClosedGate> {
+fn closed(end: OfferEnd) -> Option<ClosedGate> {
     Some(ClosedGate::Ends(end))
 }
 
@@ -81,7 +81,7 @@ fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_start().gate(Some(&bot()), Some(&plain()), charges, at);
     assert_eq!(gate(Some(&open(&["t1"])), minutes(5)), None);
     assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), None, "whichever it is");
-    let unpaid = closed(End::Skipped(CancelReason::NoUnpaidPix));
+    let unpaid = closed(OfferEnd::Skipped(CancelReason::NoUnpaidPix));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), unpaid, "it is over by its own time");
     assert_eq!(gate(Some(&open(&[])), now()), unpaid);
     assert_eq!(gate(None, now()), unpaid);
@@ -91,7 +91,7 @@ fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
 fn an_offer_of_a_charge_leaves_only_while_that_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_pix().gate(Some(&bot()), Some(&plain()), charges, at);
     assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), None);
-    let expired = closed(End::Canceled(CancelReason::Expired));
+    let expired = closed(OfferEnd::Canceled(CancelReason::Expired));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), expired);
     let other = gate(Some(&open(&["t2"])), minutes(5));
     let Some(ClosedGate::PassedOn(passed)) = other else {
@@ -107,7 +107,7 @@ fn nothing_of_before_a_payment_leaves_whatever_else_is_open() {
     let charges = after_payment(&open(&["t1", "t2"]), "t2");
     for row in [of_start(), of_pix()] {
         let gate = row.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5));
-        assert_eq!(gate, closed(End::Canceled(CancelReason::Paid)));
+        assert_eq!(gate, closed(OfferEnd::Canceled(CancelReason::Paid)));
     }
     let since = offer(&start("5002"), charges.clone());
     assert_eq!(since.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5)), None);
@@ -120,17 +120,17 @@ fn bots_and_downsells_that_rest_or_are_gone_send_nothing() {
         of_start().gate(bot, downsell, Some(&charges), minutes(5))
     };
     let (resting_bot, resting) = (BotRow { active: false, ..bot() }, DownsellRow { active: false, ..plain() });
-    assert_eq!(gate(Some(&resting_bot), Some(&plain())), closed(End::Skipped(CancelReason::BotInactive)));
-    assert_eq!(gate(None, Some(&plain())), closed(End::Skipped(CancelReason::BotInactive)));
-    assert_eq!(gate(Some(&bot()), None), closed(End::Canceled(CancelReason::Deleted)));
-    assert_eq!(gate(Some(&bot()), Some(&resting)), closed(End::Skipped(CancelReason::Inactive)));
+    assert_eq!(gate(Some(&resting_bot), Some(&plain())), closed(OfferEnd::Skipped(CancelReason::BotInactive)));
+    assert_eq!(gate(None, Some(&plain())), closed(OfferEnd::Skipped(CancelReason::BotInactive)));
+    assert_eq!(gate(Some(&bot()), None), closed(OfferEnd::Canceled(CancelReason::Deleted)));
+    assert_eq!(gate(Some(&bot()), Some(&resting)), closed(OfferEnd::Skipped(CancelReason::Inactive)));
 }
 
 #[test]
 fn a_payment_is_the_reason_before_all_others() {
     let charges = after_payment(&open(&["t1"]), "t1");
-    assert_eq!(of_pix().gate(None, None, Some(&charges), minutes(99)), closed(End::Canceled(CancelReason::Paid)));
-    assert_eq!(of_pix().outdated(Some(&charges), minutes(99)), Some(End::Canceled(CancelReason::Paid)));
+    assert_eq!(of_pix().gate(None, None, Some(&charges), minutes(99)), closed(OfferEnd::Canceled(CancelReason::Paid)));
+    assert_eq!(of_pix().outdated(Some(&charges), minutes(99)), Some(OfferEnd::Canceled(CancelReason::Paid)));
     assert_eq!(of_start().outdated(Some(&open(&[])), minutes(99)), None, "no open charge is no end, only a gate");
 }
 
@@ -138,7 +138,7 @@ fn a_payment_is_the_reason_before_all_others() {
 fn only_a_queued_offer_is_claimed_and_only_as_its_next_attempt() {
     let row = of_start();
     assert_eq!((row.claimed(&claim(0, deadline()), now()), row.claimed(&claim(2, deadline()), now())), (None, None));
-    let canceled = row.ended(End::Canceled(CancelReason::Deleted), now(), KEEP_DAYS).expect("it is queued");
+    let canceled = row.ended(OfferEnd::Canceled(CancelReason::Deleted), now(), KEEP_DAYS).expect("it is queued");
     for row in [sending(), unknown(), canceled, learned(&sending(), 1, &sent())] {
         let next = row.claimed(&claim(row.delivery.attempt + 1, deadline()), now());
         assert_eq!(next, None, "{:?} {:?}", row.status, row.delivery.state);
@@ -243,7 +243,7 @@ fn sent_is_true_whoever_says_it_and_whenever() {
 fn sent_is_not_taken_of_an_attempt_that_was_never_begun_nor_of_what_was_canceled() {
     assert_eq!(of_start().settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::TooLate);
     let queued = learned(&sending(), 1, &again(Again::Retry));
-    let canceled = queued.ended(End::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
+    let canceled = queued.ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
     assert_eq!(canceled.settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::TooLate);
 }
 
@@ -252,9 +252,9 @@ fn what_may_have_been_sent_does_not_end_as_unsent() {
     let second = in_doubt().claimed(&claim(2, minutes(9)), minutes(8)).expect("it is queued");
     assert_eq!((in_doubt().delivery.doubts, &second.delivery.doubts), (vec![1], &vec![1]));
     let ends = [
-        in_doubt().ended(End::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS),
-        in_doubt().ended(End::Skipped(CancelReason::NoUnpaidPix), minutes(8), KEEP_DAYS),
-        in_doubt().ended(End::Expired, minutes(8), KEEP_DAYS),
+        in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS),
+        in_doubt().ended(OfferEnd::Skipped(CancelReason::NoUnpaidPix), minutes(8), KEEP_DAYS),
+        in_doubt().ended(OfferEnd::Expired, minutes(8), KEEP_DAYS),
         Some(learned(&second, 2, &Verdict::Failed { code: "a", suppress: false })),
         Some(learned(&second, 2, &Verdict::Expired { code: "a" })),
     ];
@@ -272,7 +272,7 @@ fn what_may_have_been_sent_does_not_end_as_unsent() {
 
 #[test]
 fn an_offer_in_doubt_that_was_canceled_and_turns_out_sent_was_not_canceled() {
-    let row = in_doubt().ended(End::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
+    let row = in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
     assert_eq!(row.cancel_reason, Some(CancelReason::Paid));
     let row = learned(&row, 1, &sent());
     assert_eq!((row.status, row.cancel_reason, row.delivery.doubts.len()), (OfferStatus::Sent, None, 0));
@@ -281,9 +281,9 @@ fn an_offer_in_doubt_that_was_canceled_and_turns_out_sent_was_not_canceled() {
 #[test]
 fn what_is_still_to_be_sent_ends_with_its_reason_and_is_kept_for_a_while() {
     for (end, status, why) in [
-        (End::Canceled(CancelReason::Paid), OfferStatus::Canceled, Some(CancelReason::Paid)),
-        (End::Skipped(CancelReason::NoUnpaidPix), OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix)),
-        (End::Expired, OfferStatus::Expired, None),
+        (OfferEnd::Canceled(CancelReason::Paid), OfferStatus::Canceled, Some(CancelReason::Paid)),
+        (OfferEnd::Skipped(CancelReason::NoUnpaidPix), OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix)),
+        (OfferEnd::Expired, OfferStatus::Expired, None),
     ] {
         let row = of_start().ended(end, minutes(5), KEEP_DAYS).expect("it is queued");
         assert_eq!((row.status, row.cancel_reason), (status, why));
@@ -291,7 +291,7 @@ fn what_is_still_to_be_sent_ends_with_its_reason_and_is_kept_for_a_while() {
         assert_eq!(row.expires_at, Some(minutes(5).plus_days(KEEP_DAYS).seconds()));
     }
     for row in [sending(), unknown(), learned(&sending(), 1, &sent())] {
-        assert_eq!(row.ended(End::Expired, minutes(5), KEEP_DAYS), None, "{:?}", row.delivery.state);
+        assert_eq!(row.ended(OfferEnd::Expired, minutes(5), KEEP_DAYS), None, "{:?}", row.delivery.state);
     }
 }
 
@@ -332,7 +332,7 @@ fn a_person_can_say_what_became_of_an_unknown_offer_and_of_no_other() {
         (OfferStatus::Sent, Some(minutes(9)), false)
     );
     let canceled_in_doubt =
-        in_doubt().ended(End::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
+        in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
     for row in [unknown(), canceled_in_doubt] {
         let unsent = row.declared(false, minutes(9), KEEP_DAYS).expect("it is unknown");
         assert!(!unsent.is_pending() && unsent.status != OfferStatus::Sent, "{:?}", unsent.status);
@@ -438,7 +438,7 @@ fn a_start_that_gains_an_earlier_time_is_emitted_for_that() {
 #[test]
 fn nothing_is_gained_once_an_attempt_was_begun_or_by_an_offer_of_a_charge() {
     let tried = learned(&sending(), 1, &again(Again::Retry));
-    let canceled = of_start().ended(End::Expired, now(), KEEP_DAYS).expect("it is queued");
+    let canceled = of_start().ended(OfferEnd::Expired, now(), KEEP_DAYS).expect("it is queued");
     for row in [sending(), unknown(), tried, of_pix(), canceled] {
         assert_eq!(row.joined("t2", now(), now()), None, "{:?} {:?}", row.trigger, row.delivery.state);
     }
@@ -451,8 +451,11 @@ fn a_sender_sees_an_offer_as_it_sees_any_message() {
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "a", suppress: false });
     let rows = [of_start(), sending(), unknown(), learned(&sending(), 1, &sent()), failed];
     assert_eq!(states(&rows), [State::Queued, State::Sending, State::Unknown, State::Sent, State::Failed]);
-    let rows =
-        [ended(End::Expired), ended(End::Canceled(CancelReason::Paid)), ended(End::Skipped(CancelReason::Inactive))];
+    let rows = [
+        ended(OfferEnd::Expired),
+        ended(OfferEnd::Canceled(CancelReason::Paid)),
+        ended(OfferEnd::Skipped(CancelReason::Inactive)),
+    ];
     assert_eq!(states(&rows), [State::Expired, State::Canceled, State::Canceled]);
     let window = of_start().window();
     assert_eq!((window.not_before, window.not_after), (Some(minutes(5)), Some(minutes(5 + 1_440))));
@@ -486,7 +489,8 @@ fn a_slot_learns_of_the_end_of_its_own_offer_and_when_it_was_sent() {
     assert_eq!((end.pending, end.ended_at, end.sent_at), (false, minutes(6), delivered.delivery.sent_at));
     assert!(end.sent_at.is_some());
     assert_eq!(fence, held(&delivered, true));
-    let canceled = of_start().ended(End::Canceled(CancelReason::Paid), minutes(1), KEEP_DAYS).expect("it is queued");
+    let canceled =
+        of_start().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(1), KEEP_DAYS).expect("it is queued");
     let (end, fence) = of_start().slot_end(&canceled).expect("it ends");
     assert_eq!((json!(end), fence), (json!({"pending": false, "ended_at": minutes(1)}), held(&canceled, true)));
     // A late proof that an offer was sent after all.
