@@ -134,8 +134,8 @@ impl Downsells {
         Ok(true)
     }
 
-    /// Recovers an overdue row: an offer, or the charges of a contact with the offers that depend on
-    /// them. Those are logged one by one, so the result for charges is always `Nothing`.
+    /// Recovers an overdue row: an offer, or the charges of a contact with the offers that depend
+    /// on them. Those are logged one by one, so the result for charges is always `Nothing`.
     pub async fn recover(
         &self,
         invocation: &Invocation,
