@@ -16,7 +16,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         return Err(Problem::invalid(errors));
     }
     let (rows, next) = deps.mailings.page(invocation, after, limit).await?;
-    let mailings: Vec<_> = rows.into_iter().map(MailingSummary::from).collect();
+    let mailings: Vec<_> = rows.iter().map(MailingSummary::of).collect();
     Answer::json(200, &json!({"mailings": mailings, "cursor": next.map(|place| paging::to_cursor(&place))}))
 }
 

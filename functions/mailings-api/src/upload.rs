@@ -5,9 +5,8 @@
 //! stored under a key that belongs to this request alone, and one transaction creates the mailing
 //! that refers to it. A request that loses the race for the name deletes its object again.
 
-use std::ops::ControlFlow::{Break, Continue};
-
 use std::collections::BTreeMap;
+use std::ops::ControlFlow::{Break, Continue};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -18,8 +17,9 @@ use umavez_domain::idempotency::body_hash;
 use umavez_domain::mailings::files::inline_object;
 use umavez_domain::mailings::{
     Format, ImportState, KeyRow, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode,
-    Order, UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
+    Order, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
 };
+use umavez_domain::uploaded::UPLOAD_MS;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Created, SameFile};
@@ -139,21 +139,19 @@ async fn create(
                 row.object = inline_object(&row.mailing_id, &invocation.request_id);
                 let etag = deps.uploads.put(invocation, &row.object, file.clone()).await;
                 let etag = etag.map_err(|error| unavailable().because(&error))?;
-                row.file_is_there(etag, file.len() as u64, invocation.now);
+                row.file_uploaded(etag, file.len() as u64, invocation.now);
             }
             None => row.wait_until(invocation.now.plus_ms(UPLOAD_MS)),
         }
         let (content, asked_as) = (asked.content.as_ref(), asked_as.as_ref());
         match deps.mailings.create(invocation, name.as_ref(), &same_file, &row, content, asked_as).await? {
             Created::New => {
-                tell(invocation, &row);
-                let told = Told { created: true, matches: Some(true), warning: None };
-                answer(deps, invocation, &asked, &row, told).map(Break)
+                log_created(invocation, &row);
+                answer(deps, invocation, &asked, &row, UploadAnswer::CREATED).map(Break)
             }
             // This request created it in an earlier try whose reply was lost.
             Created::Standing(standing) if file.is_some() && standing.object == row.object => {
-                let told = Told { created: true, matches: Some(true), warning: None };
-                answer(deps, invocation, &asked, &standing, told).map(Break)
+                answer(deps, invocation, &asked, &standing, UploadAnswer::CREATED).map(Break)
             }
             Created::Standing(standing) => {
                 take_away(deps, invocation, &row, file.is_some()).await;
@@ -196,9 +194,8 @@ async fn again(
     }
     match deps.mailings.get(invocation, &first.mailing_id).await? {
         Some(row) => {
-            tell_repeated(invocation, &row, Some(true));
-            let told = Told { created: true, matches: Some(true), warning: None };
-            Ok(answer(deps, invocation, asked, &row, told)?.replayed())
+            log_repeated(invocation, &row, Some(true));
+            Ok(answer(deps, invocation, asked, &row, UploadAnswer::CREATED)?.replayed())
         }
         None => Err(Problem::internal().because(&"a request without its mailing")),
     }
@@ -226,20 +223,25 @@ async fn known(
         None => None,
     };
     let dropped = asked.content.is_some() && asked.content != stored;
-    tell_repeated(invocation, row, matches);
+    log_repeated(invocation, row, matches);
     let warning = dropped.then_some("the content of this request was not taken; PUT /mailings/{id}/content changes it");
-    answer(deps, invocation, asked, row, Told { created: false, matches, warning })
+    answer(deps, invocation, asked, row, UploadAnswer { created: false, matches, warning })
 }
 
 fn taken(row: &MailingRow, how: &str) -> Problem {
     Problem::new(409, ProblemCode::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
 }
 
-struct Told {
+/// What the answer to an accepted request says about its mailing.
+struct UploadAnswer {
     created: bool,
     /// `None` if the content of one of the files is not known.
     matches: Option<bool>,
     warning: Option<&'static str>,
+}
+
+impl UploadAnswer {
+    const CREATED: Self = Self { created: true, matches: Some(true), warning: None };
 }
 
 fn answer(
@@ -247,16 +249,16 @@ fn answer(
     invocation: &Invocation,
     asked: &UploadRequest,
     row: &MailingRow,
-    told: Told,
+    result: UploadAnswer,
 ) -> Result<Answer, Problem> {
     let mut body = json!({
         "mailingId": row.mailing_id,
         "status": row.state,
-        "created": told.created,
-        "contentMatches": told.matches,
+        "created": result.created,
+        "contentMatches": result.matches,
     });
-    let mut warnings: Vec<_> = told.warning.map(str::to_owned).into_iter().collect();
-    if let Some(earlier) = row.same_content_as.as_ref().filter(|_| told.created) {
+    let mut warnings: Vec<_> = result.warning.map(str::to_owned).into_iter().collect();
+    if let Some(earlier) = row.same_content_as.as_ref().filter(|_| result.created) {
         warnings
             .push(format!("{earlier} has the same content under another file name; its recipients get this one too"));
         body["sameContentAs"] = json!(earlier);
@@ -265,10 +267,10 @@ fn answer(
         body["warnings"] = json!(warnings);
     }
     let awaited = row.import == ImportState::AwaitingUpload && row.state != MailingState::Canceled;
-    if awaited && told.matches != Some(false) {
+    if awaited && result.matches != Some(false) {
         body["upload"] = form_of(deps, invocation, asked, row);
     }
-    Answer::json(if told.created { 202 } else { 200 }, &body)
+    Answer::json(if result.created { 202 } else { 200 }, &body)
 }
 
 /// Returns the upload form. It is signed again for every request.
@@ -281,7 +283,7 @@ fn form_of(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &Ma
     json!({"url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": largest})
 }
 
-fn tell(invocation: &Invocation, row: &MailingRow) {
+fn log_created(invocation: &Invocation, row: &MailingRow) {
     tracing::info!(
         event = Event::MailingCreated.as_str(),
         mailing_id = row.mailing_id.as_str(),
@@ -295,7 +297,7 @@ fn tell(invocation: &Invocation, row: &MailingRow) {
 }
 
 /// Logs that a file was uploaded again and created no other mailing.
-fn tell_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
+fn log_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
     let (event, mailing_id) = (Event::MailingRepeated.as_str(), row.mailing_id.as_str());
     tracing::info!(event, mailing_id, content_matches, request_id = invocation.request_id);
     metrics::counter!("MailingsRepeated").increment(1);

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::conversations::ConversationId;
 use crate::downsells::{ContactId, OfferId};
-use crate::ingest::{BackfillId, Upload};
+use crate::ingest::{BackfillId, backfill_of_object};
 use crate::keys;
 use crate::mailings::MailingId;
-use crate::mailings::files::Arrived;
+use crate::mailings::files::mailing_of_object;
 use crate::messages::MessageId;
 use crate::outbox::Emit;
 use crate::time::Timestamp;
-use crate::uploaded;
+use crate::uploaded::{Uploaded, uploads};
 
 /// The names of the queues, as rows store them. See [`queue`] for those of the send queues.
 pub const BACKFILL_QUEUE: &str = "backfill";
@@ -137,7 +137,7 @@ pub enum BackfillJob {
     /// Insert the lines of this backfill, resuming at its last checkpoint.
     Work(BackfillId),
     /// S3 notifies that lines were uploaded.
-    Uploaded(Vec<Upload>),
+    Uploaded(Vec<Uploaded<BackfillId>>),
 }
 
 #[derive(Deserialize)]
@@ -149,8 +149,8 @@ enum OfBackfill {
 impl BackfillJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable("a backfill job")) };
-        if let Some(objects) = uploaded::objects(&value) {
-            return Ok(Self::Uploaded(objects.into_iter().filter_map(Upload::of).collect()));
+        if let Some(uploads) = uploads(&value, backfill_of_object) {
+            return Ok(Self::Uploaded(uploads));
         }
         match serde_json::from_value(value) {
             Ok(OfBackfill::Backfill { v: 1, id }) => Ok(Self::Work(id)),
@@ -173,7 +173,7 @@ pub enum ImportJob {
     /// Enqueue the shards of the mailing.
     HandOut(MailingId),
     /// S3 notifies that files were uploaded.
-    Uploaded(Vec<Arrived>),
+    Uploaded(Vec<Uploaded<MailingId>>),
 }
 
 /// A message of the mailing queue: one shard of one mailing, for a worker.
@@ -208,8 +208,8 @@ enum OfMailing {
 impl ImportJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable("an import job")) };
-        if let Some(objects) = uploaded::objects(&value) {
-            return Ok(Self::Uploaded(objects.into_iter().filter_map(Arrived::of).collect()));
+        if let Some(uploads) = uploads(&value, mailing_of_object) {
+            return Ok(Self::Uploaded(uploads));
         }
         match serde_json::from_value(value) {
             Ok(OfMailing::Import { v: 1, mailing_id }) => Ok(Self::Import(mailing_id)),

@@ -6,9 +6,9 @@
 
 mod counts;
 mod course;
+mod enqueue;
 mod entries;
 mod files;
-mod handing_out;
 mod imports;
 mod lines;
 mod link_secrets;
@@ -20,19 +20,17 @@ mod unsubscribes;
 
 use umavez_domain::change::Row;
 use umavez_domain::keys;
-use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, NameRow, Order, ShardRow};
 
 pub use counts::Tally;
 pub use entries::{Entry, EntryApplied, EntryPage};
 pub use files::SameFile;
-pub use imports::{Checkpoint, Importing};
-pub use lines::{Line, LinesInserted};
+pub use imports::Checkpoint;
 pub use link_secrets::{LinkSecrets, Signing};
 pub use listing::EntryPlace;
-pub use orders::{Ordered, Retry};
+pub use orders::Ordered;
 pub use recovery::Recovered;
-pub use shards::{Finished, ShardTurn, Taken};
+pub use shards::{PassEnd, ShardTurn};
 pub use unsubscribes::{Unsubscribes, Why};
 
 use crate::config::{self, ConfigError};
@@ -114,14 +112,11 @@ impl Mailings {
         let id = &row.mailing_id;
         // No mailing owns the name: its row does not exist, or the name was released in the turn
         // that was read.
-        let free = match seen {
-            None => Condition::Absent,
-            Some(seen) => Condition::all([Condition::has_not("mailing_id"), Condition::is_number("turn", seen.turn)]),
-        };
-        let name = NameRow { file_name: row.file_name.clone(), mailing_id: Some(id.clone()), turn: row.turn };
+        let free = seen.map_or(Ok(Condition::Absent), |seen| Condition::of(&seen.fence()))?;
+        let name = row.name();
         let listed = ListedRow { mailing_id: id.clone() };
         let mut writes = vec![
-            Write::put(&self.table, keys::mailing_name(&row.file_name), &name)?.when(free),
+            Write::put(&self.table, name.key(), &name)?.when(free),
             Write::put(&self.table, keys::mailing(id), row)?.when(Condition::Absent),
             Write::put(&self.table, keys::mailing_listed(id, row.created_at), &listed)?,
         ];
@@ -129,7 +124,7 @@ impl Mailings {
             let content = ContentRow { version: row.content_version, content: content.clone() };
             writes.push(Write::put(&self.table, keys::mailing_content(id), &content)?);
         }
-        writes.extend(self.first_with(row, same_file)?);
+        writes.extend(self.claim_new_file(row, same_file)?);
         if let Some(Order { key, body, .. }) = asked_as {
             let known = KeyRow { mailing_id: id.clone(), body: body.clone() };
             writes.push(Write::put(&self.table, keys::mailing_request(key), &known)?.when(Condition::Absent));
@@ -182,23 +177,5 @@ impl Mailings {
         let with = others.into_iter().map(Beside::required).collect();
         let committed = self.store.commit(invocation, &self.table, before, &after, with).await?;
         Ok(committed.then_some(after))
-    }
-
-    /// Works as [`Self::commit_with`], under a lease of the mailing's row.
-    async fn commit_held(
-        &self,
-        invocation: &Invocation,
-        held: &Lease,
-        before: &MailingRow,
-        after: MailingRow,
-        others: Vec<Write>,
-    ) -> Result<Option<MailingRow>, StoreError> {
-        let after = after.changed(before, invocation.current());
-        let as_read = Condition::of(&before.fence())?;
-        let write = Write::changes(&self.table, before.key(), before, &after)?;
-        let mut writes = vec![write.when(Condition::all([as_read, Condition::of(&held.fence())?]))];
-        writes.extend(others);
-        let transacted = self.store.transact(invocation, writes).await?;
-        Ok((transacted == Transacted::Done).then_some(after))
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use umavez_domain::codes::Reason;
 use umavez_domain::time::Timestamp;
 
 use crate::aws::{Aws, PresignedPost};
@@ -30,13 +31,19 @@ pub struct Form {
     pub expires_at: Timestamp,
 }
 
-/// The outcome of reading a part.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Read {
-    Bytes(Vec<u8>),
-    /// The object is no longer the one with the requested ETag.
-    Changed,
-    Missing,
+/// One version of an uploaded file.
+#[derive(Debug)]
+pub struct UploadedObject {
+    pub key: String,
+    pub etag: String,
+    pub size: u64,
+}
+
+/// Bytes of a file from a position on. `at_end` says that the file ends with them.
+#[derive(Debug)]
+pub struct Piece {
+    pub bytes: Vec<u8>,
+    pub at_end: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -80,17 +87,20 @@ impl Uploads {
         invocation.within(call).await.map_err(|_| Unavailable)?.map(drop).map_err(|_| Unavailable)
     }
 
-    /// Reads bytes `from..to` of the object, if it still has this ETag.
+    /// Reads at most `length` bytes of the object from `from` on, if it is still this version. The
+    /// inner error is the reason why the object can never be read.
     pub async fn read(
         &self,
         invocation: &Invocation,
-        key: &str,
-        etag: &str,
+        object: &UploadedObject,
         from: u64,
-        to: u64,
-    ) -> Result<Read, StoreError> {
+        length: u64,
+    ) -> Result<Result<Piece, Reason>, StoreError> {
+        let UploadedObject { key, etag, size } = object;
+        let to = from.saturating_add(length).min(*size);
+        let at_end = to == *size;
         if from >= to {
-            return Ok(Read::Bytes(Vec::new()));
+            return Ok(Ok(Piece { bytes: Vec::new(), at_end }));
         }
         let call = self.client.get_object().bucket(&self.bucket).key(key);
         let call = call.if_match(format!("\"{etag}\"")).range(format!("bytes={from}-{}", to - 1)).send();
@@ -98,14 +108,14 @@ impl Uploads {
             Ok(found) => found,
             Err(error) => {
                 return match (error.code(), status(&error)) {
-                    (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Read::Missing),
-                    (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Read::Changed),
+                    (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Err(Reason::InputMissing)),
+                    (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Err(Reason::InputChanged)),
                     _ => Err(StoreError::of(&error)),
                 };
             }
         };
         match invocation.within(found.body.collect()).await? {
-            Ok(bytes) => Ok(Read::Bytes(bytes.to_vec())),
+            Ok(bytes) => Ok(Ok(Piece { bytes: bytes.to_vec(), at_end })),
             // The connection broke before the whole body was read.
             Err(_) => Err(StoreError::Unavailable),
         }

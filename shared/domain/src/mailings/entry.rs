@@ -10,7 +10,9 @@ use crate::delivery::{
 use crate::time::Timestamp;
 
 codes! {
+    #[derive(Default)]
     EntryState {
+        #[default]
         Pending = "PENDING",
         Sending = "SENDING",
         Sent = "SENT",

@@ -6,37 +6,46 @@ use super::entry::EntryState;
 use super::identity::{MailingEntryId, MailingId};
 use super::mailing::{EntryCounts, MailingState};
 use super::records::Unreadable;
-use super::report::ReportLine;
 use super::rows::{EntryRow, ImportCause, ImportProblem, ImportState, LineRow, MailingRow, ShardRow};
 use crate::codes::{Reason, SendingHold};
 use crate::time::Timestamp;
 
+/// A mailing as an item of a list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MailingView {
+pub struct MailingSummary {
     #[serde(rename = "mailingId")]
     pub mailing_id: MailingId,
     pub file_name: String,
     pub status: MailingState,
     pub list: Option<String>,
+    /// The number of its entries, as far as it is imported.
+    pub total: u64,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub updated_at: Timestamp,
+}
+
+/// A mailing by itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MailingView {
+    /// Its `total` is that of `counts`.
+    #[serde(flatten)]
+    pub summary: MailingSummary,
     pub unsubscribe: bool,
     pub has_content: bool,
     pub import: ImportView,
     pub counts: EntryCounts,
-    pub total: u64,
     /// The share of settled entries, 0 to 1.
     pub progress: f64,
     /// The rate of the current run, or of the last one.
     pub rate_per_second: Option<f64>,
     pub eta_seconds: Option<u64>,
-    pub created_at: Timestamp,
-    pub started_at: Option<Timestamp>,
-    pub finished_at: Option<Timestamp>,
     pub last_attempt: Option<Timestamp>,
     /// An earlier mailing with the same bytes under another name.
     pub same_content_as: Option<MailingId>,
     /// Why the mailing paused by itself.
     pub paused_for: Option<SendingHold>,
-    pub updated_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -87,38 +96,46 @@ impl ImportView {
     }
 }
 
+impl MailingSummary {
+    pub fn of(row: &MailingRow) -> Self {
+        Self {
+            mailing_id: row.mailing_id.clone(),
+            file_name: row.file_name.clone(),
+            status: row.state,
+            list: row.list.clone(),
+            total: row.progress.entries(),
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
 impl MailingView {
     /// `shards` are all shards that exist so far.
     pub fn of(row: &MailingRow, shards: &[ShardRow], now: Timestamp) -> Self {
-        let counts = match shards.is_empty() {
+        let counts: EntryCounts = match shards.is_empty() {
             // The import creates the entries before the rows of the shards.
-            true => (0..row.shards).fold(EntryCounts::default(), |all, shard| all.plus(row.progress.of_shard(shard))),
-            false => shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)),
+            true => (0..row.shards).map(|shard| row.progress.of_shard(shard)).sum(),
+            false => shards.iter().map(|shard| shard.counts).sum(),
         };
         let total = counts.total();
         let settled = total - counts.open();
         let rate = rate(row, &counts, now);
         let eta = rate.filter(|rate| *rate > 0.0 && counts.open() > 0).map(|rate| seconds(counts.open(), rate));
         Self {
-            mailing_id: row.mailing_id.clone(),
-            file_name: row.file_name.clone(),
-            status: row.state,
-            list: row.list.clone(),
+            summary: MailingSummary { total, ..MailingSummary::of(row) },
             unsubscribe: row.unsubscribe,
             has_content: row.content_version > 0,
             import: ImportView::of(row),
             counts,
-            total,
             progress: if total == 0 { 0.0 } else { ratio(settled, total) },
             rate_per_second: rate,
             eta_seconds: eta.filter(|_| row.state == MailingState::Processing),
-            created_at: row.created_at,
-            started_at: row.started_at,
-            finished_at: row.finished_at,
             last_attempt: row.last_attempt,
             same_content_as: row.same_content_as.clone(),
             paused_for: row.paused_for,
-            updated_at: row.updated_at,
         }
     }
 }
@@ -150,40 +167,8 @@ fn seconds(open: u64, rate: f64) -> u64 {
     (open as f64 / rate).ceil() as u64
 }
 
-/// A mailing as an item of a list.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MailingSummary {
-    #[serde(rename = "mailingId")]
-    pub mailing_id: MailingId,
-    pub file_name: String,
-    pub status: MailingState,
-    pub list: Option<String>,
-    /// The number of its entries, as far as it is imported.
-    pub total: u64,
-    pub created_at: Timestamp,
-    pub started_at: Option<Timestamp>,
-    pub finished_at: Option<Timestamp>,
-    pub updated_at: Timestamp,
-}
-
-impl From<MailingRow> for MailingSummary {
-    fn from(row: MailingRow) -> Self {
-        Self {
-            mailing_id: row.mailing_id,
-            file_name: row.file_name,
-            status: row.state,
-            list: row.list,
-            total: row.progress.entries(),
-            created_at: row.created_at,
-            started_at: row.started_at,
-            finished_at: row.finished_at,
-            updated_at: row.updated_at,
-        }
-    }
-}
-
 /// A recipient or an invalid row as an item of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct EntryView {
     pub entry_id: Option<String>,
     pub email: Option<String>,
@@ -219,26 +204,7 @@ impl EntryView {
 
     /// Returns the view of an invalid line. `None` for a duplicate line, which is not an entry.
     pub fn of_line(row: LineRow) -> Option<Self> {
-        Some(Self {
-            entry_id: None,
-            email: None,
-            status: row.state?,
-            line: row.line,
-            attempts: 0,
-            last_attempt: None,
-            external_id: None,
-            sent_at: None,
-            reason: Some(row.reason),
-            delivered_at: None,
-            bounced_at: None,
-            complained_at: None,
-        })
-    }
-}
-
-impl From<LineRow> for ReportLine {
-    fn from(row: LineRow) -> Self {
-        Self { line: row.line, reason: row.reason, of_line: row.of_line }
+        Some(Self { status: row.state?, line: row.line, reason: Some(row.reason), ..Self::default() })
     }
 }
 

@@ -4,14 +4,13 @@
 use umavez_domain::codes::Reason;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    Completion, ImportState, MailingEvent, MailingId, MailingRow, Move, Recover, ShardRow, ShardState, is_abandoned,
-    move_mailing, recover_shard, to_hand_out,
+    Completion, ImportProblem, ImportState, MailingEvent, MailingId, MailingRow, Move, ShardRow, is_abandoned,
+    move_mailing, shards_to_enqueue,
 };
 
 use super::Mailings;
-use super::handing_out::is_worked_on;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Found, StoreError, Write, Written};
+use crate::store::{Found, Next, Start, StoreError};
 
 /// The action that recovery took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub enum Recovered {
 }
 
 impl Mailings {
-    /// Hands stalled work over again. Returns what it did.
+    /// Enqueues stalled work again. Returns what it did.
     pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Recovered, StoreError> {
         match keys::mailing_of(&found.key) {
             Some((id, Some(shard))) => self.recover_shard(invocation, &id, shard, found).await,
@@ -43,43 +42,17 @@ impl Mailings {
         shard: u32,
         found: &Found,
     ) -> Result<Recovered, StoreError> {
-        let (Some(mailing), Some(seen)) = (self.get(invocation, id).await?, self.shard(invocation, id, shard).await?)
-        else {
-            return Ok(Recovered::Left);
+        let Some(mailing) = self.get(invocation, id).await? else { return Ok(Recovered::Left) };
+        let rule = |shard: &ShardRow| {
+            let recovered =
+                shard.work.waits_at(&found.place).then(|| shard.recovered(mailing.needs_senders(), invocation.now));
+            Ok(match recovered.flatten() {
+                Some((after, is_stalled)) => Next::commit(after, is_stalled),
+                None => Next::Stop(false),
+            })
         };
-        if seen.work.wake_at.as_deref() != Some(&found.place) {
-            return Ok(Recovered::Left);
-        }
-        let now = invocation.now;
-        let lost = recover_shard(id, shard, seen.state, seen.lease.as_ref(), now);
-        let mut after = seen.clone();
-        after.work.recovered();
-        let unchanged = match (&lost, seen.state) {
-            (Recover::Requeue { .. }, _) => {
-                (after.state, after.last_attempt) = (ShardState::Pending, None);
-                Condition::of(&seen.unleased())?
-            }
-            // The shard was handed over, and no sender took it.
-            (Recover::Leave, ShardState::Pending) => Condition::of(&seen.handed_over_as_read())?,
-            // The shard is finished and needs no wake-up.
-            (Recover::Leave, ShardState::Finished) => {
-                after.work.recoveries = seen.work.recoveries;
-                Condition::of(&ShardRow::in_state(ShardState::Finished))?
-            }
-            (Recover::Leave, ShardState::Processing) => return Ok(Recovered::Left),
-        };
-        let emit_id = match lost {
-            Recover::Requeue { emit_id, .. } => Some(emit_id),
-            Recover::Leave => None,
-        };
-        match is_worked_on(&mailing) && seen.state != ShardState::Finished {
-            true => after.hand_over(None, emit_id, now),
-            false => after.work.rest(),
-        }
-        let key = keys::mailing_shard(id, shard);
-        let write = Write::changes(&self.table, key, &seen, &after)?.when(unchanged);
-        let refused = matches!(self.store.write(invocation, write).await?, Written::Refused(_));
-        if refused || seen.state == ShardState::Finished {
+        let start = Start::Key(keys::mailing_shard(id, shard));
+        if self.store.change(invocation, &self.table, start, rule).await?.out() != Some(true) {
             return Ok(Recovered::Left);
         }
         self.abandon(invocation, id).await?;
@@ -109,7 +82,7 @@ impl Mailings {
         found: &Found,
     ) -> Result<Recovered, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(Recovered::Left) };
-        if row.work.wake_at.as_deref() != Some(&found.place) {
+        if !row.work.waits_at(&found.place) {
             return Ok(Recovered::Left);
         }
         let now = invocation.now;
@@ -117,40 +90,42 @@ impl Mailings {
         after.work.recovered();
         let recovered = match row.import {
             ImportState::AwaitingUpload => {
-                let missing = Self::missing(Reason::InputMissing);
+                let missing = ImportProblem::of_object(Reason::InputMissing);
                 let failed = self.import_failed(invocation, None, id, missing).await?;
                 return Ok(failed.map_or(Recovered::Left, |_| Recovered::GivenUp));
             }
             ImportState::Queued | ImportState::Running => {
-                after.hand_to_importer(now);
+                after.enqueue_import(now);
                 Recovered::Import
             }
             ImportState::Done | ImportState::Failed => {
                 let shards = self.shards(invocation, id).await?;
-                let ordered = shards.iter().any(|shard| shard.retried < row.retry);
+                let ordered = row.has_new_order(&shards);
                 match self.complete(invocation, id).await? {
-                    Some((Completion::Complete(_), Some(_))) => return Ok(Recovered::Completed),
+                    Some((Completion::Complete(_), true)) => return Ok(Recovered::Completed),
                     // Nothing is left to do, unless a shard has not followed the latest retry
-                    // order. In that case, the mailing is handed out again below.
-                    Some((Completion::Complete(_), None)) if !ordered => return Ok(Recovered::Left),
-                    Some((Completion::Complete(_), None)) => {}
+                    // order. In that case, its shards are enqueued again below.
+                    Some((Completion::Complete(_), false)) if !ordered => return Ok(Recovered::Left),
                     Some((Completion::Mismatch { .. }, _)) => {
                         after.watch(now);
                         self.commit_with(invocation, &row, after, Vec::new()).await?;
                         return Ok(Recovered::Mismatch);
                     }
-                    Some((Completion::Open(_), _)) | None => {}
+                    Some((Completion::Complete(_) | Completion::Open(_), _)) | None => {}
                 }
-                let still = to_hand_out(&shards, now).into_iter().any(|(shard, _)| !shard.is_handed_over());
-                let told = row.work.emit.is_some() || ordered;
-                match is_worked_on(&row) && (still || told) {
-                    true => after.hand_out(now),
+                // A group has no active shard, the job to enqueue the shards was lost, or a shard has
+                // not followed the latest retry order.
+                let is_stalled = shards_to_enqueue(&shards, now).into_iter().any(|(shard, _)| !shard.is_active())
+                    || row.work.emit.is_some()
+                    || ordered;
+                match row.needs_senders() && is_stalled {
+                    true => after.enqueue_hand_out(now),
                     false => {
                         after.work.recoveries = 0;
                         after.watch(now);
                     }
                 }
-                if still || told { Recovered::HandedOut } else { Recovered::Left }
+                if is_stalled { Recovered::HandedOut } else { Recovered::Left }
             }
         };
         let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::Position;
 use crate::codes::Action;
 use crate::fields::FieldError;
 use crate::ingest::decision::Decision;
 use crate::ingest::rows::Insertion;
 use crate::keys::{self, Key};
+use crate::uploaded::Position;
 
 /// Number of failed lines whose errors a job keeps. The job is one row, so further failed lines are
 /// only counted.

@@ -35,8 +35,8 @@ fn in_pieces(file: &[u8], size: usize) -> Told {
 
 fn shown(told: &Told) -> Vec<String> {
     let show = |record: &Result<Record, Unreadable>| match record {
-        Ok(Record { line, row: Ok(row), .. }) => format!("{line} {} {:?}", row.email, row.variables),
-        Ok(Record { line, row: Err(problem), .. }) => format!("{line} {problem}"),
+        Ok(Record { line, recipient: Ok(row), .. }) => format!("{line} {} {:?}", row.email, row.variables),
+        Ok(Record { line, recipient: Err(problem), .. }) => format!("{line} {problem}"),
         Err(unreadable) => unreadable.to_string(),
     };
     told.iter().map(show).collect()
