@@ -1,7 +1,7 @@
-//! Faults on demand: what can go wrong between a function and the world, said in advance.
+//! Fault injection: failures between a function and other services, armed in advance.
 //!
-//! A fault waits for its call, delivery or tick, strikes as often as it was told, and is then
-//! spent.
+//! A fault waits for a matching call, delivery or tick, applies as many times as configured, and is
+//! then spent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,23 +12,23 @@ use serde_json::Value;
 use crate::model::Model;
 use crate::s3::PRESIGNED;
 
-/// The access key of tests, which may be struck too.
+/// The access key of tests, to whose calls faults can apply too.
 const TOOL: &str = "test";
-/// The operation whose parts can fail one by one.
+/// The operation whose statements can fail individually.
 const BATCH: &str = "BatchExecuteStatement";
 
-/// What is to go wrong, as `POST /_local/faults` takes it.
+/// A fault, in the format of `POST /_local/faults`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     Call(CallFault),
     Delivery(DeliveryFault),
     Tick(TickFault),
-    /// From now on, queries of indexes see the tables as they are now, but for consistent reads.
+    /// From now on, queries of indexes see the tables as they are now, except for consistent reads.
     FrozenIndexes {},
 }
 
-/// Strikes the nth call that fits; a part that is not given fits everything.
+/// Applies to the nth matching call. An omitted field matches everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallFault {
@@ -38,11 +38,11 @@ pub struct CallFault {
     pub target: Option<String>,
     #[serde(default = "one")]
     pub nth: u64,
-    /// How many calls in a row, from the nth on.
+    /// How many consecutive matching calls it applies to, from the nth on.
     #[serde(default = "one")]
     pub times: u64,
     pub action: Action,
-    /// For the delays.
+    /// For `delay_before` and `delay_after`.
     #[serde(default)]
     pub delay_ms: u64,
     /// For `answer`.
@@ -50,7 +50,7 @@ pub struct CallFault {
     pub answer: Option<Scripted>,
 }
 
-/// What a caller is told instead.
+/// The answer that a caller gets instead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scripted {
@@ -61,7 +61,7 @@ pub struct Scripted {
 }
 
 impl CallFault {
-    /// Strikes the first call that fits, once.
+    /// Returns a fault that applies once, to the first matching call.
     pub fn first(action: Action) -> Self {
         let (function, service, operation, target) = (None, None, None, None);
         Self { function, service, operation, target, nth: 1, times: 1, action, delay_ms: 0, answer: None }
@@ -71,34 +71,34 @@ impl CallFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It is answered as the fault says; nothing happened.
+    /// The call is not carried out; the caller gets the answer of the fault.
     Answer,
-    /// The process dies; nothing happened.
+    /// The call is not carried out; the process is killed.
     KillBefore,
-    /// It happened, the process dies, nobody knows.
+    /// The call is carried out; the process is killed before it gets the reply.
     KillAfter,
-    /// It happened; the reply is lost.
+    /// The call is carried out; the reply is lost.
     DropReply,
-    /// A 500; nothing happened.
+    /// The call is not carried out; the caller gets a 500.
     ErrorBefore,
-    /// It happened; a 500 all the same.
+    /// The call is carried out; the caller gets a 500.
     ErrorAfter,
     Throttle,
-    /// The first half of a batch of statements happens; each of the rest is throttled.
+    /// The first half of a batch of statements is carried out; each of the rest is throttled.
     Partial,
-    /// A transaction met another on the same rows.
+    /// The call fails with a conflict with another transaction on the same rows.
     Conflict,
-    /// It happens late: the caller may have given up.
+    /// The call is carried out after the delay, when the caller may have timed out.
     DelayBefore,
-    /// It happens at once; the reply is late.
+    /// The call is carried out at once; the reply is delayed.
     DelayAfter,
 }
 
-/// What happens to the nth batch of a queue, or of a table's stream.
+/// A fault of the nth batch of a queue, or of the stream of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeliveryFault {
-    /// The queue's or the table's name.
+    /// The name of the queue or table.
     pub source: String,
     #[serde(default = "one")]
     pub nth: u64,
@@ -114,9 +114,9 @@ pub struct DeliveryFault {
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryAction {
     Twice,
-    /// By so many seconds of the stack's time.
+    /// By this many seconds of the stack's time.
     Late,
-    /// Newest first. A stream keeps its order, on AWS too: there it does nothing.
+    /// Newest first. Streams keep their order on AWS too, so this has no effect on them.
     Reversed,
 }
 
@@ -143,7 +143,8 @@ pub enum TickAction {
 }
 
 impl Fault {
-    /// Why it could never strike, if so: nothing of this template is called that.
+    /// Checks that the fault can apply: the names in it exist in the template, and its fields are
+    /// complete.
     pub fn check(&self, model: &Model) -> Result<(), String> {
         let functions = || model.functions.iter();
         let (named, known, what): (Option<&str>, Vec<&str>, _) = match self {
@@ -193,14 +194,14 @@ fn one() -> u64 {
     1
 }
 
-/// The faults that wait. Clones mean the same faults.
+/// The armed faults. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Vec<Armed>>>);
 
 #[derive(Debug)]
 struct Armed {
     fault: Fault,
-    /// Calls, deliveries or ticks that fitted so far.
+    /// The number of matching calls, deliveries or ticks so far.
     seen: u64,
 }
 
@@ -213,7 +214,7 @@ impl Faults {
         self.armed().clear();
     }
 
-    /// Those that have not struck for the last time.
+    /// Returns the faults that can still apply.
     pub fn waiting(&self) -> Vec<Fault> {
         self.armed().iter().filter(|armed| !armed.is_spent()).map(|armed| armed.fault.clone()).collect()
     }
@@ -250,7 +251,7 @@ impl Faults {
         self.armed().iter().any(|armed| matches!(armed.fault, Fault::FrozenIndexes {}))
     }
 
-    /// Counts for every fault that fits; the first whose turn it is strikes.
+    /// Counts the event for every matching fault. Returns the first fault whose turn it is.
     fn strike<T>(&self, fits: impl Fn(&Fault) -> Option<T>) -> Option<T> {
         let mut struck = None;
         for armed in self.armed().iter_mut() {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_strikes_the_nth_call_that_fits_and_is_spent() {
+    fn a_fault_applies_to_the_nth_matching_call_and_is_then_spent() {
         let faults = Faults::default();
         faults.add(call(2, 2));
         let strikes: Vec<_> = (0..5).map(|_| faults.on_call("f", "dynamodb", "PutItem", "t").is_some()).collect();
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_does_not_count() {
+    fn a_call_that_does_not_match_does_not_count() {
         let faults = Faults::default();
         faults.add(call(1, 1));
         assert!(faults.on_call("g", "dynamodb", "PutItem", "t").is_none());
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_batch_of_statements_fails_in_parts() {
+    fn only_a_batch_of_statements_can_fail_partially() {
         let check = |operation: Option<&str>| {
             let operation = operation.map(str::to_owned);
             let fault = Fault::Call(CallFault { operation, ..CallFault::first(Action::Partial) });
@@ -336,9 +337,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_said_in_json() {
+    fn a_fault_is_read_from_json() {
         let said = r#"{"call": {"function": "f", "operation": "PutItem", "action": "kill_after"}}"#;
-        let fault: Fault = serde_json::from_str(said).expect("a fault");
+        let fault: Fault = serde_json::from_str(said).expect("the fault is valid");
         assert!(matches!(fault, Fault::Call(CallFault { nth: 1, times: 1, action: Action::KillAfter, .. })));
         let late = r#"{"delivery": {"source": "q", "action": "late", "seconds": 30}}"#;
         assert!(matches!(serde_json::from_str(late), Ok(Fault::Delivery(DeliveryFault { seconds: 30, .. }))));

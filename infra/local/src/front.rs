@@ -1,10 +1,10 @@
-//! The one way from the functions to the world: every call to AWS and to a provider passes here, is
-//! known by its caller, let through if the policies of its role say so, counted, and answered by
-//! the emulator that it is for.
+//! The single entry point for all calls that functions make: every call to AWS and to a provider
+//! passes here. The front identifies the caller, checks the policies of its role, records the call,
+//! and passes it to the emulator of the service.
 //!
-//! A caller is known by its access key and its session token. Providers take neither, so their base
-//! URLs carry both: `http://provider.local/telegram` in a function's environment becomes
-//! `http://front/_provider/<caller>@<token>/telegram`.
+//! A caller is identified by its access key and its session token. Calls to providers have neither,
+//! so the base URL of a provider carries both: `http://provider.local/telegram` in the environment
+//! of a function becomes `http://front/_provider/<caller>@<token>/telegram`.
 
 mod call;
 mod key_sizes;
@@ -44,13 +44,13 @@ use crate::permissions::Permissions;
 use crate::s3::{Posted, S3, What};
 use crate::secrets::{Refusal, Secrets};
 
-/// The largest request that any of the services takes, but for S3, whose bodies pass in pieces.
+/// The largest request that any of the services accepts, except S3, whose bodies are streamed.
 const MAX_BODY: usize = 16 * 1024 * 1024;
 const PROVIDER: &str = "/_provider/";
-/// Where a template's parameters say that providers are, for them to be caught.
+/// The base URL of providers in the parameters of a template. It routes their calls to the catcher.
 pub const PROVIDER_URL_BASE: &str = "http://provider.local/";
 
-/// What [`PROVIDER_URL_BASE`] is for the processes of a function.
+/// Returns the URL that replaces [`PROVIDER_URL_BASE`] for the processes of a function.
 pub fn provider_base(front_url: &str, binary: &str) -> String {
     format!("{front_url}{PROVIDER}{binary}@{}/", crate::functions::INSTANCE)
 }
@@ -67,7 +67,7 @@ pub struct Front {
     pub http: reqwest::Client,
 }
 
-/// The front's listener is bound before everything behind it: the functions and queues need its
+/// Binds the listener of the front. This comes first because the functions and queues need its
 /// address.
 pub async fn bind() -> Result<(TcpListener, SocketAddr), StackError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -84,8 +84,8 @@ pub fn serve(front: Front, listener: TcpListener, tasks: &mut JoinSet<()>) {
     });
 }
 
-/// A request that has arrived is carried out, whether or not its caller still waits: a task of its
-/// own is not dropped with the connection.
+/// Handles a request. It runs in a task of its own, which is not dropped with the connection, so a
+/// request that has arrived is carried out even if its caller no longer waits.
 async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
     let is_head = request.method() == Method::HEAD;
     let arrived = match Arrived::at_s3(&front, request) {
@@ -100,14 +100,15 @@ async fn handle(State(front): State<Arc<Front>>, request: Request) -> Response {
     let carried_out = tokio::spawn(async move { front.carry_out(arrived).await });
     let response = carried_out.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
     if is_head && response.extensions().get::<Lost>().is_some() {
-        // There is no body to break: the task of the connection ends, and the connection with it.
+        // A reply to HEAD has no body to break. The panic ends the task of the connection, which
+        // closes it.
         resume_unwind(Box::new(Lost));
     }
     response
 }
 
 impl Front {
-    /// Carries a call out, or lets go wrong what was said to.
+    /// Carries out a call, or applies the fault that is armed for it.
     async fn carry_out(&self, call: Arrived) -> Response {
         let under_way = self.parts.activity.begin();
         if let Err(refusal) = self.permissions.check(call.answers_for(), &call.to_be_granted(), &call.context()) {
@@ -200,8 +201,8 @@ impl Front {
             "secretsmanager" => return (self.secretsmanager(call), Units::default()),
             "ses" => {
                 let caught = self.catcher.ses(caller, method, path, headers, body);
-                // Before the answer: on AWS too, an event can be there before the sender has noted
-                // what it sent.
+                // Publish before the answer: on AWS too, an event can arrive before the sender has
+                // recorded the email as sent.
                 self.email_events.publish(body, &caught).await;
                 caught
             }
@@ -216,7 +217,8 @@ impl Front {
         (respond(caught), Units::default())
     }
 
-    /// Whoever may not list a bucket is not told what is not in it.
+    /// Turns a 404 into a 403 if the caller may not list the bucket: such a caller must not learn
+    /// which objects are missing.
     fn or_not_for_them(&self, call: &Arrived, what: &What, response: Response) -> Response {
         if response.status() != StatusCode::NOT_FOUND || !what.is_read() {
             return response;
@@ -259,7 +261,7 @@ impl Front {
         }
     }
 
-    /// The first half of a batch of statements is carried out; the rest is too much at once.
+    /// Carries out the first half of a batch of statements and throttles each of the rest.
     async fn forward_half(&self, call: &Arrived) -> (Response, Units) {
         let mut request = call.request.clone();
         let Some(statements) = request["Statements"].as_array_mut() else { return self.forward(call).await };
@@ -277,12 +279,12 @@ impl Front {
         let mut told: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let Some(responses) = told["Responses"].as_array_mut() else { return (answer(status, headers, body), units) };
         responses.extend(throttled);
-        // Of the body that the emulator sent.
+        // The checksum is of the emulator's body.
         headers.remove("x-amz-crc32");
         (answer(status, headers, Bytes::from(told.to_string())), units)
     }
 
-    /// What the emulator answers, if it does.
+    /// Sends the request to the emulator. Returns `None` if it does not answer.
     async fn ask_dynamodb(&self, call: &Arrived, request: &Value, body: &Bytes) -> Option<Answered> {
         let asked = self
             .http
@@ -297,8 +299,8 @@ impl Front {
         Some(Answered { status, headers, body })
     }
 
-    /// What an index says that lags behind, while the indexes are frozen. A consistent read does
-    /// not lag: of a local index it is up to date, and of a global one it is refused.
+    /// Returns the answer of an index that lags behind, while the indexes are frozen. A consistent
+    /// read does not lag: a local index is up to date, and a global one rejects it.
     async fn stale(&self, call: &Arrived) -> Option<Response> {
         let is_consistent = call.request["ConsistentRead"] == true;
         if call.operation != "Query" || is_consistent || !self.parts.faults.indexes_are_frozen() {
@@ -311,7 +313,7 @@ impl Front {
         }
     }
 
-    /// The process that made the call.
+    /// Kills the process that made the call.
     async fn kill(&self, call: &Arrived) {
         self.parts.functions.kill_process(&call.process).await;
     }
@@ -335,7 +337,7 @@ impl Front {
     }
 }
 
-/// What an emulator answered.
+/// An answer of an emulator.
 struct Answered {
     status: StatusCode,
     headers: HeaderMap,

@@ -1,8 +1,10 @@
-//! SQS: the embedded emulator, and the desk where messages wait by the stack's clock.
+//! SQS: the embedded emulator, and the desk, which holds messages until they are due by the stack's
+//! clock.
 //!
-//! The emulator knows only the machine's time. So a delayed message is sent at once and parked here
-//! when it is received, and a message that failed stays parked for its visibility timeout before
-//! the emulator gets it back, counts the receive and redrives it. Moving time then moves both.
+//! The emulator knows only the time of the machine. Therefore a delayed message is sent to it
+//! without the delay and parked on the desk when it is received. A failed message stays parked for
+//! its visibility timeout before the emulator gets it back, counts the receive and redrives it. So
+//! moving the stack's clock affects both.
 
 mod desk;
 #[cfg(test)]
@@ -29,7 +31,8 @@ use crate::clock::Clock;
 use crate::model::Queue;
 use crate::template::{ACCOUNT, REGION};
 
-/// The longest that SQS hides a message. The desk decides when it is seen again, not this.
+/// The longest visibility timeout of SQS. The desk, not this timeout, decides when a message
+/// becomes visible again.
 const HIDDEN_SECONDS: u64 = 43_200;
 
 #[derive(Clone)]
@@ -40,21 +43,21 @@ pub struct Queues {
     clock: Clock,
     activity: Activity,
     desk: Arc<Mutex<Desk>>,
-    /// Held from a delayed send to the note of its delay, and while received messages are sorted: a
-    /// message must not be received before its delay is known.
+    /// Held from a delayed send until its delay is noted, and while received messages are put on
+    /// the desk, so that no message is taken in before its delay is known.
     sorting: Arc<AsyncMutex<()>>,
 }
 
-/// What a queue has, for whoever waits for it to be at rest.
+/// The message counts of a queue, used to detect that it is idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// In the emulator, to be received.
+    /// In the emulator, not received yet.
     pub visible: usize,
-    /// In hand and to be delivered now, or with a function.
+    /// On the desk and ready for delivery, or with a function.
     pub moving: usize,
     /// Waiting for a time.
     pub waiting: usize,
-    /// Received from the emulator and not yet at the desk.
+    /// Received from the emulator but not yet on the desk.
     pub between: usize,
 }
 
@@ -85,7 +88,7 @@ impl Queues {
             desk: Arc::default(),
             sorting: Arc::default(),
         };
-        // Dead-letter queues first: a redrive policy names a queue that exists.
+        // Create dead-letter queues first: a redrive policy must name a queue that exists.
         let (sources, targets): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| queue.redrive.is_some());
         for queue in targets.into_iter().chain(sources) {
             this.create(queue).await?;
@@ -109,7 +112,8 @@ impl Queues {
         self.provider.shutdown_all().await;
     }
 
-    /// A call as it comes over HTTP, with what depends on time taken out of the emulator's hands.
+    /// Handles a call that arrived over HTTP. Everything that depends on time is done here, not by
+    /// the emulator.
     pub async fn handle(&self, operation: &str, body: Bytes) -> Response {
         let Ok(request) = serde_json::from_slice::<Value>(&body) else { return self.forward(operation, body).await };
         let response = match operation {
@@ -165,8 +169,8 @@ impl Queues {
         (status, [("content-type", "application/x-amz-json-1.0")], body).into_response()
     }
 
-    /// Removes the delay from a send and tells when the message is due, if later than now. A delay
-    /// that SQS would refuse stays for the emulator to refuse.
+    /// Removes the delay from a send. Returns the time at which the message is due if it has a
+    /// delay. An invalid delay stays in the request, so that the emulator rejects it.
     fn take_delay(&self, queue: &str, entry: &mut Value) -> Option<i64> {
         let own = entry.get("DelaySeconds").and_then(Value::as_i64);
         let seconds = match own {
@@ -186,7 +190,8 @@ impl Queues {
         }
     }
 
-    /// Whether the receipt is one in hand, whose visibility is then the desk's.
+    /// Changes the visibility timeout of a message on the desk. Returns `false` if the receipt is
+    /// not there or the timeout is invalid.
     fn hide(&self, request: &Value) -> bool {
         let seconds = request["VisibilityTimeout"].as_i64().unwrap_or(-1);
         let until = self.clock.now_ms() + seconds * 1_000;
@@ -202,7 +207,8 @@ impl Queues {
         axum::Json(json!({"Successful": done, "Failed": failed.collect::<Vec<_>>()})).into_response()
     }
 
-    /// Receives what there is, waiting a little for the first, and puts it on the desk.
+    /// Receives the available messages, waiting up to a second for the first, and puts them on the
+    /// desk.
     pub async fn receive(&self, queue: &str) -> Result<(), StackError> {
         let request = json!({
             "QueueUrl": url(queue), "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1,
@@ -220,25 +226,26 @@ impl Queues {
         Ok(())
     }
 
-    /// Takes up to `limit` messages to deliver now, oldest first unless told otherwise.
+    /// Takes up to `limit` messages to deliver now, oldest first unless `newest_first` is set.
     pub fn take_ready(&self, queue: &str, limit: usize, newest_first: bool) -> Vec<Value> {
         let hidden = self.specs.get(queue).map_or(Duration::from_secs(30), |spec| spec.visibility);
         let until = self.clock.now_ms() + i64::try_from(hidden.as_millis()).unwrap_or(i64::MAX);
         self.desk().hand_out(queue, limit, newest_first, until)
     }
 
-    /// Whether there is a message to deliver now.
+    /// Returns whether there is a message to deliver now.
     pub fn has_ready(&self, queue: &str) -> bool {
         self.desk().has_ready(queue)
     }
 
-    /// Puts messages that were taken back to wait for a time.
+    /// Puts messages that were taken back on the desk, to wait until `due`.
     pub fn postpone(&self, messages: &[Value], due: i64) {
         self.desk().postpone(messages, due);
         self.activity.moved();
     }
 
-    /// Deletes what was handled and hides what failed until its visibility timeout has passed.
+    /// Deletes the messages that succeeded and hides those that failed for the rest of their
+    /// visibility timeout.
     pub async fn settle(
         &self,
         queue: &str,
@@ -258,34 +265,34 @@ impl Queues {
         Ok(())
     }
 
-    /// Makes delayed messages ready whose time has come, and gives those whose visibility timeout
-    /// has passed back to the emulator, which counts and redrives. One that it does not know any
-    /// more was deleted by its function.
+    /// Makes delayed messages ready if they are due, and returns messages whose visibility timeout
+    /// has passed to the emulator, which counts the receive and redrives them. If the emulator no
+    /// longer knows a message, its function has deleted it.
     pub async fn wake(&self, queue: &str) {
         let over = self.desk().wake(queue, self.clock.now_ms());
         for receipt in over {
             let request = json!({"QueueUrl": url(queue), "ReceiptHandle": receipt, "VisibilityTimeout": 0});
             if let Err(error) = self.ask("ChangeMessageVisibility", request).await {
-                tracing::warn!(queue, %error, "a message could not be given back");
+                tracing::warn!(queue, %error, "a message could not be returned to the emulator");
             }
             self.desk().forget(&receipt);
         }
         self.activity.moved();
     }
 
-    /// Time was set back: delays and visibility timeouts are durations, so they end as much
-    /// earlier.
+    /// Moves all due times back after the clock was set back, because delays and visibility
+    /// timeouts are durations.
     pub fn set_back(&self, by_ms: i64) {
         self.desk().set_back(by_ms);
         self.activity.moved();
     }
 
-    /// When something on the desk of this queue is due next.
+    /// Returns the earliest time at which a message on the desk of this queue is due.
     pub fn next_due(&self, queue: &str) -> Option<i64> {
         self.desk().next_due(queue)
     }
 
-    /// Whether the emulator still runs.
+    /// Returns whether the emulator is running.
     pub fn is_running(&self) -> bool {
         self.provider.is_ready()
     }
@@ -301,8 +308,8 @@ impl Queues {
         Ok(Counts { visible: number(names[0]), moving, waiting, between })
     }
 
-    /// Every message that is not with a function, to be kept over a restart: queue, body,
-    /// attributes, due time.
+    /// Returns every message, to be persisted over a restart: queue, body, attributes and due time.
+    /// The messages that it receives from the emulator stay hidden.
     pub async fn export(&self) -> Result<Vec<Value>, StackError> {
         let mut kept = Vec::new();
         for queue in self.specs.keys() {
@@ -325,7 +332,7 @@ impl Queues {
         Ok(kept)
     }
 
-    /// Sends again what [`Self::export`] kept.
+    /// Sends the messages that [`Self::export`] returned.
     pub async fn import(&self, kept: &[Value]) -> Result<(), StackError> {
         for message in kept {
             let queue = message["queue"].as_str().unwrap_or_default();
@@ -345,7 +352,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Loses every message of a queue that waits for a time, as no queue should.
+    /// Deletes every message of a queue that waits for a time. This simulates a loss that SQS would
+    /// not cause.
     pub async fn forget(&self, queue: &str) -> Result<(), StackError> {
         let waiting = self.desk().waiting(queue);
         for receipt in waiting {
@@ -355,7 +363,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Puts a message of the stack's own into a queue.
+    /// Sends a message of the stack itself to a queue.
     pub async fn put(&self, queue: &str, body: &str) -> Result<(), StackError> {
         self.ask("SendMessage", json!({"QueueUrl": url(queue), "MessageBody": body})).await?;
         self.activity.moved();
@@ -397,7 +405,7 @@ pub fn arn(queue: &str) -> String {
     format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}")
 }
 
-/// The emulator looks only at the last part.
+/// Returns a queue URL. The emulator reads only its last segment.
 fn url(queue: &str) -> String {
     format!("http://sqs.local/{ACCOUNT}/{queue}")
 }

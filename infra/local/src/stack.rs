@@ -1,4 +1,4 @@
-//! All of it together, as one value: started from a template, moved in time, drained, stopped.
+//! The whole local stack as one value: start it from a template, move its time, drain it, stop it.
 
 mod launch;
 mod mappings;
@@ -40,9 +40,9 @@ use crate::state::{Kept, StateDirectory};
 use crate::template;
 use crate::{StackError, binaries, control};
 
-/// The gateway gives up on a function after this.
+/// The gateway times out a function after this.
 const GATEWAY_LIMIT: Duration = Duration::from_secs(29);
-/// Rows and objects that have expired are removed this often. AWS takes days; nothing may depend on
+/// How often expired rows and objects are removed. AWS can take days, so nothing may depend on
 /// either.
 const TTL_EVERY: Duration = Duration::from_secs(60);
 
@@ -51,28 +51,30 @@ pub struct Options {
     /// The text of the template.
     pub template: String,
     pub parameters: BTreeMap<String, String>,
-    /// The port of the API; 0: any free one.
+    /// The port of the API; 0 means any free port.
     pub port: u16,
-    /// Where state is kept; none: nowhere.
+    /// The directory that persists the state. `None` keeps the state in memory only.
     pub data: Option<PathBuf>,
-    /// A file with values of secrets by their logical ids, instead of the template's; it need not
-    /// be there.
+    /// A file with values of secrets by logical id, which replace those of the template. The file
+    /// is optional.
     pub secrets: Option<PathBuf>,
-    /// Processes per function, unless the template reserves fewer.
+    /// Processes per function, unless the template reserves a lower concurrency.
     pub concurrency: usize,
-    /// Whether schedules fire by themselves. Without, [`Stack::tick`] fires them.
+    /// Whether schedules fire by themselves. If not, [`Stack::tick`] fires them.
     pub schedules: bool,
-    /// Whether the functions' logs are shown as they come.
+    /// Whether the logs of the functions are printed as they arrive.
     pub echo_logs: bool,
-    /// How far the stack's time is ahead from the start, unless what was kept is further.
+    /// The minimum clock offset at the start. A larger offset in the persisted state takes
+    /// precedence.
     pub clock_offset_ms: i64,
-    /// Whether a process of every function is started at once, so that one that does not start is
-    /// told at the start and not by its first invocation.
+    /// Whether to start one process of every function at once, so that a function that cannot start
+    /// fails [`Stack::start`] and not its first invocation.
     pub start_functions: bool,
 }
 
 impl Options {
-    /// A stack that keeps nothing, on any free port, whose schedules fire by themselves.
+    /// Returns options for a stack that persists nothing, uses any free port and fires its
+    /// schedules by itself.
     pub fn in_memory(template: impl Into<String>) -> Self {
         Self {
             template: template.into(),
@@ -105,18 +107,18 @@ struct Shared {
     s3: S3,
     logs: Logs,
     mappings: Mappings,
-    /// Gone after [`Stack::stop`], and its lock with it.
+    /// `None` after [`Stack::stop`], which also releases the lock of the directory.
     state: Mutex<Option<StateDirectory>>,
-    /// As it was last kept. Checkpoints and messages are of one moment: a stack that is killed goes
-    /// on from there, and what came since is in the streams.
+    /// The state as last persisted. Checkpoints and messages are from the same moment: a stack that
+    /// is killed resumes from there and reads later changes from the streams.
     kept: Mutex<Kept>,
     tasks: Mutex<JoinSet<()>>,
     moving_time: tokio::sync::Mutex<()>,
 }
 
 impl Stack {
-    /// Starts everything. The functions' binaries must be there ([`binaries::build`]). Their
-    /// processes start on demand, but for the first ones if the options say so.
+    /// Starts everything. The binaries of the functions must exist ([`binaries::build`]). Processes
+    /// start on demand, except that `start_functions` starts one of each at once.
     pub async fn start(options: Options) -> Result<Self, StackError> {
         let mut model = template::load(&options.template, &options.parameters)?;
         check(&model)?;
@@ -214,12 +216,12 @@ impl Stack {
         &self.0.model
     }
 
-    /// Where the API answers.
+    /// The URL of the API.
     pub fn url(&self) -> &str {
         &self.0.url
     }
 
-    /// Where the emulators answer, for tools that speak to them as AWS.
+    /// The URL of the emulators, for tools that use it as their AWS endpoint.
     pub fn front_url(&self) -> &str {
         &self.0.front_url
     }
@@ -232,7 +234,7 @@ impl Stack {
         &self.0.calls
     }
 
-    /// What the functions may do, what of it they did, and what they were refused.
+    /// The granted permissions, those that were used, and the calls that were denied.
     pub fn permissions(&self) -> &Permissions {
         &self.0.permissions
     }
@@ -251,7 +253,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Nothing goes wrong on purpose any more.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.0.parts.faults.clear();
         self.0.parts.dynamo.thaw();
@@ -261,7 +263,7 @@ impl Stack {
         &self.0.catcher
     }
 
-    /// The switch of what SES publishes.
+    /// The switch that turns the publishing of SES events on and off.
     pub fn email_events(&self) -> &EmailEvents {
         &self.0.email_events
     }
@@ -286,12 +288,12 @@ impl Stack {
         self.0.model.outputs.get(name).map(String::as_str)
     }
 
-    /// The physical name of a function, by its binary.
+    /// Returns the physical name of the function with this binary.
     pub fn function_name(&self, binary: &str) -> Option<&str> {
         self.0.model.functions.iter().find(|function| function.binary == binary).map(|function| function.name.as_str())
     }
 
-    /// Fires a schedule once; whether there is one of this id.
+    /// Fires a schedule once. Returns `false` if there is no schedule with this id.
     pub async fn tick(&self, schedule: &str) -> bool {
         match self.0.mappings.ticker(schedule) {
             Some(ticker) => {
@@ -302,14 +304,14 @@ impl Stack {
         }
     }
 
-    /// Stops everything and keeps what is to be kept.
+    /// Stops everything and persists the state if there is a data directory.
     pub async fn stop(&self) -> Result<(), StackError> {
         let parts = &self.0.parts;
         parts.activity.stop();
         let keeping = self.0.state.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if keeping {
-            // A message that is being received is in nobody's hand: let those who receive come to
-            // their end.
+            // A message that is being received is neither in the queue nor on the desk. Wait until
+            // all receives have ended, so that the export includes it.
             while parts.activity.receiving() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -344,7 +346,7 @@ impl Stack {
     }
 }
 
-/// What the template says must also make sense here.
+/// Checks that the stack supports the filters and patterns of the template.
 fn check(model: &Model) -> Result<(), StackError> {
     for source in model.functions.iter().flat_map(|function| &function.stream_sources) {
         source.filters.iter().try_for_each(check_filter)?;

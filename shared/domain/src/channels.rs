@@ -7,7 +7,6 @@ pub mod content;
 pub mod email;
 pub mod telegram;
 pub mod whatsapp;
-pub mod wire;
 
 pub use address::{Channel, brazilian_twin, is_group, normalize_to};
 pub use call::HttpCall;

@@ -1,9 +1,9 @@
 //! The closed list of codes in answers, logs and metrics. A code is part of the API: it is never
 //! renamed.
 
-/// Defines an enum whose variants have one fixed text each.
+/// Defines enums whose variants have one fixed text each.
 macro_rules! codes {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),+ $(,)? })+) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name { $($(#[$doc])* $variant),+ }
@@ -38,9 +38,22 @@ macro_rules! codes {
                 Self::parse(&text).ok_or_else(|| serde::de::Error::custom(concat!("not a ", stringify!($name))))
             }
         }
-    };
+    )+};
 }
 pub(crate) use codes;
+
+/// Defines a module of named texts, and `ALL`, the list of them.
+macro_rules! texts {
+    ($(#[$meta:meta])* $module:ident { $($(#[$doc:meta])* $name:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        pub mod $module {
+            $($(#[$doc])* pub const $name: &str = $text;)+
+
+            pub const ALL: &[&str] = &[$($name),+];
+        }
+    };
+}
+pub(crate) use texts;
 
 codes! {
     /// Why the system did not do something.
@@ -52,26 +65,20 @@ codes! {
         /// The uploaded file is not the one that the job began with.
         InputChanged = "input_changed",
     }
-}
 
-codes! {
     /// What an insert did with an entry. Clients branch on these three, so there is no fourth.
     Action {
         Inserted = "inserted",
         Skipped = "skipped",
         Updated = "updated",
     }
-}
 
-codes! {
     /// The key by which an entry was recognized.
     MatchedBy {
         Primary = "primary",
         Secondary = "secondary",
     }
-}
 
-codes! {
     /// A decision about a message, as the ledger and `GET /explain` show it.
     Decision {
         /// Accepted, to be sent at once or at its time.
@@ -113,9 +120,7 @@ codes! {
         IntentHeld = "intent_held",
         IntentReleased = "intent_released",
     }
-}
 
-codes! {
     /// An event, as one line in the log.
     Event {
         OutboundAccepted = "OUTBOUND_ACCEPTED",
@@ -209,9 +214,7 @@ codes! {
         /// A request to a webhook did not prove its origin.
         WebhookRefused = "WEBHOOK_REFUSED",
     }
-}
 
-codes! {
     /// Why SES accepts no mail at all from an account or an identity. The mail itself is not at
     /// fault: mailings pause by themselves, with this code as the reason, until a person has fixed
     /// the problem and resumes them.
@@ -230,9 +233,7 @@ codes! {
         /// There is no configuration set of this name.
         ConfigurationMissing = "configuration_missing",
     }
-}
 
-codes! {
     /// What is wrong with a request: the `code` of a problem+json answer.
     ProblemCode {
         InvalidRequest = "invalid_request",
@@ -266,9 +267,7 @@ codes! {
         Unavailable = "unavailable",
         Internal = "internal",
     }
-}
 
-codes! {
     /// What is wrong with one field.
     FieldProblem {
         Missing = "missing",
@@ -279,9 +278,7 @@ codes! {
         OutOfRange = "out_of_range",
         Conflicting = "conflicting",
     }
-}
 
-codes! {
     /// Why a row of a mailing's file is not a recipient.
     RowProblem {
         EmailMissing = "email_missing",
@@ -296,9 +293,7 @@ codes! {
         TooManyFields = "too_many_fields",
         RowTooLong = "row_too_long",
     }
-}
 
-codes! {
     /// Why a mailing's file cannot be read, or not any further.
     FileProblem {
         Empty = "file_empty",

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::codes::codes;
 use crate::conversations::ConversationId;
 use crate::downsells::{ContactId, OfferId};
 use crate::ingest::{BackfillId, backfill_of_object};
@@ -30,21 +31,11 @@ pub const MAILING_SEND_QUEUE: &str = "mailing-send";
 #[error("the record cannot be read as {0}")]
 pub struct Unreadable(pub &'static str);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Priority {
-    Start,
-    Shot,
-    Downsell,
-}
-
-impl Priority {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Shot => "shot",
-            Self::Downsell => "downsell",
-        }
+codes! {
+    Priority {
+        Start = "start",
+        Shot = "shot",
+        Downsell = "downsell",
     }
 }
 

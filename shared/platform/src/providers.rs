@@ -12,7 +12,7 @@ use aws_smithy_runtime_api::client::http::http_client_fn;
 use umavez_domain::channels::content::Email;
 use umavez_domain::channels::email::ses;
 use umavez_domain::channels::whatsapp::evolution;
-use umavez_domain::channels::{Content, wire};
+use umavez_domain::channels::{Content, telegram};
 use umavez_domain::delivery::{CallFailure, Outcome, code, of_failure};
 
 use crate::aws::Aws;
@@ -92,9 +92,9 @@ impl Providers {
                 if let Some(outcome) = Self::unconfigured(&self.config.telegram_url) {
                     return outcome;
                 }
-                let call = wire::to_telegram(credential, envelope.to, content);
+                let call = telegram::request(credential, envelope.to, content);
                 match self.outgoing.call(&self.config.telegram_url, &call, limit).await {
-                    Ok(answer) => wire::of_telegram(envelope.to, answer.status, &answer.body),
+                    Ok(answer) => telegram::classify_for(envelope.to, answer.status, &answer.body),
                     Err(failure) => of_failure(failure),
                 }
             }
@@ -102,7 +102,7 @@ impl Providers {
                 if let Some(outcome) = Self::unconfigured(&self.config.evolution_url) {
                     return outcome;
                 }
-                let call = wire::to_evolution(envelope.sender, credential, envelope.to, content);
+                let call = evolution::request(envelope.sender, credential, envelope.to, content);
                 match self.outgoing.call(&self.config.evolution_url, &call, limit).await {
                     Ok(answer) => evolution::classify(answer.status, answer.retry_after.as_deref(), &answer.body),
                     Err(failure) => of_failure(failure),

@@ -15,6 +15,7 @@ use umavez_platform::messages::Messages;
 use umavez_platform::senders::Instances;
 use umavez_tests::{KEY, World};
 
+use crate::before::{self, Took};
 use crate::prices;
 
 /// What a stored message may cost: one read, one transaction, and this many write units.
@@ -27,8 +28,14 @@ pub async fn budgets(world: &World) {
     let put = world.request(Method::PUT, "/instances/api/default").bearer_auth(KEY).json(&json!({}));
     assert_eq!(world.send(put).await.status, 201);
     println!(
-        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}",
-        "conversation", "requests", "most", "write u.", "most", "read u."
+        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}   {}",
+        "conversation",
+        "requests",
+        "most",
+        "write u.",
+        "most",
+        "read u.",
+        before::TITLE
     );
     let mut costs = Vec::new();
     for length in LENGTHS {
@@ -45,16 +52,14 @@ pub async fn budgets(world: &World) {
     for pair in costs.chunks(2) {
         assert!(pair[0] <= first && pair[1] <= next, "the cost of a message does not grow with its conversation");
     }
+    // Nothing else waits when one batch is measured.
+    world.advance(Duration::from_secs(60)).await;
+    store(world, "contact-asked", 1).await;
     let (_, calls) = world.calls_of("conversation-worker", world.advance(Duration::from_secs(10))).await;
-    let of_three: Vec<_> = calls.into_iter().filter(|call| call.service == "dynamodb").collect();
-    let one = |sum: f64| sum / LENGTHS.len() as f64;
-    let requests = one(of_three.len() as f64);
-    println!(
-        "{:<44} {requests:>8.1} {:>6} {:>8.1}",
-        "a batch asked about and answered",
-        "",
-        one(prices::write_units(&of_three))
-    );
+    let calls: Vec<_> = calls.into_iter().filter(|call| call.service == "dynamodb").collect();
+    let (name, took) = ("a batch asked about and answered", Took::of(&calls));
+    let Took { requests, write, read } = took;
+    println!("{name:<44} {requests:>8.1} {:>6} {write:>8.1} {:>6} {read:>8.1}{}", "", "", before::column(name, took));
 }
 
 /// So many messages that were received before.
@@ -99,7 +104,8 @@ async fn store(world: &World, contact: &str, number: u64) -> Vec<Call> {
 fn told(name: &str, calls: &[Call]) -> (usize, u64) {
     let (requests, write) = (calls.len(), prices::write_units(calls));
     let read: f64 = calls.iter().map(|call| call.read_units).sum();
-    println!("{name:<44} {requests:>8} {REQUESTS:>6} {write:>8} {WRITE_UNITS:>6} {read:>8}");
+    let before = before::column(name, Took::of(calls));
+    println!("{name:<44} {requests:>8} {REQUESTS:>6} {write:>8} {WRITE_UNITS:>6} {read:>8}{before}");
     assert!(requests <= REQUESTS && write <= WRITE_UNITS, "{name}: {requests} requests, {write} write units");
     (requests, (write * 10.0).round() as u64)
 }

@@ -9,6 +9,7 @@ use umavez_local::calls::Call;
 use umavez_platform::store::{Item, row_of};
 use umavez_tests::World;
 
+use crate::before::{self, Took};
 use crate::prices;
 
 /// The argument by which only this is done.
@@ -25,7 +26,16 @@ const CHAT: i64 = 987_654_321;
 
 pub async fn budgets() {
     let world = crate::start(4, "SendRates", &json!({"telegram": {"sender": "1000/1s"}})).await;
-    println!("\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}", "downsells", "requests", "most", "write u.", "most", "read u.");
+    println!(
+        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}   {}",
+        "downsells",
+        "requests",
+        "most",
+        "write u.",
+        "most",
+        "read u.",
+        before::TITLE
+    );
     assert_eq!(world.post("/api/admin/bots", &json!({"slug": "default"})).await.status, 201);
     let body = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1, "after_pix": true});
     assert_eq!(world.post("/api/admin/bots/default/downsells", &body).await.status, 201);
@@ -130,6 +140,7 @@ fn told(name: &str, calls: &[Call], most: Option<(usize, f64)>) {
     let shown = |most: bool, text: String| if most { text } else { String::new() };
     let requests_shown = shown(most_requests < usize::MAX, most_requests.to_string());
     let units_shown = shown(most_units < f64::MAX, most_units.to_string());
-    println!("{name:<44} {requests:>8} {requests_shown:>6} {write:>8} {units_shown:>6} {read:>8}");
+    let before = before::column(name, Took::of(&calls));
+    println!("{name:<44} {requests:>8} {requests_shown:>6} {write:>8} {units_shown:>6} {read:>8}{before}");
     assert!(requests <= most_requests && write <= most_units, "{name}: {requests} requests, {write} write units");
 }

@@ -1,6 +1,7 @@
 //! `cargo bench`: the budgets, as a table. Requests and capacity are counted at the front; times
 //! are ratios against a control in the same run, and nothing here fails because a machine was slow.
 
+mod before;
 mod conversations;
 mod costs;
 mod downsells;
@@ -17,6 +18,8 @@ use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 use umavez_tests::processes::nanoseconds;
 use umavez_tests::{KEY, World, template};
+
+use crate::before::Took;
 
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
 const INVOCATIONS: usize = 300;
@@ -51,6 +54,10 @@ fn main() {
         downsells::budgets().await;
         mailings::budgets().await;
         normalization();
+        before::compare();
+        if first == before::ARGUMENT {
+            before::record();
+        }
     });
 }
 
@@ -67,8 +74,14 @@ async fn start(concurrency: usize, parameter: &str, value: &Value) -> World {
 /// Requests and units of one operation, against the least possible.
 async fn requests(world: &World) {
     println!(
-        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}",
-        "operation", "requests", "least", "write u.", "least", "read u."
+        "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}   {}",
+        "operation",
+        "requests",
+        "least",
+        "write u.",
+        "least",
+        "read u.",
+        before::TITLE
     );
     let offer = json!({"client_id": CLIENT, "intent_type": "offer_active", "reference_id": CLIENT});
     let touch = json!({"client_id": CLIENT, "intent_type": "discovery_first_touch", "reference_id": CLIENT});
@@ -224,7 +237,8 @@ fn only(calls: &[Call], which: impl Fn(&Call) -> bool) -> Vec<Call> {
 
 fn row(name: &str, calls: &[Call], least: (usize, f64)) {
     let (write, read) = (prices::write_units(calls), prices::read_units(calls));
-    println!("{name:<44} {:>8} {:>6} {write:>8} {:>6} {read:>8}", calls.len(), least.0, least.1);
+    let before = before::column(name, Took::of(calls));
+    println!("{name:<44} {:>8} {:>6} {write:>8} {:>6} {read:>8}{before}", calls.len(), least.0, least.1);
 }
 
 /// Processor time of a warm invocation against that of a function that does nothing.

@@ -2,9 +2,10 @@
 //! what stands.
 
 use serde_json::{Value, json};
+use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_tests::Setup;
 
-use crate::run::{Run, body};
+use crate::run::{Point, Run, body};
 use crate::scenario::Scenario;
 
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
@@ -33,6 +34,24 @@ pub fn scenarios() -> Vec<Scenario> {
             swept: false,
             strikes: |point| point.function == "outbound-api" && point.operation == "TransactWriteItems",
         },
+        Scenario {
+            name: "a guarded message fails",
+            setup: guarded,
+            play: |run| Box::pin(fail(run)),
+            audit: |run| Box::pin(stands_unless_failed(run)),
+            concurrent: false,
+            swept: true,
+            strikes: |point| point.function == "outbound-sender" && is_change_of_guard(point),
+        },
+        Scenario {
+            name: "a guarded mail is rejected",
+            setup: guarded,
+            play: |run| Box::pin(reject(run)),
+            audit: |run| Box::pin(stands_unless_failed(run)),
+            concurrent: false,
+            swept: true,
+            strikes: |point| point.function == "delivery-events" && is_change_of_guard(point),
+        },
     ]
 }
 
@@ -40,15 +59,24 @@ fn reference(campaign: i64) -> String {
     format!("1e2feb89-7ed4-4c2c-9cc4-a6ce78e510{campaign:02}")
 }
 
-/// A message that is to be sent in so many days, of a campaign of its own.
+fn is_change_of_guard(point: &Point) -> bool {
+    point.operation == "TransactWriteItems" || point.operation == "GetItem" && point.target.ends_with("-intents")
+}
+
+/// Schedules a message of a separate campaign, to be sent in `days` days.
 async fn schedule(run: &Run, days: i64) -> String {
-    let intent =
-        body(&[("client_id", CLIENT), ("intent_type", "discovery_first_touch"), ("reference_id", &reference(days))]);
     let message = json!({
-        "channel": "telegram", "to": "987654321", "content": {"text": "Oi"}, "intent": intent,
-        // The whole second of the run's day: a request that is repeated has the same body.
+        "channel": "telegram", "to": "987654321", "content": {"text": "Oi"},
+        // The whole second of the run's day, so that a repeated request has the same body.
         "send_at": run.world.now().plus_days(days).to_string()[..11].to_owned() + "23:00:00Z",
     });
+    accept(run, days, message).await
+}
+
+/// Accepts a message under the guard. Returns its id.
+async fn accept(run: &Run, days: i64, mut message: Value) -> String {
+    message["intent"] =
+        body(&[("client_id", CLIENT), ("intent_type", "discovery_first_touch"), ("reference_id", &reference(days))]);
     let answer = run.ask(&format!("schedule {days}"), &format!("d{days}"), "/outbound/messages", &message).await;
     assert_eq!((answer.status, &answer.body["status"]), (202, &json!("QUEUED")), "{}", answer.body);
     answer.text("/message_id")
@@ -79,6 +107,44 @@ async fn cancel_scheduled(run: &Run) {
 async fn change_at_once(run: &Run) {
     let first = schedule(run, 9).await;
     tokio::join!(cancel(run, &first), schedule(run, 17), schedule(run, 25));
+}
+
+/// The user has blocked the bot, so the message that is due now fails.
+async fn fail(run: &Run) {
+    schedule(run, 9).await;
+    let body = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
+    let answer = Scripted { status: 403, headers: Default::default(), body };
+    let service = Some("telegram".to_owned());
+    let refused = CallFault { service, answer: Some(answer), ..CallFault::first(Action::Answer) };
+    run.world.stack.add_fault(Fault::Call(refused)).await.expect("armed");
+    accept(run, 0, json!({"channel": "telegram", "to": "987654321", "content": {"text": "Oi"}})).await;
+    run.world.drain().await;
+}
+
+/// SES accepts a mail and then rejects it.
+async fn reject(run: &Run) {
+    schedule(run, 9).await;
+    run.world.stack.email_events().switch(false);
+    let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
+    let id = accept(run, 0, json!({"channel": "email", "to": "ana@example.com", "content": content})).await;
+    run.world.drain().await;
+    let at = run.world.now().to_string();
+    let tags = json!({"message_id": [id], "attempt": ["1"]});
+    let mail = json!({"timestamp": at, "messageId": "0100-x", "destination": ["ana@example.com"], "tags": tags});
+    let event = json!({"source": "aws.ses", "detail": {"eventType": "Reject", "mail": mail, "reject": {}}});
+    run.world.send_to_queue("umavez-dev-delivery-events", &event.to_string()).await;
+    run.world.drain().await;
+}
+
+/// A message that failed has released its place in the guard. A message that is unknown keeps it.
+async fn stands_unless_failed(run: &Run) {
+    let rows = run.world.rows("OutboundTable").await;
+    let due = rows.iter().find(|row| row["intent"]["reference_id"] == reference(0)).expect("the message");
+    match due["state"].as_str() {
+        Some("FAILED") => stand_on(run, &[9]).await,
+        Some("UNKNOWN") => stand_on(run, &[0, 9]).await,
+        _ => panic!("neither failed nor unknown: {due}"),
+    }
 }
 
 async fn only_the_sent_one_stands(run: &Run) {

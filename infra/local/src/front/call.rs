@@ -1,4 +1,4 @@
-//! A call as it arrives: who makes it, of which service, and what it is about.
+//! A call as it arrives: its caller, its service, and its target.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -14,13 +14,13 @@ use crate::catcher::ses::address;
 use crate::s3::{self, Posted, What};
 use crate::template::secret_name;
 
-/// The services whose calls are let through by policies.
+/// The services whose calls policies have to allow.
 const GRANTED: &[&str] = &["dynamodb", "sqs", "s3", "ses", "secretsmanager"];
 
-/// A call, told apart: who, what, on what.
+/// A parsed call.
 pub(super) struct Arrived {
     pub(super) caller: String,
-    /// The session token of the calling process, if it is one of ours.
+    /// The session token of the calling process, if a function made the call.
     pub(super) process: String,
     pub(super) service: String,
     pub(super) operation: String,
@@ -28,22 +28,22 @@ pub(super) struct Arrived {
     pub(super) path: String,
     pub(super) method: http::Method,
     pub(super) headers: HeaderMap,
-    /// Empty if it is for S3.
+    /// Empty for S3.
     pub(super) body: Bytes,
     /// The body of a call to a service that speaks JSON.
     pub(super) request: Value,
-    /// Of a presigned URL: the caller whose signature it bears.
+    /// The caller whose signature a presigned URL bears.
     signer: Option<String>,
-    /// What is for S3, with its body still to come.
+    /// Set for a call to S3, whose body has not been read yet.
     pub(super) object: Option<ForS3>,
 }
 
 /// A call to S3.
 pub(super) struct ForS3 {
     pub(super) what: What,
-    /// Gone once it is carried out.
+    /// `None` once the call is carried out.
     request: Mutex<Option<Request>>,
-    /// What only the form of an upload says.
+    /// The parts of an upload that only its form contains.
     pub(super) posted: OnceLock<Posted>,
 }
 
@@ -54,8 +54,8 @@ impl ForS3 {
 }
 
 impl Arrived {
-    /// A call to S3, or the request if it is for another service. It is signed in a header, in its
-    /// URL, in its form, or not at all.
+    /// Returns a call to S3, or the request if it is for another service. A call to S3 is signed in
+    /// a header, in its URL, in its form, or not at all.
     pub(super) fn at_s3(front: &Front, request: Request) -> Result<Self, Box<Request>> {
         let (method, headers) = (request.method().clone(), request.headers().clone());
         let what = What::of(&method, request.uri(), &headers);
@@ -125,31 +125,32 @@ impl Arrived {
         Self { caller, process, service, operation, target, path, method, headers, body, request, signer, object }
     }
 
-    /// The caller whose signature a presigned URL or form bears.
+    /// Returns the caller whose signature a presigned URL or form bears.
     pub(super) fn signer(&self, front: &Front) -> Option<String> {
         let posted = self.object.as_ref().and_then(|object| object.posted.get());
         posted.map(|posted| front.permissions.caller(posted.access_key.clone())).or_else(|| self.signer.clone())
     }
 
-    /// The key of the row that it is about, if it is about one.
+    /// Returns the key of the row if the call is about a single row.
     pub(super) fn key(&self) -> Option<String> {
         let key = self.request.get("Key").and_then(Value::as_object)?;
         let values = key.values().filter_map(Value::as_object).flat_map(|value| value.values());
         Some(values.filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
     }
 
-    /// Whose policies it needs: the caller's, or those of whoever presigned it.
+    /// Returns the caller whose policies apply: the signer of a presigned call, else the caller.
     pub(super) fn answers_for(&self) -> &str {
         self.signer.as_deref().unwrap_or(&self.caller)
     }
 
-    /// What the policies have to grant before it is carried out. Providers are outside of AWS, and
-    /// for whom a form speaks is known when it is read.
+    /// Returns the actions that policies have to allow before the call is carried out. Calls to
+    /// providers need none because they are outside AWS. The signer of a form is known only when
+    /// the form is read.
     pub(super) fn to_be_granted(&self) -> Vec<Needed> {
         if GRANTED.contains(&self.service.as_str()) { self.needed() } else { Vec::new() }
     }
 
-    /// What conditions of policies may ask about it.
+    /// Returns the values of the keys that conditions of policies can test.
     pub(super) fn context(&self) -> Vec<(&'static str, String)> {
         match self.object.as_ref().and_then(|object| object.what.prefix.clone()) {
             Some(prefix) => vec![("s3:prefix", prefix)],
@@ -158,7 +159,7 @@ impl Arrived {
         }
     }
 
-    /// What a policy has to grant for it.
+    /// Returns the actions that the call needs.
     pub(super) fn needed(&self) -> Vec<Needed> {
         match &self.object {
             Some(ForS3 { what, posted, .. }) => posted.get().map_or_else(|| what.needed(), Posted::needed),
@@ -171,8 +172,8 @@ fn process(headers: &HeaderMap) -> String {
     headers.get("x-amz-security-token").and_then(|token| token.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-/// Who signed a request and for which service: the credential of its SigV4 header. The signature is
-/// not checked.
+/// The access key and the service of a request, from the credential of its SigV4 header. The
+/// signature is not checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Signed {
     access_key: String,
@@ -199,8 +200,9 @@ fn operation(headers: &HeaderMap) -> String {
     target.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// `/bot<token>/<method>` and `/message/<method>/<instance>`: the second part is the method, the
-/// first may be secret. A responder is only ever asked, at whatever path.
+/// Returns the method of a provider call. In `/bot<token>/<method>` and
+/// `/message/<method>/<instance>` it is the second part; the first may be secret. A call to a
+/// responder is always `Ask`, at any path.
 fn provider_operation<'a>(service: &str, path: &'a str) -> &'a str {
     match service {
         "responder" => "Ask",
@@ -208,7 +210,8 @@ fn provider_operation<'a>(service: &str, path: &'a str) -> &'a str {
     }
 }
 
-/// The table, queue or secret that a request names; of several tables each once, as `a+b`.
+/// Returns the table, queue or secret that a request names. Several tables are listed once each, as
+/// `a+b`.
 fn target_of(request: &Value) -> String {
     if let Some(table) = request["TableName"].as_str() {
         return table.to_owned();
@@ -229,26 +232,27 @@ fn target_of(request: &Value) -> String {
     tables.join("+")
 }
 
-/// What each part of a transaction does, and the table that it is about.
+/// Returns the operation and the table of each part of a transaction.
 fn parts(request: &Value) -> impl Iterator<Item = (&str, &str)> {
     let items = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
     let parts = items.iter().filter_map(Value::as_object).flatten();
     parts.map(|(part, what)| (part.as_str(), what["TableName"].as_str().unwrap_or_default()))
 }
 
-/// The tables of a batch of keys or rows.
+/// Returns the tables of a batch of keys or rows.
 fn batched(request: &Value) -> impl Iterator<Item = &str> {
     request["RequestItems"].as_object().into_iter().flatten().map(|(table, _)| table.as_str())
 }
 
-/// The address that a mail is from.
+/// Returns the sender address of an email.
 fn sender(request: &Value) -> &str {
     address(request["FromEmailAddress"].as_str().unwrap_or_default())
 }
 
-/// What a policy has to grant for a call, each once. A query of an index needs the index; a
-/// transaction and a batch of statements need what their parts need; a batch of messages needs what
-/// one of it needs; a mail needs its sender and the configuration set that it names.
+/// Returns the actions that a policy has to allow for a call, without duplicates. A query of an
+/// index needs the index. A transaction and a batch of statements need the actions of their parts.
+/// A batch of messages needs the action of a single message. An email needs its sender identity and
+/// its configuration set.
 fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec<Needed> {
     let needed = |action: &str, on: &str| Needed { action: format!("{service}:{action}"), on: on.to_owned() };
     let mut all: Vec<_> = match operation {
@@ -271,7 +275,7 @@ fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec
         "BatchGetItem" | "BatchWriteItem" => batched(request).map(|table| needed(operation, table)).collect(),
         _ => vec![needed(operation.strip_suffix("Batch").unwrap_or(operation), target)],
     };
-    // What cannot be read needs what nobody is granted.
+    // An unreadable request needs an action that no policy grants.
     if all.is_empty() {
         all.push(needed(operation, target));
     }
@@ -280,7 +284,7 @@ fn actions(service: &str, operation: &str, target: &str, request: &Value) -> Vec
     all
 }
 
-/// Headers that belong to a connection are not passed on.
+/// Removes the headers that belong to a connection.
 pub(super) fn end_to_end(mut headers: HeaderMap<HeaderValue>) -> HeaderMap<HeaderValue> {
     for name in ["host", "connection", "content-length", "transfer-encoding", "keep-alive", "expect"] {
         headers.remove(HeaderName::from_static(name));
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_is_called_by_its_method_and_a_responder_is_asked() {
+    fn the_operation_of_a_provider_is_its_method_and_of_a_responder_is_ask() {
         for (service, path, operation) in [
             ("telegram", "/bot1:S/sendMessage?chat_id=1", "sendMessage"),
             ("evolution", "/message/sendText/main", "sendText"),
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_about_what_its_request_names() {
+    fn the_target_of_a_call_is_named_by_its_request() {
         let arn = "arn:aws:secretsmanager:us-east-1:000000000000:secret:s-local0";
         let insert = |table: &str| json!({"Statement": format!("INSERT INTO \"{table}\" VALUE {{'pk': ?}}")});
         let put = |table: &str| json!({"Put": {"TableName": table}});
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_needs_what_its_parts_need() {
+    fn a_call_needs_the_actions_of_its_parts() {
         let needed = |action: &str, on: &str| Needed { action: action.to_owned(), on: on.to_owned() };
         assert_eq!(actions("sqs", "SendMessageBatch", "q", &json!({})), [needed("sqs:SendMessage", "q")]);
         let query = json!({"TableName": "t", "IndexName": "i"});

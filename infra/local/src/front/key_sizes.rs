@@ -1,5 +1,4 @@
-//! Keys that are longer than AWS takes, which the emulator does not refuse where an index is
-//! concerned.
+//! Rejects keys that are too long for AWS. The emulator does not check the keys of indexes.
 
 use std::collections::HashMap;
 
@@ -32,8 +31,8 @@ impl KeySizes {
         Self { tables: tables.collect() }
     }
 
-    /// What AWS says to a request with a key that is too long: in the key condition of a query, or
-    /// in an item that is put.
+    /// Returns the error message of AWS for a request with a key that is too long, either in the
+    /// key condition of a query or in an item that is put.
     pub(super) fn refusal(&self, operation: &str, request: &Value) -> Option<&'static str> {
         let keys = self.tables.get(request["TableName"].as_str()?)?;
         match operation {
@@ -82,7 +81,7 @@ fn keys_of(create: &Value) -> Vec<Keys> {
     own.into_iter().chain(indexes.filter_map(|index| of(index["IndexName"].as_str(), &index["KeySchema"]))).collect()
 }
 
-/// The attributes that a key condition names, each with the values that it is compared with.
+/// Returns the attributes of a key condition, each with a value that it is compared with.
 fn compared(request: &Value) -> Vec<(&str, &Value)> {
     let expression = request["KeyConditionExpression"].as_str().unwrap_or_default();
     let (mut attribute, mut found) = ("", Vec::new());
@@ -99,7 +98,8 @@ fn compared(request: &Value) -> Vec<(&str, &Value)> {
     found
 }
 
-/// Bytes of a text or of binary; a number is never too long.
+/// Returns the size of a string or binary value in bytes. A number is never too long, so it counts
+/// as 0.
 fn size(value: &Value) -> usize {
     let binary = || value["B"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     value["S"].as_str().map(str::len).or_else(|| binary().map(|bytes| bytes.len())).unwrap_or(0)
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(refused(1, 1_025), Some(false), "{range}");
         }
         let of_table = query(None, "pk = :h AND sk > :r", 1, 1_025);
-        assert!(sizes.refusal("Query", &of_table).is_some(), "the table's own keys too");
+        assert!(sizes.refusal("Query", &of_table).is_some(), "the keys of the table are checked too");
         assert_eq!(sizes.refusal("GetItem", &of_table), None);
         assert_eq!(sizes.refusal("Query", &json!({"TableName": "other"})), None);
     }

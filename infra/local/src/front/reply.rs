@@ -1,4 +1,5 @@
-//! What a caller is told: a provider's answer, an error as AWS says it, or nothing.
+//! The replies to callers: the answer of a provider, an error in the format of AWS, or a lost
+//! reply.
 
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +16,7 @@ use crate::s3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lost;
 
-/// A reply that never arrives: the connection breaks.
+/// Returns a reply that never arrives: the connection breaks.
 pub(super) fn lost() -> Response {
     let broken = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("the reply is lost")) });
     let mut response = Response::new(Body::from_stream(broken));
@@ -24,7 +25,7 @@ pub(super) fn lost() -> Response {
     response
 }
 
-/// An error as the JSON protocols of AWS say it.
+/// Returns an error in the format of the AWS JSON protocols.
 pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
     let mut body = json!({"__type": format!("com.amazonaws#{kind}"), "message": kind});
     if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
@@ -35,14 +36,14 @@ pub(super) fn refusal(status_code: u16, kind: &str, more: Value) -> Response {
     (status(status_code), headers, body).into_response()
 }
 
-/// A call that no policy lets through, as the service says it.
+/// Returns the error of the service for a call that no policy allows.
 pub(super) fn denied(service: &str, why: &Refusal) -> Response {
     let message = why.to_string();
     let more = || json!({"message": message, "Message": message});
     match service {
         "s3" => s3::refuse(403, "AccessDenied", &message),
         "ses" => refusal(403, "AccessDeniedException", more()),
-        // It has kept the code that it had before it spoke JSON.
+        // SQS keeps the error code of its query protocol.
         "sqs" => {
             let mut response = refusal(403, "AccessDeniedException", more());
             let code = HeaderValue::from_static("AccessDenied;Sender");
@@ -53,7 +54,7 @@ pub(super) fn denied(service: &str, why: &Refusal) -> Response {
     }
 }
 
-/// An error of the service's own, as it says it.
+/// Returns the internal error of the service.
 pub(super) fn failed(service: &str) -> Response {
     match service {
         "s3" => s3::refuse(500, "InternalError", "We encountered an internal error. Please try again."),
@@ -61,13 +62,13 @@ pub(super) fn failed(service: &str) -> Response {
     }
 }
 
-/// What a fault says to answer.
+/// Returns the answer that a fault specifies.
 pub(super) fn scripted(answer: Option<Scripted>) -> Response {
     let Some(Scripted { status, headers, body }) = answer else { return lost() };
     respond(Caught { status, headers: headers.into_iter().collect(), body })
 }
 
-/// Too much at once, as the service says it.
+/// Returns the throttling error of the service.
 pub(super) fn throttled(service: &str) -> Response {
     match service {
         "telegram" => {
@@ -91,7 +92,7 @@ pub(super) fn throttled(service: &str) -> Response {
     }
 }
 
-/// Too much at once, said of one statement of a batch.
+/// Returns the throttling error of one statement of a batch.
 pub(super) fn throttled_statement(statement: &Value) -> Value {
     let message = "Throughput exceeds the current capacity of your table or index.";
     let mut throttled = json!({"Error": {"Code": "ThrottlingError", "Message": message}});
@@ -101,8 +102,8 @@ pub(super) fn throttled_statement(statement: &Value) -> Value {
     throttled
 }
 
-/// Another transaction is at work on the rows: of a transaction, every write says so. Or on the
-/// object.
+/// Returns the error for a conflict with another transaction on the same rows (every write of a
+/// transaction reports it), or with another operation on the same object.
 pub(super) fn conflict(service: &str, request: &Value) -> Response {
     if service == "s3" {
         let message = "A conflicting operation occurred during your conditional request.";

@@ -1,8 +1,8 @@
-//! PartiQL, as far as a call is known by it: what a statement does, and to which table.
+//! Parses as much PartiQL as identifies a call: what a statement does, and to which table.
 
 use serde_json::Value;
 
-/// What a statement does.
+/// The kind of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Insert,
@@ -12,7 +12,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// What a policy has to grant for it.
+    /// Returns the action that a policy has to allow for it.
     pub(super) fn action(self) -> &'static str {
         match self {
             Self::Insert => "PartiQLInsert",
@@ -44,13 +44,13 @@ impl<'a> Statement<'a> {
         Some(Self { verb, table, index })
     }
 
-    /// The table, or its index.
+    /// Returns the table, or its index, as a policy names it.
     pub(super) fn on(&self) -> String {
         self.index.map_or_else(|| self.table.to_owned(), |index| format!("{}/index/{index}", self.table))
     }
 }
 
-/// The texts of the statements of a request, however it holds them.
+/// Returns the texts of the statements of a request, in any of the fields that can hold them.
 pub(super) fn texts(request: &Value) -> Vec<&str> {
     if let Some(one) = request["Statement"].as_str() {
         return vec![one];
@@ -64,7 +64,7 @@ fn next_word(text: &str) -> (&str, &str) {
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
-/// What stands behind a word.
+/// Returns the text after a word.
 fn after<'a>(wanted: &str, mut text: &'a str) -> Option<&'a str> {
     loop {
         let (word, rest) = next_word(text);
@@ -75,7 +75,7 @@ fn after<'a>(wanted: &str, mut text: &'a str) -> Option<&'a str> {
     }
 }
 
-/// A name, in quotes or not, and what follows it.
+/// Splits off a name, quoted or not, from the text that follows it.
 fn name(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     match text.strip_prefix('"') {
@@ -102,7 +102,7 @@ mod tests {
             ("SELECT a, b\nFROM \"rows\".\"by-day\" WHERE day = ?", Verb::Select, "rows/index/by-day"),
             ("EXISTS(SELECT * FROM \"rows\" WHERE pk = ?)", Verb::Select, "rows"),
         ] {
-            let statement = Statement::read(text).expect("a statement");
+            let statement = Statement::read(text).expect("the statement is readable");
             assert_eq!((statement.verb, statement.on().as_str()), (verb, on), "{text}");
         }
         for text in ["", "INSERT", "SELECT 1", "nonsense"] {

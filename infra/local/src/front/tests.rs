@@ -1,5 +1,5 @@
-//! Calls to DynamoDB as the SDK makes them, and to a responder: what is noted of them, and what can
-//! go wrong.
+//! Calls to DynamoDB as the SDK makes them, and to a responder: how they are recorded, and how
+//! faults affect them.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ async fn started() -> Stack {
     Stack::start(Options::in_memory(TEMPLATE)).await.unwrap()
 }
 
-/// Status and body, or nothing if the reply is lost.
+/// Returns status and body; `None` if the reply is lost.
 async fn call(stack: &Stack, operation: &str, body: &Value) -> Option<(u16, Value)> {
     let scope = "test/20260101/us-east-1/dynamodb/aws4_request";
     let credential = format!("AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0");
@@ -47,7 +47,7 @@ async fn call(stack: &Stack, operation: &str, body: &Value) -> Option<(u16, Valu
     Some((status, response.json().await.ok()?))
 }
 
-/// Inserts rows of so many bytes; the code of each statement's error, or `null`.
+/// Inserts rows of these sizes. Returns the error code of each statement, or `null`.
 async fn insert(stack: &Stack, rows: &[(&str, usize)]) -> Option<Vec<Value>> {
     let statement = |(key, size): &(&str, usize)| {
         let parameters = json!([{"S": key}, {"S": "x".repeat(*size)}]);
@@ -59,7 +59,7 @@ async fn insert(stack: &Stack, rows: &[(&str, usize)]) -> Option<Vec<Value>> {
     Some(responses.iter().map(|response| response["Error"]["Code"].clone()).collect())
 }
 
-/// The keys that are there, of those that are asked for.
+/// Returns those of the keys that exist.
 async fn found(stack: &Stack, keys: &[&str]) -> Vec<String> {
     let keys: Vec<_> = keys.iter().map(|key| json!({"pk": {"S": key}})).collect();
     let (_, answer) = call(stack, "BatchGetItem", &json!({"RequestItems": {"rows": {"Keys": keys}}})).await.unwrap();
@@ -82,7 +82,7 @@ fn needed(action: &str) -> Vec<Needed> {
 }
 
 #[tokio::test]
-async fn a_batch_is_noted_with_its_table_its_actions_and_its_cost() {
+async fn a_batch_is_recorded_with_its_table_its_actions_and_its_cost() {
     let stack = started().await;
     assert_eq!(insert(&stack, &[("a", 10), ("b", 2_000)]).await.unwrap(), [Value::Null, Value::Null]);
     let noted = last(&stack);
@@ -90,9 +90,9 @@ async fn a_batch_is_noted_with_its_table_its_actions_and_its_cost() {
     assert_eq!((noted.actions, noted.read_units, noted.write_units), (needed("dynamodb:PartiQLInsert"), 0.0, 3.0));
 
     assert_eq!(insert(&stack, &[("a", 10), ("c", 10)]).await.unwrap(), [json!("DuplicateItem"), Value::Null]);
-    assert_eq!(last(&stack).write_units, 2.0, "a refused row costs too");
+    assert_eq!(last(&stack).write_units, 2.0, "a rejected row costs too");
     assert_eq!(insert(&stack, &[("a", 10), ("b", 10)]).await.unwrap(), ["DuplicateItem", "DuplicateItem"]);
-    assert!(last(&stack).write_units >= 2.0, "also where none was written");
+    assert!(last(&stack).write_units >= 2.0, "even if no row was written");
 
     assert_eq!(found(&stack, &["a", "b", "x"]).await, ["a", "b"]);
     let noted = last(&stack);
@@ -103,7 +103,7 @@ async fn a_batch_is_noted_with_its_table_its_actions_and_its_cost() {
 }
 
 #[tokio::test]
-async fn faults_strike_a_batch_of_statements_as_any_other_call() {
+async fn faults_affect_a_batch_of_statements_like_any_other_call() {
     let stack = started().await;
     let fault = |action: &str| {
         let call = json!({"operation": "BatchExecuteStatement", "target": "rows", "action": action, "delay_ms": 1});
@@ -126,7 +126,7 @@ async fn faults_strike_a_batch_of_statements_as_any_other_call() {
 }
 
 #[tokio::test]
-async fn of_a_batch_that_is_throttled_in_part_the_first_half_happens() {
+async fn a_partially_throttled_batch_carries_out_its_first_half() {
     let stack = started().await;
     let fault = json!({"call": {"operation": "BatchExecuteStatement", "times": 2, "action": "partial"}});
     stack.add_fault(serde_json::from_value(fault).unwrap()).await.unwrap();
@@ -149,7 +149,7 @@ fn sorted(key: &str, at: Option<u32>) -> Value {
     row
 }
 
-/// The keys in the order of the local index, newest first, and what was asked besides.
+/// Returns the keys in the order of the local index, newest first. `more` is added to the query.
 async fn newest(stack: &Stack, more: Value) -> Vec<String> {
     let mut query = json!({
         "TableName": "sorted", "IndexName": "by-time", "KeyConditionExpression": "pk = :p",
@@ -184,7 +184,7 @@ async fn a_local_index_sorts_its_rows_and_follows_them() {
 }
 
 #[tokio::test]
-async fn a_write_costs_what_its_local_index_costs_too() {
+async fn the_cost_of_a_write_includes_its_local_index() {
     let put = |key: &str, at| json!({"TableName": "sorted", "Item": sorted(key, at)});
     let transaction = |key: &str, at| json!({"TransactItems": [{"Put": put(key, at)}]});
     let insert = |key: &str, at: &str| {
@@ -196,10 +196,10 @@ async fn a_write_costs_what_its_local_index_costs_too() {
         for (operation, mut request, units) in [
             ("PutItem", put("a", None), 1.0),
             ("PutItem", put("b", Some(1)), 2.0),
-            // The old place in the index, and the new one.
+            // The old index entry and the new one.
             ("PutItem", put("b", Some(2)), 3.0),
             ("DeleteItem", json!({"TableName": "sorted", "Key": sorted("b", None)}), 2.0),
-            // A transaction doubles what the table costs, and not the index.
+            // A transaction doubles the cost of the table but not of the index.
             ("TransactWriteItems", transaction("c", None), 2.0),
             ("TransactWriteItems", transaction("d", Some(1)), 3.0),
             ("BatchExecuteStatement", insert("e", ""), 1.0),
@@ -217,7 +217,7 @@ async fn a_write_costs_what_its_local_index_costs_too() {
 }
 
 #[tokio::test]
-async fn a_frozen_local_index_lags_but_for_consistent_reads() {
+async fn a_frozen_local_index_lags_except_for_consistent_reads() {
     let stack = started().await;
     let put = |key: &str, at| json!({"TableName": "sorted", "Item": sorted(key, Some(at))});
     assert_eq!(call(&stack, "PutItem", &put("a", 1)).await.unwrap().0, 200);
@@ -230,7 +230,7 @@ async fn a_frozen_local_index_lags_but_for_consistent_reads() {
     stack.stop().await.unwrap();
 }
 
-/// Asks the responder as a function would; status and body, or nothing if the reply is lost.
+/// Calls the responder as a function would. Returns status and body; `None` if the reply is lost.
 async fn ask(stack: &Stack, path: &str) -> Option<(u16, Value)> {
     let url = format!("{}{path}", super::provider_base(stack.front_url(), "test"));
     let body = json!({"batch_id": "b", "messages": [{"text": "olá"}, {"kind": "image"}]});
@@ -244,7 +244,7 @@ fn asked(stack: &Stack) -> usize {
 }
 
 #[tokio::test]
-async fn a_responder_answers_at_every_path_and_is_listed_only_by_its_name() {
+async fn a_responder_answers_at_every_path_and_is_listed_only_on_request() {
     let stack = started().await;
     for path in ["responder", "responder/", "responder/a/b?c=d"] {
         assert_eq!(ask(&stack, path).await.unwrap(), (200, json!({"reply": "olá\n[image]"})), "{path}");
@@ -261,7 +261,7 @@ async fn a_responder_answers_at_every_path_and_is_listed_only_by_its_name() {
 }
 
 #[tokio::test]
-async fn faults_strike_a_responder_as_any_other_provider() {
+async fn faults_affect_a_responder_like_any_other_provider() {
     let stack = started().await;
     let fault = |action: &str| {
         let answer = json!({"status": 503, "headers": {"retry-after": "1"}, "body": {"later": true}});

@@ -1,4 +1,4 @@
-//! What a call to DynamoDB consumed.
+//! The capacity that a call to DynamoDB consumed.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -11,22 +11,21 @@ pub(super) struct Units {
     pub(super) write: f64,
 }
 
-/// Asks for the capacity that a request consumes, which the caller's SDK does not mind in its
-/// answer.
+/// Adds a request for the consumed capacity. The SDK of the caller ignores it in the answer.
 pub(super) fn with_capacity(request: &Value, body: &Bytes) -> Bytes {
     const ASK: &[u8] = br#","ReturnConsumedCapacity":"TOTAL"}"#;
     let asks = |fields: &Map<String, Value>| fields.is_empty() || fields.contains_key("ReturnConsumedCapacity");
-    // As text: a batch can be long, and the emulator reads it all again.
+    // Edits the text: a batch can be long, and the emulator parses all of it again anyway.
     match (request.as_object(), body.trim_ascii_end().strip_suffix(b"}")) {
         (Some(fields), Some(open)) if !asks(fields) => Bytes::from([open, ASK].concat()),
         _ => body.clone(),
     }
 }
 
-/// What a request consumed. An answer that refuses a condition does not say, though AWS charges for
-/// it: such a write is counted by the size of the row that it met. Nor does a batch of statements
-/// of which each that is about a table was refused: those are counted by what they would have
-/// written.
+/// Returns the capacity that a request consumed. AWS also charges for a failed condition, but its
+/// error does not contain the capacity, so such a write is counted by the size of the existing row.
+/// A batch of statements whose statements on a table all failed does not contain the capacity of
+/// that table either; these are counted by the size of what they would have written.
 pub(super) fn units(operation: &str, request: &Value, answer: &[u8]) -> Units {
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Units::default() };
     let consumed = match &answer["ConsumedCapacity"] {
@@ -56,8 +55,8 @@ pub(super) fn units(operation: &str, request: &Value, answer: &[u8]) -> Units {
     }
 }
 
-/// What the refused statements of a batch cost that are about tables of which the answer says
-/// nothing.
+/// Returns the cost of the failed statements of a batch whose table is missing in the consumed
+/// capacity of the answer.
 fn unsaid(request: &Value, answer: &Value) -> f64 {
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
     let said: Vec<_> = list(&answer["ConsumedCapacity"]).iter().map(|part| part["TableName"].clone()).collect();
@@ -67,7 +66,7 @@ fn unsaid(request: &Value, answer: &Value) -> f64 {
     refused.map(|(statement, _)| kilobytes(attempted_size(&statement))).sum()
 }
 
-/// The size of what a statement would have written: the names and texts in it, and its parameters.
+/// Returns the size of what a statement would have written: the strings in it, and its parameters.
 fn attempted_size(statement: &Value) -> usize {
     let quoted = statement["Statement"].as_str().unwrap_or_default().split('\'').skip(1).step_by(2);
     let parameters = statement["Parameters"].as_array().into_iter().flatten();
@@ -78,7 +77,7 @@ fn kilobytes(size: usize) -> f64 {
     (size as f64 / 1024.0).ceil().max(1.0)
 }
 
-/// The size of a row as DynamoDB counts it: names and values, without the syntax of JSON.
+/// Returns the size of a row as DynamoDB counts it: names and values, without the JSON syntax.
 fn item_size(item: &Value) -> usize {
     item.as_object().into_iter().flatten().map(|(name, value)| name.len() + value_size(value)).sum()
 }
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_condition_costs_what_the_row_it_met_weighs() {
+    fn a_failed_condition_costs_the_size_of_the_existing_row() {
         let row = "x".repeat(1_500);
         let units = |operation: &str, answer: &Value| units(operation, &json!({}), answer.to_string().as_bytes());
         let refused = json!({"__type": "com.amazonaws#ConditionalCheckFailedException", "Item": {"a": {"S": row}}});
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_statements_costs_what_was_written_and_what_was_refused() {
+    fn the_cost_of_a_batch_includes_written_and_failed_statements() {
         let statement = |text: &str, size: usize| json!({"Statement": text, "Parameters": [{"S": "x".repeat(size)}]});
         let insert = |size| statement("INSERT INTO \"t\" VALUE {'pk': ?}", size);
         let refused = |code: &str| json!({"Error": {"Code": code}, "TableName": "t"});
@@ -122,7 +121,7 @@ mod tests {
         };
         let consumed = json!([{"TableName": "t", "CapacityUnits": 3.0}]);
         let both = json!({"Responses": [{"TableName": "t"}, refused("DuplicateItem")], "ConsumedCapacity": consumed});
-        assert_eq!(units(json!([insert(9), insert(1_500)]), both).write, 3.0, "the emulator has counted it");
+        assert_eq!(units(json!([insert(9), insert(1_500)]), both).write, 3.0, "the emulator counted both");
         let none = json!({"Responses": [refused("DuplicateItem"), refused("DuplicateItem")]});
         assert_eq!(units(json!([insert(9), insert(1_500)]), none).write, 3.0);
         assert_eq!(units(json!([insert(9)]), json!({"Responses": [refused("ThrottlingError")]})).write, 0.0);
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_asked_for_its_capacity_unless_it_asks() {
+    fn the_capacity_is_requested_unless_the_caller_requests_it() {
         let asked = |text: &'static str| {
             let body = Bytes::from_static(text.as_bytes());
             with_capacity(&serde_json::from_slice(&body).unwrap_or(Value::Null), &body)

@@ -1,4 +1,4 @@
-//! The desk: messages in hand, between the emulator and the functions, with the times that they
+//! The desk: received messages, between the emulator and the functions, with the times that they
 //! wait for.
 
 use std::collections::HashMap;
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 #[derive(Debug, Default)]
 pub(super) struct Desk {
-    /// Message ids that are not to be delivered before a time.
+    /// Due times by message id, of delayed messages that have not been received yet.
     delayed: HashMap<String, i64>,
-    /// Messages in hand, by receipt handle.
+    /// Messages on the desk, by receipt handle.
     held: HashMap<String, Held>,
     received: u64,
 }
 
-/// A message that was received from the emulator and not given back or deleted yet.
+/// A message that was received from the emulator and has been neither returned nor deleted.
 #[derive(Debug, Clone)]
 struct Held {
-    /// Its place among all that were received.
+    /// Its position in the order of receipt.
     number: u64,
     queue: String,
     message: Value,
@@ -26,12 +26,12 @@ struct Held {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Sent with a delay: delivered from then on.
+    /// Sent with a delay; deliverable from this time on.
     Delayed(i64),
     Ready,
-    /// With a function since; hidden until then.
+    /// With a function. If it fails, it is hidden until this time.
     InFlight(i64),
-    /// Failed: the emulator gets it back at that time.
+    /// Failed; returned to the emulator at this time.
     Hidden(i64),
 }
 
@@ -53,7 +53,7 @@ impl Desk {
         self.delayed.get(message_id).copied()
     }
 
-    /// Takes a received message in.
+    /// Adds a received message.
     pub(super) fn take_in(&mut self, queue: &str, message: &Value, now: i64) {
         let state = match self.delayed.remove(text(message, "MessageId")) {
             Some(due) if due > now => State::Delayed(due),
@@ -68,7 +68,7 @@ impl Desk {
         self.of(queue).any(|held| held.state == State::Ready)
     }
 
-    /// Hands out up to `limit` ready messages, hidden until a time in case they fail.
+    /// Hands out up to `limit` ready messages. If they fail, they are hidden until `hidden_until`.
     pub(super) fn hand_out(&mut self, queue: &str, limit: usize, newest_first: bool, hidden_until: i64) -> Vec<Value> {
         let mut ready: Vec<_> =
             self.held.values_mut().filter(|held| held.queue == queue && held.state == State::Ready).collect();
@@ -90,7 +90,7 @@ impl Desk {
         }
     }
 
-    /// Changes until when a message in hand is hidden; whether it is in hand.
+    /// Changes the time until which a message is hidden. Returns `false` if it is not on the desk.
     pub(super) fn hide(&mut self, receipt: &str, until: i64) -> bool {
         let Some(held) = self.held.get_mut(receipt) else { return false };
         held.state = match held.state {
@@ -112,8 +112,8 @@ impl Desk {
         self.held.remove(receipt);
     }
 
-    /// Makes ready what was delayed until now, and returns the receipts of what was hidden until
-    /// now.
+    /// Makes delayed messages ready if they are due. Returns the receipts of hidden messages whose
+    /// visibility timeout has passed.
     pub(super) fn wake(&mut self, queue: &str, now: i64) -> Vec<String> {
         let mut over = Vec::new();
         for (receipt, held) in self.held.iter_mut().filter(|(_, held)| held.queue == queue) {
@@ -126,7 +126,7 @@ impl Desk {
         over
     }
 
-    /// Time was set back: what waited for so long still waits for so long.
+    /// Moves all times back after the clock was set back, so that remaining waits stay the same.
     pub(super) fn set_back(&mut self, by_ms: i64) {
         self.delayed.values_mut().for_each(|due| *due -= by_ms);
         for held in self.held.values_mut() {
@@ -139,24 +139,24 @@ impl Desk {
         }
     }
 
-    /// When something of this queue is due next.
+    /// Returns the earliest time at which a message of this queue is due.
     pub(super) fn next_due(&self, queue: &str) -> Option<i64> {
         self.of(queue).filter_map(|held| held.state.waits_for()).min()
     }
 
-    /// How many messages of a queue are to be moved now, and how many wait for a time.
+    /// Returns how many messages of a queue are to be processed now, and how many wait for a time.
     pub(super) fn count(&self, queue: &str, now: i64) -> (usize, usize) {
         let waiting = self.of(queue).filter(|held| held.state.waits_for().is_some_and(|at| at > now)).count();
         (self.of(queue).count() - waiting, waiting)
     }
 
-    /// Receipts of all that waits for a time.
+    /// Returns the receipts of all messages of a queue that wait for a time.
     pub(super) fn waiting(&self, queue: &str) -> Vec<String> {
         let waits = |held: &Held| held.queue == queue && held.state.waits_for().is_some();
         self.held.iter().filter(|(_, held)| waits(held)).map(|(receipt, _)| receipt.clone()).collect()
     }
 
-    /// Everything in hand: queue, message, and the time that it waits for.
+    /// Returns everything on the desk: queue, message, and the time that it waits for.
     pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Value, Option<i64>)> {
         self.held.values().map(|held| (held.queue.as_str(), &held.message, held.state.waits_for()))
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_message_is_hidden_for_its_time_and_then_given_back() {
+    fn a_failed_message_is_hidden_for_its_timeout_and_then_returned() {
         let mut desk = Desk::default();
         desk.take_in("q", &message("a"), 0);
         desk.hand_out("q", 1, false, 60);
@@ -206,12 +206,12 @@ mod tests {
         assert_eq!(desk.wake("q", 59), Vec::<String>::new());
         assert_eq!(desk.wake("q", 60), ["r-a"]);
         assert!(desk.hide("r-a", 200));
-        assert_eq!(desk.wake("q", 60), Vec::<String>::new(), "its function asked for longer");
+        assert_eq!(desk.wake("q", 60), Vec::<String>::new(), "its function extended the timeout");
         assert!(!desk.hide("r-z", 1));
     }
 
     #[test]
-    fn a_wait_is_as_long_after_time_was_set_back() {
+    fn a_remaining_wait_stays_the_same_when_the_clock_is_set_back() {
         let mut desk = Desk::default();
         for id in ["a", "b", "c"] {
             desk.note_delay(id, 1_100);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_go_out_in_the_order_they_came_or_the_other_way_round() {
+    fn messages_are_handed_out_in_order_of_receipt_or_reversed() {
         let mut desk = Desk::default();
         for id in ["a", "b", "c"] {
             desk.take_in("q", &message(id), 0);

@@ -14,7 +14,8 @@ async fn started(receives: u32) -> (Queues, Clock) {
     (queues, clock)
 }
 
-/// What a function does that wants its message again in a while: it asks for that, and fails it.
+/// Acts as a function that wants a retry after some time: it changes the visibility timeout and
+/// fails the message.
 async fn fail_for(queues: &Queues, message: &Value, seconds: u64) {
     let receipt = &message["ReceiptHandle"];
     let request = json!({"QueueUrl": url("q"), "ReceiptHandle": receipt, "VisibilityTimeout": seconds});
@@ -30,10 +31,10 @@ async fn take(queues: &Queues) -> Value {
 }
 
 #[tokio::test]
-async fn a_failed_message_is_hidden_for_exactly_as_long_as_its_function_asked() {
+async fn a_failed_message_is_hidden_for_exactly_the_timeout_that_its_function_set() {
     let (queues, clock) = started(MOST_RECEIVES).await;
     queues.put("q", "a").await.unwrap();
-    // Shorter and longer than the queue's own timeout.
+    // Shorter and longer than the timeout of the queue.
     for seconds in [5, 43_200] {
         let message = take(&queues).await;
         let before = clock.now_ms();
@@ -42,7 +43,7 @@ async fn a_failed_message_is_hidden_for_exactly_as_long_as_its_function_asked() 
         let due = queues.next_due("q").unwrap();
         assert!((before + asked..=clock.now_ms() + asked).contains(&due));
         let waits = Counts { visible: 0, moving: 0, waiting: 1, between: 0 };
-        assert_eq!(queues.counts("q").await.unwrap(), waits, "nothing is left to do before a time");
+        assert_eq!(queues.counts("q").await.unwrap(), waits, "the message only waits for its time");
         clock.advance(Duration::from_secs(seconds - 2));
         queues.wake("q").await;
         assert_eq!(queues.counts("q").await.unwrap(), waits);

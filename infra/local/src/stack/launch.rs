@@ -1,4 +1,4 @@
-//! What the processes of a function are started with.
+//! The settings that the processes of a function start with.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::model::Function;
 use crate::s3::FUNCTION_SECRET;
 use crate::template::{self, API_URL, QUEUE_URL_BASE, REGION};
 
-/// Where the stack answers.
+/// The addresses at which the stack listens.
 #[derive(Clone, Copy)]
 pub(super) struct Addresses<'a> {
     pub(super) api: &'a str,
@@ -21,8 +21,8 @@ pub(super) struct Addresses<'a> {
     pub(super) front: &'a str,
 }
 
-/// What Lambda gives a function, and where the emulators are. Nothing tells it that it runs
-/// locally.
+/// Returns the environment and settings that Lambda gives a function, with the addresses of the
+/// emulators. Nothing in them tells the function that it runs locally.
 pub(super) fn spec(
     function: &Function,
     directory: &Path,

@@ -1,4 +1,5 @@
-//! Everything that moves by itself: the mappings of queues and streams, and the schedules.
+//! Everything that runs by itself: the event source mappings of queues and streams, and the
+//! schedules.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ pub(super) struct Mappings {
 }
 
 impl Mappings {
-    /// `at_once`: batches of a function that run at the same time.
+    /// `at_once` is the number of batches that a function processes concurrently.
     pub(super) fn of(
         model: &Model,
         parts: &Parts,
@@ -49,7 +50,7 @@ impl Mappings {
         }
     }
 
-    /// What is not at rest, if anything.
+    /// Returns a description of something that still has work to do; `None` if everything is idle.
     pub(super) async fn busy_with(&self) -> Result<Option<String>, StackError> {
         for mapping in &self.streams {
             if !mapping.is_at_rest().await? {
@@ -65,7 +66,7 @@ impl Mappings {
         Ok(ticker.map(|ticker| format!("the schedule {}", ticker.schedule.id)))
     }
 
-    /// When a message of a queue that is read is due next.
+    /// Returns the earliest time at which a message of a mapped queue is due.
     pub(super) fn next_due(&self) -> Option<i64> {
         self.queues.iter().filter_map(QueueMapping::next_due).min()
     }
@@ -74,7 +75,7 @@ impl Mappings {
         self.tickers.iter().find(|ticker| ticker.schedule.id == schedule)
     }
 
-    /// How far each stream has been dealt with.
+    /// Returns the checkpoint of each stream.
     pub(super) fn checkpoints(&self) -> BTreeMap<String, String> {
         let known = |mapping: &StreamMapping| Some((mapping.source.id.clone(), mapping.checkpoint()?));
         self.streams.iter().filter_map(known).collect()

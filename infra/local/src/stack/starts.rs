@@ -1,5 +1,5 @@
-//! Whether every function starts with the parameters of this stack. The functions decide, by the
-//! same code as on AWS: each reads its whole configuration before it asks for work.
+//! Checks that every function starts with the parameters of this stack. The functions decide, by
+//! the same code as on AWS: each reads its whole configuration before it asks for work.
 
 use serde_json::Value;
 

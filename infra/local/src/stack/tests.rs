@@ -1,4 +1,4 @@
-//! The stack without functions: what callers of its services see.
+//! Tests of a stack without functions: how its services behave for callers.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,8 @@ async fn started() -> Stack {
     Stack::start(Options::in_memory(TEMPLATE)).await.unwrap()
 }
 
-/// A call as the SDK of that service makes it; status and body, or nothing if the reply is lost.
+/// Makes a call as the SDK of that service does. Returns status and body; `None` if the reply is
+/// lost.
 async fn call(stack: &Stack, service: &str, path: &str, target: &str, body: &Value) -> Option<(u16, Value)> {
     let credential = format!("AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/{service}/aws4_request, Signature=0");
     let request = client().post(format!("{}{path}", stack.front_url())).header("authorization", credential);
@@ -59,7 +60,7 @@ fn client() -> reqwest::Client {
 }
 
 #[tokio::test]
-async fn a_secret_is_told_to_callers_and_noted_without_its_value() {
+async fn a_secret_is_returned_to_callers_and_recorded_without_its_value() {
     let stack = started().await;
     let (status, got) = secret(&stack, "GetSecretValue", json!({"SecretId": ARN})).await;
     assert_eq!((status, &got["SecretString"]), (200, &json!("{\"a\": 1}")));
@@ -77,7 +78,7 @@ async fn a_secret_is_told_to_callers_and_noted_without_its_value() {
 
     for path in ["", "/secrets", "/calls", "/logs", "/sent"] {
         let told = client().get(format!("{}/_local{path}", stack.url())).send().await.unwrap().text().await.unwrap();
-        assert!(!told.contains("canary"), "{path} tells a value");
+        assert!(!told.contains("canary"), "{path} reveals a value");
     }
     let calls = stack.calls().since(0);
     assert_eq!(calls[0].actions[0].action, "secretsmanager:GetSecretValue");
@@ -86,7 +87,7 @@ async fn a_secret_is_told_to_callers_and_noted_without_its_value() {
 }
 
 #[tokio::test]
-async fn what_was_put_into_a_secret_survives_a_restart() {
+async fn a_value_put_into_a_secret_survives_a_restart() {
     let directory = std::env::temp_dir().join(format!("umavez-stack-secrets-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir_all(&directory).unwrap();
@@ -104,7 +105,7 @@ async fn what_was_put_into_a_secret_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_table_that_was_kept_with_other_indexes_is_refused() {
+async fn a_persisted_table_with_other_indexes_is_rejected() {
     let directory = std::env::temp_dir().join(format!("umavez-stack-indexes-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let keys = |range: &str| {
@@ -138,7 +139,7 @@ async fn a_table_that_was_kept_with_other_indexes_is_refused() {
     assert_eq!(start(&[("by-at", "at")]).await, Err(refused.to_owned()));
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(start(&[("by-at", "at"), ("by-name", "name")]).await, Ok(()));
-    assert_eq!(start(&[("by-name", "name"), ("by-at", "at")]).await, Ok(()), "in whatever order");
+    assert_eq!(start(&[("by-name", "name"), ("by-at", "at")]).await, Ok(()), "in any order");
     for other in [&[][..], &[("by-at", "at")], &[("by-at", "at"), ("by-name", "other")]] {
         assert_eq!(start(other).await, Err(refused.to_owned()), "{other:?}");
     }
@@ -153,7 +154,8 @@ async fn send(stack: &Stack, to: &str, set: &str) -> Option<(u16, Value)> {
     call(stack, "ses", "/v2/email/outbound-emails", "", &email).await
 }
 
-/// The queue and the event of every message since the last look.
+/// The queue and the event of every message since the last call: an export leaves the messages
+/// hidden.
 async fn published(stack: &Stack) -> Vec<(String, Value)> {
     let messages = stack.queues().export().await.unwrap();
     let event = |message: &Value| {
@@ -174,12 +176,12 @@ fn sent_and_bounced() -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn what_becomes_of_an_email_is_published_to_the_queues_of_the_rules() {
+async fn the_events_of_an_email_are_published_to_the_queues_of_the_rules() {
     let stack = started().await;
     let (_, answer) = send(&stack, "ana@example.com", "set").await.unwrap();
-    // It is delivered too, but the set does not let that out.
+    // The email is also delivered, but the configuration set does not publish that event.
     let events = published(&stack).await;
-    let [(queue, event)] = &events[..] else { panic!("one event: {events:?}") };
+    let [(queue, event)] = &events[..] else { panic!("expected one event: {events:?}") };
     assert_eq!(queue, "all");
     assert_eq!((&event["version"], &event["source"]), (&json!("0"), &json!("aws.ses")));
     assert_eq!(event["detail-type"], "Email Sent");
@@ -193,7 +195,7 @@ async fn what_becomes_of_an_email_is_published_to_the_queues_of_the_rules() {
 }
 
 #[tokio::test]
-async fn an_email_whose_reply_is_lost_was_sent_and_one_that_was_refused_was_not() {
+async fn an_email_whose_reply_is_lost_was_sent_and_a_rejected_one_was_not() {
     let stack = started().await;
     let fault = |action: &str| {
         let fault = json!({"call": {"function": "test", "service": "ses", "action": action}});
@@ -212,7 +214,7 @@ async fn an_email_whose_reply_is_lost_was_sent_and_one_that_was_refused_was_not(
 }
 
 #[tokio::test]
-async fn nothing_is_published_without_a_destination_or_while_it_is_switched_off() {
+async fn no_event_is_published_without_a_destination_or_while_events_are_switched_off() {
     let stack = started().await;
     for set in ["silent", "unknown"] {
         assert_eq!(send(&stack, "ana@example.com", set).await.unwrap().0, 200);
@@ -227,7 +229,7 @@ async fn nothing_is_published_without_a_destination_or_while_it_is_switched_off(
 }
 
 #[tokio::test]
-async fn a_rule_whose_pattern_the_stack_does_not_know_is_refused() {
+async fn a_rule_with_an_unsupported_pattern_is_rejected() {
     let template = TEMPLATE.replace("{source: [aws.ses]}", "{source: [{wildcard: 'aws.*'}]}");
     let error = Stack::start(Options::in_memory(template)).await.err().unwrap().to_string();
     assert_eq!(error, r#"the local stack does not know the filter matcher {"wildcard":"aws.*"}"#);

@@ -1,4 +1,4 @@
-//! The stack's time: it comes to rest, moves forward, and returns to the machine's.
+//! The time of the stack: drain it, move it forward, and reset it to the time of the machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use umavez_platform::clock::OFFSET_VARIABLE;
 use super::Stack;
 use crate::StackError;
 
-/// The longest that [`Stack::drain`] and [`Stack::drain_within`] wait for rest.
+/// The longest that [`Stack::drain`] and [`Stack::drain_within`] wait for the stack to become idle.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
 impl Stack {
-    /// Returns when nothing is left to do before a delay: no invocation, no change unread, no
-    /// message to deliver.
+    /// Returns when all work that is due has been done: no invocation runs, no stream record is
+    /// unread and no message is ready to be delivered. Delayed messages may remain.
     pub async fn drain(&self) -> Result<(), StackError> {
         self.limited(self.rest()).await
     }
 
-    /// Returns when nothing is left to do within this time either: waits for messages in queues
-    /// that are due by then, and for what follows from them.
+    /// Like [`Self::drain`], but also waits for messages that become due within this time, and for
+    /// the work that follows from them.
     pub async fn drain_within(&self, within: Duration) -> Result<(), StackError> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         self.limited(async {
@@ -39,12 +39,12 @@ impl Stack {
         let mut moved = self.0.parts.activity.watch();
         loop {
             moved.mark_unchanged();
-            // The looks are taken one after the other: rest is only what nothing disturbed
-            // meanwhile.
+            // The parts are checked one after the other, so the stack is idle only if nothing
+            // changed during the checks.
             if self.busy_with().await?.is_none() && !moved.has_changed().unwrap_or(false) {
                 return Ok(());
             }
-            // Invocations end without anything moving: look again soon in any case.
+            // Invocations end without a notification, so check again soon in any case.
             let _ = tokio::time::timeout(Duration::from_millis(20), moved.changed()).await;
         }
     }
@@ -53,7 +53,7 @@ impl Stack {
         match tokio::time::timeout(DRAIN_LIMIT, resting).await {
             Ok(rested) => rested,
             Err(_) => {
-                let what = self.busy_with().await?.unwrap_or_else(|| "messages that are tried again".to_owned());
+                let what = self.busy_with().await?.unwrap_or_else(|| "messages that are retried".to_owned());
                 Err(StackError::Restless { seconds: DRAIN_LIMIT.as_secs(), what })
             }
         }
@@ -71,8 +71,8 @@ impl Stack {
         Ok((busy > 0).then(|| format!("{busy} invocations")))
     }
 
-    /// Moves time forward: drains, restarts the functions with the new clock, lets everything that
-    /// waited follow (delays, schedules, TTL unless told not to), and drains again.
+    /// Moves time forward: drains, restarts the functions with the new clock, wakes everything
+    /// whose time has come (delays, schedules, and TTL if `sweep_ttl` is set), and drains again.
     pub async fn advance(&self, by: Duration, sweep_ttl: bool) -> Result<(), StackError> {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
@@ -87,8 +87,8 @@ impl Stack {
         self.keep(|kept| kept.clock_offset_ms = offset)
     }
 
-    /// Returns to the machine's time. Rows are not changed: what was scheduled for a later time, or
-    /// is held until then, stays so. Messages in queues wait as long as they would have waited.
+    /// Returns to the time of the machine. Rows are not changed: work that is scheduled for, or
+    /// held until, a later time stays so. Messages in queues keep their remaining delay.
     pub async fn reset_clock(&self) -> Result<(), StackError> {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
@@ -100,8 +100,8 @@ impl Stack {
         self.drain().await
     }
 
-    /// The functions get a new time before anything else: what wakes when the clock moves must not
-    /// meet a process that is about to be replaced.
+    /// Restarts the functions with a new clock offset. This comes before the clock moves: an
+    /// invocation that the move triggers must not get a process that is about to be replaced.
     async fn restart_at(&self, offset_ms: i64) {
         let set_offset = |environment: &mut BTreeMap<String, String>| {
             environment.insert(OFFSET_VARIABLE.to_owned(), offset_ms.to_string());

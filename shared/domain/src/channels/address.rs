@@ -1,7 +1,7 @@
 //! The channels, and the normal form of an address in each. The keys of suppressions and rate
 //! limits contain the normal form, so two spellings of one address must normalize to the same text.
 
-use serde::{Deserialize, Serialize};
+use crate::codes::codes;
 
 const LONGEST_EMAIL: usize = 254;
 const LONGEST_LOCAL_PART: usize = 64;
@@ -12,33 +12,11 @@ const GROUP_JID: &str = "@g.us";
 /// The suffix of a user whose phone number WhatsApp hides.
 const HIDDEN_JID: &str = "@lid";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Channel {
-    Email,
-    Telegram,
-    Whatsapp,
-}
-
-impl Channel {
-    pub const ALL: &'static [Self] = &[Self::Email, Self::Telegram, Self::Whatsapp];
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|channel| channel.as_str() == text)
-    }
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Email => "email",
-            Self::Telegram => "telegram",
-            Self::Whatsapp => "whatsapp",
-        }
-    }
-}
-
-impl std::fmt::Display for Channel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
+codes! {
+    Channel {
+        Email = "email",
+        Telegram = "telegram",
+        Whatsapp = "whatsapp",
     }
 }
 

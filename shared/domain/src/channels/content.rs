@@ -83,9 +83,10 @@ pub(crate) fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
 
 fn read_telegram(fields: &mut Fields<'_>) -> Option<Telegram> {
     let text = body(fields, "text");
-    let parse_mode = one_of(fields, "parse_mode", &[("MarkdownV2", ParseMode::MarkdownV2), ("HTML", ParseMode::Html)]);
+    let mode_given = fields.optional_text("parse_mode");
+    let parse_mode = choose(fields, "parse_mode", mode_given, ParseMode::ALL, ParseMode::as_str);
     let media_given = fields.optional_object("media");
-    let media = media_given.and_then(|object| nested(fields, "media", object, telegram_media));
+    let media = media_given.and_then(|object| fields.nested("media", object, telegram_media));
     let buttons = fields.optional_array("buttons").map(|rows| read_buttons(fields, rows));
     require_one(fields, "text", text.is_some(), "media", media_given.is_some());
     if let Some(text) = text
@@ -125,13 +126,13 @@ fn check_telegram_text(fields: &mut Fields<'_>, text: &str, parse_mode: Option<P
 }
 
 fn telegram_media(fields: &mut Fields<'_>) -> Option<TelegramMedia> {
-    let kinds = [("photo", TelegramMediaKind::Photo), ("video", TelegramMediaKind::Video)];
-    let kind = required_one_of(fields, "kind", &kinds);
+    let kind = fields.text("kind");
+    let kind = choose(fields, "kind", kind, TelegramMediaKind::ALL, TelegramMediaKind::as_str);
     let url = url(fields, "url");
     Some(TelegramMedia { kind: kind?, url: url? })
 }
 
-fn read_buttons(fields: &mut Fields<'_>, rows: &[Value]) -> Vec<Vec<Button>> {
+fn read_buttons<'a>(fields: &mut Fields<'a>, rows: &'a [Value]) -> Vec<Vec<Button>> {
     let mut buttons = Vec::new();
     let count: usize = rows.iter().filter_map(Value::as_array).map(Vec::len).sum();
     if rows.is_empty() || rows.len() > TELEGRAM_BUTTONS || count > TELEGRAM_BUTTONS {
@@ -152,7 +153,7 @@ fn read_buttons(fields: &mut Fields<'_>, rows: &[Value]) -> Vec<Vec<Button>> {
         for (x, cell) in row.iter().enumerate() {
             let name = format!("{name}[{x}]");
             match cell.as_object() {
-                Some(object) => read.extend(nested(fields, &name, object, button)),
+                Some(object) => read.extend(fields.nested(&name, object, button)),
                 None => fields.refuse(name, FieldProblem::WrongType, "must be an object"),
             }
         }
@@ -173,7 +174,7 @@ fn button(fields: &mut Fields<'_>) -> Option<Button> {
 fn read_whatsapp(fields: &mut Fields<'_>) -> Option<Whatsapp> {
     let text = body(fields, "text");
     let media_given = fields.optional_object("media");
-    let media = media_given.and_then(|object| nested(fields, "media", object, whatsapp_media));
+    let media = media_given.and_then(|object| fields.nested("media", object, whatsapp_media));
     require_one(fields, "text", text.is_some(), "media", media_given.is_some());
     if text.is_some_and(|text| text.len() > WHATSAPP_TEXT) {
         fields.refuse("text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
@@ -182,13 +183,8 @@ fn read_whatsapp(fields: &mut Fields<'_>) -> Option<Whatsapp> {
 }
 
 fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
-    let kinds = [
-        ("image", WhatsappMediaKind::Image),
-        ("video", WhatsappMediaKind::Video),
-        ("document", WhatsappMediaKind::Document),
-        ("audio", WhatsappMediaKind::Audio),
-    ];
-    let kind = required_one_of(fields, "kind", &kinds);
+    let kind = fields.text("kind");
+    let kind = choose(fields, "kind", kind, WhatsappMediaKind::ALL, WhatsappMediaKind::as_str);
     let url = url(fields, "url");
     let mimetype = fields.optional_text("mimetype");
     if mimetype.is_some_and(|mimetype| !is_mimetype(mimetype)) {
@@ -203,26 +199,6 @@ fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
     }
     let (mimetype, file_name) = (mimetype.map(str::to_owned), file_name.map(str::to_owned));
     Some(WhatsappMedia { kind: kind?, url: url?, mimetype, file_name })
-}
-
-/// Reads an inner object and reports its problems under its own path.
-fn nested<T>(
-    fields: &mut Fields<'_>,
-    name: &str,
-    object: &Map<String, Value>,
-    read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
-) -> Option<T> {
-    let mut inner = Fields::of(object);
-    let value = read(&mut inner);
-    match inner.finish(value) {
-        Ok(value) => Some(value),
-        Err(found) => {
-            for error in found {
-                fields.refuse(format!("{name}.{}", error.field), error.code, error.detail);
-            }
-            None
-        }
-    }
 }
 
 /// Reads a text that may have several lines. NUL is refused: no provider shows it, and some stop
@@ -255,20 +231,18 @@ fn require_one(fields: &mut Fields<'_>, first: &'static str, has_first: bool, ot
     }
 }
 
-fn required_one_of<T: Copy>(fields: &mut Fields<'_>, name: &'static str, known: &[(&str, T)]) -> Option<T> {
-    let text = fields.text(name)?;
-    choose(fields, name, text, known)
-}
-
-fn one_of<T: Copy>(fields: &mut Fields<'_>, name: &'static str, known: &[(&str, T)]) -> Option<T> {
-    let text = fields.optional_text(name)?;
-    choose(fields, name, text, known)
-}
-
-fn choose<T: Copy>(fields: &mut Fields<'_>, name: &'static str, text: &str, known: &[(&str, T)]) -> Option<T> {
-    let found = known.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+/// Returns the value whose text the caller gave, and refuses any other text.
+fn choose<T: Copy>(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    given: Option<&str>,
+    known: &[T],
+    text: fn(T) -> &'static str,
+) -> Option<T> {
+    let given = given?;
+    let found = known.iter().copied().find(|value| text(*value) == given);
     if found.is_none() {
-        let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+        let words: Vec<_> = known.iter().map(|value| text(*value)).collect();
         fields.refuse(name, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")));
     }
     found

@@ -5,118 +5,63 @@ pub mod html;
 pub mod markdown_v2;
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::channels::HttpCall;
 use crate::channels::call::segment;
+use crate::channels::content::{Telegram, TelegramMediaKind};
+use crate::channels::{Channel, HttpCall, is_group};
+use crate::codes::texts;
 use crate::delivery;
 use crate::delivery::{Outcome, ThrottleScope};
 
-pub mod code {
-    pub const BOT_BLOCKED: &str = "bot_blocked";
-    pub const USER_DEACTIVATED: &str = "user_deactivated";
-    pub const BOT_KICKED: &str = "bot_kicked";
-    pub const CHAT_DELETED: &str = "chat_deleted";
-    pub const BOT_NOT_MEMBER: &str = "bot_not_member";
-    /// The user never wrote to the bot. The address is not suppressed: messages succeed once the
-    /// user writes to the bot.
-    pub const CONVERSATION_NOT_STARTED: &str = "conversation_not_started";
-    pub const FORBIDDEN: &str = "chat_forbidden";
-    pub const CHAT_NOT_FOUND: &str = "chat_not_found";
-    pub const CHAT_MIGRATED: &str = "chat_migrated";
-    pub const NO_RIGHTS: &str = "bot_has_no_rights";
-    pub const ENTITIES_INVALID: &str = "entities_invalid";
-    pub const TOO_LONG: &str = "message_too_long";
-    pub const EMPTY: &str = "message_empty";
-    pub const BUTTON_INVALID: &str = "button_invalid";
-    pub const MEDIA_UNREACHABLE: &str = "media_unreachable";
-    pub const BOT_UNAUTHORIZED: &str = "bot_unauthorized";
-
-    pub const ALL: &[&str] = &[
-        BOT_BLOCKED,
-        USER_DEACTIVATED,
-        BOT_KICKED,
-        CHAT_DELETED,
-        BOT_NOT_MEMBER,
-        CONVERSATION_NOT_STARTED,
-        FORBIDDEN,
-        CHAT_NOT_FOUND,
-        CHAT_MIGRATED,
-        NO_RIGHTS,
-        ENTITIES_INVALID,
-        TOO_LONG,
-        EMPTY,
-        BUTTON_INVALID,
-        MEDIA_UNREACHABLE,
-        BOT_UNAUTHORIZED,
-    ];
-}
-
-/// A message's content. With media, `text` is the caption.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TelegramContent<'a> {
-    pub text: Option<&'a str>,
-    pub parse_mode: Option<&'a str>,
-    pub media: Option<(MediaKind, &'a str)>,
-    /// The rows of the inline keyboard. If empty, the message has no keyboard.
-    pub buttons: Vec<Vec<Button<'a>>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MediaKind {
-    Photo,
-    Video,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Button<'a> {
-    pub text: &'a str,
-    pub action: ButtonAction<'a>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ButtonAction<'a> {
-    Url(&'a str),
-    CallbackData(&'a str),
+texts! {
+    code {
+        BOT_BLOCKED = "bot_blocked",
+        USER_DEACTIVATED = "user_deactivated",
+        BOT_KICKED = "bot_kicked",
+        CHAT_DELETED = "chat_deleted",
+        BOT_NOT_MEMBER = "bot_not_member",
+        /// The user never wrote to the bot. The address is not suppressed: messages succeed once
+        /// the user writes to the bot.
+        CONVERSATION_NOT_STARTED = "conversation_not_started",
+        FORBIDDEN = "chat_forbidden",
+        CHAT_NOT_FOUND = "chat_not_found",
+        CHAT_MIGRATED = "chat_migrated",
+        NO_RIGHTS = "bot_has_no_rights",
+        ENTITIES_INVALID = "entities_invalid",
+        TOO_LONG = "message_too_long",
+        EMPTY = "message_empty",
+        BUTTON_INVALID = "button_invalid",
+        MEDIA_UNREACHABLE = "media_unreachable",
+        BOT_UNAUTHORIZED = "bot_unauthorized",
+    }
 }
 
 /// Builds the call that sends `content` to chat `to` (a number, or `@name`).
-pub fn request(token: &str, to: &str, content: &TelegramContent<'_>) -> HttpCall {
-    let mut body = Map::new();
-    body.insert("chat_id".to_owned(), chat_id(to));
-    let (method, text_field) = match content.media {
+pub fn request(token: &str, to: &str, content: &Telegram) -> HttpCall {
+    let mut body = json!({ "chat_id": chat_id(to) });
+    let (method, text_field) = match content.media.as_ref().map(|media| media.kind) {
         None => ("sendMessage", "text"),
-        Some((MediaKind::Photo, url)) => {
-            body.insert("photo".to_owned(), url.into());
-            ("sendPhoto", "caption")
-        }
-        Some((MediaKind::Video, url)) => {
-            body.insert("video".to_owned(), url.into());
-            ("sendVideo", "caption")
-        }
+        Some(TelegramMediaKind::Photo) => ("sendPhoto", "caption"),
+        Some(TelegramMediaKind::Video) => ("sendVideo", "caption"),
     };
-    if let Some(text) = content.text {
-        body.insert(text_field.to_owned(), text.into());
+    if let Some(media) = &content.media {
+        body[media.kind.as_str()] = media.url.as_str().into();
+    }
+    if let Some(text) = &content.text {
+        body[text_field] = text.as_str().into();
         if let Some(parse_mode) = content.parse_mode {
-            body.insert("parse_mode".to_owned(), parse_mode.into());
+            body["parse_mode"] = parse_mode.as_str().into();
         }
     }
-    if !content.buttons.is_empty() {
-        let rows: Vec<Vec<Value>> = content.buttons.iter().map(|row| row.iter().map(button).collect()).collect();
-        body.insert("reply_markup".to_owned(), json!({ "inline_keyboard": rows }));
+    if let Some(rows) = content.buttons.as_ref().filter(|rows| !rows.is_empty()) {
+        body["reply_markup"] = json!({ "inline_keyboard": rows });
     }
-    HttpCall::post_json(format!("/bot{}/{method}", segment(token)), &Value::Object(body))
+    HttpCall::post_json(format!("/bot{}/{method}", segment(token)), &body)
 }
 
 fn chat_id(to: &str) -> Value {
     to.parse::<i64>().map_or_else(|_| Value::from(to), Value::from)
-}
-
-fn button(button: &Button<'_>) -> Value {
-    match button.action {
-        ButtonAction::Url(url) => json!({ "text": button.text, "url": url }),
-        ButtonAction::CallbackData(data) => json!({ "text": button.text, "callback_data": data }),
-    }
 }
 
 #[derive(Deserialize)]
@@ -139,10 +84,22 @@ struct Parameters {
     migrate_to_chat_id: Option<i64>,
 }
 
+/// Classifies the answer to a message for chat `to`. Telegram does not say which limit a 429
+/// applies to. The limit of a group is the lowest and is reached first, so a 429 for a group
+/// throttles the group, and any other 429 throttles the bot.
+pub fn classify_for(to: &str, status: u16, body: &[u8]) -> Outcome {
+    match classify(status, body) {
+        Outcome::Throttled { retry_after_ms, .. } if is_group(Channel::Telegram, to) => {
+            Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Chat }
+        }
+        outcome => outcome,
+    }
+}
+
 /// Classifies an answer. A 4xx counts as a refusal only in Telegram's own envelope: a 404 page from
 /// a proxy says nothing about the message. The exception is 429: the message was not sent, no
 /// matter who answered.
-pub fn classify(status: u16, body: &[u8]) -> Outcome {
+fn classify(status: u16, body: &[u8]) -> Outcome {
     let answer = serde_json::from_slice::<Answer>(body).ok();
     match (status, answer) {
         (200, Some(Answer { ok: true, result: Some(message), .. })) => {
@@ -247,6 +204,7 @@ fn forbidden(reason: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channels::content::{self, Content};
 
     const TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 
@@ -254,6 +212,10 @@ mod tests {
         ($name:literal) => {
             include_bytes!(concat!("../../tests/data/providers/telegram_", $name, ".json"))
         };
+    }
+
+    fn content(value: Value) -> Telegram {
+        serde_json::from_value(value).expect("a stored content")
     }
 
     fn body(call: &HttpCall) -> Value {
@@ -275,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_text_goes_out_by_send_message() {
-        let content = TelegramContent { text: Some("*Oi*"), parse_mode: Some("MarkdownV2"), ..Default::default() };
+        let content = content(json!({ "text": "*Oi*", "parse_mode": "MarkdownV2" }));
         let call = request(TOKEN, "987654321", &content);
         assert_eq!(call.method, "POST");
         assert_eq!(call.path, format!("/bot{TOKEN}/sendMessage"));
@@ -286,15 +248,15 @@ mod tests {
 
     #[test]
     fn a_photo_has_the_text_as_its_caption_and_buttons_below() {
-        let content = TelegramContent {
-            text: Some("Hoje <b>só</b>"),
-            parse_mode: Some("HTML"),
-            media: Some((MediaKind::Photo, "https://cdn.example/p.jpg")),
-            buttons: vec![
-                vec![Button { text: "Comprar", action: ButtonAction::Url("https://example.com/buy") }],
-                vec![Button { text: "Sair", action: ButtonAction::CallbackData("stop") }],
+        let content = content(json!({
+            "text": "Hoje <b>só</b>",
+            "parse_mode": "HTML",
+            "media": { "kind": "photo", "url": "https://cdn.example/p.jpg" },
+            "buttons": [
+                [{ "text": "Comprar", "url": "https://example.com/buy" }],
+                [{ "text": "Sair", "url": "https://example.com/stop" }],
             ],
-        };
+        }));
         let call = request(TOKEN, "-1001234567890", &content);
         assert_eq!(call.path, format!("/bot{TOKEN}/sendPhoto"));
         let expected: Value = serde_json::from_slice(fixture!("request_photo")).expect("the fixture is JSON");
@@ -303,14 +265,40 @@ mod tests {
 
     #[test]
     fn a_video_without_text_has_neither_caption_nor_parse_mode() {
-        let content = TelegramContent {
-            parse_mode: Some("HTML"),
-            media: Some((MediaKind::Video, "https://cdn.example/v.mp4")),
-            ..Default::default()
-        };
+        let media = json!({ "kind": "video", "url": "https://cdn.example/v.mp4" });
+        let content = content(json!({ "parse_mode": "HTML", "media": media }));
         let call = request(TOKEN, "@canal", &content);
         assert_eq!(call.path, format!("/bot{TOKEN}/sendVideo"));
         assert_eq!(body(&call), json!({ "chat_id": "@canal", "video": "https://cdn.example/v.mp4" }));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_what_telegram_gets() {
+        let asked = json!({
+            "text": "<b>Oi</b>", "parse_mode": "HTML",
+            "media": {"kind": "photo", "url": "https://cdn.example/p.jpg"},
+            "buttons": [[{"text": "Comprar", "url": "https://example.com/buy"}]],
+        });
+        let mut errors = Vec::new();
+        let read = content::read(Channel::Telegram, asked.as_object().expect("an object"), &mut errors);
+        let Some(Content::Telegram(content)) = read else { panic!("{errors:?}") };
+        let call = request("1:a", "42", &content);
+        assert_eq!(call.path, "/bot1:a/sendPhoto");
+        let sent = json!({
+            "chat_id": 42, "photo": "https://cdn.example/p.jpg", "caption": "<b>Oi</b>", "parse_mode": "HTML",
+            "reply_markup": {"inline_keyboard": [[{"text": "Comprar", "url": "https://example.com/buy"}]]},
+        });
+        assert_eq!(body(&call), sent);
+    }
+
+    #[test]
+    fn a_limit_that_a_group_met_holds_back_the_group() {
+        let scope = |to| match classify_for(to, 429, fixture!("too_many_requests")) {
+            Outcome::Throttled { retry_after_ms: 33_000, scope } => scope,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(scope("-1001234567890"), ThrottleScope::Chat);
+        assert_eq!(scope("987654321"), ThrottleScope::Bot);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use crate::channels::email::ses;
 use crate::channels::telegram;
 use crate::channels::whatsapp::evolution;
-use crate::codes::{Reason, SendingHold};
+use crate::codes::{Reason, SendingHold, texts};
 use crate::suppression;
 
 /// The maximum number of attempts of one message, the first included. A `Transient` outcome of the
@@ -65,52 +65,36 @@ pub enum CallFailure {
     Unreadable,
 }
 
-/// The outcome codes that all providers share. Each provider's module has its own codes.
-pub mod code {
-    pub const NOT_CONNECTED: &str = "provider_not_connected";
-    pub const TIMED_OUT: &str = "provider_timed_out";
-    pub const BROKEN: &str = "provider_connection_broken";
-    pub const UNREADABLE: &str = "provider_answer_unreadable";
-    /// A 5xx.
-    pub const SERVER_ERROR: &str = "provider_server_error";
-    /// A status that the provider does not document for this call.
-    pub const UNEXPECTED: &str = "provider_answer_unexpected";
-    /// The provider refused the request for a reason that has no code of its own.
-    pub const REJECTED: &str = "provider_rejected";
-    pub const MEDIA_REJECTED: &str = "media_rejected";
-    /// The provider asked to wait.
-    pub const THROTTLED: &str = "throttled";
-    /// The sender that the message names has no credentials.
-    pub const SENDER_UNKNOWN: &str = "sender_unknown";
-    /// The attempt began and ended before the provider was called.
-    pub const NOT_CALLED: &str = "provider_not_called";
-    /// The address of the channel's provider is not configured.
-    pub const NOT_CONFIGURED: &str = "channel_not_configured";
-    /// The content of the message has expired: the message was queued for longer than its content
-    /// is kept.
-    pub const CONTENT_GONE: &str = "content_gone";
-    /// With the recipient's own values filled in, the content is larger than a mail may be.
-    pub const TOO_LARGE: &str = "content_too_large";
-    /// The sender did not report an outcome in time.
-    pub const SENDER_LOST: &str = "sender_lost";
-
-    pub const ALL: &[&str] = &[
-        NOT_CONNECTED,
-        TIMED_OUT,
-        BROKEN,
-        UNREADABLE,
-        SERVER_ERROR,
-        UNEXPECTED,
-        REJECTED,
-        MEDIA_REJECTED,
-        THROTTLED,
-        SENDER_UNKNOWN,
-        NOT_CALLED,
-        NOT_CONFIGURED,
-        CONTENT_GONE,
-        SENDER_LOST,
-        TOO_LARGE,
-    ];
+texts! {
+    /// The outcome codes that all providers share. Each provider's module has its own codes.
+    code {
+        NOT_CONNECTED = "provider_not_connected",
+        TIMED_OUT = "provider_timed_out",
+        BROKEN = "provider_connection_broken",
+        UNREADABLE = "provider_answer_unreadable",
+        /// A 5xx.
+        SERVER_ERROR = "provider_server_error",
+        /// A status that the provider does not document for this call.
+        UNEXPECTED = "provider_answer_unexpected",
+        /// The provider refused the request for a reason that has no code of its own.
+        REJECTED = "provider_rejected",
+        MEDIA_REJECTED = "media_rejected",
+        /// The provider asked to wait.
+        THROTTLED = "throttled",
+        /// The sender that the message names has no credentials.
+        SENDER_UNKNOWN = "sender_unknown",
+        /// The attempt began and ended before the provider was called.
+        NOT_CALLED = "provider_not_called",
+        /// The address of the channel's provider is not configured.
+        NOT_CONFIGURED = "channel_not_configured",
+        /// The content of the message has expired: the message was queued for longer than its
+        /// content is kept.
+        CONTENT_GONE = "content_gone",
+        /// With the recipient's own values filled in, the content is larger than a mail may be.
+        TOO_LARGE = "content_too_large",
+        /// The sender did not report an outcome in time.
+        SENDER_LOST = "sender_lost",
+    }
 }
 
 /// Returns the closed list of reasons for the state of a message.

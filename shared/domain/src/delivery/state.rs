@@ -1,42 +1,28 @@
 //! The states of a delivery.
 
-use serde::{Deserialize, Serialize};
+use crate::codes::codes;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum State {
-    /// To be sent, now or at its scheduled time.
-    #[default]
-    Queued,
-    /// An attempt is under way.
-    Sending,
-    Sent,
-    Failed,
-    /// An attempt may or may not have been sent.
-    Unknown,
-    Deduped,
-    Canceled,
-    Suppressed,
-    /// The delivery was not sent before its `not_after`.
-    Expired,
+codes! {
+    #[derive(Default)]
+    State {
+        /// To be sent, now or at its scheduled time.
+        #[default]
+        Queued = "QUEUED",
+        /// An attempt is under way.
+        Sending = "SENDING",
+        Sent = "SENT",
+        Failed = "FAILED",
+        /// An attempt may or may not have been sent.
+        Unknown = "UNKNOWN",
+        Deduped = "DEDUPED",
+        Canceled = "CANCELED",
+        Suppressed = "SUPPRESSED",
+        /// The delivery was not sent before its `not_after`.
+        Expired = "EXPIRED",
+    }
 }
 
 impl State {
-    /// Returns the text that is stored and that callers see.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "QUEUED",
-            Self::Sending => "SENDING",
-            Self::Sent => "SENT",
-            Self::Failed => "FAILED",
-            Self::Unknown => "UNKNOWN",
-            Self::Deduped => "DEDUPED",
-            Self::Canceled => "CANCELED",
-            Self::Suppressed => "SUPPRESSED",
-            Self::Expired => "EXPIRED",
-        }
-    }
-
     /// Returns whether the state is final, unless an operator or proof from the provider changes
     /// it.
     pub fn is_settled(self) -> bool {

@@ -6,6 +6,7 @@ use umavez_local::calls::Call;
 use umavez_tests::World;
 
 use super::{file, upload};
+use crate::before::{self, Took};
 use crate::prices;
 
 /// The calls of a mailing.
@@ -62,42 +63,35 @@ impl Sent {
     pub fn print(&self, how: &str) {
         let Self { recipients, importer, sender, beside, after } = self;
         println!(
-            "\n{:<44} {:>8} {:>9} {:>8} {:>9} {:>8} {:>9}",
+            "\n{:<44} {:>8} {:>9} {:>8} {:>9} {:>8} {:>9}   {}, of one",
             format!("{recipients} mails, {how}"),
             "requests",
             "of one",
             "write u.",
             "of one",
             "read u.",
-            "of one"
+            "of one",
+            before::TITLE
         );
-        let row = |name: &str, sum: &Sum| {
-            let Sum { requests, write, read } = sum;
-            let [a_request, a_write, a_read] = [*requests, *write, *read].map(|all| all / *recipients as f64);
-            println!("{name:<44} {requests:>8} {a_request:>9.3} {write:>8} {a_write:>9.3} {read:>8} {a_read:>9.3}");
+        let row = |name: &str, calls: &[Call]| {
+            let all = Took::of(calls);
+            let one = all.of_one(*recipients);
+            let before = before::column(&format!("{name}, {how}"), one);
+            println!(
+                "{name:<44} {:>8} {:>9.3} {:>8} {:>9.3} {:>8} {:>9.3}{before}",
+                all.requests, one.requests, all.write, one.write, all.read, one.read
+            );
         };
-        row("import: entries", &Sum::of(&part(importer, is_of_entries)));
-        row("import: lease, checkpoints, shards", &Sum::of(&part(importer, |call| !is_of_entries(call))));
-        row("sending: claims and outcomes", &Sum::of(&part(sender, is_of_entries)));
+        row("import: entries", &part(importer, is_of_entries));
+        row("import: lease, checkpoints, shards", &part(importer, |call| !is_of_entries(call)));
+        row("sending: claims and outcomes", &part(sender, is_of_entries));
         let others = part(sender, |call| !is_of_slots(call) && !is_mail(call) && !is_of_entries(call));
-        row("sending: leases, shards, reads", &Sum::of(&others));
-        row("sending: slots", &Sum::of(&part(sender, is_of_slots)));
-        row("sending: mails", &Sum::of(&part(sender, is_mail)));
-        row("import to SENT", &Sum::of(&self.both()));
-        row("beside it: upload, relay", &Sum::of(beside));
-        row("after it: what SES tells", &Sum::of(after));
-    }
-}
-
-struct Sum {
-    requests: f64,
-    write: f64,
-    read: f64,
-}
-
-impl Sum {
-    fn of(calls: &[Call]) -> Self {
-        Self { requests: calls.len() as f64, write: prices::write_units(calls), read: prices::read_units(calls) }
+        row("sending: leases, shards, reads", &others);
+        row("sending: slots", &part(sender, is_of_slots));
+        row("sending: mails", &part(sender, is_mail));
+        row("import to SENT", &self.both());
+        row("beside it: upload, relay", beside);
+        row("after it: what SES tells", after);
     }
 }
 

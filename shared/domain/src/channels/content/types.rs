@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::channels::Channel;
+use crate::codes::codes;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "channel", rename_all = "lowercase")]
@@ -37,34 +38,10 @@ pub struct Telegram {
     pub buttons: Option<Vec<Vec<Button>>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ParseMode {
-    MarkdownV2,
-    #[serde(rename = "HTML")]
-    Html,
-}
-
-impl ParseMode {
-    /// Returns the value that the Bot API uses.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::MarkdownV2 => "MarkdownV2",
-            Self::Html => "HTML",
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TelegramMedia {
     pub kind: TelegramMediaKind,
     pub url: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TelegramMediaKind {
-    Photo,
-    Video,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,13 +66,24 @@ pub struct WhatsappMedia {
     pub file_name: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WhatsappMediaKind {
-    Image,
-    Video,
-    Document,
-    Audio,
+codes! {
+    /// The values of the Bot API.
+    ParseMode {
+        MarkdownV2 = "MarkdownV2",
+        Html = "HTML",
+    }
+
+    TelegramMediaKind {
+        Photo = "photo",
+        Video = "video",
+    }
+
+    WhatsappMediaKind {
+        Image = "image",
+        Video = "video",
+        Document = "document",
+        Audio = "audio",
+    }
 }
 
 impl Content {

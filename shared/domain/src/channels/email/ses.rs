@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::codes::SendingHold;
+use crate::codes::{SendingHold, texts};
 use crate::delivery;
 use crate::delivery::{Outcome, ThrottleScope};
 
@@ -13,10 +13,10 @@ use crate::delivery::{Outcome, ThrottleScope};
 pub const MESSAGE_TAG: &str = "message_id";
 pub const ATTEMPT_TAG: &str = "attempt";
 
-pub mod code {
-    pub const MESSAGE_REJECTED: &str = "message_rejected";
-
-    pub const ALL: &[&str] = &[MESSAGE_REJECTED];
+texts! {
+    code {
+        MESSAGE_REJECTED = "message_rejected",
+    }
 }
 
 /// The wait after SES reports that a quota is used up. The daily quota recovers gradually, so more

@@ -7,84 +7,51 @@
 //! the 400s that the server raises before it sends is it known that nothing was sent.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::channels::HttpCall;
 use crate::channels::call::segment;
+use crate::channels::content::{Whatsapp, WhatsappMedia, WhatsappMediaKind};
+use crate::codes::texts;
 use crate::delivery;
 use crate::delivery::{Outcome, ThrottleScope};
 
-pub mod code {
-    pub const NOT_ON_WHATSAPP: &str = "not_on_whatsapp";
-    pub const INSTANCE_UNAUTHORIZED: &str = "instance_unauthorized";
-    pub const INSTANCE_UNKNOWN: &str = "instance_unknown";
-    /// The server failed while it sent the message, or after that.
-    pub const FAILED_SENDING: &str = "provider_failed_sending";
-
-    pub const ALL: &[&str] = &[NOT_ON_WHATSAPP, INSTANCE_UNAUTHORIZED, INSTANCE_UNKNOWN, FAILED_SENDING];
-}
-
-/// A message's content. With media, `text` is the caption.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EvolutionContent<'a> {
-    pub text: Option<&'a str>,
-    pub media: Option<EvolutionMedia<'a>>,
-}
-
-/// The media of a message. Without a `file_name`, the server guesses one from the URL, and fails
-/// for a document if the URL contains none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EvolutionMedia<'a> {
-    pub kind: MediaKind,
-    pub url: &'a str,
-    pub mimetype: Option<&'a str>,
-    pub file_name: Option<&'a str>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MediaKind {
-    Image,
-    Video,
-    Audio,
-    Document,
-}
-
-impl MediaKind {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Video => "video",
-            Self::Audio => "audio",
-            Self::Document => "document",
-        }
+texts! {
+    code {
+        NOT_ON_WHATSAPP = "not_on_whatsapp",
+        INSTANCE_UNAUTHORIZED = "instance_unauthorized",
+        INSTANCE_UNKNOWN = "instance_unknown",
+        /// The server failed while it sent the message, or after that.
+        FAILED_SENDING = "provider_failed_sending",
     }
 }
 
 /// Builds the call that sends `content` from `instance` to `to` (a number with country code, or a
 /// JID).
-pub fn request(instance: &str, api_key: &str, to: &str, content: &EvolutionContent<'_>) -> HttpCall {
+pub fn request(instance: &str, api_key: &str, to: &str, content: &Whatsapp) -> HttpCall {
     let number = to.strip_prefix('+').unwrap_or(to);
+    let text = content.text.as_deref();
     let (method, body) = match &content.media {
-        None => ("sendText", json!({ "number": number, "text": content.text.unwrap_or_default() })),
-        Some(media) => ("sendMedia", media_body(number, content.text, media)),
+        None => ("sendText", json!({ "number": number, "text": text.unwrap_or_default() })),
+        Some(media) => ("sendMedia", media_body(number, text, media)),
     };
     let mut call = HttpCall::post_json(format!("/message/{method}/{}", segment(instance)), &body);
     call.headers.push(("apikey", api_key.to_owned()));
     call
 }
 
-fn media_body(number: &str, caption: Option<&str>, media: &EvolutionMedia<'_>) -> Value {
-    let mut body = Map::new();
-    body.insert("number".to_owned(), number.into());
-    body.insert("mediatype".to_owned(), media.kind.as_str().into());
-    body.insert("media".to_owned(), media.url.into());
-    let optional = [("mimetype", media.mimetype), ("caption", caption), ("fileName", media.file_name)];
-    for (field, value) in optional {
+/// Builds the body for media. Without a file name, the server guesses one from the URL. Some of its
+/// versions refuse a document if the URL contains none.
+fn media_body(number: &str, caption: Option<&str>, media: &WhatsappMedia) -> Value {
+    let mut body = json!({ "number": number, "mediatype": media.kind, "media": media.url });
+    let default_name = (media.kind == WhatsappMediaKind::Document).then_some("document");
+    let file_name = media.file_name.as_deref().or(default_name);
+    for (field, value) in [("mimetype", media.mimetype.as_deref()), ("caption", caption), ("fileName", file_name)] {
         if let Some(value) = value {
-            body.insert(field.to_owned(), value.into());
+            body[field] = value.into();
         }
     }
-    Value::Object(body)
+    body
 }
 
 #[derive(Deserialize)]
@@ -166,11 +133,17 @@ fn of_text(text: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channels::Channel;
+    use crate::channels::content::{self, Content};
 
     macro_rules! fixture {
         ($name:literal) => {
             include_bytes!(concat!("../../../tests/data/providers/evolution_", $name, ".json"))
         };
+    }
+
+    fn content(value: Value) -> Whatsapp {
+        serde_json::from_value(value).expect("a stored content")
     }
 
     fn body(call: &HttpCall) -> Value {
@@ -183,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_text_goes_out_by_send_text() {
-        let content = EvolutionContent { text: Some("Oi"), media: None };
+        let content = content(json!({ "text": "Oi" }));
         let call = request("minha loja", "s3cret", "+5511999999999", &content);
         assert_eq!(call.method, "POST");
         assert_eq!(call.path, "/message/sendText/minha%20loja");
@@ -195,13 +168,10 @@ mod tests {
 
     #[test]
     fn media_goes_out_by_send_media_with_the_text_as_its_caption() {
-        let media = EvolutionMedia {
-            kind: MediaKind::Image,
-            url: "https://cdn.example/p.png",
-            mimetype: Some("image/png"),
-            file_name: Some("p.png"),
-        };
-        let content = EvolutionContent { text: Some("Hoje só"), media: Some(media) };
+        let media = json!({
+            "kind": "image", "url": "https://cdn.example/p.png", "mimetype": "image/png", "file_name": "p.png",
+        });
+        let content = content(json!({ "text": "Hoje só", "media": media }));
         let call = request("loja", "s3cret", "5511999999999", &content);
         assert_eq!(call.path, "/message/sendMedia/loja");
         let expected: Value = serde_json::from_slice(fixture!("request_media")).expect("the fixture is JSON");
@@ -210,17 +180,26 @@ mod tests {
 
     #[test]
     fn what_media_does_not_have_is_left_out() {
-        let media = EvolutionMedia {
-            kind: MediaKind::Video,
-            url: "https://cdn.example/v.mp4",
-            mimetype: None,
-            file_name: None,
-        };
-        let content = EvolutionContent { text: None, media: Some(media) };
+        let content = content(json!({ "media": { "kind": "video", "url": "https://cdn.example/v.mp4" } }));
         let call = request("loja", "s3cret", "120363040000000000@g.us", &content);
         let expected =
             json!({ "number": "120363040000000000@g.us", "mediatype": "video", "media": "https://cdn.example/v.mp4" });
         assert_eq!(body(&call), expected);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_what_evolution_gets() {
+        let asked = json!({"text": "o contrato", "media": {"kind": "document", "url": "https://cdn.example/c"}});
+        let mut errors = Vec::new();
+        let read = content::read(Channel::Whatsapp, asked.as_object().expect("an object"), &mut errors);
+        let Some(Content::Whatsapp(content)) = read else { panic!("{errors:?}") };
+        let call = request("loja", "k", "5511912345678", &content);
+        assert_eq!(call.path, "/message/sendMedia/loja");
+        let sent = json!({
+            "number": "5511912345678", "mediatype": "document", "media": "https://cdn.example/c",
+            "caption": "o contrato", "fileName": "document",
+        });
+        assert_eq!(body(&call), sent);
     }
 
     #[test]
