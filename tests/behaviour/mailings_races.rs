@@ -13,7 +13,7 @@ use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::delivery::Claimed;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Mailings, Ordered, PassEnd, ShardTurn, Tally};
+use umavez_platform::mailings::{Mailings, OrderOutcome, PassEnd, ShardTurn, Tally};
 use umavez_platform::store::Write;
 use umavez_tests::{Expected, World, play_with};
 
@@ -63,7 +63,7 @@ async fn a_sender_that_was_refused_before_a_resume_does_not_pause_the_mailing_ag
         let refused = mailings.begin(&a, row).await.expect("an answer").expect("begun");
         for event in [MailingEvent::Pause, MailingEvent::Resume] {
             let ordered = mailings.order(&a, &id, event).await.expect("an answer");
-            assert!(matches!(ordered, Some((_, Ordered::Done))));
+            assert!(matches!(ordered, Some((_, OrderOutcome::Done))));
         }
         let resumed = mailings.get(&b, &id).await.expect("an answer").expect("a mailing");
         let resumed = mailings.begin(&b, resumed).await.expect("an answer").expect("begun");

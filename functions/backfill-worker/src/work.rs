@@ -11,7 +11,7 @@ use umavez_domain::codes::{Event, FieldProblem, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
     BackfillId, BackfillRow, BackfillState, DryRun, Insertion, LEASE_MS, Line, LineRef, LineResult, Lines, PolicyRow,
-    Settled, Unsettled, read_line, resolve,
+    SettledLine, Unsettled, read_line, resolve,
 };
 use umavez_platform::batch::Worked;
 use umavez_platform::ingest::Inserted;
@@ -72,7 +72,7 @@ struct Worker<'a> {
     policies: Vec<PolicyRow>,
     unsettled: Unsettled,
     /// The lines handled since the last checkpoint.
-    done: Vec<Settled>,
+    done: Vec<SettledLine>,
     dry: DryRun,
 }
 
@@ -100,7 +100,7 @@ impl Worker<'_> {
                 }
             }
         };
-        self.done.push(Settled { line: line.number, result, after: line.after });
+        self.done.push(SettledLine { line: line.number, result, after: line.after });
         if self.done.len() >= LINES_AT_ONCE {
             return self.checkpoint(BackfillState::Running).await;
         }

@@ -28,7 +28,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             return Ok::<_, Problem>(Break(Reply::NoConversation));
         };
         if !row.course.wants_reply(callback.batch.number) {
-            return Ok(Break(Reply::NotWanted(Box::new(row))));
+            return Ok(Break(Reply::NoSendReason(Box::new(row))));
         }
         let timing = conversations.settings(invocation, &row).await?.timing();
         Ok(match conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
@@ -43,7 +43,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
             accepted(&callback)
         }
         Reply::Before(standing) => before(&callback, &standing),
-        Reply::NotWanted(row) => not_wanted(deps, invocation, &row, &callback).await,
+        Reply::NoSendReason(row) => not_wanted(deps, invocation, &row, &callback).await,
         Reply::NoConversation => Err(no_such_conversation()),
     }
 }
@@ -52,7 +52,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 enum Reply {
     Accepted(Box<ConversationRow>),
     Before(Box<BatchRow>),
-    NotWanted(Box<ConversationRow>),
+    NoSendReason(Box<ConversationRow>),
     NoConversation,
 }
 

@@ -11,7 +11,7 @@ use umavez_domain::codes::{Event, FileProblem, Reason};
 use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
     Format, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState, Records,
-    RunningHash, Unreadable,
+    RunningHash, UnreadableFile,
 };
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
@@ -200,7 +200,7 @@ impl Importer<'_> {
     }
 }
 
-fn problem(unreadable: Unreadable) -> ImportProblem {
+fn problem(unreadable: UnreadableFile) -> ImportProblem {
     ImportProblem::in_file(Some(unreadable.line), unreadable.problem)
 }
 

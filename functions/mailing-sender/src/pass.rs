@@ -21,7 +21,7 @@ use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Entry, PassEnd, ShardTurn, Signing, Why};
+use umavez_platform::mailings::{MailingEntry, NoSendReason, PassEnd, ShardTurn, Signing};
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -114,7 +114,7 @@ impl Pass<'_> {
     }
 
     /// Handles one sub-batch of entries. Returns `None` if the pass continues.
-    async fn sub_batch(&mut self, entries: &[Entry]) -> Result<Option<Ended>, StoreError> {
+    async fn sub_batch(&mut self, entries: &[MailingEntry]) -> Result<Option<Ended>, StoreError> {
         if self.is_out_of_time() {
             return Ok(Some(Ended::Release(self.invocation.current())));
         }
@@ -126,7 +126,7 @@ impl Pass<'_> {
             return Ok(Some(Ended::Lost));
         }
         let entries = self.follow_retry_order(entries).await?;
-        let not_to = self.unwanted_addresses(&mailing, &entries).await?;
+        let not_to = self.blocked_addresses(&mailing, &entries).await?;
         let mut to_send = Vec::new();
         for entry in entries {
             let why = not_to.get(&entry.id.email_hash);
@@ -134,7 +134,7 @@ impl Pass<'_> {
             match next_of_entry(&entry.row.delivery, mailing.state, why.is_some(), now) {
                 EntryNext::Claim { attempt } => to_send.push((entry, attempt)),
                 EntryNext::Suppress => {
-                    let why = why.map_or("suppressed", Why::code);
+                    let why = why.map_or("suppressed", NoSendReason::code);
                     self.end_unsent(&entry, State::Suppressed, why).await?;
                 }
                 EntryNext::Cancel => {
@@ -182,7 +182,7 @@ impl Pass<'_> {
 
     /// Makes entries pending again if a retry order covers them. Leaves out an entry that changed
     /// since it was read.
-    async fn follow_retry_order(&mut self, entries: &[Entry]) -> Result<Vec<Entry>, StoreError> {
+    async fn follow_retry_order(&mut self, entries: &[MailingEntry]) -> Result<Vec<MailingEntry>, StoreError> {
         let (failed, unknown) = (self.turn.row.retried, self.turn.row.retried_unknown);
         let mut back = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -201,11 +201,11 @@ impl Pass<'_> {
         Ok(back)
     }
 
-    async fn unwanted_addresses(
+    async fn blocked_addresses(
         &self,
         mailing: &MailingRow,
-        entries: &[Entry],
-    ) -> Result<HashMap<String, Why>, StoreError> {
+        entries: &[MailingEntry],
+    ) -> Result<HashMap<String, NoSendReason>, StoreError> {
         let pending: Vec<_> = entries
             .iter()
             .filter(|entry| entry.row.state() == EntryState::Pending && mailing.state == MailingState::Processing)
@@ -214,7 +214,7 @@ impl Pass<'_> {
         self.deps.unsubscribes.of(self.invocation, mailing.list.as_deref(), &pending).await
     }
 
-    async fn end_unsent(&mut self, entry: &Entry, state: State, reason: &str) -> Result<(), StoreError> {
+    async fn end_unsent(&mut self, entry: &MailingEntry, state: State, reason: &str) -> Result<(), StoreError> {
         if let Some(state) = self.deps.mailings.end_unsent(self.invocation, entry, state, reason).await? {
             self.moved(entry.row.state(), state);
         }
@@ -224,7 +224,7 @@ impl Pass<'_> {
     async fn send(
         &mut self,
         mailing: &MailingRow,
-        mut entries: Vec<(Entry, u32)>,
+        mut entries: Vec<(MailingEntry, u32)>,
     ) -> Result<Option<Ended>, StoreError> {
         let later = Ended::Release(self.invocation.current().plus_ms(LATER_MS));
         let Some(content) = self.content(mailing).await? else { return Ok(Some(later)) };

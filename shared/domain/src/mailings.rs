@@ -38,18 +38,18 @@ pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryState, next_of_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
 pub use identity::{
-    Inserted, MOST_SHARDS, MailingEntryId, MailingId, NameMode, Upload, content_hash, email_hash, file_name,
-    judge_entry, judge_upload, shard_of_line, shards_of,
+    MOST_SHARDS, MailingEntryId, MailingId, NameMode, content_hash, duplicate_of, email_hash, file_name, judge_upload,
+    shard_of_line, shards_of,
 };
 pub use mailing::{Completion, EntryCounts, MailingEvent, MailingState, Move, completion, move_mailing};
 pub use page::{ask_page, done_page, later_page, unknown_page};
 pub use recipient::normalize_email;
-pub use records::{FileRecipient, LONGEST_RECORD, Record, Records, Unreadable};
+pub use records::{FileRecipient, LONGEST_RECORD, Record, Records, UnreadableFile};
 pub use report::{DUPLICATE, cell as csv_cell, csv as report_csv};
 pub use requests::{PreviewRequest, RetryRequest, TestRequest};
 pub use rows::{
-    EntryRow, FileRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, LineRow,
-    MOST_DUPLICATES_REPORTED, MailingRow, NameRow, Order, SendingRun, ShardRow,
+    FileRow, ImportCause, ImportProblem, ImportProgress, ImportState, KeyRow, KeyedOrder, LineRow,
+    MOST_DUPLICATES_REPORTED, MailingEntryRow, MailingRow, NameRow, SendingRun, ShardRow,
 };
 pub use running_hash::RunningHash;
 pub use shard::{LEASE_MS, NotTaken, SUB_BATCH, ShardState, is_abandoned};
@@ -59,4 +59,4 @@ pub use unsubscribe::{
     UnsubscribeRow, UnsubscribeSource, unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe,
 };
 pub use upload::{LARGEST_INLINE, LARGEST_UPLOAD, UploadRequest};
-pub use views::{EntryView, ImportView, MailingSummary, MailingView, ProblemView};
+pub use views::{ImportView, MailingEntryView, MailingSummary, MailingView, ProblemView};

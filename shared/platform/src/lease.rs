@@ -10,7 +10,7 @@ use crate::invocation::Invocation;
 use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Taken {
+pub enum LeaseTaken {
     Mine(Lease),
     /// Another worker holds the lease until then.
     Busy(Timestamp),
@@ -50,9 +50,9 @@ pub async fn turn<R: Row>(
         None => return Ok(Turn::NoRow),
     }
     let held = match take(store, invocation, table, key, &invocation.request_id, for_ms).await? {
-        Taken::Mine(held) => held,
-        Taken::Busy(until) => return Ok(Turn::Busy(until)),
-        Taken::NoRow => return Ok(Turn::NoRow),
+        LeaseTaken::Mine(held) => held,
+        LeaseTaken::Busy(until) => return Ok(Turn::Busy(until)),
+        LeaseTaken::NoRow => return Ok(Turn::NoRow),
     };
     // Read the row again, now that no other worker writes to it.
     let row = store.get(invocation, table, key).await?.filter(has_work);
@@ -69,7 +69,7 @@ pub async fn take(
     key: &Key,
     owner: &str,
     for_ms: i64,
-) -> Result<Taken, StoreError> {
+) -> Result<LeaseTaken, StoreError> {
     // The row was never leased. Most first takes need no read.
     let mut condition = Condition::all([Condition::exists(), Condition::has_not(EPOCH)]);
     let mut current: Option<Lease> = None;
@@ -79,17 +79,17 @@ pub async fn take(
         let now = invocation.current();
         let asked = match Lease::taken(current.as_ref(), owner, now, for_ms) {
             Ok(asked) => asked,
-            Err(until) => return Ok(Taken::Busy(until)),
+            Err(until) => return Ok(LeaseTaken::Busy(until)),
         };
         let write = Write::update(table, key.clone()).set_row(&asked, &[])?;
         let stored = match store.write(invocation, write.when(condition)).await? {
-            Written::New | Written::Mine => return Ok(Taken::Mine(asked)),
+            Written::New | Written::Mine => return Ok(LeaseTaken::Mine(asked)),
             Written::Refused(Some(item)) => read_row::<Lease>(item)?,
-            Written::Refused(None) => return Ok(Taken::NoRow),
+            Written::Refused(None) => return Ok(LeaseTaken::NoRow),
         };
         // The SDK's first attempt took the lease, and another writer changed the row since.
         if stored.is_same_turn(&asked) && !stored.is_over(now) {
-            return Ok(Taken::Mine(stored));
+            return Ok(LeaseTaken::Mine(stored));
         }
         // The lease is over, and as it was read.
         condition =

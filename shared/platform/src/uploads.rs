@@ -26,7 +26,7 @@ impl std::fmt::Debug for Uploads {
 }
 
 /// A form for one upload.
-pub struct Form {
+pub struct UploadForm {
     pub post: PresignedPost,
     pub expires_at: Timestamp,
 }
@@ -64,14 +64,14 @@ impl Uploads {
         key: &str,
         bytes: std::ops::RangeInclusive<u64>,
         sha256: Option<String>,
-    ) -> Form {
+    ) -> UploadForm {
         let checksum: Vec<_> = sha256
             .into_iter()
             .flat_map(|sha256| [("x-amz-checksum-algorithm", "SHA256".to_owned()), ("x-amz-checksum-sha256", sha256)])
             .collect();
         let post = self.aws.presigned_post(&self.bucket, key, bytes, &checksum, VALID_FOR);
         let valid_ms = i64::try_from(VALID_FOR.as_millis()).unwrap_or(i64::MAX);
-        Form { post, expires_at: invocation.now.plus_ms(valid_ms) }
+        UploadForm { post, expires_at: invocation.now.plus_ms(valid_ms) }
     }
 
     /// Stores an object and returns its ETag.

@@ -7,7 +7,7 @@ use lambda_runtime::Error;
 use umavez_domain::queue::Unreadable;
 use umavez_platform::batch::{self, Outcome, RecordError};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, Taken};
+use umavez_platform::lease::{self, LeaseTaken};
 use umavez_platform::store::{Condition, StoreError, Write, Written};
 
 use crate::broken::Broken;
@@ -53,9 +53,9 @@ async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome,
     let owner = &invocation.request_id;
     let taken = lease::take(&deps.store, invocation, &deps.table, &key(id), owner, LEASE_MS).await?;
     let held = match taken {
-        Taken::Mine(held) => held,
-        Taken::Busy(_) => return Err(RecordError::Later("held_by_another")),
-        Taken::NoRow => return Ok(Outcome("no_such_job")),
+        LeaseTaken::Mine(held) => held,
+        LeaseTaken::Busy(_) => return Err(RecordError::Later("held_by_another")),
+        LeaseTaken::NoRow => return Ok(Outcome("no_such_job")),
     };
     // Still mine, and still to do.
     let mine_and_pending = Condition::all([Condition::of(&held.fence())?, Condition::is("state", "PENDING")]);

@@ -16,7 +16,7 @@ mod upload;
 pub use dry_run::DryRun;
 pub use identity::{BackfillId, LineRef};
 pub use lines::{LONGEST_LINE, Line, Lines, read_line};
-pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, Settled, Unsettled};
+pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, SettledLine, Unsettled};
 pub use request::{BackfillInput, BackfillOptions, BackfillRequest};
 pub use row::{BackfillRow, BackfillState, BackfillView, LEASE_MS};
 pub(crate) use upload::backfill_of_object;

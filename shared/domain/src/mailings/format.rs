@@ -8,7 +8,7 @@ use serde_with::skip_serializing_none;
 
 use super::csv::{self, End};
 use super::encoding::Encoding;
-use super::records::{LONGEST_RECORD, Unreadable};
+use super::records::{LONGEST_RECORD, UnreadableFile};
 use crate::codes::{FileProblem, codes};
 use crate::uploaded::Position;
 
@@ -65,7 +65,7 @@ pub struct Format {
 impl Format {
     /// Detects the format of a file. `head` is the whole file, or at least its first
     /// [`LONGEST_RECORD`] bytes; `at_end` says which.
-    pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, Unreadable> {
+    pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, UnreadableFile> {
         let (encoding, mark) = Encoding::of(head, options.encoding);
         let mut at = Position::START.further(mark);
         let (mut rest, mut named) = (&head[mark..], None);
@@ -78,7 +78,7 @@ impl Format {
             }
             (rest, at) = (&rest[whole..], Position { next_line: at.next_line + 1, ..at.further(whole) });
         }
-        let refused = |problem| Unreadable { line: at.next_line, problem };
+        let refused = |problem| UnreadableFile { line: at.next_line, problem };
         if is_blank(rest, encoding) {
             return Err(refused(FileProblem::Empty));
         }
@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(detect(file), Err(problem), "{:.20}", file);
         }
         let latin = Format::detect(b"email,endere\xe7o\n", true, &ImportOptions::default());
-        assert_eq!(latin, Err(Unreadable { line: 1, problem: FileProblem::NotUtf8 }));
+        assert_eq!(latin, Err(UnreadableFile { line: 1, problem: FileProblem::NotUtf8 }));
         let asked = ImportOptions { encoding: Some(Encoding::Latin1), email_column: None };
         let latin = Format::detect(b"email,endere\xe7o\n", true, &asked).expect("a format");
         assert_eq!(latin.columns, ["email", "endereço"]);

@@ -34,7 +34,7 @@ pub struct Record {
 /// The file cannot be read, or not beyond this line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} in line {line}")]
-pub struct Unreadable {
+pub struct UnreadableFile {
     pub line: u64,
     pub problem: FileProblem,
 }
@@ -94,14 +94,14 @@ impl<'a> Records<'a> {
         Some(Record { line, recipient: Err(RowProblem::RowTooLong), after: self.at })
     }
 
-    fn unreadable(&mut self, problem: FileProblem) -> Option<Result<Record, Unreadable>> {
+    fn unreadable(&mut self, problem: FileProblem) -> Option<Result<Record, UnreadableFile>> {
         (self.rest, self.at_end) = (&[], false);
-        Some(Err(Unreadable { line: self.at.next_line, problem }))
+        Some(Err(UnreadableFile { line: self.at.next_line, problem }))
     }
 }
 
 impl Iterator for Records<'_> {
-    type Item = Result<Record, Unreadable>;
+    type Item = Result<Record, UnreadableFile>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -194,7 +194,7 @@ impl ImportCause {
 /// An order that came with an `Idempotency-Key`. It stores hashes, because callers choose the text
 /// of their keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct KeyedOrder {
     pub key: String,
     pub body: String,
     /// The number of entries that the order applied to.
@@ -258,7 +258,7 @@ pub struct MailingRow {
     #[serde(default)]
     pub retry_unknown: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub orders: Vec<Order>,
+    pub orders: Vec<KeyedOrder>,
     #[serde(flatten)]
     pub work: Work,
     /// The lease of the importer.
@@ -504,7 +504,7 @@ impl Row for ShardRow {
 /// The row of a recipient.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryRow {
+pub struct MailingEntryRow {
     pub pk: String,
     pub sk: String,
     pub email: String,
@@ -523,7 +523,7 @@ pub struct EntryRow {
     pub last_attempt: Option<Timestamp>,
 }
 
-impl EntryRow {
+impl MailingEntryRow {
     /// A recipient of a file, before any attempt. An empty variable means the same as an absent one.
     pub fn new(id: &MailingEntryId, line: u64, recipient: FileRecipient) -> Self {
         let Key { pk, sk } = keys::mailing_entry(id);
@@ -543,7 +543,7 @@ impl EntryRow {
     }
 }
 
-impl Row for EntryRow {
+impl Row for MailingEntryRow {
     fn key(&self) -> Key {
         Key { pk: self.pk.clone(), sk: self.sk.clone() }
     }
@@ -553,7 +553,7 @@ impl Row for EntryRow {
     }
 }
 
-impl Delivered for EntryRow {
+impl Delivered for MailingEntryRow {
     fn delivery(&self) -> &Delivery {
         &self.delivery
     }
@@ -596,12 +596,12 @@ mod tests {
     fn a_new_entry_stores_no_more_than_it_needs() {
         let id = MailingEntryId::of(&MailingId::of("a.csv", 0), "a@example.com", 1);
         let variables = BTreeMap::from([("nome".to_owned(), String::new())]);
-        let row = EntryRow::new(&id, 7, FileRecipient { email: "a@example.com".into(), variables });
+        let row = MailingEntryRow::new(&id, 7, FileRecipient { email: "a@example.com".into(), variables });
         let stored = serde_json::to_value(&row).expect("a row");
         let key = row.key();
         let expected = json!({"pk": key.pk, "sk": key.sk, "email": "a@example.com", "line": 7, "state": "QUEUED"});
         assert_eq!(stored, expected);
-        assert_eq!(serde_json::from_value::<EntryRow>(stored).expect("read back"), row);
+        assert_eq!(serde_json::from_value::<MailingEntryRow>(stored).expect("read back"), row);
     }
 
     #[test]

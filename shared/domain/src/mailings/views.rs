@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::entry::EntryState;
 use super::identity::{MailingEntryId, MailingId};
 use super::mailing::{EntryCounts, MailingState};
-use super::records::Unreadable;
-use super::rows::{EntryRow, ImportCause, ImportProblem, ImportState, LineRow, MailingRow, ShardRow};
+use super::records::UnreadableFile;
+use super::rows::{ImportCause, ImportProblem, ImportState, LineRow, MailingEntryRow, MailingRow, ShardRow};
 use crate::codes::{Reason, SendingHold};
 use crate::time::Timestamp;
 
@@ -70,7 +70,7 @@ pub struct ProblemView {
 /// Describes a problem for the caller.
 fn sentence(problem: ImportProblem) -> String {
     match problem.cause {
-        ImportCause::File(cause) => Unreadable { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
+        ImportCause::File(cause) => UnreadableFile { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
         ImportCause::Object(Reason::InputMissing) => "the file was not uploaded, or is gone".to_owned(),
         ImportCause::Object(_) => "the file is not the one any more that the import began with".to_owned(),
     }
@@ -169,7 +169,7 @@ fn seconds(open: u64, rate: f64) -> u64 {
 
 /// A recipient or an invalid row as an item of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct EntryView {
+pub struct MailingEntryView {
     pub entry_id: Option<String>,
     pub email: Option<String>,
     pub status: EntryState,
@@ -184,8 +184,8 @@ pub struct EntryView {
     pub complained_at: Option<Timestamp>,
 }
 
-impl EntryView {
-    pub fn of(id: &MailingEntryId, row: EntryRow) -> Self {
+impl MailingEntryView {
+    pub fn of(id: &MailingEntryId, row: MailingEntryRow) -> Self {
         Self {
             entry_id: Some(id.to_string()),
             email: Some(row.email.clone()),

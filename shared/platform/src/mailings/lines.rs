@@ -7,8 +7,8 @@ use std::collections::hash_map::Entry::{Occupied, Vacant};
 use futures::{StreamExt, TryStreamExt};
 use umavez_domain::keys::{self, Key};
 use umavez_domain::mailings::{
-    EntryRow, ImportProgress, Inserted, LineRow, MOST_DUPLICATES_REPORTED, MailingEntryId, MailingId, MailingRow,
-    Record, judge_entry, shard_of_line,
+    ImportProgress, LineRow, MOST_DUPLICATES_REPORTED, MailingEntryId, MailingEntryRow, MailingId, MailingRow, Record,
+    duplicate_of, shard_of_line,
 };
 
 use super::Mailings;
@@ -60,7 +60,7 @@ impl Mailings {
                         Occupied(first) => Fate::Duplicate { of_line: *first.get() },
                         Vacant(first) => {
                             first.insert(line);
-                            rows.push(row_of(&EntryRow::new(&id, line, recipient))?);
+                            rows.push(row_of(&MailingEntryRow::new(&id, line, recipient))?);
                             Fate::Recipient { id, at: rows.len() - 1 }
                         }
                     }
@@ -85,9 +85,9 @@ impl Mailings {
                     progress.add_invalid(*shard);
                     continue;
                 }
-                Fate::Recipient { id, .. } => match judge_entry(stored.get(id.email_hash.as_str()).copied(), line) {
-                    Inserted::Duplicate { of_line } => of_line,
-                    Inserted::New | Inserted::Mine => {
+                Fate::Recipient { id, .. } => match duplicate_of(stored.get(id.email_hash.as_str()).copied(), line) {
+                    Some(of_line) => of_line,
+                    None => {
                         progress.add_recipient(id.shard);
                         continue;
                     }
@@ -129,7 +129,7 @@ impl Mailings {
         let mut rows = self.store.get_many(invocation, &self.table, &asked).await?;
         let line_of = |(id, key): (&'f MailingEntryId, &Key)| {
             let row = rows.remove(key).ok_or(StoreError::Corrupt("an entry that is there and is not"))?;
-            Ok((id.email_hash.as_str(), read_row::<EntryRow>(row)?.line))
+            Ok((id.email_hash.as_str(), read_row::<MailingEntryRow>(row)?.line))
         };
         ids.into_iter().zip(&asked).map(line_of).collect()
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use umavez_domain::codes::SendingHold;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    ContentRequest, EntryCounts, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, Order, list_of,
-    move_mailing,
+    ContentRequest, EntryCounts, ImportState, KeyedOrder, MailingEvent, MailingId, MailingRow, MailingState, Move,
+    list_of, move_mailing,
 };
 
-use super::{ContentRow, Mailings};
+use super::{MailingContentRow, Mailings};
 use crate::invocation::Invocation;
 use crate::store::{Beside, Next, Start, StoreError, Write};
 
@@ -18,7 +18,7 @@ const MOST_ORDERS: usize = 50;
 
 /// The outcome of an order, beside the mailing.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ordered {
+pub enum OrderOutcome {
     Done,
     /// The mailing is already in the requested state.
     Already,
@@ -40,7 +40,7 @@ impl Mailings {
         invocation: &Invocation,
         id: &MailingId,
         event: MailingEvent,
-    ) -> Result<Option<(MailingRow, Ordered)>, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         self.order_unless(invocation, id, event, None, |_| false).await
     }
 
@@ -52,7 +52,7 @@ impl Mailings {
         let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
         let pause = MailingEvent::Pause;
         let ordered = self.order_unless(invocation, &seen.mailing_id, pause, Some(why), is_another_run).await?;
-        Ok(matches!(ordered, Some((_, Ordered::Done))))
+        Ok(matches!(ordered, Some((_, OrderOutcome::Done))))
     }
 
     async fn order_unless(
@@ -62,13 +62,13 @@ impl Mailings {
         event: MailingEvent,
         paused_for: Option<SendingHold>,
         is_obsolete: impl Fn(&MailingRow) -> bool,
-    ) -> Result<Option<(MailingRow, Ordered)>, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         let rule = |row: &MailingRow| {
             let state = match move_mailing(row.state, event, row.is_ready()) {
-                _ if is_obsolete(row) => return (None, Ordered::Already),
+                _ if is_obsolete(row) => return (None, OrderOutcome::Already),
                 Move::To(state) => state,
-                Move::Already => return (None, Ordered::Already),
-                Move::Refused => return (None, Ordered::Refused),
+                Move::Already => return (None, OrderOutcome::Already),
+                Move::Refused => return (None, OrderOutcome::Refused),
             };
             let mut after = MailingRow { state, paused_for, ..row.clone() };
             if state == MailingState::Paused {
@@ -92,7 +92,7 @@ impl Mailings {
                 }
                 _ => {}
             }
-            (Some(after), Ordered::Done)
+            (Some(after), OrderOutcome::Done)
         };
         Ok(self.change(invocation, Start::Key(keys::mailing(id)), rule).await?.row())
     }
@@ -103,7 +103,7 @@ impl Mailings {
         invocation: &Invocation,
         id: &MailingId,
         asked: &ContentRequest,
-    ) -> Result<Option<(MailingRow, Ordered)>, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         let content = &asked.content;
         let rule = |row: MailingRow| async move {
             let stored = self.content(invocation, id).await?;
@@ -116,17 +116,17 @@ impl Mailings {
             if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version)
                 && same_list
             {
-                return Ok(Next::Stop(Ordered::Already));
+                return Ok(Next::Stop(OrderOutcome::Already));
             }
             // Check the row that the write is conditional on. If an import ends meanwhile, the
             // commit fails and the next round sees it.
             let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
             if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
-                return Ok(Next::Stop(Ordered::Misfits(misfits)));
+                return Ok(Next::Stop(OrderOutcome::Misfits(misfits)));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
             if !open || row.started_at.is_some() {
-                return Ok(Next::Stop(Ordered::Refused));
+                return Ok(Next::Stop(OrderOutcome::Refused));
             }
             let content_version = row.content_version + 1;
             let mut after = MailingRow { content_version, named_list, list, unsubscribe, problem: None, ..row.clone() };
@@ -134,11 +134,11 @@ impl Mailings {
                 after.state = state;
                 after.enqueue_hand_out(invocation.now);
             }
-            let stored = ContentRow { version: content_version, content: content.clone() };
+            let stored = MailingContentRow { version: content_version, content: content.clone() };
             let write = Write::put(&self.table, keys::mailing_content(id), &stored)?;
             // The version guarantees that nothing was sent: the start of sending changes it.
             let row = after.changed(&row, invocation.current());
-            Ok(Next::Commit { row, with: vec![Beside::required(write)], out: Ordered::Done })
+            Ok(Next::Commit { row, with: vec![Beside::required(write)], out: OrderOutcome::Done })
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())
@@ -150,22 +150,22 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         id: &MailingId,
-        order: &Order,
+        order: &KeyedOrder,
         include_unknown: bool,
-    ) -> Result<Option<(MailingRow, Ordered)>, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         let rule = |row: MailingRow| async move {
             if let Some(known) = row.orders.iter().find(|one| one.key == order.key) {
                 let is_same = known.body == order.body;
-                return Ok(Next::Stop(if is_same { Ordered::Replayed } else { Ordered::KeyReused }));
+                return Ok(Next::Stop(if is_same { OrderOutcome::Replayed } else { OrderOutcome::KeyReused }));
             }
             let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
             let counts = self.counts(invocation, id).await?;
             let entries = counts.failed + if include_unknown { counts.unknown } else { 0 };
             if moved == Move::Refused {
-                return Ok(Next::Stop(Ordered::Refused));
+                return Ok(Next::Stop(OrderOutcome::Refused));
             }
             if entries == 0 {
-                return Ok(Next::Stop(Ordered::Already));
+                return Ok(Next::Stop(OrderOutcome::Already));
             }
             let mut after = MailingRow { retry: row.retry + 1, ..row.clone() };
             if include_unknown {
@@ -177,10 +177,10 @@ impl Mailings {
             if row.state != MailingState::Paused {
                 after.enqueue_hand_out(invocation.now);
             }
-            after.orders.push(Order { entries, ..order.clone() });
+            after.orders.push(KeyedOrder { entries, ..order.clone() });
             let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
             after.orders.drain(..surplus);
-            Ok(Next::commit(after.changed(&row, invocation.current()), Ordered::Done))
+            Ok(Next::commit(after.changed(&row, invocation.current()), OrderOutcome::Done))
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())

@@ -14,7 +14,7 @@ use crate::store::{Found, Next, Start, StoreError};
 
 /// The action that recovery took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recovered {
+pub enum MailingRecovery {
     Shard,
     Import,
     /// The file did not arrive.
@@ -27,11 +27,11 @@ pub enum Recovered {
 
 impl Mailings {
     /// Enqueues stalled work again. Returns what it did.
-    pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Recovered, StoreError> {
+    pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<MailingRecovery, StoreError> {
         match keys::mailing_of(&found.key) {
             Some((id, Some(shard))) => self.recover_shard(invocation, &id, shard, found).await,
             Some((id, None)) => self.recover_mailing(invocation, &id, found).await,
-            None => Ok(Recovered::Left),
+            None => Ok(MailingRecovery::Left),
         }
     }
 
@@ -41,8 +41,8 @@ impl Mailings {
         id: &MailingId,
         shard: u32,
         found: &Found,
-    ) -> Result<Recovered, StoreError> {
-        let Some(mailing) = self.get(invocation, id).await? else { return Ok(Recovered::Left) };
+    ) -> Result<MailingRecovery, StoreError> {
+        let Some(mailing) = self.get(invocation, id).await? else { return Ok(MailingRecovery::Left) };
         let rule = |shard: &ShardRow| {
             let recovered =
                 shard.work.waits_at(&found.place).then(|| shard.recovered(mailing.needs_senders(), invocation.now));
@@ -53,10 +53,10 @@ impl Mailings {
         };
         let start = Start::Key(keys::mailing_shard(id, shard));
         if self.store.change(invocation, &self.table, start, rule).await?.out() != Some(true) {
-            return Ok(Recovered::Left);
+            return Ok(MailingRecovery::Left);
         }
         self.abandon(invocation, id).await?;
-        Ok(Recovered::Shard)
+        Ok(MailingRecovery::Shard)
     }
 
     /// Moves a mailing from `PROCESSING` back to `PENDING` if no sender works on it any more.
@@ -70,9 +70,21 @@ impl Mailings {
         if let Move::To(state) = move_mailing(row.state, MailingEvent::Abandoned, row.is_ready()) {
             let after = MailingRow { state, last_attempt: None, ..row.clone() };
             // If the row has changed meanwhile, a worker is active: the lost race is a no-op.
-            self.commit_with(invocation, &row, after, Vec::new()).await?;
+            self.commit_once(invocation, &row, after).await?;
         }
         Ok(())
+    }
+
+    /// Commits a change of a mailing that was read as `before`. Returns whether nobody has changed it
+    /// since.
+    async fn commit_once(
+        &self,
+        invocation: &Invocation,
+        before: &MailingRow,
+        after: MailingRow,
+    ) -> Result<bool, StoreError> {
+        let after = after.changed(before, invocation.current());
+        self.store.commit(invocation, &self.table, before, &after, Vec::new()).await
     }
 
     async fn recover_mailing(
@@ -80,10 +92,10 @@ impl Mailings {
         invocation: &Invocation,
         id: &MailingId,
         found: &Found,
-    ) -> Result<Recovered, StoreError> {
-        let Some(row) = self.get(invocation, id).await? else { return Ok(Recovered::Left) };
+    ) -> Result<MailingRecovery, StoreError> {
+        let Some(row) = self.get(invocation, id).await? else { return Ok(MailingRecovery::Left) };
         if !row.work.waits_at(&found.place) {
-            return Ok(Recovered::Left);
+            return Ok(MailingRecovery::Left);
         }
         let now = invocation.now;
         let mut after = row.clone();
@@ -92,24 +104,24 @@ impl Mailings {
             ImportState::AwaitingUpload => {
                 let missing = ImportProblem::of_object(Reason::InputMissing);
                 let failed = self.import_failed(invocation, None, id, missing).await?;
-                return Ok(failed.map_or(Recovered::Left, |_| Recovered::GivenUp));
+                return Ok(failed.map_or(MailingRecovery::Left, |_| MailingRecovery::GivenUp));
             }
             ImportState::Queued | ImportState::Running => {
                 after.enqueue_import(now);
-                Recovered::Import
+                MailingRecovery::Import
             }
             ImportState::Done | ImportState::Failed => {
                 let shards = self.shards(invocation, id).await?;
                 let ordered = row.has_new_order(&shards);
                 match self.complete(invocation, id).await? {
-                    Some((Completion::Complete(_), true)) => return Ok(Recovered::Completed),
+                    Some((Completion::Complete(_), true)) => return Ok(MailingRecovery::Completed),
                     // Nothing is left to do, unless a shard has not followed the latest retry
                     // order. In that case, its shards are enqueued again below.
-                    Some((Completion::Complete(_), false)) if !ordered => return Ok(Recovered::Left),
+                    Some((Completion::Complete(_), false)) if !ordered => return Ok(MailingRecovery::Left),
                     Some((Completion::Mismatch { .. }, _)) => {
                         after.watch(now);
-                        self.commit_with(invocation, &row, after, Vec::new()).await?;
-                        return Ok(Recovered::Mismatch);
+                        self.commit_once(invocation, &row, after).await?;
+                        return Ok(MailingRecovery::Mismatch);
                     }
                     Some((Completion::Complete(_) | Completion::Open(_), _)) | None => {}
                 }
@@ -125,10 +137,10 @@ impl Mailings {
                         after.watch(now);
                     }
                 }
-                if is_stalled { Recovered::HandedOut } else { Recovered::Left }
+                if is_stalled { MailingRecovery::HandedOut } else { MailingRecovery::Left }
             }
         };
-        let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;
-        Ok(committed.map_or(Recovered::Left, |_| recovered))
+        let committed = self.commit_once(invocation, &row, after).await?;
+        Ok(if committed { recovered } else { MailingRecovery::Left })
     }
 }

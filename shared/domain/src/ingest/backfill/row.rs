@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::change::tests::assert_fence_holds;
     use crate::codes::Action;
-    use crate::ingest::backfill::{DryRun, LineRef, LineResult, Settled, Unsettled};
+    use crate::ingest::backfill::{DryRun, LineRef, LineResult, SettledLine, Unsettled};
     use crate::ingest::table::{Table, asked, policy};
     use crate::ingest::words::ConflictAction;
     use crate::ingest::{Decision, EntryId, Insertion, Met, Row, decide};
@@ -323,7 +323,7 @@ mod tests {
     /// that line.
     fn work(table: &mut Table, row: &mut BackfillRow, lines: &[Insertion], action: ConflictAction, mut writes: usize) {
         let (mut unsettled, mut done) = (Unsettled::default(), Vec::new());
-        let checkpoint = |row: &mut BackfillRow, done: &mut Vec<Settled>| {
+        let checkpoint = |row: &mut BackfillRow, done: &mut Vec<SettledLine>| {
             let progress = row.progress.checkpoint(std::mem::take(done)).expect("in step");
             *row = row.at(progress, BackfillState::Running, now());
         };
@@ -365,9 +365,9 @@ mod tests {
         *row = row.at(progress, BackfillState::Completed, now());
     }
 
-    fn settled(line: u64, action: Action) -> Settled {
+    fn settled(line: u64, action: Action) -> SettledLine {
         let after = Position { next_line: line + 1, next_byte: line, skipping: false };
-        Settled { line, result: LineResult::Done(action), after }
+        SettledLine { line, result: LineResult::Done(action), after }
     }
 
     fn work_dry(table: &Table, lines: &[Insertion], action: ConflictAction) -> Counts {
