@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use umavez_domain::channels::Content;
-use umavez_domain::channels::content::Email;
 use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::delivery::{Claim, Outcome, Verdict, Window, code};
 use umavez_domain::mailings::{
@@ -151,14 +150,7 @@ impl Batch<'_> {
         let headers = token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
         let variables = values(&entry.row.variables, email, self.mailing.progress.format.as_ref(), link);
         let rendered = self.prepared.render(email, &variables).ok()?;
-        Some(Content::Email(Email {
-            from: self.content.from.clone(),
-            subject: rendered.subject,
-            text: rendered.text,
-            html: rendered.html,
-            reply_to: self.content.reply_to.clone(),
-            headers,
-        }))
+        Some(self.content.email(rendered, headers))
     }
 
     /// Writes the outcome of an attempt. If SES throttled the call, it first parks the rate bucket.

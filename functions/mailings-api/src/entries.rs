@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
-use umavez_domain::mailings::{EntryState, ImportView, LineRow, MailingRow, report_csv};
+use umavez_domain::mailings::{EntryState, LineRow, MailingRow, report_csv};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::EntryPlace;
@@ -72,15 +72,14 @@ pub async fn report(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let (lines, next) = deps.mailings.lines(invocation, &row, after, limit).await?;
     let line = |line: &LineRow| json!({"line": line.line, "reason": line.reason, "of_line": line.of_line});
     let lines: Vec<_> = lines.iter().map(line).collect();
-    let import = ImportView::of(&row);
     let body = json!({
         "mailingId": row.mailing_id,
         "file_name": row.file_name,
-        "rows": import.rows,
-        "recipients": import.recipients,
-        "duplicates": import.duplicates,
-        "invalid": import.invalid,
-        "problem": import.problem,
+        "rows": row.progress.rows,
+        "recipients": row.progress.recipients,
+        "duplicates": row.progress.duplicates,
+        "invalid": row.progress.invalid,
+        "problem": row.problem_view(),
         "lines": lines,
         "cursor": next.map(|line| paging::to_cursor(&line.to_string())),
     });

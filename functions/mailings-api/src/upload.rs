@@ -267,12 +267,9 @@ fn answer(
 
 /// Returns the upload form. It is signed again for every request.
 fn upload_form(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &MailingRow) -> Value {
-    let largest = asked.size.unwrap_or(LARGEST_UPLOAD);
-    let sizes = asked.size.unwrap_or(1)..=largest;
+    let sizes = asked.size.unwrap_or(1)..=asked.size.unwrap_or(LARGEST_UPLOAD);
     let hash = row.content_hash.as_ref().or(asked.sha256.as_ref()).and_then(|hash| hex::decode(hash).ok());
-    let form = deps.uploads.form(invocation, &row.object, sizes, hash.map(|hash| BASE64_STANDARD.encode(hash)));
-    let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-    json!({"url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": largest})
+    deps.uploads.form(invocation, &row.object, sizes, hash.map(|hash| BASE64_STANDARD.encode(hash)))
 }
 
 fn log_created(invocation: &Invocation, row: &MailingRow) {

@@ -59,4 +59,4 @@ pub use unsubscribe::{
     UnsubscribeRow, UnsubscribeSource, unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe,
 };
 pub use upload::{LARGEST_INLINE, LARGEST_UPLOAD, UploadRequest};
-pub use views::{ImportView, MailingEntryView, MailingSummary, MailingView, ProblemView};
+pub use views::MailingEntryView;

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use serde_json::{Value, json};
 use umavez_domain::codes::Reason;
-use umavez_domain::time::Timestamp;
 
-use crate::aws::{Aws, PresignedPost};
+use crate::aws::Aws;
 use crate::invocation::Invocation;
 use crate::store::StoreError;
 
@@ -23,12 +23,6 @@ impl std::fmt::Debug for Uploads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Uploads").field("bucket", &self.bucket).finish_non_exhaustive()
     }
-}
-
-/// A form for one upload.
-pub struct UploadForm {
-    pub post: PresignedPost,
-    pub expires_at: Timestamp,
 }
 
 /// One version of an uploaded file.
@@ -56,22 +50,25 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Creates a form for one key. It limits the size to `bytes` and is valid for 15 minutes. If
-    /// `sha256` (in base64) is given, the content must have this hash.
+    /// Creates a form for one key, as callers get it. It limits the size to `bytes` and is valid for
+    /// 15 minutes. If `sha256` (in base64) is given, the content must have this hash.
     pub fn form(
         &self,
         invocation: &Invocation,
         key: &str,
         bytes: std::ops::RangeInclusive<u64>,
         sha256: Option<String>,
-    ) -> UploadForm {
+    ) -> Value {
         let checksum: Vec<_> = sha256
             .into_iter()
             .flat_map(|sha256| [("x-amz-checksum-algorithm", "SHA256".to_owned()), ("x-amz-checksum-sha256", sha256)])
             .collect();
+        let max_bytes = *bytes.end();
         let post = self.aws.presigned_post(&self.bucket, key, bytes, &checksum, VALID_FOR);
+        let fields: Value = post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
         let valid_ms = i64::try_from(VALID_FOR.as_millis()).unwrap_or(i64::MAX);
-        UploadForm { post, expires_at: invocation.now.plus_ms(valid_ms) }
+        let expires_at = invocation.now.plus_ms(valid_ms);
+        json!({"url": post.url, "fields": fields, "expires_at": expires_at, "max_bytes": max_bytes})
     }
 
     /// Stores an object and returns its ETag.

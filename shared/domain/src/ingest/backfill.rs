@@ -18,6 +18,6 @@ pub use identity::{BackfillId, LineRef};
 pub use lines::{LONGEST_LINE, Line, Lines, read_line};
 pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, SettledLine, Unsettled};
 pub use request::{BackfillInput, BackfillOptions, BackfillRequest};
-pub use row::{BackfillRow, BackfillState, BackfillView, LEASE_MS};
+pub use row::{BackfillRow, BackfillState, LEASE_MS};
 pub(crate) use upload::backfill_of_object;
 pub use upload::{UPLOAD_PREFIX, upload_key};

@@ -1,11 +1,11 @@
 //! The row of a job, and its view in the API.
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
 
 use super::identity::BackfillId;
-use super::progress::{Counts, LineError, Progress};
+use super::progress::Progress;
 use super::request::{BackfillInput, BackfillOptions, BackfillRequest};
 use crate::change::{Fence, Row};
 use crate::codes::{Reason, codes};
@@ -223,46 +223,25 @@ impl BackfillRow {
     pub fn failed(&self, reason: Reason, now: Timestamp) -> Self {
         Self { reason: Some(reason), ..self.at(self.progress.clone(), BackfillState::Failed, now) }
     }
-}
 
-/// The response of `GET /backfills/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BackfillView {
-    pub backfill_id: BackfillId,
-    pub schema: Schema,
-    pub source: System,
-    pub options: BackfillOptions,
-    pub dry_run: bool,
-    pub state: BackfillState,
-    /// Number of settled lines.
-    pub lines: u64,
-    pub counts: Counts,
-    pub errors: Vec<LineError>,
-    pub errors_left_out: u64,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-    pub completed_at: Option<Timestamp>,
-    pub reason: Option<Reason>,
-}
-
-impl From<BackfillRow> for BackfillView {
-    fn from(row: BackfillRow) -> Self {
-        Self {
-            backfill_id: row.backfill_id,
-            schema: row.schema,
-            source: row.source,
-            options: row.options,
-            dry_run: row.dry_run,
-            state: row.state,
-            lines: row.progress.counts.lines(),
-            counts: row.progress.counts,
-            errors: row.progress.errors,
-            errors_left_out: row.progress.errors_left_out,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            completed_at: row.completed_at,
-            reason: row.reason,
-        }
+    /// Returns the response of `GET /backfills/{id}`. `lines` is the number of settled lines.
+    pub fn view(&self) -> Value {
+        json!({
+            "backfill_id": self.backfill_id,
+            "schema": self.schema,
+            "source": self.source,
+            "options": self.options,
+            "dry_run": self.dry_run,
+            "state": self.state,
+            "lines": self.progress.counts.lines(),
+            "counts": self.progress.counts,
+            "errors": self.progress.errors,
+            "errors_left_out": self.progress.errors_left_out,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "completed_at": self.completed_at,
+            "reason": self.reason,
+        })
     }
 }
 
@@ -271,7 +250,7 @@ mod tests {
     use super::*;
     use crate::change::tests::assert_fence_holds;
     use crate::codes::Action;
-    use crate::ingest::backfill::{DryRun, LineRef, LineResult, SettledLine, Unsettled};
+    use crate::ingest::backfill::{Counts, DryRun, LineRef, LineResult, SettledLine, Unsettled};
     use crate::ingest::table::{Table, asked, policy};
     use crate::ingest::words::ConflictAction;
     use crate::ingest::{Decision, EntryId, Insertion, Met, Row, decide};
@@ -456,10 +435,10 @@ mod tests {
         let json = serde_json::to_value(&row).expect("json");
         assert_eq!((&json["state"], &json["next_line"]), (&"COMPLETED".into(), &1.into()));
         assert_eq!(serde_json::from_value::<BackfillRow>(json).expect("a row"), row);
-        let view = serde_json::to_value(BackfillView::from(row)).expect("json");
+        let view = row.view();
         assert!(view.get("body_hash").is_none() && view.get("version").is_none());
         assert_eq!(view["counts"]["inserted"], 0);
-        let failed = BackfillView::from(job(false).failed(Reason::InputMissing, now()));
-        assert_eq!((failed.state, failed.reason), (BackfillState::Failed, Some(Reason::InputMissing)));
+        let failed = job(false).failed(Reason::InputMissing, now()).view();
+        assert_eq!((&failed["state"], &failed["reason"]), (&"FAILED".into(), &"input_missing".into()));
     }
 }
