@@ -81,8 +81,8 @@ impl Importer<'_> {
         }
     }
 
-    /// Imports the complete records of a piece that begins at the last checkpoint. Returns `None` if
-    /// the import continues with the next piece.
+    /// Imports the complete records of a piece that begins at the last checkpoint. Returns `None`
+    /// if the import continues with the next piece.
     async fn read_piece(&mut self, piece: &Piece) -> Result<Option<Ended>, StoreError> {
         let from = self.row.progress.place.next_byte;
         // The format is detected once, at the beginning of the file.
@@ -105,8 +105,8 @@ impl Importer<'_> {
                 progress.place = start;
             }
             progress = self.deps.mailings.insert_lines(self.invocation, &self.row, lines, &progress).await?;
-            // The lines before the bad one are stored and counted, whichever importer wrote them: one
-            // that crashed may have got as far.
+            // The lines before the bad one are stored and counted, whichever importer wrote them:
+            // one that crashed may have got as far.
             if let Some(unreadable) = unreadable {
                 return Ok(Some(Ended::Bad(problem(unreadable), progress)));
             }

@@ -4,8 +4,8 @@
 //! [`Format::detect`] detects how a file is written, [`Records`] reads it starting at any record,
 //! and [`normalize_email`] brings each recipient's address into its canonical form. A mailing's
 //! entries are spread over shards, and a worker (an invocation of the mailing sender) processes one
-//! shard at a time. [`ShardRow::take`] decides whether a worker may take a shard, [`next_of_entry`] what the
-//! worker does with a recipient, and [`completion`] whether the whole mailing is over.
+//! shard at a time. [`ShardRow::take`] decides whether a worker may take a shard, [`next_of_entry`]
+//! what the worker does with a recipient, and [`completion`] whether the whole mailing is over.
 
 mod check;
 mod content;
@@ -53,7 +53,7 @@ pub use rows::{
 };
 pub use running_hash::RunningHash;
 pub use shard::{LEASE_MS, NotTaken, SUB_BATCH, ShardState, is_abandoned};
-pub use shard_groups::{SHARD_GROUPS, ShardGroup, first_of_groups, shard_group, shards_to_enqueue};
+pub use shard_groups::{SHARD_GROUPS, ShardGroup, shard_group, shards_to_enqueue};
 pub use template::{Target, Template, TemplateError};
 pub use unsubscribe::{
     UnsubscribeRow, UnsubscribeSource, unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe,

@@ -50,8 +50,8 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Creates a form for one key, as callers get it. It limits the size to `bytes` and is valid for
-    /// 15 minutes. If `sha256` (in base64) is given, the content must have this hash.
+    /// Creates a form for one key, as callers get it. It limits the size to `bytes` and is valid
+    /// for 15 minutes. If `sha256` (in base64) is given, the content must have this hash.
     pub fn form(
         &self,
         invocation: &Invocation,

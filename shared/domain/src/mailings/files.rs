@@ -19,7 +19,8 @@ pub fn inline_object(id: &MailingId, request_id: &str) -> String {
     format!("{INLINE}{id}/{request}.csv")
 }
 
-/// Returns the mailing whose file an object is. `None` for objects that were not uploaded by a form.
+/// Returns the mailing whose file an object is. `None` for objects that were not uploaded by a
+/// form.
 pub(crate) fn mailing_of_object(key: &str) -> Option<MailingId> {
     MailingId::parse(key.strip_prefix(UPLOADED)?.strip_suffix(".csv")?)
 }

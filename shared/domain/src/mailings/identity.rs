@@ -126,8 +126,8 @@ pub fn judge_upload(stored: Option<&str>, asked: Option<&str>, mode: NameMode) -
 }
 
 /// Returns the earlier line that has the address of `line`. `stored` is the line of the entry that
-/// existed already. If it is the same line, an importer inserted it before a crash, and it counts as
-/// new.
+/// existed already. If it is the same line, an importer inserted it before a crash, and it counts
+/// as new.
 pub fn duplicate_of(stored: Option<u64>, line: u64) -> Option<u64> {
     stored.filter(|stored| *stored != line)
 }

@@ -170,7 +170,8 @@ pub enum Completion {
 
 impl MailingRow {
     /// Returns whether the mailing is over, and the row after its end. `shards` are all its shards.
-    /// The row is `None` if the mailing cannot end now, or if it ended before and waits for nothing.
+    /// The row is `None` if the mailing cannot end now, or if it ended before and waits for
+    /// nothing.
     pub fn completed(&self, shards: &[ShardRow], now: Timestamp) -> (Completion, Option<Self>) {
         let finished = shards.iter().filter(|shard| shard.state == ShardState::Finished);
         let finished: Vec<_> = finished.map(|shard| (shard.shard, shard.counts)).collect();

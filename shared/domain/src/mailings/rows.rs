@@ -363,8 +363,8 @@ impl MailingRow {
         Fence::same(&json!({"import": self.import}))
     }
 
-    /// Returns whether senders must go through the shards of the mailing: to send the entries, or to
-    /// mark them as not to be sent.
+    /// Returns whether senders must go through the shards of the mailing: to send the entries, or
+    /// to mark them as not to be sent.
     pub fn needs_senders(&self) -> bool {
         let canceled = self.state == MailingState::Canceled;
         let open = matches!(self.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
@@ -524,7 +524,8 @@ pub struct MailingEntryRow {
 }
 
 impl MailingEntryRow {
-    /// A recipient of a file, before any attempt. An empty variable means the same as an absent one.
+    /// A recipient of a file, before any attempt. An empty variable means the same as an absent
+    /// one.
     pub fn new(id: &MailingEntryId, line: u64, recipient: FileRecipient) -> Self {
         let Key { pk, sk } = keys::mailing_entry(id);
         let FileRecipient { email, mut variables } = recipient;
@@ -613,8 +614,7 @@ mod tests {
         (shard.lease, shard.touched, shard.retried, shard.retried_unknown) = (lease(), 2, 3, 3);
         shard.enqueue(None, None, Timestamp::from_seconds(1));
         assert_fence_holds(&shard);
-        let query = [("filename", "a.csv")];
-        let request = UploadRequest::of_csv(query.into_iter()).expect("a request");
+        let request = UploadRequest::of_csv([("filename", "a.csv")]).expect("a request");
         let key = KeyId::parse("0123456789abcdef").expect("a key");
         let mailing = MailingRow::new(&request, 0, &key, Timestamp::from_seconds(1));
         assert_fence_holds(&mailing);

@@ -10,13 +10,9 @@ use super::rows::ShardRow;
 use super::shard::ShardState;
 use crate::time::Timestamp;
 
-/// How many shards of one mailing are active at a time.
+/// How many shards of one mailing are active at a time. A mailing begins with its first ones, one of
+/// each group.
 pub const SHARD_GROUPS: u32 = 3;
-
-/// Returns the shards that a mailing begins with.
-pub fn first_of_groups(shards: u32) -> std::ops::Range<u32> {
-    0..shards.min(SHARD_GROUPS)
-}
 
 /// What a group of shards has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +101,7 @@ mod tests {
         let mut dice = fastrand::Rng::with_seed(7);
         for count in [1, 3, 4, 5, 11, 99] {
             let (mut shards, mut now) = ((0..count).map(shard).collect::<Vec<_>>(), NOW);
-            first_of_groups(count).for_each(|number| shards[number as usize].enqueue(None, None, NOW));
+            shards.iter_mut().take(SHARD_GROUPS as usize).for_each(|shard| shard.enqueue(None, None, NOW));
             let mut rounds = 0;
             while shards.iter().any(|one| one.state != Finished) {
                 rounds += 1;

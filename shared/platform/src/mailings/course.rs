@@ -36,8 +36,8 @@ impl Mailings {
     }
 
     /// Ends the mailing if all of its shards are finished and their counts add up. Returns the
-    /// completion that it found, and whether this call ended the mailing. Returns `None` if there is
-    /// no such mailing.
+    /// completion that it found, and whether this call ended the mailing. Returns `None` if there
+    /// is no such mailing.
     pub async fn complete(
         &self,
         invocation: &Invocation,

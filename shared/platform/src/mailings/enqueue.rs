@@ -12,8 +12,8 @@ use crate::store::StoreError;
 
 impl Mailings {
     /// Enqueues one shard of each group of a mailing: after new content, a resume, a cancel, or a
-    /// retry order. If it runs twice, it enqueues a shard twice; because of the lease, the effect is
-    /// the same.
+    /// retry order. If it runs twice, it enqueues a shard twice; because of the lease, the effect
+    /// is the same.
     pub async fn enqueue_shards(&self, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
         let Some(row) = self.get(invocation, id).await?.filter(MailingRow::needs_senders) else { return Ok(()) };
         if row.import == ImportState::Failed && self.shards(invocation, id).await?.is_empty() {

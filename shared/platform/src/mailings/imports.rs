@@ -11,14 +11,14 @@ use umavez_domain::keys;
 use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
-    RunningHash, ShardRow, first_of_groups, move_mailing,
+    RunningHash, SHARD_GROUPS, ShardRow, move_mailing,
 };
 use umavez_domain::uploaded::Uploaded;
 
 use super::Mailings;
 use crate::invocation::Invocation;
 use crate::lease::{self, Turn};
-use crate::store::{Beside, Committed, Condition, Next, Start, StoreError, Write, Written, read_row};
+use crate::store::{Beside, Condition, Next, Start, StoreError, Write, Written, read_row};
 
 /// An importer that does not renew its lease for this long loses its mailing.
 const LEASE_MS: i64 = 60_000;
@@ -109,7 +109,7 @@ impl Mailings {
             (Some(after), ())
         };
         let committed = self.change(invocation, Start::Key(keys::mailing(id)), rule).await?;
-        Ok(matches!(committed, Committed::Done(..)))
+        Ok(committed.done().is_some())
     }
 
     /// Returns whether the content of the mailing, if it has any by now, names only columns of the
@@ -164,11 +164,7 @@ impl Mailings {
             // sent.
             if matches!(after.state, MailingState::Queued | MailingState::Canceled) {
                 after.watch(now);
-                let first = first_of_groups(row.shards);
-                shards
-                    .iter_mut()
-                    .filter(|shard| first.contains(&shard.shard))
-                    .for_each(|shard| shard.enqueue(None, None, now));
+                shards.iter_mut().take(SHARD_GROUPS as usize).for_each(|shard| shard.enqueue(None, None, now));
             }
             let with = self.shard_writes(&shards)?.into_iter().map(Beside::required).collect();
             Ok(Next::Commit { row: after.changed(&row, now), with, out: () })
@@ -178,8 +174,8 @@ impl Mailings {
     }
 
     /// Fails a mailing whose file cannot be imported and releases its name, in one transaction. The
-    /// shards with the entries that exist are enqueued, so that senders mark the entries as not to be
-    /// sent. `found` is the importer's lease and progress; it is `None` for a file that did not
+    /// shards with the entries that exist are enqueued, so that senders mark the entries as not to
+    /// be sent. `found` is the importer's lease and progress; it is `None` for a file that did not
     /// arrive, because nobody holds a lease for it.
     pub async fn import_failed(
         &self,

@@ -33,8 +33,8 @@ pub enum OrderOutcome {
 }
 
 impl Mailings {
-    /// Pauses, resumes or cancels a mailing, as an operator asks. Returns `None` if there is no such
-    /// mailing, as all orders do.
+    /// Pauses, resumes or cancels a mailing, as an operator asks. Returns `None` if there is no
+    /// such mailing, as all orders do.
     pub async fn order(
         &self,
         invocation: &Invocation,

@@ -75,8 +75,8 @@ impl Mailings {
         Ok(())
     }
 
-    /// Commits a change of a mailing that was read as `before`. Returns whether nobody has changed it
-    /// since.
+    /// Commits a change of a mailing that was read as `before`. Returns whether nobody has changed
+    /// it since.
     async fn commit_once(
         &self,
         invocation: &Invocation,
@@ -125,8 +125,8 @@ impl Mailings {
                     }
                     Some((Completion::Complete(_) | Completion::Open(_), _)) | None => {}
                 }
-                // A group has no active shard, the job to enqueue the shards was lost, or a shard has
-                // not followed the latest retry order.
+                // A group has no active shard, the job to enqueue the shards was lost, or a shard
+                // has not followed the latest retry order.
                 let is_stalled = shards_to_enqueue(&shards, now).into_iter().any(|(shard, _)| !shard.is_active())
                     || row.work.emit.is_some()
                     || ordered;

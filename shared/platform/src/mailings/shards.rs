@@ -16,7 +16,7 @@ use umavez_domain::time::Timestamp;
 
 use super::{Mailings, Tally};
 use crate::invocation::Invocation;
-use crate::store::{Beside, Committed, Condition, Next, Returned, Start, StoreError, Write, read_row};
+use crate::store::{Beside, Condition, Next, Returned, Start, StoreError, Write, read_row};
 
 /// A shard that this sender holds, as of its last write.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Mailings {
             })
         };
         let committed = self.store.change(invocation, &self.table, Start::Key(turn.row.key()), rule).await?;
-        Ok(matches!(committed, Committed::Done(..)))
+        Ok(committed.done().is_some())
     }
 
     /// Ends a pass after the sender went through the shard and counted it: the shard is finished,
@@ -150,8 +150,8 @@ impl Mailings {
                 ShardGroup::Next(next, not_before) => {
                     Some(Write::of_change(&self.table, next, &next.enqueued(not_before, now))?)
                 }
-                // Check that the other shard is still active. Otherwise two shards could rely on each
-                // other and both be forgotten.
+                // Check that the other shard is still active. Otherwise two shards could rely on
+                // each other and both be forgotten.
                 ShardGroup::Busy(one) => Some(Write::check(&self.table, one.key(), Condition::has(BY_TIME.partition))),
                 ShardGroup::Finished => None,
             };
