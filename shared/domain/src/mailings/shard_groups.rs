@@ -10,8 +10,8 @@ use super::rows::ShardRow;
 use super::shard::ShardState;
 use crate::time::Timestamp;
 
-/// How many shards of one mailing are active at a time. A mailing begins with its first ones, one of
-/// each group.
+/// How many shards of one mailing are active at a time. A mailing begins with its first ones, one
+/// of each group.
 pub const SHARD_GROUPS: u32 = 3;
 
 /// What a group of shards has to do.
