@@ -2,11 +2,13 @@
 //! against the emulators.
 
 mod access;
+mod commands;
 mod conversations;
 mod conversations_batches;
 mod conversations_course;
 mod conversations_recalls;
 mod dead_letters;
+mod docs;
 mod downsells;
 mod downsells_admin;
 mod downsells_payments;
