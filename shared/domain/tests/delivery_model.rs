@@ -36,7 +36,7 @@ use umavez_domain::downsells::{
 };
 use umavez_domain::keys::Wake;
 use umavez_domain::mailings::{
-    EntryNext, EntryRow, EntryState, MailingEvent, MailingState, Move, move_mailing, next_of_entry,
+    EntryNext, EntryState, MailingEntryRow, MailingEvent, MailingState, Move, move_mailing, next_of_entry,
 };
 use umavez_domain::messages::ledger::Entry;
 use umavez_domain::messages::{MessageRow, Resend};
@@ -278,7 +278,7 @@ impl Subject for OfferRow {
     }
 }
 
-impl Subject for EntryRow {
+impl Subject for MailingEntryRow {
     const KIND: Kind = Kind::Recipient;
 
     fn version(&self) -> u64 {
@@ -396,8 +396,8 @@ fn offer() -> OfferRow {
     row
 }
 
-fn recipient() -> EntryRow {
-    EntryRow {
+fn recipient() -> MailingEntryRow {
+    MailingEntryRow {
         pk: "-".to_owned(),
         sk: "-".to_owned(),
         email: "-".to_owned(),

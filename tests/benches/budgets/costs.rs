@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::mailings::LANES;
+use umavez_domain::mailings::SHARD_GROUPS;
 use umavez_domain::time::Timestamp;
 use umavez_local::binaries::workspace_root;
 use umavez_local::calls::Call;
@@ -89,7 +89,7 @@ async fn document(world: &World) -> String {
     line("");
     line("| | DynamoDB | SQS | Lambda | HTTP API | logs | SES | total |");
     line("|---|---|---|---|---|---|---|---|");
-    let of_mailing = format!("as a mailing, {LANES} senders at {MAILS_PER_SECOND} mails per second");
+    let of_mailing = format!("as a mailing, {SHARD_GROUPS} senders at {MAILS_PER_SECOND} mails per second");
     for (name, bill) in [(of_mailing.as_str(), mailing), ("as single messages", single.bill().times(1e-3))] {
         let Bill { dynamodb, sqs, lambda, api, logs, ses } = &bill;
         let together = bill.together();
@@ -304,7 +304,7 @@ async fn offered(world: &World, turn: u32) -> Vec<Spent> {
 async fn mailing(world: &World) -> Bill {
     let spent = spent(world, "mailing", 2, mail(world, RECIPIENTS)).await;
     assert!((spent.mails - RECIPIENTS as f64).abs() < 0.5, "each once");
-    let waiting = f64::from(LANES) * GIGABYTES * RECIPIENTS as f64 / MAILS_PER_SECOND;
+    let waiting = f64::from(SHARD_GROUPS) * GIGABYTES * RECIPIENTS as f64 / MAILS_PER_SECOND;
     let bill = spent.bill().times(1e-6);
     Bill { lambda: bill.lambda + waiting * prices::GIGABYTE_SECOND * 1e-6, ..bill }
 }
