@@ -57,73 +57,46 @@ impl<'a> Fields<'a> {
     /// Returns a required text that is not blank.
     pub fn text(&mut self, name: &'static str) -> Option<&'a str> {
         let text = self.optional_text(name);
-        if text.is_none() && !self.refused(name) {
-            self.refuse(name, FieldProblem::Missing, "is required");
-        }
-        text
+        self.required(name, text)
     }
 
     pub fn optional_text(&mut self, name: &'static str) -> Option<&'a str> {
-        match self.get(name)? {
-            Value::String(text) if text.trim().is_empty() => {
-                self.refuse(name, FieldProblem::Missing, "is blank");
-                None
-            }
-            Value::String(text) => Some(text),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be a string");
-                None
-            }
-        }
+        let text = self.typed(name, Value::as_str, "must be a string")?;
+        self.checked(name, FieldProblem::Missing, Some(text).filter(|text| !text.trim().is_empty()).ok_or("is blank"))
     }
 
     pub fn uuid(&mut self, name: &'static str) -> Option<Uuid> {
         let text = self.text(name)?;
-        self.as_uuid(name, text)
+        self.checked(name, FieldProblem::Malformed, parse_uuid(text).ok_or("must be a UUID"))
     }
 
     pub fn optional_uuid(&mut self, name: &'static str) -> Option<Uuid> {
         let text = self.optional_text(name)?;
-        self.as_uuid(name, text)
+        self.checked(name, FieldProblem::Malformed, parse_uuid(text).ok_or("must be a UUID"))
     }
 
     pub fn optional_timestamp(&mut self, name: &'static str) -> Option<Timestamp> {
         let text = self.optional_text(name)?;
-        let at = Timestamp::parse(text);
-        if at.is_none() {
-            self.refuse(name, FieldProblem::Malformed, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z");
-        }
-        at
+        let detail = "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z";
+        self.checked(name, FieldProblem::Malformed, Timestamp::parse(text).ok_or(detail))
     }
 
     pub fn optional_object(&mut self, name: &'static str) -> Option<&'a Map<String, Value>> {
-        match self.get(name)? {
-            Value::Object(object) => Some(object),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be an object");
-                None
-            }
-        }
+        self.typed(name, Value::as_object, "must be an object")
     }
 
     pub fn optional_array(&mut self, name: &'static str) -> Option<&'a [Value]> {
-        match self.get(name)? {
-            Value::Array(items) => Some(items),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be an array");
-                None
-            }
-        }
+        self.typed(name, Value::as_array, "must be an array").map(Vec::as_slice)
     }
 
     pub fn optional_bool(&mut self, name: &'static str) -> Option<bool> {
-        match self.get(name)? {
-            Value::Bool(value) => Some(*value),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be true or false");
-                None
-            }
-        }
+        self.typed(name, Value::as_bool, "must be true or false")
+    }
+
+    /// Returns the field's value as `read` returns it. Refuses a value of another type.
+    fn typed<T>(&mut self, name: &'static str, read: fn(&'a Value) -> Option<T>, detail: &str) -> Option<T> {
+        let value = self.get(name)?;
+        self.checked(name, FieldProblem::WrongType, read(value).ok_or(detail))
     }
 
     /// Returns a whole number within `range`. `None` if the field is absent or refused.
@@ -163,15 +136,58 @@ impl<'a> Fields<'a> {
         let mut inner = Fields::of(object);
         let value = read(&mut inner);
         if let Err(found) = inner.finish(Some(())) {
-            for error in found {
-                self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
-            }
+            self.refuse_within(name, found);
         }
         value
     }
 
+    /// Adds the errors of an inner object under its path.
+    pub fn refuse_within(&mut self, name: &str, errors: Vec<FieldError>) {
+        self.errors
+            .extend(errors.into_iter().map(|error| FieldError { field: format!("{name}.{}", error.field), ..error }));
+    }
+
+    /// Returns the value of a required field. Refuses the field if it is absent.
+    pub fn required<T>(&mut self, name: &str, value: Option<T>) -> Option<T> {
+        if value.is_none() && !self.refused(name) {
+            self.refuse(name, FieldProblem::Missing, "is required");
+        }
+        value
+    }
+
+    /// Returns the value of `known` that the text names, and refuses any other text.
+    pub fn one_of<T: Copy>(
+        &mut self,
+        field: impl Into<String>,
+        text: &str,
+        known: &[T],
+        as_str: impl Fn(T) -> &'static str,
+    ) -> Option<T> {
+        let names: Vec<_> = known.iter().map(|value| as_str(*value)).collect();
+        let found = names.iter().position(|name| *name == text).map(|place| known[place]);
+        let detail = || format!("must be one of {}", names.join(", "));
+        self.checked(field, FieldProblem::NotAllowed, found.ok_or_else(detail))
+    }
+
+    /// Returns a value that was parsed from the field. If there is none, refuses the field with the
+    /// error as the detail.
+    pub fn checked<T>(
+        &mut self,
+        field: impl Into<String>,
+        code: FieldProblem,
+        value: Result<T, impl Into<String>>,
+    ) -> Option<T> {
+        value.map_err(|detail| self.refuse(field, code, detail)).ok()
+    }
+
     pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
         self.errors.push(FieldError::new(field, code, detail));
+    }
+
+    pub fn refuse_if(&mut self, wrong: bool, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
+        if wrong {
+            self.refuse(field, code, detail);
+        }
     }
 
     pub fn refused(&self, field: &str) -> bool {
@@ -191,14 +207,6 @@ impl<'a> Fields<'a> {
             Some(value) if self.errors.is_empty() => Ok(value),
             _ => Err(self.errors),
         }
-    }
-
-    fn as_uuid(&mut self, name: &str, text: &str) -> Option<Uuid> {
-        let id = parse_uuid(text);
-        if id.is_none() {
-            self.refuse(name, FieldProblem::Malformed, "must be a UUID");
-        }
-        id
     }
 }
 

@@ -40,14 +40,8 @@ pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<Fiel
         Channel::Telegram => read_telegram(&mut fields).map(Content::Telegram),
         Channel::Whatsapp => read_whatsapp(&mut fields).map(Content::Whatsapp),
     };
-    match fields.finish(content) {
-        Ok(content) => Some(content),
-        Err(found) => {
-            let named = |error: FieldError| FieldError { field: format!("content.{}", error.field), ..error };
-            errors.extend(found.into_iter().map(named));
-            None
-        }
-    }
+    let named = |error: FieldError| FieldError { field: format!("content.{}", error.field), ..error };
+    fields.finish(content).map_err(|found| errors.extend(found.into_iter().map(named))).ok()
 }
 
 /// Reads the content of an email. Mailings use the same content and the same checks.
@@ -83,8 +77,8 @@ pub(crate) fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
 
 fn read_telegram(fields: &mut Fields<'_>) -> Option<Telegram> {
     let text = body(fields, "text");
-    let mode_given = fields.optional_text("parse_mode");
-    let parse_mode = choose(fields, "parse_mode", mode_given, ParseMode::ALL, ParseMode::as_str);
+    let parse_mode = fields.optional_text("parse_mode");
+    let parse_mode = parse_mode.and_then(|mode| fields.one_of("parse_mode", mode, ParseMode::ALL, ParseMode::as_str));
     let media_given = fields.optional_object("media");
     let media = media_given.and_then(|object| fields.nested("media", object, telegram_media));
     let buttons = fields.optional_array("buttons").map(|rows| read_buttons(fields, rows));
@@ -127,7 +121,7 @@ fn check_telegram_text(fields: &mut Fields<'_>, text: &str, parse_mode: Option<P
 
 fn telegram_media(fields: &mut Fields<'_>) -> Option<TelegramMedia> {
     let kind = fields.text("kind");
-    let kind = choose(fields, "kind", kind, TelegramMediaKind::ALL, TelegramMediaKind::as_str);
+    let kind = kind.and_then(|kind| fields.one_of("kind", kind, TelegramMediaKind::ALL, TelegramMediaKind::as_str));
     let url = url(fields, "url");
     Some(TelegramMedia { kind: kind?, url: url? })
 }
@@ -184,7 +178,7 @@ fn read_whatsapp(fields: &mut Fields<'_>) -> Option<Whatsapp> {
 
 fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
     let kind = fields.text("kind");
-    let kind = choose(fields, "kind", kind, WhatsappMediaKind::ALL, WhatsappMediaKind::as_str);
+    let kind = kind.and_then(|kind| fields.one_of("kind", kind, WhatsappMediaKind::ALL, WhatsappMediaKind::as_str));
     let url = url(fields, "url");
     let mimetype = fields.optional_text("mimetype");
     if mimetype.is_some_and(|mimetype| !is_mimetype(mimetype)) {
@@ -231,30 +225,10 @@ fn require_one(fields: &mut Fields<'_>, first: &'static str, has_first: bool, ot
     }
 }
 
-/// Returns the value whose text the caller gave, and refuses any other text.
-fn choose<T: Copy>(
-    fields: &mut Fields<'_>,
-    name: &'static str,
-    given: Option<&str>,
-    known: &[T],
-    text: fn(T) -> &'static str,
-) -> Option<T> {
-    let given = given?;
-    let found = known.iter().copied().find(|value| text(*value) == given);
-    if found.is_none() {
-        let words: Vec<_> = known.iter().map(|value| text(*value)).collect();
-        fields.refuse(name, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")));
-    }
-    found
-}
-
 fn url(fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
-    let text = fields.text(name)?;
-    if !is_url(text) {
-        fields.refuse(name, FieldProblem::Malformed, "must be an http or https URL of at most 2048 bytes");
-        return None;
-    }
-    Some(text.to_owned())
+    let url = Some(fields.text(name)?).filter(|text| is_url(text)).map(str::to_owned);
+    let detail = "must be an http or https URL of at most 2048 bytes";
+    fields.checked(name, FieldProblem::Malformed, url.ok_or(detail))
 }
 
 fn is_url(text: &str) -> bool {

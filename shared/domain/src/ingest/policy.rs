@@ -124,10 +124,9 @@ impl PolicyPatch {
         let mut fields = Fields::of(body);
         let enabled = fields.optional_bool("enabled");
         let action = fields.optional_text("conflict_action");
-        let conflict_action = action.and_then(ConflictAction::parse);
-        if action.is_some() && conflict_action.is_none() {
-            fields.refuse("conflict_action", FieldProblem::NotAllowed, "must be skip or update");
-        }
+        let action = action.map(|text| ConflictAction::parse(text).ok_or("must be skip or update"));
+        let conflict_action =
+            action.and_then(|action| fields.checked("conflict_action", FieldProblem::NotAllowed, action));
         let null = fields.is_null("update_fields");
         let columns = fields.optional_array("update_fields").map(|names| read_columns(&mut fields, names));
         let update_fields = if null { Some(None) } else { columns.map(Some) };
@@ -153,14 +152,8 @@ fn read_columns(fields: &mut Fields<'_>, names: &[Value]) -> Vec<Column> {
     }
     let mut columns = Vec::new();
     for (place, name) in names.iter().enumerate() {
-        match name.as_str().and_then(Column::parse) {
-            Some(column) => columns.push(column),
-            None => {
-                let known: Vec<_> = Column::ALL.iter().map(|column| column.as_str()).collect();
-                let detail = format!("must be one of {}", known.join(", "));
-                fields.refuse(format!("update_fields[{place}]"), FieldProblem::NotAllowed, detail);
-            }
-        }
+        let field = format!("update_fields[{place}]");
+        columns.extend(fields.one_of(field, name.as_str().unwrap_or_default(), Column::ALL, Column::as_str));
     }
     columns.sort_unstable();
     columns.dedup();

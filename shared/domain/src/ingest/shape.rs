@@ -12,9 +12,9 @@ use crate::codes::FieldProblem;
 use crate::fields::Fields;
 use crate::id::is_hex;
 
-const POLICY: &str = "idempotency_policy_key";
-const PRIMARY: &str = "idempotency_key_primary";
-const SECONDARY: &str = "idempotency_key_secondary";
+pub const POLICY: &str = "idempotency_policy_key";
+pub const PRIMARY: &str = "idempotency_key_primary";
+pub const SECONDARY: &str = "idempotency_key_secondary";
 
 /// Refuses keys that do not have the shape of their policy, or that belong to another entry.
 ///

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 
 use super::words::Schema;
-use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::time::Timestamp;
 
@@ -85,9 +84,7 @@ impl From<&TestModeRow> for TestModeView {
 pub fn read_test_mode(body: &Map<String, Value>) -> Result<bool, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let wanted = fields.optional_bool("is_test_mode");
-    if wanted.is_none() && !fields.refused("is_test_mode") {
-        fields.refuse("is_test_mode", FieldProblem::Missing, "is required");
-    }
+    let wanted = fields.required("is_test_mode", wanted);
     fields.finish(wanted)
 }
 
@@ -96,6 +93,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::codes::FieldProblem;
 
     fn now() -> Timestamp {
         Timestamp::from_seconds(1_751_342_400)

@@ -88,8 +88,7 @@ impl IntentTypes {
         let options: BTreeMap<String, Options> = serde_json::from_str(options)?;
         for (name, option) in options {
             let Some(known) = types.get_mut(&name) else {
-                let known = types.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                return Err(OptionsError::UnknownType { name, known });
+                return Err(OptionsError::UnknownType { name, known: Self(types).names() });
             };
             known.window = option.window.unwrap_or(known.window);
             known.scope = option.scope.unwrap_or(known.scope);
@@ -101,8 +100,9 @@ impl IntentTypes {
         self.0.get(name)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &IntentType> {
-        self.0.values()
+    /// Returns the names of the types, as a list for a person.
+    pub fn names(&self) -> String {
+        self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     fn the_ten_types_have_the_windows_and_references_of_the_table() {
         let types = IntentTypes::with_options("{}").expect("built in");
         let table: Vec<_> =
-            types.iter().map(|t| (t.intent_type.as_str(), t.reference_field.as_deref(), t.window_days)).collect();
+            types.0.values().map(|t| (t.intent_type.as_str(), t.reference_field.as_deref(), t.window_days)).collect();
         assert_eq!(
             table,
             [
@@ -130,7 +130,7 @@ mod tests {
                 ("shift_reminder", Some("vaga_id"), 1),
             ]
         );
-        assert!(types.iter().all(|t| !t.is_guarded()));
+        assert!(types.0.values().all(|t| !t.is_guarded()));
     }
 
     #[test]

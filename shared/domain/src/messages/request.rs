@@ -83,31 +83,16 @@ impl NewMessage {
         let intent = fields.optional_object("intent");
         let (send_at, not_after) = (fields.optional_timestamp("send_at"), fields.optional_timestamp("not_after"));
         let metadata = read_metadata(&mut fields);
-        if content.is_none() && !fields.refused("content") {
-            fields.refuse("content", FieldProblem::Missing, "is required");
-        }
-        let to = channel.zip(to).and_then(|(channel, to)| match normalize_to(channel, to) {
-            Ok(to) => Some(to),
-            Err(detail) => {
-                fields.refuse("to", FieldProblem::Malformed, detail);
-                None
-            }
-        });
+        let content = fields.required("content", content);
+        let to = channel.zip(to).map(|(channel, to)| normalize_to(channel, to));
+        let to = to.and_then(|to| fields.checked("to", FieldProblem::Malformed, to));
         let mut inner = Vec::new();
         let content = channel.zip(content).and_then(|(channel, object)| content::read(channel, object, &mut inner));
-        let at = send_at.filter(|at| *at > now).unwrap_or(now);
-        let check = intent.and_then(|object| match Check::read_for(object, types, at) {
-            Ok(check) => Some(check),
-            Err(found) => {
-                inner.extend(
-                    found.into_iter().map(|error| FieldError { field: format!("intent.{}", error.field), ..error }),
-                );
-                None
-            }
-        });
         inner.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
-        let read = to.zip(content);
-        let (to, content) = fields.finish(read).map_err(Unfit::Fields)?;
+        let at = send_at.filter(|at| *at > now).unwrap_or(now);
+        let check = intent.map(|object| Check::read_for(object, types, at));
+        let check = check.and_then(|check| check.map_err(|found| fields.refuse_within("intent", found)).ok());
+        let (to, content) = fields.finish(to.zip(content)).map_err(Unfit::Fields)?;
         let id = MessageId::of(asked.caller, key.ok_or(Unfit::NoIdentity)?);
         let late = wrong_times(send_at, not_after, now);
         if !late.is_empty() {
@@ -139,9 +124,8 @@ impl NewMessage {
 
 fn read_identity<'a>(fields: &mut Fields<'a>, header: Option<&'a IdempotencyKey>) -> Option<&'a str> {
     let given = fields.optional_text("id");
-    if given.is_some_and(|id| IdempotencyKey::parse(id).is_none()) {
-        fields.refuse("id", FieldProblem::Malformed, "must have 1 to 255 visible ASCII characters");
-    }
+    let is_malformed = given.is_some_and(|id| IdempotencyKey::parse(id).is_none());
+    fields.refuse_if(is_malformed, "id", FieldProblem::Malformed, "must have 1 to 255 visible ASCII characters");
     match (given, header) {
         (Some(id), Some(key)) if id != key.as_str() => {
             fields.refuse("id", FieldProblem::Conflicting, "differs from the Idempotency-Key");
@@ -153,25 +137,13 @@ fn read_identity<'a>(fields: &mut Fields<'a>, header: Option<&'a IdempotencyKey>
 
 fn read_channel(fields: &mut Fields<'_>) -> Option<Channel> {
     let text = fields.text("channel")?;
-    let channel = Channel::parse(text);
-    if channel.is_none() {
-        fields.refuse("channel", FieldProblem::Unknown, "must be one of email, telegram, whatsapp");
-    }
-    channel
+    let detail = "must be one of email, telegram, whatsapp";
+    fields.checked("channel", FieldProblem::Unknown, Channel::parse(text).ok_or(detail))
 }
 
 fn read_priority(fields: &mut Fields<'_>) -> Option<Priority> {
     let text = fields.optional_text("priority")?;
-    let priority = match text {
-        "start" => Some(Priority::Start),
-        "shot" => Some(Priority::Shot),
-        "downsell" => Some(Priority::Downsell),
-        _ => None,
-    };
-    if priority.is_none() {
-        fields.refuse("priority", FieldProblem::NotAllowed, "must be one of start, shot, downsell");
-    }
-    priority
+    fields.one_of("priority", text, Priority::ALL, Priority::as_str)
 }
 
 /// Reads the name of a bot or an instance. The name is part of keys and, for WhatsApp, of a path.
@@ -179,19 +151,16 @@ fn read_sender<'a>(fields: &mut Fields<'a>) -> Option<&'a str> {
     let sender = fields.optional_text("sender")?;
     let fits = sender.len() <= LONGEST_SENDER
         && sender.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if !fits {
-        let detail = "must be a name of at most 64 letters, digits, dots, dashes and underscores";
-        fields.refuse("sender", FieldProblem::Malformed, detail);
-    }
+    let detail = "must be a name of at most 64 letters, digits, dots, dashes and underscores";
+    fields.refuse_if(!fits, "sender", FieldProblem::Malformed, detail);
     Some(sender)
 }
 
 fn read_metadata(fields: &mut Fields<'_>) -> Option<String> {
     let object = fields.optional_object("metadata")?;
     let text = Value::Object(object.clone()).to_string();
-    if text.len() > LARGEST_METADATA {
-        fields.refuse("metadata", FieldProblem::OutOfRange, "must not be larger than 2048 bytes of JSON");
-    }
+    let detail = "must not be larger than 2048 bytes of JSON";
+    fields.refuse_if(text.len() > LARGEST_METADATA, "metadata", FieldProblem::OutOfRange, detail);
     Some(text)
 }
 
