@@ -11,6 +11,7 @@ use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
+use umavez_platform::intents::Intents;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::Unsubscribes;
 use umavez_platform::messages::Messages;
@@ -56,6 +57,7 @@ pub const ROUTES: &[Route] = &[
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
+    pub intents: Intents,
     /// Knows which bots and instances have credentials.
     pub senders: Senders,
     pub suppressions: Suppressions,
@@ -74,7 +76,8 @@ impl Deps {
         let senders = Senders::from_env(&aws, &store, RateTable::default())?;
         let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
-        Ok(Self { messages, senders, suppressions, unsubscribes, types })
+        let intents = messages.intents.clone();
+        Ok(Self { messages, intents, senders, suppressions, unsubscribes, types })
     }
 }
 

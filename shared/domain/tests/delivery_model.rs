@@ -185,7 +185,7 @@ impl Subject for MessageRow {
     }
 
     fn confirm(&self, attempt: u32, now: Timestamp) -> Settled<Self> {
-        self.confirmed(attempt, "echo", now, KEEP_DAYS)
+        self.settled(attempt, &Verdict::Sent { provider_id: "echo".to_owned() }, now, KEEP_DAYS)
     }
 
     fn apply(&self, event: &SesEvent, attempt: u32, now: Timestamp) -> Option<Self> {

@@ -59,12 +59,8 @@ impl Check {
             reference,
             at,
             bucket,
-            fingerprint: fingerprint(client, &intent_type.intent_type, reference, bucket),
+            fingerprint: fingerprint(client, &intent_type.name, reference, bucket),
         }
-    }
-
-    pub fn key(&self) -> Key {
-        keys::intent(self.client, &self.fingerprint)
     }
 
     /// Returns the guard's key. `None` if the type has no guard. With contact scope, all references
@@ -78,7 +74,7 @@ impl Check {
             Window::Bucket => Some(self.bucket),
             Window::Rolling => None,
         };
-        let name = &self.intent_type.intent_type;
+        let name = &self.intent_type.name;
         self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference, bucket))
     }
 

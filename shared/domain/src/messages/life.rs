@@ -81,11 +81,6 @@ impl MessageRow {
         }
     }
 
-    /// Records proof that an attempt was sent, from a source other than its sender.
-    pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp, keep_days: i64) -> Settled<Self> {
-        self.settled(attempt, &Verdict::Sent { provider_id: provider_id.to_owned() }, now, keep_days)
-    }
-
     /// Applies an event about `attempt`. Returns the new row and whether the state changed. `None`
     /// if the row already contains everything that the event says.
     pub fn of_event(&self, event: &SesEvent, attempt: u32, now: Timestamp, keep_days: i64) -> Option<(Self, bool)> {

@@ -9,7 +9,7 @@ use crate::channels::{Channel, normalize_to};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::idempotency::IdempotencyKey;
-use crate::intents::{Check, Hold, Holder, IntentTypes, MAX_SKEW_MS};
+use crate::intents::{Check, HoldRequest, Holder, IntentTypes, MAX_SKEW_MS};
 use crate::messages::{INLINE_CONTENT, MessageId, Then};
 use crate::queue::Priority;
 use crate::time::Timestamp;
@@ -40,9 +40,8 @@ pub struct NewMessage {
     pub to: String,
     pub content: Content,
     pub priority: Priority,
-    /// The intent that the message holds from its acceptance, and the check that requests it.
-    pub hold: Option<Hold>,
-    pub check: Option<Check>,
+    /// The intent that the message holds from its acceptance on.
+    pub hold: Option<HoldRequest>,
     pub send_at: Option<Timestamp>,
     pub not_after: Option<Timestamp>,
     pub metadata: Option<String>,
@@ -98,7 +97,7 @@ impl NewMessage {
         if !late.is_empty() {
             return Err(Unfit::Times { id, errors: late });
         }
-        let hold = check.as_ref().map(|check| Hold::of(check, &Holder::Message(id.clone()), asked.body_hash, now));
+        let hold = check.map(|check| HoldRequest::of(check, &Holder::Message(id.clone()), asked.body_hash, now));
         Ok(Self {
             caller: asked.caller.to_string(),
             body_hash: asked.body_hash.to_owned(),
@@ -107,7 +106,6 @@ impl NewMessage {
             content,
             priority: priority.unwrap_or(Priority::Shot),
             hold,
-            check,
             send_at,
             not_after,
             metadata,

@@ -7,7 +7,7 @@ use crate::channels::Channel;
 use crate::channels::content::Content;
 use crate::codes::{Decision, Reason};
 use crate::delivery::{Delivery, Marks, State, Window};
-use crate::intents::{BlockedBy, CheckAnswer};
+use crate::intents::{BlockedBy, CheckAnswer, IntentRow};
 use crate::keys;
 use crate::messages::ledger::Entry;
 use crate::messages::{MessageId, NewMessage};
@@ -89,6 +89,18 @@ pub struct IntentRef {
     pub fingerprint: String,
     /// The sort key of the guard row that was taken with it.
     pub guard: Option<String>,
+}
+
+impl From<&IntentRow> for IntentRef {
+    fn from(row: &IntentRow) -> Self {
+        Self {
+            client_id: row.client_id.clone(),
+            intent_type: row.intent_type.clone(),
+            reference_id: row.reference_id.clone(),
+            fingerprint: row.fingerprint.clone(),
+            guard: row.guard.clone(),
+        }
+    }
 }
 
 /// An order to send a message again. Key and body are hashes, because callers choose the text of
@@ -185,13 +197,7 @@ impl MessageRow {
             marks: Marks::default(),
             send_at: new.send_at,
             not_after: new.not_after,
-            intent: hold.map(|row| IntentRef {
-                client_id: row.client_id.clone(),
-                intent_type: row.intent_type.clone(),
-                reference_id: row.reference_id.clone(),
-                fingerprint: row.fingerprint.clone(),
-                guard: row.guard.clone(),
-            }),
+            intent: hold.map(IntentRef::from),
             deduped: None,
             work: Work::default(),
             then: new.then.clone(),

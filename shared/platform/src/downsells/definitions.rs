@@ -5,7 +5,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use serde::{Deserialize, Serialize};
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
-use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::idempotency::Replay;
 use umavez_domain::keys;
 
 use super::Downsells;
@@ -122,7 +122,7 @@ impl Downsells {
         made: &RequestRow,
         body_hash: &str,
     ) -> Result<Created, StoreError> {
-        if judge(&made.body_hash, body_hash) == Replay::OtherBody {
+        if Replay::of(&made.body_hash, body_hash) == Replay::OtherBody {
             return Ok(Created::KeyReused);
         }
         // A downsell that was deleted since was still created by this key: creating another one

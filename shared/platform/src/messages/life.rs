@@ -19,7 +19,6 @@ use umavez_domain::time::Timestamp;
 use super::table::Messages;
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
-use crate::intents::GuardRelease;
 use crate::invocation::Invocation;
 use crate::store::{
     Beside, Committed, Condition, Found, Next as Commit, Returned, Start, StoreError, attribute, read_row,
@@ -36,21 +35,6 @@ pub enum Applied {
     /// The message no longer exists or was never ours. The event may still have suppressed an
     /// address.
     NoMessage,
-}
-
-/// The outcome of a cancel, and the state of the message.
-#[derive(Debug)]
-pub struct Canceled {
-    pub cancel: Cancel,
-    pub state: State,
-}
-
-/// The outcome of an operator's decision about an unknown message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Declared {
-    /// Whether this request settled the message.
-    pub now: bool,
-    pub state: State,
 }
 
 impl Messages {
@@ -98,10 +82,8 @@ impl Messages {
         attempt: u32,
         provider_id: &str,
     ) -> Result<Settled<MessageRow>, StoreError> {
-        let rule = |row: &MessageRow| {
-            commit_settled(row.confirmed(attempt, provider_id, invocation.current(), self.retention_days))
-        };
-        self.change(invocation, row, rule, nothing).await.map(settled)
+        let verdict = Verdict::Sent { provider_id: provider_id.to_owned() };
+        self.settle(invocation, row, attempt, &verdict, &row.sender).await
     }
 
     /// Ends a message that must not be sent. Returns the row that this call wrote, or the row of
@@ -124,30 +106,34 @@ impl Messages {
     }
 
     /// Cancels a queued message. A message whose attempt is under way gets no further attempt.
-    /// Returns `None` if the message does not exist.
-    pub async fn cancel(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<Canceled>, StoreError> {
+    /// Returns the message and the outcome; `None` if the message does not exist.
+    pub async fn cancel(
+        &self,
+        invocation: &Invocation,
+        id: &MessageId,
+    ) -> Result<Option<(MessageRow, Cancel)>, StoreError> {
         let rule = |row: &MessageRow| match row.cancel(invocation.current(), self.retention_days) {
             (cancel, Some(after)) => Next::Commit(after, cancel),
             (cancel, None) => Next::Stop(cancel),
         };
         let committed = self.change(invocation, Start::Key(keys::message(id)), rule, nothing).await?;
-        Ok(committed.row().map(|(row, cancel)| Canceled { cancel, state: row.delivery.state }))
+        Ok(committed.row())
     }
 
-    /// Settles an unknown message by an operator's decision. Returns `None` if the message does not
-    /// exist.
+    /// Settles an unknown message by an operator's decision. Returns the message and whether this
+    /// request settled it; `None` if the message does not exist.
     pub async fn declare(
         &self,
         invocation: &Invocation,
         id: &MessageId,
         was_sent: bool,
-    ) -> Result<Option<Declared>, StoreError> {
+    ) -> Result<Option<(MessageRow, bool)>, StoreError> {
         let rule = |row: &MessageRow| match row.declared(was_sent, invocation.now, self.retention_days) {
             Some(after) => Next::Commit(after, true),
             None => Next::Stop(false),
         };
         let committed = self.change(invocation, Start::Key(keys::message(id)), rule, nothing).await?;
-        Ok(committed.row().map(|(row, now)| Declared { now, state: row.delivery.state }))
+        Ok(committed.row())
     }
 
     /// Applies a provider's event to its message.
@@ -291,12 +277,7 @@ impl Messages {
     ) -> Result<Vec<Beside>, StoreError> {
         let Some(intent) = after.released_intent(before) else { return Ok(Vec::new()) };
         let holder = Holder::Message(after.id.clone()).to_string();
-        let released = self.intents.give_back_write(intent, &holder, invocation.current());
-        let mut with: Vec<Beside> = released.into_iter().map(Beside::from).collect();
-        if let Some(guard) = GuardRelease::of_message(intent, &holder) {
-            with.extend(self.intents.releasing_guard(invocation, guard).await?);
-        }
-        Ok(with)
+        self.intents.give_back(invocation, intent, &holder).await
     }
 }
 
