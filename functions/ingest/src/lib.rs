@@ -6,7 +6,7 @@ mod settings;
 
 use std::sync::Arc;
 
-use umavez_domain::ingest::{normalize_email, normalize_telegram};
+use umavez_domain::ingest::{normalize_email, normalize_telegram, read_insert};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Problem, Request, Route};
@@ -76,9 +76,9 @@ pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request)
     match request.route.as_str() {
         NORMALIZE_TELEGRAM => entries::normalize(request, normalize_telegram),
         NORMALIZE_EMAIL => entries::normalize(request, normalize_email),
-        INSERT => entries::insert(deps, invocation, request).await,
-        INGEST_TELEGRAM => entries::ingest(deps, invocation, request, normalize_telegram).await,
-        INGEST_EMAIL => entries::ingest(deps, invocation, request, normalize_email).await,
+        INSERT => entries::insert(deps, invocation, request, read_insert).await,
+        INGEST_TELEGRAM => entries::insert(deps, invocation, request, normalize_telegram).await,
+        INGEST_EMAIL => entries::insert(deps, invocation, request, normalize_email).await,
         ENTRY => entries::get(deps, invocation, request).await,
         TEST_MODE => settings::test_mode(deps, invocation).await,
         SET_TEST_MODE => settings::set_test_mode(deps, invocation, request).await,

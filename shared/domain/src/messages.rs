@@ -11,4 +11,4 @@ mod views;
 pub use identity::MessageId;
 pub use request::{Asked, DEFAULT_SENDER, NewMessage, Unfit};
 pub use row::{ContentRow, Deduped, INLINE_CONTENT, IntentRef, MessageRow, Resend, Then};
-pub use views::{AcceptAnswer, MessageView};
+pub use views::AcceptAnswer;

@@ -37,7 +37,7 @@ use umavez_domain::keys::Wake;
 use umavez_domain::mailings::{
     EntryNext, EntryRow, EntryState, MailingEvent, MailingState, Move, move_mailing, next_of_entry,
 };
-use umavez_domain::messages::ledger::Entry;
+use umavez_domain::messages::ledger::LedgerEntry;
 use umavez_domain::messages::{MessageRow, Resend};
 use umavez_domain::queue::{self, Priority};
 use umavez_domain::senders::bots::BotRow;
@@ -173,7 +173,7 @@ impl Subject for MessageRow {
     }
 
     fn end(&self, state: State, now: Timestamp) -> Option<Self> {
-        self.ended(state, &Entry::new(now, Decision::Expired), now, KEEP_DAYS)
+        self.ended(state, &LedgerEntry::new(now, Decision::Expired), now, KEEP_DAYS)
     }
 
     fn recover(&self, policy: UnknownPolicy, now: Timestamp) -> Option<Self> {

@@ -159,9 +159,8 @@ fn read_buttons<'a>(fields: &mut Fields<'a>, rows: &'a [Value]) -> Vec<Vec<Butto
 fn button(fields: &mut Fields<'_>) -> Option<Button> {
     let text = fields.text("text");
     let url = url(fields, "url");
-    if text.is_some_and(|text| text.encode_utf16().count() > TELEGRAM_BUTTON_TEXT) {
-        fields.refuse("text", FieldProblem::OutOfRange, "must not be longer than 256 UTF-16 code units");
-    }
+    let is_too_long = text.is_some_and(|text| text.encode_utf16().count() > TELEGRAM_BUTTON_TEXT);
+    fields.refuse_if(is_too_long, "text", FieldProblem::OutOfRange, "must not be longer than 256 UTF-16 code units");
     Some(Button { text: text?.to_owned(), url: url? })
 }
 
@@ -170,9 +169,8 @@ fn read_whatsapp(fields: &mut Fields<'_>) -> Option<Whatsapp> {
     let media_given = fields.optional_object("media");
     let media = media_given.and_then(|object| fields.nested("media", object, whatsapp_media));
     require_one(fields, "text", text.is_some(), "media", media_given.is_some());
-    if text.is_some_and(|text| text.len() > WHATSAPP_TEXT) {
-        fields.refuse("text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
-    }
+    let is_too_large = text.is_some_and(|text| text.len() > WHATSAPP_TEXT);
+    fields.refuse_if(is_too_large, "text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
     Some(Whatsapp { text: text.map(str::to_owned), media })
 }
 
@@ -181,9 +179,8 @@ fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
     let kind = kind.and_then(|kind| fields.one_of("kind", kind, WhatsappMediaKind::ALL, WhatsappMediaKind::as_str));
     let url = url(fields, "url");
     let mimetype = fields.optional_text("mimetype");
-    if mimetype.is_some_and(|mimetype| !is_mimetype(mimetype)) {
-        fields.refuse("mimetype", FieldProblem::Malformed, "must be a type such as application/pdf");
-    }
+    let is_malformed = mimetype.is_some_and(|mimetype| !is_mimetype(mimetype));
+    fields.refuse_if(is_malformed, "mimetype", FieldProblem::Malformed, "must be a type such as application/pdf");
     let file_name = fields.optional_text("file_name");
     if let Some(name) = file_name
         && header(fields, "file_name", name, FILE_NAME)
@@ -199,9 +196,8 @@ fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
 /// reading there.
 fn body<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
     let text = fields.optional_text(name);
-    if text.is_some_and(|text| text.contains('\0')) {
-        fields.refuse(name, FieldProblem::Malformed, "must not contain NUL");
-    }
+    let has_nul = text.is_some_and(|text| text.contains('\0'));
+    fields.refuse_if(has_nul, name, FieldProblem::Malformed, "must not contain NUL");
     text
 }
 

@@ -11,7 +11,7 @@ use umavez_domain::codes::Decision;
 use umavez_domain::delivery::{Cancel, Claim, Recovery, Settled, State, UnknownPolicy, Verdict};
 use umavez_domain::intents::Holder;
 use umavez_domain::keys::{self, Wake};
-use umavez_domain::messages::ledger::{Entry, LONGEST};
+use umavez_domain::messages::ledger::{LONGEST, LedgerEntry};
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
@@ -23,7 +23,7 @@ use crate::invocation::Invocation;
 use crate::store::{
     Beside, Committed, Condition, Found, Next as Commit, Returned, Start, StoreError, attribute, read_row,
 };
-use crate::suppressions::{self, Suppressions};
+use crate::suppressions;
 
 /// The effect of a provider's event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Messages {
         invocation: &Invocation,
         row: &MessageRow,
         state: State,
-        entry: &Entry,
+        entry: &LedgerEntry,
     ) -> Result<Committed<MessageRow, ()>, StoreError> {
         let (now, read_version) = (invocation.current(), row.version);
         // The decision depends on the row as it was read. If the row has changed, the caller
@@ -165,19 +165,8 @@ impl Messages {
         };
         // Another event may have set the mark before. The address is also suppressed if the message
         // no longer exists.
-        self.suppress(invocation, event, id).await?;
+        self.suppressions().add_event(invocation, event, id).await?;
         Ok(applied)
-    }
-
-    /// Suppresses the addresses of a bounce or a complaint, whatever the state of its message is.
-    async fn suppress(&self, invocation: &Invocation, event: &SesEvent, message_id: &str) -> Result<(), StoreError> {
-        let Some(reason) = event.kind.suppresses() else { return Ok(()) };
-        let list = Suppressions { store: self.store.clone(), table: self.table.clone() };
-        for to in &event.recipients {
-            let row = SuppressionRow::new(Channel::Email, to, reason, source::SES, Some(message_id), event.at);
-            list.add(invocation, &row).await?;
-        }
-        Ok(())
     }
 
     /// Enqueues a message again if no sender claimed it, or gives up an attempt whose sender did
@@ -215,18 +204,18 @@ impl Messages {
     /// this sweep enqueued it.
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
-        let entry = attribute(&Entry::new(invocation.current(), Decision::Due).rule("send_at"))?;
+        let entry = attribute(&LedgerEntry::new(invocation.current(), Decision::Due).rule("send_at"))?;
         let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
         // A message that hits its rate limit repeatedly is due repeatedly: a long ledger gets no
         // further entry.
         let is_short = Condition::shorter("ledger", LONGEST);
-        let told =
+        let enqueued =
             due::hand_over(&self.store, invocation, &due, Some(is_short), |write| write.append_value("ledger", entry));
-        Ok(match told.await? {
+        Ok(match enqueued.await? {
             Returned::Row(_) => true,
             Returned::Refused(Some(item)) if read_row::<MessageRow>(item.clone())?.ledger.len() >= LONGEST => {
-                let untold = due::hand_over(&self.store, invocation, &due, None, |write| write).await?;
-                matches!(untold, Returned::Row(_))
+                let enqueued = due::hand_over(&self.store, invocation, &due, None, |write| write).await?;
+                matches!(enqueued, Returned::Row(_))
             }
             Returned::Refused(_) => false,
         })

@@ -9,6 +9,7 @@ use crate::config::{self, ConfigError};
 use crate::intents::Intents;
 use crate::invocation::Invocation;
 use crate::store::{Found, Query, Store, StoreError};
+use crate::suppressions::Suppressions;
 
 #[derive(Debug, Clone)]
 pub struct Messages {
@@ -33,6 +34,11 @@ impl Messages {
             intents: Intents { store: store.clone(), table: config::required("INTENTS_TABLE")? },
             retention_days,
         })
+    }
+
+    /// Returns the suppression list, which is in the same table.
+    pub fn suppressions(&self) -> Suppressions {
+        Suppressions { store: self.store.clone(), table: self.table.clone() }
     }
 
     pub async fn get(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<MessageRow>, StoreError> {
