@@ -67,12 +67,14 @@ pub struct Deps {
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let types = config::options("INTENT_TYPE_OPTIONS", IntentTypes::with_options)?;
+        let options = config::text("INTENT_TYPE_OPTIONS").unwrap_or_else(|| "{}".to_owned());
+        let types = IntentTypes::with_options(&options)
+            .map_err(|error| ConfigError::malformed("INTENT_TYPE_OPTIONS", format!("usable: {error}")))?;
         let aws = Aws::from_env()?;
         let store = Store::new(aws.dynamodb());
         let messages = Messages::from_env(&store)?;
         let senders = Senders::from_env(&aws, &store, RateTable::default())?;
-        let suppressions = messages.suppressions();
+        let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
         let intents = messages.intents.clone();
         Ok(Self { messages, intents, senders, suppressions, unsubscribes, types })

@@ -47,8 +47,12 @@ impl Deps {
         let aws = Aws::from_env()?;
         let store = Store::new(aws.dynamodb());
         let messages = Messages::from_env(&store)?;
-        let senders = Senders::from_env(&aws, &store, config::options("SEND_RATES", RateTable::with_options)?)?;
-        let policies = config::options("UNKNOWN_POLICIES", read_policies)?;
+        let option = |name: &str| config::text(name).unwrap_or_else(|| "{}".to_owned());
+        let rates = RateTable::with_options(&option("SEND_RATES"))
+            .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
+        let senders = Senders::from_env(&aws, &store, rates)?;
+        let policies = read_policies(&option("UNKNOWN_POLICIES"))
+            .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
         Ok(Self {
             boards: Boards::new(Downsells::from_env(&store)?),

@@ -38,7 +38,9 @@ pub struct Deps {
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let policies = config::options("UNKNOWN_POLICIES", read_policies)?;
+        let policies = config::text("UNKNOWN_POLICIES").unwrap_or_else(|| "{}".to_owned());
+        let policies = read_policies(&policies)
+            .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
         let store = Store::new(Aws::from_env()?.dynamodb());
         let backfills = Backfills { store: store.clone(), table: config::required("ENTRIES_TABLE")? };
         Ok(Self {

@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 /// The most unknown fields that an answer lists, so that it does not repeat a whole body.
 const MOST_UNKNOWN: usize = 20;
 const LONGEST_NAME: usize = 100;
+const NOT_A_UUID: &str = "must be a UUID";
 
 /// A field that was refused. `detail` is written for the caller and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,23 +63,23 @@ impl<'a> Fields<'a> {
 
     pub fn optional_text(&mut self, name: &'static str) -> Option<&'a str> {
         let text = self.typed(name, Value::as_str, "must be a string")?;
-        self.checked(name, FieldProblem::Missing, Some(text).filter(|text| !text.trim().is_empty()).ok_or("is blank"))
+        self.or_refuse(name, Some(text).filter(|text| !text.trim().is_empty()), FieldProblem::Missing, "is blank")
     }
 
     pub fn uuid(&mut self, name: &'static str) -> Option<Uuid> {
         let text = self.text(name)?;
-        self.checked(name, FieldProblem::Malformed, parse_uuid(text).ok_or("must be a UUID"))
+        self.or_refuse(name, parse_uuid(text), FieldProblem::Malformed, NOT_A_UUID)
     }
 
     pub fn optional_uuid(&mut self, name: &'static str) -> Option<Uuid> {
         let text = self.optional_text(name)?;
-        self.checked(name, FieldProblem::Malformed, parse_uuid(text).ok_or("must be a UUID"))
+        self.or_refuse(name, parse_uuid(text), FieldProblem::Malformed, NOT_A_UUID)
     }
 
     pub fn optional_timestamp(&mut self, name: &'static str) -> Option<Timestamp> {
         let text = self.optional_text(name)?;
         let detail = "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z";
-        self.checked(name, FieldProblem::Malformed, Timestamp::parse(text).ok_or(detail))
+        self.or_refuse(name, Timestamp::parse(text), FieldProblem::Malformed, detail)
     }
 
     pub fn optional_object(&mut self, name: &'static str) -> Option<&'a Map<String, Value>> {
@@ -93,12 +94,6 @@ impl<'a> Fields<'a> {
         self.typed(name, Value::as_bool, "must be true or false")
     }
 
-    /// Returns the field's value as `read` returns it. Refuses a value of another type.
-    fn typed<T>(&mut self, name: &'static str, read: fn(&'a Value) -> Option<T>, detail: &str) -> Option<T> {
-        let value = self.get(name)?;
-        self.checked(name, FieldProblem::WrongType, read(value).ok_or(detail))
-    }
-
     /// Returns a whole number within `range`. `None` if the field is absent or refused.
     pub fn whole_number(&mut self, name: &'static str, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
         let given = self.get(name)?;
@@ -108,10 +103,26 @@ impl<'a> Fields<'a> {
             return None;
         }
         let number = given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given));
-        if number.is_none() {
-            self.refuse(name, FieldProblem::OutOfRange, detail);
+        self.or_refuse(name, number, FieldProblem::OutOfRange, detail)
+    }
+
+    fn typed<T>(&mut self, name: &'static str, read: fn(&'a Value) -> Option<T>, detail: &str) -> Option<T> {
+        let value = self.get(name)?;
+        self.or_refuse(name, read(value), FieldProblem::WrongType, detail)
+    }
+
+    /// Returns `value`. If it is `None`, refuses the field.
+    pub fn or_refuse<T>(
+        &mut self,
+        name: &str,
+        value: Option<T>,
+        code: FieldProblem,
+        detail: impl Into<String>,
+    ) -> Option<T> {
+        if value.is_none() {
+            self.refuse(name, code, detail);
         }
-        number
+        value
     }
 
     /// Returns whether the field is present and null, where that differs from its absence.
@@ -143,41 +154,29 @@ impl<'a> Fields<'a> {
 
     /// Adds the errors of an inner object under its path.
     pub fn refuse_within(&mut self, name: &str, errors: Vec<FieldError>) {
-        self.errors
-            .extend(errors.into_iter().map(|error| FieldError { field: format!("{name}.{}", error.field), ..error }));
+        for error in errors {
+            self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
+        }
     }
 
     /// Returns the value of a required field. Refuses the field if it is absent.
     pub fn required<T>(&mut self, name: &str, value: Option<T>) -> Option<T> {
-        if value.is_none() && !self.refused(name) {
-            self.refuse(name, FieldProblem::Missing, "is required");
-        }
+        let is_missing = value.is_none() && !self.refused(name);
+        self.refuse_if(is_missing, name, FieldProblem::Missing, "is required");
         value
     }
 
-    /// Returns the value of `known` that the text names, and refuses any other text.
+    /// Returns the one of the `known` values that the text names, and refuses any other text.
     pub fn one_of<T: Copy>(
         &mut self,
-        field: impl Into<String>,
+        name: &str,
         text: &str,
         known: &[T],
         as_str: impl Fn(T) -> &'static str,
     ) -> Option<T> {
-        let names: Vec<_> = known.iter().map(|value| as_str(*value)).collect();
-        let found = names.iter().position(|name| *name == text).map(|place| known[place]);
-        let detail = || format!("must be one of {}", names.join(", "));
-        self.checked(field, FieldProblem::NotAllowed, found.ok_or_else(detail))
-    }
-
-    /// Returns a value that was parsed from the field. If there is none, refuses the field with the
-    /// error as the detail.
-    pub fn checked<T>(
-        &mut self,
-        field: impl Into<String>,
-        code: FieldProblem,
-        value: Result<T, impl Into<String>>,
-    ) -> Option<T> {
-        value.map_err(|detail| self.refuse(field, code, detail)).ok()
+        let words: Vec<_> = known.iter().map(|value| as_str(*value)).collect();
+        let found = known.iter().copied().find(|value| as_str(*value) == text);
+        self.or_refuse(name, found, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")))
     }
 
     pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {

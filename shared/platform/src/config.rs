@@ -2,7 +2,6 @@
 //! is missing or malformed.
 
 use std::env;
-use std::fmt::Display;
 use std::str::FromStr;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +36,6 @@ pub fn text(name: &str) -> Option<String> {
 
 pub fn optional<T: FromStr>(name: &str, wanted: &str) -> Result<Option<T>, ConfigError> {
     text(name).map(|value| value.parse().map_err(|_| ConfigError::malformed(name, wanted))).transpose()
-}
-
-/// Parses a variable with a JSON object of options. A variable that is not set has no options.
-pub fn options<T, E: Display>(name: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, ConfigError> {
-    let options = text(name).unwrap_or_else(|| "{}".to_owned());
-    parse(&options).map_err(|error| ConfigError::malformed(name, format!("usable: {error}")))
 }
 
 #[cfg(test)]

@@ -222,9 +222,9 @@ fn require_one(fields: &mut Fields<'_>, first: &'static str, has_first: bool, ot
 }
 
 fn url(fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
-    let url = Some(fields.text(name)?).filter(|text| is_url(text)).map(str::to_owned);
+    let url = fields.text(name).map(str::to_owned)?;
     let detail = "must be an http or https URL of at most 2048 bytes";
-    fields.checked(name, FieldProblem::Malformed, url.ok_or(detail))
+    fields.or_refuse(name, Some(url).filter(|url| is_url(url)), FieldProblem::Malformed, detail)
 }
 
 fn is_url(text: &str) -> bool {

@@ -110,8 +110,8 @@ fn decide(mail: &Mail, text: &str) -> ContentType {
 fn read_from(fields: &mut Fields<'_>) -> Option<(String, String)> {
     let from = fields.text("from")?;
     let shown = header(fields, "from", from, LONGEST_FROM)?;
-    let address = from_addr(from).ok_or("must have an address, such as News <news@example.com>");
-    Some((shown, fields.checked("from", FieldProblem::Malformed, address)?))
+    let detail = "must have an address, such as News <news@example.com>";
+    Some((shown, fields.or_refuse("from", from_addr(from), FieldProblem::Malformed, detail)?))
 }
 
 fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
@@ -122,8 +122,8 @@ fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
     let id = blank_is_absent(source, "message_id");
     let id = id.filter(|id| within(source, "message_id", id, LONGEST_MESSAGE_ID)).and_then(message_id);
     let detail = "must be an RFC 3339 time, or a Date header such as Tue, 1 Jul 2025 04:00:00 +0000";
-    let sent = blank_is_absent(source, "date").map(|text| date(text).ok_or(detail));
-    let sent = sent.and_then(|sent| source.checked("date", FieldProblem::Malformed, sent));
+    let sent = blank_is_absent(source, "date");
+    let sent = sent.and_then(|text| source.or_refuse("date", date(text), FieldProblem::Malformed, detail));
     let headers = source.optional_object("headers");
     Some(Mail { message_id: id, date: sent, has_list_headers: headers.is_some_and(are_of_a_list) })
 }
@@ -161,8 +161,8 @@ fn newsletter_keys(fields: &mut Fields<'_>, mail: &Mail, from_addr: &str, subjec
 /// one thread.
 fn thread_keys(fields: &mut Fields<'_>, subject: &str) -> Option<Keys> {
     let detail = "is required for a thread, and must have text besides prefixes such as Re: and [tags]";
-    let base = Some(subject_base(subject)).filter(|base| !base.is_empty()).ok_or(detail);
-    let primary = Some(thread_hash(&fields.checked("subject", FieldProblem::Missing, base)?));
+    let base = Some(subject_base(subject)).filter(|base| !base.is_empty());
+    let primary = Some(thread_hash(&fields.or_refuse("subject", base, FieldProblem::Missing, detail)?));
     Some(Keys { policy: ContentType::CorrespondenceThread.policy(), primary, secondary: None })
 }
 

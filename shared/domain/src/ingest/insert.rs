@@ -72,8 +72,8 @@ fn of_mail(fields: &mut Fields<'_>, name: &'static str, longest: usize, system: 
 
 /// Reads the keys. A blank key counts as missing. The policy determines which of them are required.
 fn read_keys(fields: &mut Fields<'_>) -> Option<Keys> {
-    let policy = fields.text(POLICY).map(|name| PolicyKey::parse(name).ok_or("there is no such policy"));
-    let policy = policy.and_then(|policy| fields.checked(POLICY, FieldProblem::Unknown, policy));
+    let (name, detail) = (fields.text(POLICY), "there is no such policy");
+    let policy = name.and_then(|name| fields.or_refuse(POLICY, PolicyKey::parse(name), FieldProblem::Unknown, detail));
     let mut key = |name: &'static str| {
         let key = blank_is_absent(fields, name)?;
         within(fields, name, key, LONGEST_URL).then(|| key.to_owned())

@@ -95,10 +95,10 @@ impl PolicyPatch {
     pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let enabled = fields.optional_bool("enabled");
-        let action = fields.optional_text("conflict_action");
-        let action = action.map(|text| ConflictAction::parse(text).ok_or("must be skip or update"));
+        let action = fields.optional_text("conflict_action").map(ConflictAction::parse);
+        let detail = "must be skip or update";
         let conflict_action =
-            action.and_then(|action| fields.checked("conflict_action", FieldProblem::NotAllowed, action));
+            action.and_then(|action| fields.or_refuse("conflict_action", action, FieldProblem::NotAllowed, detail));
         let null = fields.is_null("update_fields");
         let columns = fields.optional_array("update_fields").map(|names| read_columns(&mut fields, names));
         let update_fields = if null { Some(None) } else { columns.map(Some) };
@@ -128,7 +128,7 @@ fn read_columns(fields: &mut Fields<'_>, names: &[Value]) -> Vec<Column> {
     let mut columns = Vec::new();
     for (place, name) in names.iter().enumerate() {
         let field = format!("update_fields[{place}]");
-        columns.extend(fields.one_of(field, name.as_str().unwrap_or_default(), Column::ALL, Column::as_str));
+        columns.extend(fields.one_of(&field, name.as_str().unwrap_or_default(), Column::ALL, Column::as_str));
     }
     columns.sort_unstable();
     columns.dedup();

@@ -23,8 +23,9 @@ pub const LONGEST_MESSAGE_ID: usize = 998;
 /// Reads an optional text; a blank text counts as absent. Used for parts of keys, and for fields
 /// that mail programs leave empty.
 pub fn blank_is_absent<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
-    let text = fields.get(name)?.as_str().ok_or("must be a string");
-    fields.checked(name, FieldProblem::WrongType, text).map(str::trim).filter(|text| !text.is_empty())
+    let text = fields.get(name)?.as_str();
+    let text = fields.or_refuse(name, text, FieldProblem::WrongType, "must be a string")?;
+    Some(text.trim()).filter(|text| !text.is_empty())
 }
 
 pub fn within(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: usize) -> bool {
@@ -40,7 +41,7 @@ pub fn clean(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Opt
         return None;
     }
     let seen = Some(clean_text(text)).filter(|text| !text.is_empty());
-    fields.checked(name, FieldProblem::Missing, seen.ok_or("has nothing that can be seen"))
+    fields.or_refuse(name, seen, FieldProblem::Missing, "has nothing that can be seen")
 }
 
 /// Reads an optional text and returns it as one line.
@@ -52,7 +53,7 @@ pub fn line(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Opti
 /// Reads an optional URL.
 pub fn link(fields: &mut Fields<'_>, name: &'static str) -> Option<Link> {
     let url = blank_is_absent(fields, name)?;
-    fields.checked(name, FieldProblem::Malformed, Link::parse(url))
+    Link::parse(url).map_err(|detail| fields.refuse(name, FieldProblem::Malformed, detail)).ok()
 }
 
 /// Reads an optional field that must be one of the `allowed` words.
@@ -78,7 +79,7 @@ pub fn integer(fields: &mut Fields<'_>, name: &'static str) -> Option<i64> {
             return None;
         }
     };
-    fields.checked(name, FieldProblem::Malformed, number.ok_or("must be a whole number of at most 64 bits"))
+    fields.or_refuse(name, number, FieldProblem::Malformed, "must be a whole number of at most 64 bits")
 }
 
 /// Reads a time, given in seconds since 1970 as in the Bot API, or as RFC 3339.
@@ -87,14 +88,12 @@ pub fn telegram_time(fields: &mut Fields<'_>, name: &'static str) -> Option<Time
     match fields.get(name)? {
         Value::Number(seconds) => {
             let seconds = seconds.as_i64().filter(|seconds| (0..=LAST_SECOND).contains(seconds));
-            let at = seconds.map(Timestamp::from_seconds).ok_or("must be whole seconds since 1970");
-            fields.checked(name, FieldProblem::OutOfRange, at)
+            let at = seconds.map(Timestamp::from_seconds);
+            fields.or_refuse(name, at, FieldProblem::OutOfRange, "must be whole seconds since 1970")
         }
         Value::String(text) if text.trim().is_empty() => None,
-        Value::String(text) => {
-            fields.checked(name, FieldProblem::Malformed, Timestamp::parse(text.trim()).ok_or(wanted))
-        }
-        _ => fields.checked(name, FieldProblem::WrongType, Err(wanted)),
+        Value::String(text) => fields.or_refuse(name, Timestamp::parse(text.trim()), FieldProblem::Malformed, wanted),
+        _ => fields.or_refuse(name, None, FieldProblem::WrongType, wanted),
     }
 }
 

@@ -41,8 +41,8 @@ pub fn normalize_telegram(body: &Map<String, Value>) -> Result<Normalized, Vec<F
     let (content_type, link) = decide(asked, &text, message.link);
     let keys = match content_type {
         ContentType::Link => {
-            let keys = link.as_ref().map(link_keys).ok_or("a link needs a URL, here or in the text");
-            fields.checked("source.url", FieldProblem::Missing, keys)
+            let detail = "a link needs a URL, here or in the text";
+            fields.or_refuse("source.url", link.as_ref().map(link_keys), FieldProblem::Missing, detail)
         }
         _ => thought_keys(&mut fields, message.chat_id, message.message_id),
     };

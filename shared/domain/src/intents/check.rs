@@ -89,8 +89,8 @@ impl Check {
 
 fn read_type<'t>(fields: &mut Fields<'_>, types: &'t IntentTypes) -> Option<&'t IntentType> {
     let name = fields.text("intent_type")?;
-    let known = types.get(name).ok_or_else(|| format!("must be one of {}", types.names()));
-    fields.checked("intent_type", FieldProblem::Unknown, known)
+    let detail = format!("must be one of {}", types.names());
+    fields.or_refuse("intent_type", types.get(name), FieldProblem::Unknown, detail)
 }
 
 /// Reads the reference from `reference_id`, or from the type's field of `context`. Both are read in
@@ -123,8 +123,8 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
 /// ignored.
 fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &str) -> Option<Uuid> {
     let value = context.get(wanted).filter(|value| !value.is_null())?;
-    let id = value.as_str().and_then(parse_uuid).ok_or("must be a UUID");
-    fields.checked(format!("context.{wanted}"), FieldProblem::Malformed, id)
+    let id = value.as_str().and_then(parse_uuid);
+    fields.or_refuse(&format!("context.{wanted}"), id, FieldProblem::Malformed, "must be a UUID")
 }
 
 fn read_at(fields: &mut Fields<'_>, intent_type: Option<&IntentType>, now: Timestamp) -> Timestamp {

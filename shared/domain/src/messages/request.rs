@@ -83,8 +83,9 @@ impl NewMessage {
         let (send_at, not_after) = (fields.optional_timestamp("send_at"), fields.optional_timestamp("not_after"));
         let metadata = read_metadata(&mut fields);
         let content = fields.required("content", content);
-        let to = channel.zip(to).map(|(channel, to)| normalize_to(channel, to));
-        let to = to.and_then(|to| fields.checked("to", FieldProblem::Malformed, to));
+        let to = channel.zip(to).and_then(|(channel, to)| {
+            normalize_to(channel, to).map_err(|detail| fields.refuse("to", FieldProblem::Malformed, detail)).ok()
+        });
         let mut inner = Vec::new();
         let content = channel.zip(content).and_then(|(channel, object)| content::read(channel, object, &mut inner));
         inner.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
@@ -136,7 +137,7 @@ fn read_identity<'a>(fields: &mut Fields<'a>, header: Option<&'a IdempotencyKey>
 fn read_channel(fields: &mut Fields<'_>) -> Option<Channel> {
     let text = fields.text("channel")?;
     let detail = "must be one of email, telegram, whatsapp";
-    fields.checked("channel", FieldProblem::Unknown, Channel::parse(text).ok_or(detail))
+    fields.or_refuse("channel", Channel::parse(text), FieldProblem::Unknown, detail)
 }
 
 fn read_priority(fields: &mut Fields<'_>) -> Option<Priority> {
