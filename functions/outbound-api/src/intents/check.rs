@@ -7,6 +7,7 @@ use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::intents::HoldOutcome;
 use umavez_platform::invocation::Invocation;
 
+use super::log_intent;
 use crate::Deps;
 use crate::outbound::accept::too_many_scheduled;
 
@@ -17,7 +18,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let hold = HoldRequest::of(check, &holder, &request.body_hash(), invocation.now);
     let decision = match deps.intents.hold(invocation, &hold).await? {
         HoldOutcome::Done => {
-            log_check(invocation, &hold.check, Event::IntentHeld, None);
+            log_intent(invocation, &hold.row, Event::IntentHeld, None);
             metrics::counter!("IntentsHeld", "IntentType" => hold.row.intent_type.clone()).increment(1);
             return Answer::json(200, &CheckAnswer::allowed(&hold.check, &hold.row.hold()));
         }
@@ -29,7 +30,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     match decision {
         CheckDecision::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
         CheckDecision::Blocked(answer) => {
-            log_check(invocation, &hold.check, Event::OutboundDeduped, Some(Reason::IntentDuplicate));
+            log_intent(invocation, &hold.row, Event::OutboundDeduped, Some(Reason::IntentDuplicate));
             metrics::counter!("IntentsDeduped", "IntentType" => hold.row.intent_type.clone()).increment(1);
             Answer::json(200, &answer)
         }
@@ -44,17 +45,4 @@ fn holder(request: &Request, invocation: &Invocation) -> Result<Holder, Problem>
         Some(key) => Holder::IdempotencyKey { caller: request.caller()?.key_id.clone(), key },
         None => Holder::Request(invocation.request_id.clone()),
     })
-}
-
-/// Logs the outcome of a check. The answer and the row name the blocking holder. The log does not,
-/// because callers choose the text of their keys.
-fn log_check(invocation: &Invocation, check: &Check, event: Event, reason: Option<Reason>) {
-    tracing::info!(
-        event = event.as_str(),
-        reason_code = reason.map(Reason::as_str),
-        intent_type = check.intent_type.name,
-        fingerprint = check.fingerprint,
-        client_id = %check.client,
-        request_id = invocation.request_id,
-    );
 }

@@ -1,12 +1,12 @@
 //! `POST /intents/{fingerprint}/release`: releases an intent, so that it may be sent after all.
 
 use umavez_domain::codes::{Event, ProblemCode};
-use umavez_domain::intents::{IntentRow, LastRelease, ReleaseAnswer, Released, release_request};
+use umavez_domain::intents::{LastRelease, ReleaseAnswer, Released, release_request};
 use umavez_domain::keys;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
-use super::read;
+use super::{log_intent, read};
 use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
@@ -22,7 +22,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let release = LastRelease { last_release: identity.key, last_release_body: identity.body, last_release_at };
     match deps.intents.release(invocation, key, holder.as_deref(), &release).await? {
         Released::Now(row) => {
-            log_released(invocation, &row);
+            log_intent(invocation, &row, Event::IntentReleased, None);
+            metrics::counter!("IntentsReleased", "IntentType" => row.intent_type.clone()).increment(1);
             Answer::json(200, &ReleaseAnswer::of(&row, &release, false))
         }
         Released::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
@@ -33,15 +34,4 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         }
         Released::NotFound => Err(Problem::not_found("this client has no such intent, or it has expired")),
     }
-}
-
-fn log_released(invocation: &Invocation, row: &IntentRow) {
-    tracing::info!(
-        event = Event::IntentReleased.as_str(),
-        intent_type = row.intent_type,
-        fingerprint = row.fingerprint,
-        client_id = row.client_id,
-        request_id = invocation.request_id,
-    );
-    metrics::counter!("IntentsReleased", "IntentType" => row.intent_type.clone()).increment(1);
 }

@@ -6,7 +6,7 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::Replay;
 use umavez_domain::intents::MOST_SCHEDULED;
 use umavez_domain::messages::{AcceptAnswer, MessageId, MessageRow};
-use umavez_domain::messages::{Asked, NewMessage, Unfit};
+use umavez_domain::messages::{InvalidMessage, NewMessage, RequestIdentity};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::Accepted;
@@ -18,15 +18,17 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     // The idempotency key or the `id` identifies the message; both mean the same. This is the
     // identity of the message and not of the request.
     let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
-    let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
+    let asked = RequestIdentity { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
     let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
         Ok(new) => new,
-        Err(Unfit::Fields(errors)) => return Err(Problem::invalid(errors)),
-        Err(Unfit::NoIdentity) => {
+        Err(InvalidMessage::Fields(errors)) => return Err(Problem::invalid(errors)),
+        Err(InvalidMessage::NoIdentity) => {
             let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
             return Err(Problem::new(400, ProblemCode::MissingIdentity, detail));
         }
-        Err(Unfit::Times { id, errors }) => return replay_or_refuse(deps, invocation, &id, &body_hash, errors).await,
+        Err(InvalidMessage::Times { id, errors }) => {
+            return replay_or_refuse(deps, invocation, &id, &body_hash, errors).await;
+        }
     };
     if deps.senders.is_missing(invocation, new.content.channel(), &new.sender).await {
         let detail = "there is no credential for this sender; put it into the deployment's secret of senders";

@@ -102,8 +102,8 @@ impl GuardRow {
     /// Adds a hold if its window overlaps no other. Drops the holds whose window is so far back
     /// that no caller can ask for it.
     pub fn take(&self, asked: &GuardRequest, now: Timestamp) -> TakeOutcome {
-        let standing = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
-        let mut conflicting: Vec<_> = standing().filter(|hold| hold.overlaps(&asked.hold)).collect();
+        let current = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
+        let mut conflicting: Vec<_> = current().filter(|hold| hold.overlaps(&asked.hold)).collect();
         // Report the caller's own hold first, then one with the same fingerprint.
         conflicting.sort_by_key(|hold| {
             (hold.holder != asked.hold.holder, hold.fingerprint != asked.hold.fingerprint, hold.at)
@@ -114,10 +114,10 @@ impl GuardRow {
         }
         let soon = now.plus_ms(MAX_SKEW_MS).seconds();
         let scheduled = |hold: &&IntentHold| hold.at > soon;
-        if scheduled(&&asked.hold) && standing().filter(scheduled).count() >= MOST_SCHEDULED {
+        if scheduled(&&asked.hold) && current().filter(scheduled).count() >= MOST_SCHEDULED {
             return TakeOutcome::Full;
         }
-        let mut holds: Vec<_> = standing().cloned().collect();
+        let mut holds: Vec<_> = current().cloned().collect();
         holds.push(asked.hold.clone());
         holds.sort_by_key(|hold| hold.at);
         TakeOutcome::Yes(self.with(holds, now))

@@ -25,7 +25,7 @@ const LARGEST_METADATA: usize = 2 * 1024;
 
 /// The identity of a request: the caller, the idempotency key and the hash of the body.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RequestIdentity<'a> {
     pub caller: &'a KeyId,
     pub key: Option<&'a IdempotencyKey>,
     pub body_hash: &'a str,
@@ -51,7 +51,7 @@ pub struct NewMessage {
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unfit {
+pub enum InvalidMessage {
     /// The request has neither an `Idempotency-Key` nor an `id`, so the message has no identity.
     NoIdentity,
     Fields(Vec<FieldError>),
@@ -68,10 +68,10 @@ impl NewMessage {
     /// id?}`.
     pub fn read(
         body: &Map<String, Value>,
-        asked: Asked<'_>,
+        asked: RequestIdentity<'_>,
         types: &IntentTypes,
         now: Timestamp,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, InvalidMessage> {
         let mut fields = Fields::of(body);
         let key = read_identity(&mut fields, asked.key);
         let channel = read_channel(&mut fields);
@@ -92,11 +92,11 @@ impl NewMessage {
         let at = send_at.filter(|at| *at > now).unwrap_or(now);
         let check = intent.map(|object| Check::read_for(object, types, at));
         let check = check.and_then(|check| check.map_err(|found| fields.refuse_within("intent", found)).ok());
-        let (to, content) = fields.finish(to.zip(content)).map_err(Unfit::Fields)?;
-        let id = MessageId::of(asked.caller, key.ok_or(Unfit::NoIdentity)?);
+        let (to, content) = fields.finish(to.zip(content)).map_err(InvalidMessage::Fields)?;
+        let id = MessageId::of(asked.caller, key.ok_or(InvalidMessage::NoIdentity)?);
         let late = wrong_times(send_at, not_after, now);
         if !late.is_empty() {
-            return Err(Unfit::Times { id, errors: late });
+            return Err(InvalidMessage::Times { id, errors: late });
         }
         let hold = check.map(|check| HoldRequest::of(check, &Holder::Message(id.clone()), asked.body_hash, now));
         Ok(Self {
@@ -197,15 +197,15 @@ mod tests {
         Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
     }
 
-    fn read_with(body: &Value, key: Option<&str>) -> Result<NewMessage, Unfit> {
+    fn read_with(body: &Value, key: Option<&str>) -> Result<NewMessage, InvalidMessage> {
         let types = IntentTypes::with_options("{}").expect("built in");
         let caller = PresentedKey::of("local").id;
         let key = key.map(|key| IdempotencyKey::parse(key).expect("a key"));
-        let asked = Asked { caller: &caller, key: key.as_ref(), body_hash: "h" };
+        let asked = RequestIdentity { caller: &caller, key: key.as_ref(), body_hash: "h" };
         NewMessage::read(body.as_object().expect("an object"), asked, &types, now())
     }
 
-    fn read(body: &Value) -> Result<NewMessage, Unfit> {
+    fn read(body: &Value) -> Result<NewMessage, InvalidMessage> {
         read_with(body, Some("order-77"))
     }
 
@@ -222,7 +222,7 @@ mod tests {
 
     fn refused(body: &Value) -> Vec<(String, &'static str)> {
         let errors = match read(body) {
-            Err(Unfit::Fields(errors) | Unfit::Times { errors, .. }) => errors,
+            Err(InvalidMessage::Fields(errors) | InvalidMessage::Times { errors, .. }) => errors,
             other => panic!("{other:?}"),
         };
         errors.into_iter().map(|error| (error.field, error.code.as_str())).collect()
@@ -233,7 +233,7 @@ mod tests {
         let by_header = read(&plain()).expect("fits");
         let by_body = read_with(&with(json!({"id": "order-77"})), None).expect("fits");
         assert_eq!(by_header.id, by_body.id);
-        assert_eq!(read_with(&plain(), None).expect_err("unfit"), Unfit::NoIdentity);
+        assert_eq!(read_with(&plain(), None).expect_err("unfit"), InvalidMessage::NoIdentity);
         assert_eq!(refused(&with(json!({"id": "other"}))), [("id".to_owned(), "conflicting")]);
         assert_eq!(
             refused(&with(json!({"id": "a b"}))),
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn times_that_have_passed_are_told_with_the_id_that_may_know_better() {
         let late = with(json!({"send_at": "2026-03-10T11:58:59Z"}));
-        assert!(matches!(read(&late), Err(Unfit::Times { id, .. }) if id == read(&plain()).expect("fits").id));
+        assert!(matches!(read(&late), Err(InvalidMessage::Times { id, .. }) if id == read(&plain()).expect("fits").id));
         assert_eq!(
             refused(&with(json!({"not_after": "2026-03-10T12:00:00Z"}))),
             [("not_after".to_owned(), "out_of_range")]

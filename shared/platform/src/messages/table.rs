@@ -36,11 +36,6 @@ impl Messages {
         })
     }
 
-    /// Returns the suppression list, which is in the same table.
-    pub fn suppressions(&self) -> Suppressions {
-        Suppressions { store: self.store.clone(), table: self.table.clone() }
-    }
-
     pub async fn get(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<MessageRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::message(id)).await
     }
@@ -53,6 +48,11 @@ impl Messages {
         }
         let apart = self.store.get::<ContentRow>(invocation, &self.table, &keys::message_content(&row.id)).await?;
         Ok(apart.map(|row| row.content))
+    }
+
+    /// Returns the suppression list, which is in the same table.
+    pub fn suppressions(&self) -> Suppressions {
+        Suppressions { store: self.store.clone(), table: self.table.clone() }
     }
 
     /// Returns messages of one partition of an index, newest first, starting after the place
