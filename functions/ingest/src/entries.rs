@@ -19,8 +19,8 @@ pub fn normalize(request: &Request, normalize: Normalize) -> Result<Answer, Prob
     Answer::json(200, &normalize(&request.object()?).map_err(Problem::invalid)?)
 }
 
-/// Inserts an entry with the current schema and policy. Both are read for every insert. `read` reads
-/// the entry from the body.
+/// Inserts an entry with the current schema and policy. Both are read for every insert. `read`
+/// reads the entry from the body.
 pub async fn insert(
     deps: &Deps,
     invocation: &Invocation,

@@ -1,5 +1,5 @@
-//! `POST /intents`: one conditional write decides. If it is refused, the conflicting hold determines
-//! the answer.
+//! `POST /intents`: one conditional write decides. If it is refused, the conflicting hold
+//! determines the answer.
 
 use umavez_domain::codes::{Event, Reason};
 use umavez_domain::intents::{Check, CheckAnswer, CheckDecision, HoldRequest, Holder, answer_conflict};

@@ -9,10 +9,10 @@
 //! | missing | free      | inserted                  | inserted                                            |
 //! | missing | owned     | skipped                   | updated                                             |
 //!
-//! The caller runs a loop. It calls [`decide`] with an empty [`StoredRows`] and writes the changes. If a
-//! condition fails, it calls `decide` again with the rows that are now in the two slots. If the
-//! first attempt fails, its failure returns both rows. After any other failure, the caller reads
-//! the slots consistently.
+//! The caller runs a loop. It calls [`decide`] with an empty [`StoredRows`] and writes the changes.
+//! If a condition fails, it calls `decide` again with the rows that are now in the two slots. If
+//! the first attempt fails, its failure returns both rows. After any other failure, the caller
+//! reads the slots consistently.
 
 use std::collections::HashMap;
 
