@@ -55,7 +55,7 @@ impl Deps {
             senders,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
             policies: config::options("UNKNOWN_POLICIES", read_policies)?,
-            visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,
+            visibility: Visibility::from_env(aws.sqs(), &queues, "OUTBOUND_DLQ")?,
         })
     }
 }
