@@ -80,13 +80,11 @@ impl Store {
                 again.push((*at, statement.clone()));
                 continue;
             };
-            match answer.error().map(|error| (error.code(), error.message())) {
+            match answer.error().map(|error| error.code()) {
                 None => outcomes[*at] = Some(Insert::New),
-                Some((Some(Code::DuplicateItem | Code::ConditionalCheckFailed), _)) => {
-                    outcomes[*at] = Some(Insert::There)
-                }
-                Some((Some(code), _)) if is_passing(code) => again.push((*at, statement.clone())),
-                Some((code, _)) => {
+                Some(Some(Code::DuplicateItem | Code::ConditionalCheckFailed)) => outcomes[*at] = Some(Insert::There),
+                Some(Some(code)) if is_passing(code) => again.push((*at, statement.clone())),
+                Some(code) => {
                     let code = code.map_or("no code", Code::as_str);
                     return Err(StoreError::Rejected(format!("a statement: {code}")));
                 }
