@@ -62,8 +62,8 @@ impl Deps {
 
 pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
     let send = async |job| match job {
-        SendJob::Message { id } => message::run(deps, invocation, &id).await,
-        SendJob::Offer { contact, id } => offer::run(deps, invocation, &contact, &id).await,
+        SendJob::Message { id } => message::send(deps, invocation, &id).await,
+        SendJob::Offer { contact, id } => offer::send(deps, invocation, &contact, &id).await,
     };
     Ok(batch::work(&deps.visibility, invocation, event, AT_ONCE, SendJob::read, send).await)
 }

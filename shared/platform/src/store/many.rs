@@ -71,7 +71,7 @@ impl Store {
     ) -> Result<Vec<(usize, BatchStatementRequest)>, StoreError> {
         let statements = batch.iter().map(|(_, statement)| statement.clone()).collect();
         let call = self.client.batch_execute_statement().set_statements(Some(statements)).send();
-        let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+        let answer = invocation.within(call).await?.map_err(|error| StoreError::from_sdk(&error))?;
         let answers = answer.responses();
         let mut again = Vec::new();
         for (n, (at, statement)) in batch.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Store {
                 pause(invocation, round).await?;
             }
             let call = self.client.batch_get_item().set_request_items(Some(left)).send();
-            let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+            let answer = invocation.within(call).await?.map_err(|error| StoreError::from_sdk(&error))?;
             for (table, rows) in answer.responses.unwrap_or_default() {
                 found.extend(rows.into_iter().map(|row| (table.clone(), row)));
             }
