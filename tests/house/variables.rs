@@ -63,8 +63,9 @@ fn variables(text: &str, anywhere: &BTreeSet<String>) -> BTreeSet<String> {
             && word.chars().all(|letter| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_')
     };
     let mut found = BTreeSet::new();
-    for way in ["config::required(\"", "config::text(\"", "config::optional(\""] {
-        let calls = text.split(way).skip(1);
+    for reader in ["required", "text", "optional", "number", "options"] {
+        let call = format!("config::{reader}(\"");
+        let calls = text.split(&call).skip(1);
         found.extend(calls.filter_map(|rest| rest.split('"').next()).filter(is_name).map(str::to_owned));
     }
     let quoted = text.split('"').filter(is_name).map(str::to_owned);

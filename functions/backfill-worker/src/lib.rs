@@ -37,7 +37,7 @@ impl Deps {
             backfills: Backfills { store: store.clone(), table: table.clone() },
             entries: Entries { store: store.clone(), table, test_table },
             settings: SettingsTable { store, table: config::required("CONFIG_TABLE")? },
-            visibility: Visibility::from_env(aws.sqs(), &["BACKFILL_QUEUE"], Some("BACKFILL_DLQ"))?,
+            visibility: Visibility::from_env(aws.sqs(), &["BACKFILL_QUEUE"], "BACKFILL_DLQ")?,
             uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
     }

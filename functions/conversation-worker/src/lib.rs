@@ -42,7 +42,7 @@ impl Deps {
             webhooks: Webhooks::from_env(&aws)?,
             outgoing: Outgoing::new(LONGEST_CALL),
             responder_url: config::text("RESPONDER_URL"),
-            visibility: Visibility::from_env(aws.sqs(), &["CONVERSATIONS_QUEUE"], Some("CONVERSATIONS_DLQ"))?,
+            visibility: Visibility::from_env(aws.sqs(), &["CONVERSATIONS_QUEUE"], "CONVERSATIONS_DLQ")?,
         })
     }
 }

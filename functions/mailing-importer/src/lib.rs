@@ -29,7 +29,7 @@ impl Deps {
         let store = Store::new(aws.dynamodb());
         Ok(Self {
             mailings: Mailings::from_env(&store)?,
-            visibility: Visibility::from_env(aws.sqs(), &["MAILING_IMPORT_QUEUE"], Some("MAILING_IMPORT_DLQ"))?,
+            visibility: Visibility::from_env(aws.sqs(), &["MAILING_IMPORT_QUEUE"], "MAILING_IMPORT_DLQ")?,
             uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
     }

@@ -47,7 +47,7 @@ impl Deps {
             providers: Providers::new(&aws, ProviderConfig::of_mail()?),
             links: LinkSecrets::from_env(&aws)?,
             public_url: config::required("PUBLIC_URL")?,
-            visibility: Visibility::from_env(aws.sqs(), &["MAILING_SEND_QUEUE"], Some("MAILING_SEND_DLQ"))?,
+            visibility: Visibility::from_env(aws.sqs(), &["MAILING_SEND_QUEUE"], "MAILING_SEND_DLQ")?,
         })
     }
 }

@@ -55,15 +55,15 @@ impl Deps {
             senders,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
             policies: config::options("UNKNOWN_POLICIES", read_policies)?,
-            visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,
+            visibility: Visibility::from_env(aws.sqs(), &queues, "OUTBOUND_DLQ")?,
         })
     }
 }
 
 pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
     let send = async |job| match job {
-        SendJob::Message { id } => message::run(deps, invocation, &id).await,
-        SendJob::Offer { contact, id } => offer::run(deps, invocation, &contact, &id).await,
+        SendJob::Message { id } => message::send(deps, invocation, &id).await,
+        SendJob::Offer { contact, id } => offer::send(deps, invocation, &contact, &id).await,
     };
     Ok(batch::work(&deps.visibility, invocation, event, AT_ONCE, SendJob::read, send).await)
 }

@@ -21,7 +21,7 @@ use crate::Deps;
 use crate::deliver::{self, Round, done, later};
 use crate::rates::{self, RateRequest};
 
-pub async fn run(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Worked, StoreError> {
+pub async fn send(deps: &Deps, invocation: &Invocation, id: &MessageId) -> Result<Worked, StoreError> {
     deps.messages.store.retry(invocation, || attempt_message(deps, invocation, id)).await
 }
 

@@ -26,7 +26,7 @@ struct Seen {
     charges: Option<ChargesRow>,
 }
 
-pub async fn run(
+pub async fn send(
     deps: &Deps,
     invocation: &Invocation,
     contact: &ContactId,

@@ -34,11 +34,7 @@ pub struct Emit {
 
 /// Returns what the relay must publish after a row changed from `old` to `new`.
 pub fn to_publish<'a>(old: Option<&Emit>, new: Option<&'a Emit>) -> Option<&'a Emit> {
-    let new = new?;
-    match old {
-        Some(old) if old.seq == new.seq => None,
-        _ => Some(new),
-    }
+    new.filter(|new| old.is_none_or(|old| old.seq != new.seq))
 }
 
 /// Returns the seconds of delay for a message, rounded up so that it is never early.

@@ -27,24 +27,6 @@ pub const fn check_after_ms(recoveries: u32) -> i64 {
     CHECK_AFTER_MS << if recoveries < 6 { recoveries } else { 6 }
 }
 
-/// How work leaves: at once through the outbox if a queue can delay it long enough, else by the due
-/// index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
-    /// Emitted with this write, and delivered no earlier than the time, if there is one.
-    Emitted { not_before: Option<i64> },
-    /// In the due index under this time, until a sweep emits it.
-    Indexed { due_at: i64 },
-}
-
-pub fn due(at: Option<Timestamp>, now: Timestamp) -> Due {
-    match at {
-        Some(at) if at.millis() > now.millis() + LOOK_AHEAD_MS => Due::Indexed { due_at: at.millis() },
-        Some(at) if at > now => Due::Emitted { not_before: Some(at.millis()) },
-        _ => Due::Emitted { not_before: None },
-    }
-}
-
 /// The scheduling part of a row. Every row that a queue, a sweep or recovery hands on embeds it.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -75,7 +57,8 @@ impl Work {
         self.wait_until(Wake::Check, id, from.plus_ms(check_after_ms(self.recoveries)));
     }
 
-    /// Enqueues the work now if a queue can delay it until `at`, else leaves it to the sweep.
+    /// Enqueues the work now if a queue can delay it until `at`. Otherwise puts it into the due
+    /// index, and a sweep emits it when its time has come.
     pub fn schedule(
         &mut self,
         id: &str,
@@ -83,15 +66,17 @@ impl Work {
         now: Timestamp,
         emit: impl FnOnce(u64, Option<i64>) -> Emit,
     ) {
-        match due(at, now) {
-            Due::Emitted { not_before } => {
-                self.later = None;
-                self.hand_over(id, not_before.map(Timestamp::from_millis), now, |seq| emit(seq, not_before));
-            }
-            Due::Indexed { due_at } => {
+        let at = at.filter(|at| *at > now);
+        let not_before = at.map(Timestamp::millis);
+        match at {
+            Some(due_at) if due_at > now.plus_ms(LOOK_AHEAD_MS) => {
                 self.emits += 1;
-                (self.emit, self.later) = (None, Some(emit(self.emits, Some(due_at))));
-                self.wait_until(Wake::Due, id, Timestamp::from_millis(due_at));
+                (self.emit, self.later) = (None, Some(emit(self.emits, not_before)));
+                self.wait_until(Wake::Due, id, due_at);
+            }
+            at => {
+                self.later = None;
+                self.hand_over(id, at, now, |seq| emit(seq, not_before));
             }
         }
     }
@@ -202,13 +187,20 @@ mod tests {
 
     #[test]
     fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
-        let now = Timestamp::from_seconds(1_000_000);
-        assert_eq!(due(None, now), Due::Emitted { not_before: None });
-        assert_eq!(due(Some(now.plus_ms(-1)), now), Due::Emitted { not_before: None });
-        let soon = now.plus_ms(LOOK_AHEAD_MS);
-        assert_eq!(due(Some(soon), now), Due::Emitted { not_before: Some(soon.millis()) });
-        assert!(delay_seconds(Some(soon.millis()), now) < MAX_DELAY_SECONDS, "a queue holds it to its time");
+        let scheduled = |at| {
+            let mut work = Work::default();
+            work.schedule("a", at, NOW, |seq, not_before| Emit { not_before, ..emit(seq) });
+            work
+        };
+        let emitted = |not_before| Some(Emit { not_before, ..emit(1) });
+        assert_eq!(scheduled(None).emit, emitted(None));
+        assert_eq!(scheduled(Some(NOW.plus_ms(-1))).emit, emitted(None));
+        let soon = NOW.plus_ms(LOOK_AHEAD_MS);
+        assert_eq!(scheduled(Some(soon)).emit, emitted(Some(soon.millis())));
+        assert!(delay_seconds(Some(soon.millis()), NOW) < MAX_DELAY_SECONDS, "a queue holds it to its time");
         let later = soon.plus_ms(1);
-        assert_eq!(due(Some(later), now), Due::Indexed { due_at: later.millis() });
+        let indexed = scheduled(Some(later));
+        assert_eq!((&indexed.emit, &indexed.later), (&None, &emitted(Some(later.millis()))));
+        assert_eq!(indexed.looked_for_at(Wake::Due, "a"), Some(later));
     }
 }

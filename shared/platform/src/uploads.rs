@@ -107,7 +107,7 @@ impl Uploads {
                 return match (error.code(), status(&error)) {
                     (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Err(Reason::InputMissing)),
                     (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Err(Reason::InputChanged)),
-                    _ => Err(StoreError::of(&error)),
+                    _ => Err(StoreError::from_sdk(&error)),
                 };
             }
         };

@@ -24,20 +24,17 @@ pub struct Visibility {
     pub sqs: aws_sdk_sqs::Client,
     /// The URLs by queue name. The name is the last part of both the ARN and the URL.
     queues: BTreeMap<String, String>,
-    dead_letters: Option<String>,
+    /// The URL of the queue for unreadable messages.
+    dead_letters: String,
 }
 
 impl Visibility {
-    /// `variables` name the URLs of the queues. `dead_letters` names the URL of the queue for
-    /// unreadable messages, if this module dead-letters them.
-    pub fn from_env(
-        sqs: aws_sdk_sqs::Client,
-        variables: &[&str],
-        dead_letters: Option<&str>,
-    ) -> Result<Self, ConfigError> {
+    /// `variables` name the URLs of the queues, and `dead_letters` that of the queue for unreadable
+    /// messages.
+    pub fn from_env(sqs: aws_sdk_sqs::Client, variables: &[&str], dead_letters: &str) -> Result<Self, ConfigError> {
         let urls = variables.iter().map(|variable| config::required(variable)).collect::<Result<Vec<_>, _>>()?;
         let named = urls.into_iter().map(|url| (url.rsplit('/').next().unwrap_or_default().to_owned(), url));
-        Ok(Self { sqs, queues: named.collect(), dead_letters: dead_letters.map(config::required).transpose()? })
+        Ok(Self { sqs, queues: named.collect(), dead_letters: config::required(dead_letters)? })
     }
 
     /// Hides a message for this long, rounded up to whole seconds. If that fails, the visibility
@@ -57,13 +54,12 @@ impl Visibility {
     /// hides the message. Returns whether it copied the message; if so, the message can leave its
     /// queue.
     pub async fn put_aside(&self, invocation: &Invocation, message: &SqsMessage) -> bool {
-        let tried = receptions(message) >= TRIES_OF_UNREADABLE;
-        let Some(dead_letters) = self.dead_letters.as_ref().filter(|_| tried) else {
+        if receptions(message) < TRIES_OF_UNREADABLE {
             self.hide(invocation, message, UNREADABLE_MS).await;
             return false;
-        };
+        }
         let body = message.body.as_deref().filter(|body| !body.is_empty()).unwrap_or("(empty)");
-        let call = self.sqs.send_message().queue_url(dead_letters).message_body(body);
+        let call = self.sqs.send_message().queue_url(&self.dead_letters).message_body(body);
         let sent = QueueError::check(invocation.within(call.send()).await);
         if let Err(error) = &sent {
             tracing::warn!(event = "NOT_PUT_ASIDE", cause = %error, request_id = invocation.request_id);

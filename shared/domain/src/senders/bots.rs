@@ -95,9 +95,6 @@ impl BotRow {
             row.webhook_secret_hashes.clear();
         }
         row.name = row.name.filter(|_| !fields.is_null("name"));
-        row.messages_per_second = row.messages_per_second.filter(|_| !fields.is_null("messages_per_second"));
-        let per_chat = row.messages_per_chat_per_minute;
-        row.messages_per_chat_per_minute = per_chat.filter(|_| !fields.is_null("messages_per_chat_per_minute"));
         if let Some(name) = fields.optional_text("name") {
             if name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
                 let detail = format!("must be a line of at most {LONGEST_NAME} characters");
@@ -124,10 +121,13 @@ impl BotRow {
             }
         }
         row.active = fields.optional_bool("active").unwrap_or(row.active);
-        let per_second = fields.whole_number("messages_per_second", 1..=1_000);
-        let per_chat = fields.whole_number("messages_per_chat_per_minute", 1..=600);
-        row.messages_per_second = per_second.or(row.messages_per_second);
-        row.messages_per_chat_per_minute = per_chat.or(row.messages_per_chat_per_minute);
+        for (name, limit, range) in [
+            ("messages_per_second", &mut row.messages_per_second, 1..=1_000),
+            ("messages_per_chat_per_minute", &mut row.messages_per_chat_per_minute, 1..=600),
+        ] {
+            let kept = limit.filter(|_| !fields.is_null(name));
+            *limit = fields.whole_number(name, range).or(kept);
+        }
         row
     }
 

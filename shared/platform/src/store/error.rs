@@ -41,7 +41,7 @@ impl StoreError {
         }
     }
 
-    pub(crate) fn of<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> Self {
+    pub(crate) fn from_sdk<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> Self {
         let SdkError::ServiceError(service) = error else { return Self::Unavailable };
         match service.err().code() {
             Some(code) if is_throttle(code) => Self::Throttled,

@@ -71,7 +71,7 @@ impl Store {
     ) -> Result<Vec<(usize, BatchStatementRequest)>, StoreError> {
         let statements = batch.iter().map(|(_, statement)| statement.clone()).collect();
         let call = self.client.batch_execute_statement().set_statements(Some(statements)).send();
-        let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+        let answer = invocation.within(call).await?.map_err(|error| StoreError::from_sdk(&error))?;
         let answers = answer.responses();
         let mut again = Vec::new();
         for (n, (at, statement)) in batch.iter().enumerate() {
@@ -80,13 +80,11 @@ impl Store {
                 again.push((*at, statement.clone()));
                 continue;
             };
-            match answer.error().map(|error| (error.code(), error.message())) {
+            match answer.error().map(|error| error.code()) {
                 None => outcomes[*at] = Some(Insert::New),
-                Some((Some(Code::DuplicateItem | Code::ConditionalCheckFailed), _)) => {
-                    outcomes[*at] = Some(Insert::There)
-                }
-                Some((Some(code), _)) if is_passing(code) => again.push((*at, statement.clone())),
-                Some((code, _)) => {
+                Some(Some(Code::DuplicateItem | Code::ConditionalCheckFailed)) => outcomes[*at] = Some(Insert::There),
+                Some(Some(code)) if is_passing(code) => again.push((*at, statement.clone())),
+                Some(code) => {
                     let code = code.map_or("no code", Code::as_str);
                     return Err(StoreError::Rejected(format!("a statement: {code}")));
                 }
@@ -138,7 +136,7 @@ impl Store {
                 pause(invocation, round).await?;
             }
             let call = self.client.batch_get_item().set_request_items(Some(left)).send();
-            let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
+            let answer = invocation.within(call).await?.map_err(|error| StoreError::from_sdk(&error))?;
             for (table, rows) in answer.responses.unwrap_or_default() {
                 found.extend(rows.into_iter().map(|row| (table.clone(), row)));
             }

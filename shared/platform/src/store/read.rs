@@ -41,7 +41,7 @@ impl Store {
 
     pub async fn get_item(&self, invocation: &Invocation, table: &str, key: &Key) -> Result<Option<Item>, StoreError> {
         let call = self.client.get_item().table_name(table).set_key(Some(key_item(key))).consistent_read(true);
-        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::from_sdk(&error))?;
         Ok(found.item)
     }
 
@@ -147,7 +147,7 @@ impl Store {
             let call = self.client.scan().table_name(query.table).set_filter_expression(filter);
             let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
             let call = call.set_limit(limit).set_exclusive_start_key(start).consistent_read(consistent);
-            let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+            let found = invocation.within(call.send()).await?.map_err(|error| StoreError::from_sdk(&error))?;
             return Ok((found.items.unwrap_or_default(), found.last_evaluated_key));
         }
         let call = self.client.query().table_name(query.table).set_index_name(query.index.map(|at| at.name.to_owned()));
@@ -155,7 +155,7 @@ impl Store {
         let call = call.set_expression_attribute_names(names).set_expression_attribute_values(values);
         let call = call.set_limit(limit).set_exclusive_start_key(start).consistent_read(consistent);
         let call = call.scan_index_forward(!query.newest_first);
-        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::of(&error))?;
+        let found = invocation.within(call.send()).await?.map_err(|error| StoreError::from_sdk(&error))?;
         Ok((found.items.unwrap_or_default(), found.last_evaluated_key))
     }
 }

@@ -188,7 +188,7 @@ fn is_made(refusals: &[Option<Refusal>], token: &str) -> bool {
 fn canceled<R>(error: &SdkError<Error, R>) -> Canceled {
     match error.as_service_error() {
         Some(Error::TransactionCanceledException(canceled)) => judge(canceled.cancellation_reasons()),
-        _ => match StoreError::of(error) {
+        _ => match StoreError::from_sdk(error) {
             passing @ StoreError::Conflict => Canceled::Passing(passing),
             error => Canceled::Error(error),
         },

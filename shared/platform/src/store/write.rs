@@ -364,6 +364,6 @@ pub(super) fn is_mine(item: &Item, token: &str) -> bool {
 fn failure<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>, refusal: fn(&E) -> Option<Option<Item>>) -> Failure {
     match error.as_service_error().and_then(refusal) {
         Some(item) => Failure::Refused(item),
-        None => Failure::Error(StoreError::of(error)),
+        None => Failure::Error(StoreError::from_sdk(error)),
     }
 }
