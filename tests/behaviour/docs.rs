@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 use umavez_local::binaries::{self, workspace_root};
+use umavez_tests::docs::pages;
 use umavez_tests::{Setup, World};
 
 /// Runs `cargo run -- …` with the program that is already built, against the stack of the test.
@@ -22,6 +23,9 @@ cargo() {
   "$UMAVEZ" --port "$PORT" "$@"
 }
 "#;
+
+/// The address of the stack in the pages.
+const STACK: &str = "http://127.0.0.1:3000";
 
 /// Printed between two examples: no example prints it itself.
 const SEPARATOR: char = '\u{1e}';
@@ -46,25 +50,6 @@ async fn the_examples_of_the_docs_print_what_the_docs_say() {
         }
     }
     assert!(ran > 0, "no page has an example");
-}
-
-/// Returns the README and every page under `docs`.
-pub fn pages() -> Vec<PathBuf> {
-    let mut found = vec![workspace_root().join("README.md"), workspace_root().join("CONTRIBUTING.md")];
-    found.retain(|page| page.is_file());
-    let mut folders = vec![workspace_root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
 }
 
 fn examples(page: &str) -> Vec<Example> {
@@ -93,24 +78,9 @@ async fn run_page(page: &Path, examples: &[Example], is_verbose: bool) {
     world.create_key("local", &["*"]).await;
     // A page must work on a stack whose time was moved.
     world.advance(Duration::from_secs(7 * 86_400)).await;
-    let url = world.stack.url();
-    let port = url.rsplit(':').next().expect("a port");
-    let directory = std::env::temp_dir().join(format!("umavez-docs-{}-{port}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory");
     let separator = format!("\nprintf '{SEPARATOR}'\n");
     let scripts: Vec<_> = examples.iter().map(|example| example.script.as_str()).collect();
-    let script = format!("{PRELUDE}{}", scripts.join(&separator).replace("http://127.0.0.1:3000", url));
-    let output = Command::new("bash")
-        .args(["-euc", &script])
-        .env("UMAVEZ", binaries::directory().expect("a directory").join("umavez-local"))
-        .env("PORT", port)
-        .env("no_proxy", "127.0.0.1")
-        .current_dir(&directory)
-        .output()
-        .await
-        .expect("bash");
-    std::fs::remove_dir_all(&directory).expect("removed");
-    let printed = String::from_utf8_lossy(&output.stdout).replace(url, "http://127.0.0.1:3000");
+    let (succeeded, printed, error) = paste(&world, &scripts.join(&separator)).await;
     let mut answers = printed.split(SEPARATOR);
     for example in examples {
         let place = format!("{}, line {}", page.display(), example.line);
@@ -122,8 +92,29 @@ async fn run_page(page: &Path, examples: &[Example], is_verbose: bool) {
             assert!(is_match(answer, printed), "{place}: the docs say\n{answer}\nprinted was\n{printed}");
         }
     }
-    assert!(output.status.success(), "{}: {}", page.display(), String::from_utf8_lossy(&output.stderr));
+    assert!(succeeded, "{}: {error}", page.display());
     world.stack.stop().await.expect("the stack stops");
+}
+
+/// Runs a script in a shell, in a folder of its own, against the stack of the test. Returns whether
+/// it succeeded, what it printed, and its errors.
+pub async fn paste(world: &World, script: &str) -> (bool, String, String) {
+    let url = world.stack.url();
+    let port = url.rsplit(':').next().expect("a port");
+    let folder = std::env::temp_dir().join(format!("umavez-docs-{}-{port}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let output = Command::new("bash")
+        .args(["-euc", &format!("{PRELUDE}{}", script.replace(STACK, url))])
+        .env("UMAVEZ", binaries::directory().expect("a directory").join("umavez-local"))
+        .env("PORT", port)
+        .env("no_proxy", "127.0.0.1")
+        .current_dir(&folder)
+        .output()
+        .await
+        .expect("bash");
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(url, STACK);
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
 /// Returns whether a text is what a page says, with `…` for any text and without white space.

@@ -34,7 +34,7 @@ mod outbound_events;
 mod outbound_outcomes;
 mod outbox;
 mod permissions;
-mod readme;
+mod responder_example;
 mod senders;
 mod store;
 mod suppressions;

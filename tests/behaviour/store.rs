@@ -12,7 +12,7 @@ use umavez_domain::lease::Lease;
 use umavez_domain::time::Timestamp;
 use umavez_platform::due;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, LeaseTaken, Renewed};
+use umavez_platform::lease::{self, LeaseTaken};
 use umavez_platform::store::{
     Beside, Committed, Condition, Found, Next, Start, StoreError, Transacted, Write, Written, read_row, row_of,
 };
@@ -124,12 +124,12 @@ async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_la
         assert!(first.until() >= Timestamp::from_millis(1_030_000), "{}", first.until());
         assert!(matches!(take(world, "w2", 20_000).await, LeaseTaken::Busy(until) if until == first.until()));
         let renewed = renew(world, &first, 20_000).await;
-        let Renewed::Mine(renewed) = renewed else { panic!("it was still held") };
+        let Some(renewed) = renewed else { panic!("it was still held") };
         assert!(matches!(take(world, "w2", 40_000).await, LeaseTaken::Busy(_)), "it was renewed");
         let LeaseTaken::Mine(second) = take(world, "w2", 60_000).await else { panic!("over, and not taken") };
         assert_eq!(second.lease_epoch, 2);
         // The first worker comes back late: neither its renewal nor its writes do anything.
-        assert_eq!(renew(world, &renewed, 60_001).await, Renewed::Lost);
+        assert_eq!(renew(world, &renewed, 60_001).await, None);
         let late = Write::update(TABLE, key("a"))
             .set_number("value", 13)
             .when(Condition::of(&renewed.fence()).expect("a condition"));
@@ -143,7 +143,7 @@ async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_la
     .await;
 }
 
-async fn renew(world: &World, held: &Lease, ms: i64) -> Renewed {
+async fn renew(world: &World, held: &Lease, ms: i64) -> Option<Lease> {
     lease::renew(&world.store, &at(world, ms), TABLE, &key("a"), held, 30_000).await.expect("an answer")
 }
 

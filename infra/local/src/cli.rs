@@ -77,15 +77,28 @@ pub struct StartArguments {
     /// Keep no state
     #[arg(long)]
     ephemeral: bool,
-    /// Processes per function at most
-    #[arg(long, default_value_t = 4)]
-    concurrency: usize,
+    /// Processes per function at most [default: 4]
+    #[arg(long)]
+    concurrency: Option<usize>,
     /// A parameter of the template, as Name=Value; can be given again
     #[arg(long = "parameter", value_name = "NAME=VALUE")]
     parameters: Vec<String>,
     /// Show the functions' logs as they come
     #[arg(long)]
     logs: bool,
+}
+
+impl StartArguments {
+    /// Adds the options that stood before the word `start`.
+    fn or(self, before: Self) -> Self {
+        Self {
+            data: self.data.or(before.data),
+            ephemeral: self.ephemeral || before.ephemeral,
+            concurrency: self.concurrency.or(before.concurrency),
+            parameters: [before.parameters, self.parameters].concat(),
+            logs: self.logs || before.logs,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +118,7 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
     let remote = Remote { port, json };
     match arguments.command {
         None => start::run(arguments.start, port, json).await,
-        Some(Command::Start(start)) => start::run(start, port, json).await,
+        Some(Command::Start(start)) => start::run(start.or(arguments.start), port, json).await,
         Some(Command::Demo) => demo::run(json).await,
         Some(Command::Keys(keys)) => keys::run(keys, &remote).await,
         Some(Command::Advance { duration }) => clock::advance(&remote, &duration).await,

@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 /// The most unknown fields that an answer lists, so that it does not repeat a whole body.
 const MOST_UNKNOWN: usize = 20;
 const LONGEST_NAME: usize = 100;
+const NOT_A_UUID: &str = "must be a UUID";
 
 /// A field that was refused. `detail` is written for the caller and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,66 +65,36 @@ impl<'a> Fields<'a> {
     }
 
     pub fn optional_text(&mut self, name: &'static str) -> Option<&'a str> {
-        match self.get(name)? {
-            Value::String(text) if text.trim().is_empty() => {
-                self.refuse(name, FieldProblem::Missing, "is blank");
-                None
-            }
-            Value::String(text) => Some(text),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be a string");
-                None
-            }
-        }
+        let text = self.typed(name, Value::as_str, "must be a string")?;
+        self.or_refuse(name, Some(text).filter(|text| !text.trim().is_empty()), FieldProblem::Missing, "is blank")
     }
 
     pub fn uuid(&mut self, name: &'static str) -> Option<Uuid> {
         let text = self.text(name)?;
-        self.as_uuid(name, text)
+        self.or_refuse(name, parse_uuid(text), FieldProblem::Malformed, NOT_A_UUID)
     }
 
     pub fn optional_uuid(&mut self, name: &'static str) -> Option<Uuid> {
         let text = self.optional_text(name)?;
-        self.as_uuid(name, text)
+        self.or_refuse(name, parse_uuid(text), FieldProblem::Malformed, NOT_A_UUID)
     }
 
     pub fn optional_timestamp(&mut self, name: &'static str) -> Option<Timestamp> {
         let text = self.optional_text(name)?;
-        let at = Timestamp::parse(text);
-        if at.is_none() {
-            self.refuse(name, FieldProblem::Malformed, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z");
-        }
-        at
+        let detail = "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z";
+        self.or_refuse(name, Timestamp::parse(text), FieldProblem::Malformed, detail)
     }
 
     pub fn optional_object(&mut self, name: &'static str) -> Option<&'a Map<String, Value>> {
-        match self.get(name)? {
-            Value::Object(object) => Some(object),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be an object");
-                None
-            }
-        }
+        self.typed(name, Value::as_object, "must be an object")
     }
 
     pub fn optional_array(&mut self, name: &'static str) -> Option<&'a [Value]> {
-        match self.get(name)? {
-            Value::Array(items) => Some(items),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be an array");
-                None
-            }
-        }
+        self.typed(name, Value::as_array, "must be an array").map(Vec::as_slice)
     }
 
     pub fn optional_bool(&mut self, name: &'static str) -> Option<bool> {
-        match self.get(name)? {
-            Value::Bool(value) => Some(*value),
-            _ => {
-                self.refuse(name, FieldProblem::WrongType, "must be true or false");
-                None
-            }
-        }
+        self.typed(name, Value::as_bool, "must be true or false")
     }
 
     /// Returns a whole number within `range`. `None` if the field is absent or refused.
@@ -135,10 +106,26 @@ impl<'a> Fields<'a> {
             return None;
         }
         let number = given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given));
-        if number.is_none() {
-            self.refuse(name, FieldProblem::OutOfRange, detail);
+        self.or_refuse(name, number, FieldProblem::OutOfRange, detail)
+    }
+
+    fn typed<T>(&mut self, name: &'static str, read: fn(&'a Value) -> Option<T>, detail: &str) -> Option<T> {
+        let value = self.get(name)?;
+        self.or_refuse(name, read(value), FieldProblem::WrongType, detail)
+    }
+
+    /// Returns `value`. If it is `None`, refuses the field.
+    pub fn or_refuse<T>(
+        &mut self,
+        name: &str,
+        value: Option<T>,
+        code: FieldProblem,
+        detail: impl Into<String>,
+    ) -> Option<T> {
+        if value.is_none() {
+            self.refuse(name, code, detail);
         }
-        number
+        value
     }
 
     /// Returns whether the field is present and null, where that differs from its absence.
@@ -191,14 +178,6 @@ impl<'a> Fields<'a> {
             Some(value) if self.errors.is_empty() => Ok(value),
             _ => Err(self.errors),
         }
-    }
-
-    fn as_uuid(&mut self, name: &str, text: &str) -> Option<Uuid> {
-        let id = parse_uuid(text);
-        if id.is_none() {
-            self.refuse(name, FieldProblem::Malformed, "must be a UUID");
-        }
-        id
     }
 }
 

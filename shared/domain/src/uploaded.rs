@@ -19,7 +19,8 @@ pub struct Uploaded<Id> {
 /// Returns the files that a message reports. `None` if it is not an S3 notification. `id` returns
 /// the id for an object's key, or `None` for objects that are not such files. Keys are as S3 writes
 /// them, with escapes; ours contain no character that S3 escapes.
-pub(crate) fn uploads<Id>(message: &Value, id: impl Fn(&str) -> Option<Id>) -> Option<Vec<Uploaded<Id>>> {
+pub(crate) fn uploads<Id>(message: &str, id: impl Fn(&str) -> Option<Id>) -> Option<Vec<Uploaded<Id>>> {
+    let message: Value = serde_json::from_str(message).ok()?;
     let upload = |record: &Value| {
         let object = &record["s3"]["object"];
         let (key, etag) = (object["key"].as_str()?, object["eTag"].as_str()?);

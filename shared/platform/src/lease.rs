@@ -9,6 +9,7 @@ use umavez_domain::time::Timestamp;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
 
+/// The outcome of an attempt to take a lease.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeaseTaken {
     Mine(Lease),
@@ -16,13 +17,6 @@ pub enum LeaseTaken {
     Busy(Timestamp),
     /// There is no such row to work on.
     NoRow,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Renewed {
-    Mine(Lease),
-    /// Another worker has taken over: stop, and write nothing.
-    Lost,
 }
 
 /// The outcome of asking for a turn at a row.
@@ -98,7 +92,8 @@ pub async fn take(
     }
 }
 
-/// Extends a lease that this worker still holds.
+/// Extends a lease that this worker still holds. Returns `None` if another worker has taken over:
+/// stop then, and write nothing.
 pub async fn renew(
     store: &Store,
     invocation: &Invocation,
@@ -106,11 +101,9 @@ pub async fn renew(
     key: &Key,
     mine: &Lease,
     for_ms: i64,
-) -> Result<Renewed, StoreError> {
+) -> Result<Option<Lease>, StoreError> {
     let next = mine.ending(invocation.current().plus_ms(for_ms));
     let write = Write::changes(table, key.clone(), mine, &next)?.when(Condition::of(&mine.fence())?);
-    match store.write(invocation, write).await? {
-        Written::New | Written::Mine => Ok(Renewed::Mine(next)),
-        Written::Refused(_) => Ok(Renewed::Lost),
-    }
+    let lost = matches!(store.write(invocation, write).await?, Written::Refused(_));
+    Ok((!lost).then_some(next))
 }

@@ -10,7 +10,8 @@ use super::start::FIRST_KEY;
 
 #[derive(Args)]
 pub struct ExplainArguments {
-    /// A message id (msg_…), a client id (a UUID), or the address, chat or phone number of a contact
+    /// A message id (msg_…), a client id (a UUID), or the address, chat id or phone number of a
+    /// contact
     subject: String,
     /// The API key to ask with
     #[arg(long, env = "UMAVEZ_KEY", default_value = FIRST_KEY, hide_env_values = true)]

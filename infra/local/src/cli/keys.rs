@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use umavez_domain::access::{KeyId, PresentedKey, SCOPES, is_known_scope};
+use umavez_domain::time::Timestamp;
 use umavez_local::Stack;
 use umavez_platform::api_keys;
 use umavez_platform::aws::Aws;
@@ -57,7 +58,7 @@ pub async fn run(arguments: KeysArguments, remote: &Remote) -> Result<(), CliErr
     let keys = match &arguments.table {
         Some(table) => {
             let aws = Aws::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
-            Keys::new(&aws, table.clone())?
+            Keys::new(&aws, table.clone(), Clock::default().now())?
         }
         None => {
             let about = remote.about().await?;
@@ -65,7 +66,8 @@ pub async fn run(arguments: KeysArguments, remote: &Remote) -> Result<(), CliErr
             let (Some(endpoint), Some(table)) = (endpoint, table) else {
                 return Err(CliError::Failed(format!("port {} is not a stack with a {TABLE_OUTPUT}", remote.port)));
             };
-            Keys::new(&Aws::at(endpoint, CALLER), table.to_owned())?
+            let now = about["now"].as_str().and_then(Timestamp::parse).unwrap_or_else(|| Clock::default().now());
+            Keys::new(&Aws::at_endpoint(endpoint, CALLER), table.to_owned(), now)?
         }
     };
     match arguments.command {
@@ -79,7 +81,7 @@ pub async fn run(arguments: KeysArguments, remote: &Remote) -> Result<(), CliErr
 /// revoked stays revoked.
 pub async fn ensure(stack: &Stack, secret: &str) -> Result<bool, CliError> {
     let Some(table) = stack.output(TABLE_OUTPUT) else { return Ok(false) };
-    let keys = Keys::new(&Aws::at(stack.front_url(), CALLER), table.to_owned())?;
+    let keys = Keys::new(&Aws::at_endpoint(stack.front_url(), CALLER), table.to_owned(), stack_time(stack))?;
     let scopes = ["*".to_owned()];
     api_keys::create(&keys.store, &keys.invocation, &keys.table, secret, &scopes, secret).await.map_err(failed)?;
     let presented = PresentedKey::of(secret);
@@ -88,10 +90,9 @@ pub async fn ensure(stack: &Stack, secret: &str) -> Result<bool, CliError> {
 }
 
 impl Keys {
-    fn new(aws: &Aws, table: String) -> Result<Self, CliError> {
-        let clock = Clock::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
+    fn new(aws: &Aws, table: String, now: Timestamp) -> Result<Self, CliError> {
         let request_id = format!("{CALLER}-{:016x}", fastrand::u64(..));
-        let invocation = Invocation::new(request_id, clock.now(), Duration::from_secs(30));
+        let invocation = Invocation::new(request_id, now, Duration::from_secs(30));
         Ok(Self { store: Store::new(aws.dynamodb()), table, invocation })
     }
 
@@ -140,6 +141,10 @@ impl Keys {
             Err(CliError::Failed(format!("there is no key {id}")))
         }
     }
+}
+
+fn stack_time(stack: &Stack) -> Timestamp {
+    Timestamp::from_millis(stack.clock().now_ms())
 }
 
 fn failed(error: StoreError) -> CliError {

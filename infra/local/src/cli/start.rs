@@ -13,6 +13,9 @@ use umavez_local::{Options, Stack, binaries, secrets};
 
 use super::{CliError, StartArguments, clock, keys, read_file};
 
+/// Processes per function, unless `--concurrency` says otherwise.
+const CONCURRENCY: usize = 4;
+
 /// The API key that the first start creates.
 pub const FIRST_KEY: &str = "local";
 
@@ -57,7 +60,7 @@ pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliErro
         port,
         data,
         secrets: Some(secrets::local_file()),
-        concurrency: arguments.concurrency,
+        concurrency: arguments.concurrency.unwrap_or(CONCURRENCY),
         schedules: true,
         echo_logs: arguments.logs,
         clock_offset_ms: 0,

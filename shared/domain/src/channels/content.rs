@@ -240,21 +240,15 @@ fn choose<T: Copy>(
     text: fn(T) -> &'static str,
 ) -> Option<T> {
     let given = given?;
+    let words: Vec<_> = known.iter().map(|value| text(*value)).collect();
     let found = known.iter().copied().find(|value| text(*value) == given);
-    if found.is_none() {
-        let words: Vec<_> = known.iter().map(|value| text(*value)).collect();
-        fields.refuse(name, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")));
-    }
-    found
+    fields.or_refuse(name, found, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")))
 }
 
 fn url(fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
-    let text = fields.text(name)?;
-    if !is_url(text) {
-        fields.refuse(name, FieldProblem::Malformed, "must be an http or https URL of at most 2048 bytes");
-        return None;
-    }
-    Some(text.to_owned())
+    let url = fields.text(name).map(str::to_owned)?;
+    let detail = "must be an http or https URL of at most 2048 bytes";
+    fields.or_refuse(name, Some(url).filter(|url| is_url(url)), FieldProblem::Malformed, detail)
 }
 
 fn is_url(text: &str) -> bool {
