@@ -226,6 +226,11 @@ impl Write {
         };
         Ok(write.when(Condition::of(&fence)?))
     }
+
+    /// Builds the check that nobody has changed a row since it was read.
+    pub fn unchanged<R: Row>(table: &str, row: &R) -> Result<Self, StoreError> {
+        Ok(Self::check(table, row.key(), Condition::of(&row.fence())?))
+    }
 }
 
 impl Condition {
