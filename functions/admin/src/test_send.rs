@@ -7,7 +7,7 @@ use umavez_domain::channels::Content;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::downsells::webhook::read_telegram_id;
 use umavez_domain::fields::{FieldError, Fields};
-use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::idempotency::Replay;
 use umavez_domain::messages::{MessageId, NewMessage};
 use umavez_domain::queue::Priority;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -40,17 +40,16 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         content: Content::Telegram(row.content),
         priority: Priority::Start,
         hold: None,
-        check: None,
         send_at: None,
         not_after: None,
         metadata: Some(metadata),
         then: None,
     };
     let (row, replayed) = match deps.messages.accept(invocation, &message).await? {
-        Accepted::New(row) | Accepted::Deduped(row) => (row, false),
-        Accepted::Standing(row) if judge(&row.body_hash, &message.body_hash) == Replay::Same => (row, true),
+        Accepted::New(row) => (row, false),
+        Accepted::Existing(row) if Replay::of(&row.body_hash, &message.body_hash) == Replay::Same => (row, true),
         // Only a message with an intent returns the last two.
-        Accepted::Standing(_) | Accepted::KeyReused | Accepted::TooManyScheduled => {
+        Accepted::Existing(_) | Accepted::KeyReused | Accepted::TooManyScheduled => {
             return Err(Problem::key_reused("a test with another body"));
         }
     };

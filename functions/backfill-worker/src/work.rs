@@ -123,8 +123,8 @@ impl Worker<'_> {
         }
         let (store, table) = (&self.deps.backfills.store, &self.deps.backfills.table);
         let renewed = lease::renew(store, self.invocation, table, &self.row.key(), held, LEASE_MS).await?;
-        let Some(held) = renewed else { return Ok(false) };
-        self.row.lease = Some(held);
+        let Some(renewed) = renewed else { return Ok(false) };
+        self.row.lease = Some(renewed);
         Ok(true)
     }
 

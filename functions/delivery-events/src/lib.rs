@@ -4,13 +4,11 @@
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::channels::Channel;
 use umavez_domain::channels::email::ses_events::{self, Kind, NoEvent, SesEvent};
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{EntryState, MailingEntryId};
 use umavez_domain::queue::Unreadable;
-use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Handled};
 use umavez_platform::config::ConfigError;
@@ -33,8 +31,7 @@ impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
         let store = Store::new(Aws::from_env()?.dynamodb());
         let messages = Messages::from_env(&store)?;
-        let suppressions = Suppressions { store: store.clone(), table: messages.table.clone() };
-        Ok(Self { messages, suppressions, mailings: Mailings::from_env(&store)? })
+        Ok(Self { suppressions: messages.suppressions(), messages, mailings: Mailings::from_env(&store)? })
     }
 }
 
@@ -74,13 +71,7 @@ async fn of_mailing(
 ) -> Result<&'static str, StoreError> {
     // Suppress the addresses first, so that no sender writes to them again. A duplicate event
     // changes nothing.
-    if let Some(reason) = event.kind.suppresses() {
-        let id = entry.to_string();
-        for to in &event.recipients {
-            let row = SuppressionRow::new(Channel::Email, to, reason, source::SES, Some(&id), event.at);
-            deps.suppressions.add(invocation, &row).await?;
-        }
-    }
+    deps.suppressions.add_event(invocation, event, &entry.to_string()).await?;
     let applied = deps.mailings.apply(invocation, entry, attempt, event).await?;
     let (logged, outcome) = match applied {
         EntryApplied::Reconciled(EntryState::Sent) => (Event::MailingReconciled, "reconciled_sent"),

@@ -3,7 +3,7 @@
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::idempotency::Replay;
 use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, upload_key};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::ingest::Begun;
@@ -27,7 +27,7 @@ pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> R
             log_begun(invocation, &job);
             answer(deps, invocation, *job)
         }
-        Begun::Standing(job) => match judge(&job.body_hash, &identity.body) {
+        Begun::Standing(job) => match Replay::of(&job.body_hash, &identity.body) {
             Replay::Same => Ok(answer(deps, invocation, *job)?.replayed()),
             Replay::OtherBody => Err(Problem::key_reused("a backfill with another body")),
         },

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use umavez_domain::codes::{Action, Event, FieldProblem};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
-    EntryId, EntryView, InsertAnswer, Insertion, LineRef, Normalized, Outcome, Schema, read_insert, resolve,
+    EntryId, EntryView, InsertAnswer, InsertOutcome, Insertion, LineRef, Normalized, Schema, resolve,
 };
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::ingest::Inserted;
@@ -19,28 +19,15 @@ pub fn normalize(request: &Request, normalize: Normalize) -> Result<Answer, Prob
     Answer::json(200, &normalize(&request.object()?).map_err(Problem::invalid)?)
 }
 
-pub async fn insert(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let normalized = read_insert(&request.object()?).map_err(Problem::invalid)?;
-    store(deps, invocation, request, normalized).await
-}
-
-pub async fn ingest(
+/// Inserts an entry with the current schema and policy. Both are read for every insert. `read`
+/// reads the entry from the body.
+pub async fn insert(
     deps: &Deps,
     invocation: &Invocation,
     request: &Request,
-    normalize: Normalize,
+    read: Normalize,
 ) -> Result<Answer, Problem> {
-    let normalized = normalize(&request.object()?).map_err(Problem::invalid)?;
-    store(deps, invocation, request, normalized).await
-}
-
-/// Inserts an entry with the current schema and policy. Both are read for every insert.
-async fn store(
-    deps: &Deps,
-    invocation: &Invocation,
-    request: &Request,
-    normalized: Normalized,
-) -> Result<Answer, Problem> {
+    let normalized = read(&request.object()?).map_err(Problem::invalid)?;
     let settings = deps.settings.read(invocation).await?;
     let schema = settings.schema();
     let policy =
@@ -51,7 +38,7 @@ async fn store(
     let asked = Insertion { schema, normalized, line: known_by };
     match deps.entries.insert(invocation, &asked, policy).await? {
         Inserted::Done(outcome) => {
-            tell(invocation, &outcome);
+            log_insert(invocation, &outcome);
             Answer::json(200, &InsertAnswer::from(*outcome))
         }
         Inserted::Again(outcome) => Ok(Answer::json(200, &InsertAnswer::from(*outcome))?.replayed()),
@@ -87,7 +74,7 @@ pub fn schema(request: &Request) -> Result<Option<Schema>, Problem> {
     })
 }
 
-fn tell(invocation: &Invocation, outcome: &Outcome) {
+fn log_insert(invocation: &Invocation, outcome: &InsertOutcome) {
     let event = match outcome.action {
         Action::Inserted => Event::EntryInserted,
         Action::Skipped => Event::EntrySkipped,

@@ -4,7 +4,7 @@ mod backfills;
 mod entries;
 mod settings;
 
-use umavez_domain::ingest::{normalize_email, normalize_telegram};
+use umavez_domain::ingest::{normalize_email, normalize_telegram, read_insert};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::Route;
@@ -17,11 +17,12 @@ umavez_platform::routes! {
         async |_, _, request| entries::normalize(request, normalize_telegram),
     Route::scoped("POST /normalize/email", "ingest") =>
         async |_, _, request| entries::normalize(request, normalize_email),
-    Route::scoped("POST /db/insert", "ingest") => entries::insert,
+    Route::scoped("POST /db/insert", "ingest") =>
+        async |deps, invocation, request| entries::insert(deps, invocation, request, read_insert).await,
     Route::scoped("POST /ingest/telegram", "ingest") =>
-        async |deps, invocation, request| entries::ingest(deps, invocation, request, normalize_telegram).await,
+        async |deps, invocation, request| entries::insert(deps, invocation, request, normalize_telegram).await,
     Route::scoped("POST /ingest/email", "ingest") =>
-        async |deps, invocation, request| entries::ingest(deps, invocation, request, normalize_email).await,
+        async |deps, invocation, request| entries::insert(deps, invocation, request, normalize_email).await,
     Route::scoped("GET /entries/{id}", "ingest:read").query(&["schema"]) => entries::get,
     Route::scoped("GET /test-mode", "ingest:read") =>
         async |deps, invocation, _| settings::test_mode(deps, invocation).await,

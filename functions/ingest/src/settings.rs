@@ -4,11 +4,10 @@ use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
-    LONGEST_LINE, MOST_ERRORS, POLICIES, PolicyKey, PolicyPatch, Schema, System, TRACKING, TestModeRow, TestModeView,
+    LONGEST_LINE, MOST_ERRORS, PolicyKey, PolicyPatch, Schema, System, TRACKING, TestModeRow, TestModeView,
     read_test_mode,
 };
 use umavez_platform::http::{Answer, MAX_BODY, Problem, Request};
-use umavez_platform::ingest::Patched;
 use umavez_platform::invocation::Invocation;
 
 use crate::{Deps, entries};
@@ -20,7 +19,7 @@ pub async fn test_mode(deps: &Deps, invocation: &Invocation) -> Result<Answer, P
 pub async fn set_test_mode(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let wanted = read_test_mode(&request.object()?).map_err(Problem::invalid)?;
     let row = deps.settings.set(invocation, wanted, &request.identity(invocation)?.key).await?;
-    tell_mode(invocation, &row);
+    log_mode(invocation, &row);
     Answer::json(200, &TestModeView::from(&row))
 }
 
@@ -33,20 +32,19 @@ pub async fn toggle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     if again {
         return Ok(answer.replayed());
     }
-    tell_mode(invocation, &row);
+    log_mode(invocation, &row);
     Ok(answer)
 }
 
 /// Returns the configuration that does not change while this version runs. The test mode is not
 /// part of it.
 pub fn config() -> Result<Answer, Problem> {
-    let policies: Vec<_> = POLICIES.iter().map(|policy| policy.policy_key.as_str()).collect();
     Answer::json(
         200,
         &json!({
             "schemas": Schema::ALL,
             "sources": System::ALL,
-            "policies": policies,
+            "policies": PolicyKey::ALL,
             "tracking_parameters": {"version": TRACKING.version},
             "limits": {"body_bytes": MAX_BODY, "backfill_line_bytes": LONGEST_LINE, "backfill_errors": MOST_ERRORS},
         }),
@@ -76,25 +74,24 @@ pub async fn patch_policy(deps: &Deps, invocation: &Invocation, request: &Reques
         Some(schema) => schema,
         None => deps.settings.read(invocation).await?.schema(),
     };
-    match deps.settings.patch(invocation, schema, key, &patch).await? {
-        Some(Patched::Now(row)) => {
-            let (policy, schema) = (row.policy_key.as_str(), row.schema.as_str());
-            tracing::info!(
-                event = Event::PolicyChanged.as_str(),
-                policy,
-                schema,
-                enabled = row.enabled,
-                conflict_action = row.conflict_action.as_str(),
-                request_id = invocation.request_id
-            );
-            Answer::json(200, &row)
-        }
-        Some(Patched::Already(row)) => Answer::json(200, &row),
-        None => Err(Problem::not_found(format!("there is no such policy in {schema}"))),
+    let Some((row, is_changed)) = deps.settings.patch(invocation, schema, key, &patch).await? else {
+        return Err(Problem::not_found(format!("there is no such policy in {schema}")));
+    };
+    if is_changed {
+        let (policy, schema) = (row.policy_key.as_str(), row.schema.as_str());
+        tracing::info!(
+            event = Event::PolicyChanged.as_str(),
+            policy,
+            schema,
+            enabled = row.enabled,
+            conflict_action = row.conflict_action.as_str(),
+            request_id = invocation.request_id
+        );
     }
+    Answer::json(200, &row)
 }
 
-fn tell_mode(invocation: &Invocation, row: &TestModeRow) {
+fn log_mode(invocation: &Invocation, row: &TestModeRow) {
     tracing::info!(
         event = Event::TestModeChanged.as_str(),
         schema = row.schema().as_str(),

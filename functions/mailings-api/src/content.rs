@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::idempotency::Replay;
 use umavez_domain::mailings::{
     ContentRequest, MailingContent, MailingEntryId, MailingRow, Prepared, PreviewRequest, Rendered, TestRequest,
     unsubscribe_headers, unsubscribe_token, unsubscribe_url, values,
@@ -91,19 +91,18 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         content: content.email(rendered, headers),
         priority: Priority::Start,
         hold: None,
-        check: None,
         send_at: None,
         not_after: None,
         metadata: None,
         then: None,
     };
     let (message, replayed) = match deps.messages.accept(invocation, &new).await? {
-        Accepted::New(message) | Accepted::Deduped(message) => (message, false),
-        Accepted::Standing(message) => (message, true),
+        Accepted::New(message) => (message, false),
+        Accepted::Existing(message) => (message, true),
         // Only a message with an intent returns these.
         Accepted::KeyReused | Accepted::TooManyScheduled => return Err(key_reused()),
     };
-    if judge(&message.body_hash, &identity.body) == Replay::OtherBody {
+    if Replay::of(&message.body_hash, &identity.body) == Replay::OtherBody {
         return Err(key_reused());
     }
     let answer = Answer::json(202, &json!({"message_id": message.id, "status": message.delivery.state}))?;

@@ -9,6 +9,7 @@ use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::http::{Answer, Route};
+use umavez_platform::intents::Intents;
 use umavez_platform::mailings::Unsubscribes;
 use umavez_platform::messages::Messages;
 use umavez_platform::senders::Senders;
@@ -39,6 +40,7 @@ umavez_platform::routes! {
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
+    pub intents: Intents,
     /// Knows which bots and instances have credentials.
     pub senders: Senders,
     pub suppressions: Suppressions,
@@ -55,6 +57,7 @@ impl Deps {
         let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
         let types = config::options("INTENT_TYPE_OPTIONS", IntentTypes::with_options)?;
-        Ok(Self { messages, senders, suppressions, unsubscribes, types })
+        let intents = messages.intents.clone();
+        Ok(Self { messages, intents, senders, suppressions, unsubscribes, types })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umavez_domain::codes::{Decision, Event};
 use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
-use umavez_domain::messages::ledger::Entry;
+use umavez_domain::messages::ledger::LedgerEntry;
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::senders::Resolved;
 use umavez_domain::time::Timestamp;
@@ -49,7 +49,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         return Ok(later("out_of_time", invocation.current()));
     }
     let Some(content) = deps.messages.content(invocation, row).await? else {
-        let entry = Entry::new(invocation.current(), Decision::Failed).reason(code::CONTENT_GONE);
+        let entry = LedgerEntry::new(invocation.current(), Decision::Failed).reason(code::CONTENT_GONE);
         return end(deps, invocation, row, State::Failed, &entry).await;
     };
     let sender = deps.senders.resolve(invocation, row.channel, &row.sender).await?;
@@ -69,7 +69,7 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Claimed::Yes(claimed) => claimed,
         Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
         Claimed::Suppressed(found) => {
-            let entry = Entry::new(invocation.current(), Decision::Suppressed).reason(&found.reason);
+            let entry = LedgerEntry::new(invocation.current(), Decision::Suppressed).reason(&found.reason);
             let entry = entry.rule("suppression").matched(format!("{}:{}", found.source, found.created_at));
             return end(deps, invocation, row, State::Suppressed, &entry).await;
         }
@@ -125,7 +125,7 @@ async fn settle(
 }
 
 async fn expire(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result<Round, StoreError> {
-    let entry = Entry::new(invocation.current(), Decision::Expired).rule("not_after");
+    let entry = LedgerEntry::new(invocation.current(), Decision::Expired).rule("not_after");
     let entry = match row.not_after {
         Some(not_after) => entry.matched(not_after.to_string()),
         None => entry,
@@ -138,7 +138,7 @@ async fn end(
     invocation: &Invocation,
     row: &MessageRow,
     state: State,
-    entry: &Entry,
+    entry: &LedgerEntry,
 ) -> Result<Round, StoreError> {
     let Committed::Done(..) = deps.messages.end_unsent(invocation, row, state, entry).await? else {
         return Ok(Round::Continue(()));

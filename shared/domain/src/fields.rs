@@ -58,10 +58,7 @@ impl<'a> Fields<'a> {
     /// Returns a required text that is not blank.
     pub fn text(&mut self, name: &'static str) -> Option<&'a str> {
         let text = self.optional_text(name);
-        if text.is_none() && !self.refused(name) {
-            self.refuse(name, FieldProblem::Missing, "is required");
-        }
-        text
+        self.required(name, text)
     }
 
     pub fn optional_text(&mut self, name: &'static str) -> Option<&'a str> {
@@ -154,15 +151,46 @@ impl<'a> Fields<'a> {
         let mut inner = Fields::of(object);
         let value = read(&mut inner);
         if let Err(found) = inner.finish(Some(())) {
-            for error in found {
-                self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
-            }
+            self.refuse_within(name, found);
         }
         value
     }
 
+    /// Adds the errors of an inner object under its path.
+    pub fn refuse_within(&mut self, name: &str, errors: Vec<FieldError>) {
+        for error in errors {
+            self.refuse(format!("{name}.{}", error.field), error.code, error.detail);
+        }
+    }
+
+    /// Returns the value of a required field. Refuses the field if it is absent.
+    pub fn required<T>(&mut self, name: &str, value: Option<T>) -> Option<T> {
+        let is_missing = value.is_none() && !self.refused(name);
+        self.refuse_if(is_missing, name, FieldProblem::Missing, "is required");
+        value
+    }
+
+    /// Returns the one of the `known` values that the text names, and refuses any other text.
+    pub fn one_of<T: Copy>(
+        &mut self,
+        name: &str,
+        text: &str,
+        known: &[T],
+        as_str: impl Fn(T) -> &'static str,
+    ) -> Option<T> {
+        let words: Vec<_> = known.iter().map(|value| as_str(*value)).collect();
+        let found = known.iter().copied().find(|value| as_str(*value) == text);
+        self.or_refuse(name, found, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")))
+    }
+
     pub fn refuse(&mut self, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
         self.errors.push(FieldError::new(field, code, detail));
+    }
+
+    pub fn refuse_if(&mut self, wrong: bool, field: impl Into<String>, code: FieldProblem, detail: impl Into<String>) {
+        if wrong {
+            self.refuse(field, code, detail);
+        }
     }
 
     pub fn refused(&self, field: &str) -> bool {

@@ -57,8 +57,11 @@ pub enum Replay {
     OtherBody,
 }
 
-pub fn judge(stored_hash: &str, asked_hash: &str) -> Replay {
-    if stored_hash == asked_hash { Replay::Same } else { Replay::OtherBody }
+impl Replay {
+    /// Compares the hash of the stored body with the hash of the requested body.
+    pub fn of(stored_hash: &str, asked_hash: &str) -> Self {
+        if stored_hash == asked_hash { Self::Same } else { Self::OtherBody }
+    }
 }
 
 /// Returns the hash that identifies a body: 128 bits of its SHA-256, as hex. It compares bytes, not
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_same_bytes_are_the_same_request() {
-        assert_eq!(judge(&body_hash(b"{}"), &body_hash(b"{}")), Replay::Same);
-        assert_eq!(judge(&body_hash(b"{}"), &body_hash(b"{ }")), Replay::OtherBody);
+        assert_eq!(Replay::of(&body_hash(b"{}"), &body_hash(b"{}")), Replay::Same);
+        assert_eq!(Replay::of(&body_hash(b"{}"), &body_hash(b"{ }")), Replay::OtherBody);
     }
 }

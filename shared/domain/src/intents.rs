@@ -14,10 +14,10 @@ mod rows;
 mod types;
 
 pub use check::{Check, MAX_SKEW_MS};
-pub use decision::{BlockedBy, CheckAnswer, Decision, Standing, judge};
+pub use decision::{BlockedBy, CheckAnswer, CheckDecision, answer_conflict};
 pub use fingerprint::{bucket, bucket_end, fingerprint, is_fingerprint};
-pub use guard::{Conflict, GuardAsked, GuardHold, GuardRow, MOST_SCHEDULED, Taken};
+pub use guard::{Conflict, GuardRequest, GuardRow, IntentHold, MOST_SCHEDULED, TakeOutcome};
 pub use holder::Holder;
-pub use release::{ReleaseAnswer, Released, judge_release, release_request};
-pub use rows::{Hold, IntentRow, IntentView, LIFETIME_DAYS, LastRelease, Status};
+pub use release::{LastRelease, ReleaseAnswer, ReleaseAttributes, Released, release_request};
+pub use rows::{HoldRequest, IntentRow, IntentView, LIFETIME_DAYS, Status};
 pub use types::{IntentType, IntentTypes, OptionsError, Scope, Window};

@@ -3,6 +3,8 @@
 
 pub mod index;
 
+use std::fmt::Display;
+
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -22,16 +24,19 @@ pub struct Key {
     pub sk: String,
 }
 
+/// The TTL attribute of all tables: when a row may be removed, in seconds.
+pub const EXPIRES_AT: &str = "expires_at";
+
 /// The prefix of intent rows within their client's partition.
 pub const INTENT_PREFIX: &str = "INTENT#";
 
 /// The partition that holds everything about one client in the Intents table.
-pub fn intents_of_client(client: Uuid) -> String {
-    format!("CLIENT#{}", client.hyphenated())
+pub fn intents_of_client(client: impl Display) -> String {
+    format!("CLIENT#{client}")
 }
 
 /// The row of one intent.
-pub fn intent(client: Uuid, fingerprint: &str) -> Key {
+pub fn intent(client: impl Display, fingerprint: &str) -> Key {
     Key { pk: intents_of_client(client), sk: format!("{INTENT_PREFIX}{fingerprint}") }
 }
 

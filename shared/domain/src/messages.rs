@@ -9,6 +9,6 @@ mod row;
 mod views;
 
 pub use identity::MessageId;
-pub use request::{Asked, DEFAULT_SENDER, NewMessage, Unfit};
+pub use request::{DEFAULT_SENDER, InvalidMessage, NewMessage, RequestIdentity};
 pub use row::{ContentRow, Deduped, INLINE_CONTENT, IntentRef, MessageRow, Resend, Then};
-pub use views::{AcceptAnswer, MessageView};
+pub use views::AcceptAnswer;

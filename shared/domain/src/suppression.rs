@@ -207,11 +207,9 @@ impl SuppressionRequest {
         let to = fields.text("to");
         let list = fields.optional_text("list");
         let note = fields.optional_text("note").map(str::to_owned);
-        if let Some(note) = &note
-            && (note.len() > LONGEST_NOTE || note.chars().any(char::is_control))
-        {
-            fields.refuse("note", FieldProblem::OutOfRange, "must be a line of at most 200 bytes");
-        }
+        let is_a_line = |note: &String| note.len() <= LONGEST_NOTE && !note.chars().any(char::is_control);
+        let is_wrong = note.as_ref().is_some_and(|note| !is_a_line(note));
+        fields.refuse_if(is_wrong, "note", FieldProblem::OutOfRange, "must be a line of at most 200 bytes");
         let mut errors = Vec::new();
         let reach = channel.and_then(|channel| Reach::read(channel, list, &mut errors));
         let request = reach.zip(to).and_then(|(reach, to)| {

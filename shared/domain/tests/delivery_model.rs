@@ -38,7 +38,7 @@ use umavez_domain::keys::Wake;
 use umavez_domain::mailings::{
     EntryNext, EntryState, MailingEntryRow, MailingEvent, MailingState, Move, move_mailing, next_of_entry,
 };
-use umavez_domain::messages::ledger::Entry;
+use umavez_domain::messages::ledger::LedgerEntry;
 use umavez_domain::messages::{MessageRow, Resend};
 use umavez_domain::queue::{self, Priority};
 use umavez_domain::senders::bots::BotRow;
@@ -174,7 +174,7 @@ impl Subject for MessageRow {
     }
 
     fn end(&self, state: State, now: Timestamp) -> Option<Self> {
-        self.ended(state, &Entry::new(now, Decision::Expired), now, KEEP_DAYS)
+        self.ended(state, &LedgerEntry::new(now, Decision::Expired), now, KEEP_DAYS)
     }
 
     fn recover(&self, policy: UnknownPolicy, now: Timestamp) -> Option<Self> {
@@ -186,7 +186,7 @@ impl Subject for MessageRow {
     }
 
     fn confirm(&self, attempt: u32, now: Timestamp) -> Settled<Self> {
-        self.confirmed(attempt, "echo", now, KEEP_DAYS)
+        self.settled(attempt, &Verdict::Sent { provider_id: "echo".to_owned() }, now, KEEP_DAYS)
     }
 
     fn apply(&self, event: &SesEvent, attempt: u32, now: Timestamp) -> Option<Self> {

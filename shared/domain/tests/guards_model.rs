@@ -3,7 +3,7 @@
 //! they read. Replies can be lost, workers can crash, and clients can repeat requests.
 
 use stateright::{Checker, Model, Property};
-use umavez_domain::intents::{Check, GuardAsked, GuardRow, Hold, Holder, IntentTypes, Taken};
+use umavez_domain::intents::{Check, GuardRequest, GuardRow, HoldRequest, Holder, IntentTypes, TakeOutcome};
 use umavez_domain::messages::MessageId;
 use umavez_domain::time::{DAY_MS, Timestamp};
 use uuid::Uuid;
@@ -70,11 +70,11 @@ impl Guarded {
     }
 
     /// Returns the hold of a message that is to be sent on its day.
-    fn asked(&self, message: usize) -> GuardAsked {
+    fn asked(&self, message: usize) -> GuardRequest {
         let (at, now) = (Self::time(MESSAGES[message]), Self::time(0));
         let known = self.types.get("discovery_first_touch").expect("known");
         let check = Check::new(Uuid::from_u128(7), known, Some(Uuid::from_u128(message as u128)), at);
-        let hold = Hold::of(&check, &holder(message), "body", now);
+        let hold = HoldRequest::of(check, &holder(message), "body", now);
         hold.guard.expect("guarded")
     }
 
@@ -120,7 +120,7 @@ impl Model for Guarded {
                 let seen = world.messages[number].accepting.take()?;
                 let guard = seen.clone().unwrap_or_else(|| GuardRow::empty(now));
                 match guard.take(&self.asked(number), now) {
-                    Taken::Yes(mut next) => {
+                    TakeOutcome::Yes(mut next) => {
                         // If the version has changed, the worker reads again.
                         if self.as_read(&world, &seen) {
                             if self.flaw == Flaw::OneBefore {
@@ -132,8 +132,8 @@ impl Model for Guarded {
                             (world.messages[number].held, world.messages[number].accepted) = (true, Some(true));
                         }
                     }
-                    Taken::Conflicting(_) => world.messages[number].accepted = Some(false),
-                    Taken::Full => return None,
+                    TakeOutcome::Conflicting(_) => world.messages[number].accepted = Some(false),
+                    TakeOutcome::Full => return None,
                 }
             }
             Step::Cancel(number) => {

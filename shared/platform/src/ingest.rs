@@ -12,4 +12,4 @@ mod settings;
 
 pub use backfills::{Backfills, Begun};
 pub use entries::{Entries, Inserted};
-pub use settings::{Patched, Settings, SettingsTable};
+pub use settings::{Settings, SettingsTable};

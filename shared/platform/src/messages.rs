@@ -11,6 +11,6 @@ mod resend;
 mod table;
 
 pub use accept::Accepted;
-pub use life::{Applied, Canceled, Declared};
+pub use life::Applied;
 pub use resend::{Order, Resent};
 pub use table::Messages;

@@ -50,12 +50,12 @@ impl Relay {
     /// Publishes what the changes of one delivery emit. Reports the first record that failed.
     pub async fn relay(&self, invocation: &Invocation, event: &Event) -> DynamoDbEventResponse {
         let mut publications = Vec::new();
-        let mut failed: Option<(usize, RecordError)> = None;
+        let mut failures: Vec<(usize, RecordError)> = Vec::new();
         for (record, change) in event.records.iter().enumerate() {
             match self.publication(record, change) {
                 Ok(publication) => publications.extend(publication),
                 Err(error) => {
-                    failed = Some((record, error));
+                    failures.push((record, error));
                     break;
                 }
             }
@@ -63,13 +63,11 @@ impl Relay {
         for batch in batches(&publications) {
             match self.publish(invocation, batch).await {
                 Ok(()) => log_published(invocation, batch),
-                Err((record, error)) if failed.as_ref().is_none_or(|(other, _)| record < *other) => {
-                    failed = Some((record, error.into()));
-                }
-                // The stream redelivers from an earlier record anyway.
-                Err(_) => {}
+                Err((record, error)) => failures.push((record, error.into())),
             }
         }
+        // The stream redelivers from the first record that failed, so only that one is reported.
+        let failed = failures.into_iter().min_by_key(|(record, _)| *record);
         let Some((record, error)) = failed else { return DynamoDbEventResponse::default() };
         let id = event.records[record].change.sequence_number.clone().unwrap_or_default();
         batch::log_record(invocation, &id, &Err(error));

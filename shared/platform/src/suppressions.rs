@@ -5,6 +5,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::channels::Channel;
+use umavez_domain::channels::email::ses_events::SesEvent;
 use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
 use umavez_domain::suppression::{Status, SuppressionRow, source};
 
@@ -66,6 +67,17 @@ impl Suppressions {
             Written::New | Written::Mine => Ok(None),
             Written::Refused(item) => item.map(read_row).transpose(),
         }
+    }
+
+    /// Suppresses the addresses of a bounce or a complaint about a mail. Other events suppress
+    /// nothing.
+    pub async fn add_event(&self, invocation: &Invocation, event: &SesEvent, mail_id: &str) -> Result<(), StoreError> {
+        let Some(reason) = event.kind.suppresses() else { return Ok(()) };
+        for to in &event.recipients {
+            let row = SuppressionRow::new(Channel::Email, to, reason, source::SES, Some(mail_id), event.at);
+            self.add(invocation, &row).await?;
+        }
+        Ok(())
     }
 
     /// Removes an address from the list. Returns whether it was suppressed.

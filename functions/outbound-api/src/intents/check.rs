@@ -1,12 +1,13 @@
-//! `POST /intents`: one conditional write decides. If it is refused, the conflicting row determines
-//! the answer.
+//! `POST /intents`: one conditional write decides. If it is refused, the conflicting hold
+//! determines the answer.
 
 use umavez_domain::codes::{Event, Reason};
-use umavez_domain::intents::{Check, CheckAnswer, Decision, Hold, Holder, judge};
+use umavez_domain::intents::{Check, CheckAnswer, CheckDecision, HoldRequest, Holder, answer_conflict};
 use umavez_platform::http::{Answer, Problem, Request};
-use umavez_platform::intents::Held;
+use umavez_platform::intents::HoldOutcome;
 use umavez_platform::invocation::Invocation;
 
+use super::log_intent;
 use crate::Deps;
 use crate::outbound::accept::too_many_scheduled;
 
@@ -14,22 +15,26 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let body = request.object()?;
     let holder = holder(request, invocation)?;
     let check = Check::read(&body, &deps.types, invocation.now).map_err(Problem::invalid)?;
-    let hold = Hold::of(&check, &holder, &request.body_hash(), invocation.now);
-    let decision = match deps.messages.intents.hold(invocation, &hold).await? {
-        Held::Now => {
-            tell_held(invocation, &check);
-            return Answer::json(200, &CheckAnswer::allowed(&hold.row));
+    let hold = HoldRequest::of(check, &holder, &request.body_hash(), invocation.now);
+    let decision = match deps.intents.hold(invocation, &hold).await? {
+        HoldOutcome::Done => {
+            log_intent(invocation, &hold.row, Event::IntentHeld, None);
+            metrics::counter!("IntentsHeld", "IntentType" => hold.row.intent_type.clone()).increment(1);
+            return Answer::json(200, &CheckAnswer::allowed(&hold.check, &hold.row.hold()));
         }
-        Held::Refused(standing) => judge(&check, &hold, &standing),
-        Held::Full => return Err(too_many_scheduled()),
+        HoldOutcome::Conflicting(conflict) => answer_conflict(&hold, &conflict),
+        HoldOutcome::Full => return Err(too_many_scheduled()),
+        // A check has no other writes.
+        HoldOutcome::Refused(_) => return Err(Problem::internal()),
     };
     match decision {
-        Decision::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
-        Decision::Blocked(answer) => {
-            tell_deduped(invocation, &check);
+        CheckDecision::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
+        CheckDecision::Blocked(answer) => {
+            log_intent(invocation, &hold.row, Event::OutboundDeduped, Some(Reason::IntentDuplicate));
+            metrics::counter!("IntentsDeduped", "IntentType" => hold.row.intent_type.clone()).increment(1);
             Answer::json(200, &answer)
         }
-        Decision::KeyReused => Err(Problem::key_reused("a check with another body, which holds the intent")),
+        CheckDecision::KeyReused => Err(Problem::key_reused("a check with another body, which holds the intent")),
     }
 }
 
@@ -40,31 +45,4 @@ fn holder(request: &Request, invocation: &Invocation) -> Result<Holder, Problem>
         Some(key) => Holder::IdempotencyKey { caller: request.caller()?.key_id.clone(), key },
         None => Holder::Request(invocation.request_id.clone()),
     })
-}
-
-fn tell_held(invocation: &Invocation, check: &Check) {
-    let intent_type = &check.intent_type.intent_type;
-    tracing::info!(
-        event = Event::IntentHeld.as_str(),
-        intent_type,
-        fingerprint = check.fingerprint,
-        client_id = %check.client,
-        request_id = invocation.request_id,
-    );
-    metrics::counter!("IntentsHeld", "IntentType" => intent_type.clone()).increment(1);
-}
-
-/// Logs a duplicate intent. The answer and the row name the blocking holder. The log does not,
-/// because callers choose the text of their keys.
-fn tell_deduped(invocation: &Invocation, check: &Check) {
-    let intent_type = &check.intent_type.intent_type;
-    tracing::info!(
-        event = Event::OutboundDeduped.as_str(),
-        reason_code = Reason::IntentDuplicate.as_str(),
-        intent_type,
-        fingerprint = check.fingerprint,
-        client_id = %check.client,
-        request_id = invocation.request_id,
-    );
-    metrics::counter!("IntentsDeduped", "IntentType" => intent_type.clone()).increment(1);
 }

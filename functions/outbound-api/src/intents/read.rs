@@ -18,7 +18,7 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     // client.
     let after = paging::cursor(request, &mut errors, is_fingerprint);
     let Some(client) = client.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
-    let page = deps.messages.intents.page(invocation, client, after.as_deref(), limit).await?;
+    let page = deps.intents.page(invocation, client, after.as_deref(), limit).await?;
     let intents: Vec<_> = page.rows.into_iter().map(IntentView::from).collect();
     let cursor = page.next.map(|fingerprint| paging::to_cursor(&fingerprint));
     Answer::json(200, &json!({"intents": intents, "cursor": cursor}))
@@ -29,7 +29,7 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let client = client_id(request, &mut errors);
     let fingerprint = fingerprint(request, &mut errors);
     let (Some(client), Some(fingerprint)) = (client, fingerprint) else { return Err(Problem::invalid(errors)) };
-    match deps.messages.intents.get(invocation, client, fingerprint).await? {
+    match deps.intents.get(invocation, client, fingerprint).await? {
         Some(row) => Answer::json(200, &IntentView::from(row)),
         None => Err(Problem::not_found("this client has no such intent, or it has expired")),
     }

@@ -1,12 +1,12 @@
 //! `POST /intents/{fingerprint}/release`: releases an intent, so that it may be sent after all.
 
 use umavez_domain::codes::{Event, ProblemCode};
-use umavez_domain::intents::{IntentRow, ReleaseAnswer, Released, release_request};
+use umavez_domain::intents::{LastRelease, ReleaseAnswer, Released, release_request};
+use umavez_domain::keys;
 use umavez_platform::http::{Answer, Problem, Request};
-use umavez_platform::intents::{Freed, Release};
 use umavez_platform::invocation::Invocation;
 
-use super::read;
+use super::{log_intent, read};
 use crate::Deps;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
@@ -18,33 +18,20 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let (Some(fingerprint), Some((client, holder))) = (fingerprint, asked) else {
         return Err(Problem::invalid(errors));
     };
-    let release =
-        Release { client, fingerprint, holder: holder.as_deref(), key: &identity.key, body_hash: &identity.body };
-    match deps.messages.intents.release(invocation, &release).await? {
-        Freed::Now(row) => {
-            tell_released(invocation, &row);
-            let last = row.last_release.as_ref().ok_or_else(Problem::internal)?;
-            Answer::json(200, &ReleaseAnswer::of(&row, last, false))
+    let (key, last_release_at) = (keys::intent(client, fingerprint), invocation.now);
+    let release = LastRelease { last_release: identity.key, last_release_body: identity.body, last_release_at };
+    match deps.intents.release(invocation, key, holder.as_deref(), &release).await? {
+        Released::Now(row) => {
+            log_intent(invocation, &row, Event::IntentReleased, None);
+            metrics::counter!("IntentsReleased", "IntentType" => row.intent_type.clone()).increment(1);
+            Answer::json(200, &ReleaseAnswer::of(&row, &release, false))
         }
-        Freed::Judged(Released::Replayed(answer)) => Ok(Answer::json(200, &answer)?.replayed()),
-        Freed::Judged(Released::Already(answer)) => Answer::json(200, &answer),
-        Freed::Judged(Released::KeyReused) => Err(Problem::key_reused("a release with another body")),
-        Freed::Judged(Released::HeldByAnother | Released::Held(_)) => {
+        Released::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
+        Released::Already(answer) => Answer::json(200, &answer),
+        Released::KeyReused => Err(Problem::key_reused("a release with another body")),
+        Released::HeldByAnother => {
             Err(Problem::new(409, ProblemCode::HeldByAnother, "the intent is held by another than the named holder"))
         }
-        Freed::Judged(Released::NotFound) => {
-            Err(Problem::not_found("this client has no such intent, or it has expired"))
-        }
+        Released::NotFound => Err(Problem::not_found("this client has no such intent, or it has expired")),
     }
-}
-
-fn tell_released(invocation: &Invocation, row: &IntentRow) {
-    tracing::info!(
-        event = Event::IntentReleased.as_str(),
-        intent_type = row.intent_type,
-        fingerprint = row.fingerprint,
-        client_id = row.client_id,
-        request_id = invocation.request_id,
-    );
-    metrics::counter!("IntentsReleased", "IntentType" => row.intent_type.clone()).increment(1);
 }

@@ -3,10 +3,10 @@
 
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode, Reason};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::idempotency::Replay;
 use umavez_domain::intents::MOST_SCHEDULED;
 use umavez_domain::messages::{AcceptAnswer, MessageId, MessageRow};
-use umavez_domain::messages::{Asked, NewMessage, Unfit};
+use umavez_domain::messages::{InvalidMessage, NewMessage, RequestIdentity};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::Accepted;
@@ -18,31 +18,29 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     // The idempotency key or the `id` identifies the message; both mean the same. This is the
     // identity of the message and not of the request.
     let (key, body_hash) = (request.idempotency_key()?, request.body_hash());
-    let asked = Asked { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
+    let asked = RequestIdentity { caller: &request.caller()?.key_id, key: key.as_ref(), body_hash: &body_hash };
     let new = match NewMessage::read(&body, asked, &deps.types, invocation.now) {
         Ok(new) => new,
-        Err(Unfit::Fields(errors)) => return Err(Problem::invalid(errors)),
-        Err(Unfit::NoIdentity) => {
+        Err(InvalidMessage::Fields(errors)) => return Err(Problem::invalid(errors)),
+        Err(InvalidMessage::NoIdentity) => {
             let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
             return Err(Problem::new(400, ProblemCode::MissingIdentity, detail));
         }
-        Err(Unfit::Times { id, errors }) => return unless_standing(deps, invocation, &id, &body_hash, errors).await,
+        Err(InvalidMessage::Times { id, errors }) => {
+            return replay_or_refuse(deps, invocation, &id, &body_hash, errors).await;
+        }
     };
     if deps.senders.is_missing(invocation, new.content.channel(), &new.sender).await {
         let detail = "there is no credential for this sender; put it into the deployment's secret of senders";
         let errors = vec![FieldError::new("sender", FieldProblem::NotAllowed, detail)];
-        return unless_standing(deps, invocation, &new.id, &body_hash, errors).await;
+        return replay_or_refuse(deps, invocation, &new.id, &body_hash, errors).await;
     }
     match deps.messages.accept(invocation, &new).await? {
         Accepted::New(row) => {
-            tell(invocation, &row, Event::OutboundAccepted);
+            log_accepted(invocation, &row);
             answer(&row)
         }
-        Accepted::Deduped(row) => {
-            tell(invocation, &row, Event::OutboundDeduped);
-            answer(&row)
-        }
-        Accepted::Standing(row) => again(&row, &body_hash),
+        Accepted::Existing(row) => replay(&row, &body_hash),
         Accepted::KeyReused => Err(key_reused()),
         Accepted::TooManyScheduled => Err(too_many_scheduled()),
     }
@@ -50,7 +48,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 
 /// Refuses a request that can no longer be accepted. If its message was accepted earlier, the
 /// request is a replay of that message.
-async fn unless_standing(
+async fn replay_or_refuse(
     deps: &Deps,
     invocation: &Invocation,
     id: &MessageId,
@@ -58,15 +56,15 @@ async fn unless_standing(
     errors: Vec<FieldError>,
 ) -> Result<Answer, Problem> {
     match deps.messages.get(invocation, id).await? {
-        Some(standing) => again(&standing, body_hash),
+        Some(stored) => replay(&stored, body_hash),
         None => Err(Problem::invalid(errors)),
     }
 }
 
 /// Answers a request for a message that exists. The same key with the same body is the same
 /// message, whatever its current state.
-fn again(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
-    match judge(&row.body_hash, body_hash) {
+fn replay(row: &MessageRow, body_hash: &str) -> Result<Answer, Problem> {
+    match Replay::of(&row.body_hash, body_hash) {
         Replay::Same => Ok(answer(row)?.replayed()),
         Replay::OtherBody => Err(key_reused()),
     }
@@ -90,8 +88,9 @@ fn answer(row: &MessageRow) -> Result<Answer, Problem> {
     Answer::json(answer.http_status(), &answer)
 }
 
-fn tell(invocation: &Invocation, row: &MessageRow, event: Event) {
+fn log_accepted(invocation: &Invocation, row: &MessageRow) {
     let intent = row.intent.as_ref();
+    let event = if row.deduped.is_some() { Event::OutboundDeduped } else { Event::OutboundAccepted };
     let reason_code = row.deduped.as_ref().map(|_| Reason::IntentDuplicate.as_str());
     tracing::info!(
         event = event.as_str(),

@@ -78,7 +78,7 @@ async fn by_client(deps: &Deps, invocation: &Invocation, request: &Request, clie
     // Intents of checks without a message have no message to appear with: list them on the first
     // page.
     let intents = match after {
-        None => deps.messages.intents.page(invocation, client, None, 100).await?.rows,
+        None => deps.intents.page(invocation, client, None, 100).await?.rows,
         Some(_) => Vec::new(),
     };
     answer(messages, intents, Vec::new(), next)

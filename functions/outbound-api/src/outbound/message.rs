@@ -4,7 +4,7 @@ use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys;
-use umavez_domain::messages::{MessageId, MessageView};
+use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
@@ -14,9 +14,8 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let id = id(request)?;
     let Some(row) = deps.messages.get(invocation, &id).await? else { return Err(no_such_message()) };
     let content = deps.messages.content(invocation, &row).await?;
-    let broken = |error: serde_json::Error| Problem::internal().because(&error);
-    let mut view = serde_json::to_value(MessageView::from(row)).map_err(broken)?;
-    let mut content = serde_json::to_value(content).map_err(broken)?;
+    let mut view = row.view();
+    let mut content = serde_json::to_value(content).map_err(|error| Problem::internal().because(&error))?;
     if let Some(content) = content.as_object_mut() {
         content.remove("channel");
     }
@@ -30,7 +29,7 @@ pub async fn unknown(deps: &Deps, invocation: &Invocation, request: &Request) ->
     let after = paging::cursor(request, &mut errors, is_place);
     Problem::if_any(errors)?;
     let (rows, next) = deps.messages.unknown_page(invocation, after.as_deref(), limit).await?;
-    let messages: Vec<_> = rows.into_iter().map(MessageView::from).collect();
+    let messages: Vec<_> = rows.iter().map(MessageRow::view).collect();
     Answer::json(200, &json!({"messages": messages, "cursor": next.map(|place| paging::to_cursor(&place))}))
 }
 

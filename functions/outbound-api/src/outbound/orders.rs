@@ -16,18 +16,18 @@ use crate::Deps;
 /// is in flight or sent was not canceled.
 pub async fn cancel(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let id = id(request)?;
-    let Some(canceled) = deps.messages.cancel(invocation, &id).await? else { return Err(no_such_message()) };
-    if canceled.cancel == Cancel::Now {
-        tell(invocation, &id, Event::OutboundCanceled);
+    let Some((row, cancel)) = deps.messages.cancel(invocation, &id).await? else { return Err(no_such_message()) };
+    if cancel == Cancel::Now {
+        log_order(invocation, &id, Event::OutboundCanceled);
     }
     Answer::json(
         200,
         &json!({
             "message_id": id,
-            "status": canceled.state,
-            "canceled": matches!(canceled.cancel, Cancel::Now | Cancel::Already),
-            "in_flight": canceled.cancel == Cancel::InFlight,
-            "already_sent": canceled.cancel == Cancel::AlreadySent,
+            "status": row.delivery.state,
+            "canceled": matches!(cancel, Cancel::Now | Cancel::Already),
+            "in_flight": cancel == Cancel::InFlight,
+            "already_sent": cancel == Cancel::AlreadySent,
         }),
     )
 }
@@ -42,17 +42,19 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         errors.push(FieldError::new("sent", FieldProblem::WrongType, "must be true or false"));
     }
     let Some(sent) = sent.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
-    let Some(declared) = deps.messages.declare(invocation, &id, sent).await? else { return Err(no_such_message()) };
+    let Some((row, is_settled)) = deps.messages.declare(invocation, &id, sent).await? else {
+        return Err(no_such_message());
+    };
+    let state = row.delivery.state;
     let wanted = if sent { State::Sent } else { State::Failed };
-    if !declared.now && declared.state != wanted {
-        let state = json!(declared.state);
-        let detail = format!("only an UNKNOWN message is settled; this one is {}", state.as_str().unwrap_or_default());
+    if !is_settled && state != wanted {
+        let detail = format!("only an UNKNOWN message is settled; this one is {state}");
         return Err(Problem::new(409, ProblemCode::NotUnknown, detail));
     }
-    if declared.now {
-        tell(invocation, &id, Event::OutboundSettled);
+    if is_settled {
+        log_order(invocation, &id, Event::OutboundSettled);
     }
-    Answer::json(200, &json!({"message_id": id, "status": declared.state}))
+    Answer::json(200, &json!({"message_id": id, "status": state}))
 }
 
 pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
@@ -63,17 +65,15 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let answer = |attempts: Option<u32>| json!({"message_id": id, "status": State::Queued, "attempts": attempts});
     match deps.messages.resend(invocation, &id, &order, &deps.types).await? {
         Resent::Now(row) => {
-            tell(invocation, &id, Event::OutboundResent);
+            log_order(invocation, &id, Event::OutboundResent);
             Answer::json(202, &answer(Some(row.delivery.attempt)))
         }
         Resent::Replayed(attempts) => Ok(Answer::json(202, &answer(Some(attempts)))?.replayed()),
         Resent::KeyReused => Err(Problem::key_reused("an order with another body to send the message again")),
         Resent::NotNow(row) => {
-            let (state, attempt) = (json!(row.delivery.state), row.delivery.attempt);
-            let detail = format!(
-                "only a FAILED or UNKNOWN message is sent again; this one is {} after attempt {attempt}",
-                state.as_str().unwrap_or_default()
-            );
+            let (state, attempt) = (row.delivery.state, row.delivery.attempt);
+            let detail =
+                format!("only a FAILED or UNKNOWN message is sent again; this one is {state} after attempt {attempt}");
             Err(Problem::new(409, ProblemCode::NotResendable, detail))
         }
         Resent::Late(_) => Err(Problem::new(
@@ -119,7 +119,7 @@ fn unknown_fields(body: &serde_json::Map<String, serde_json::Value>, known: &str
         .collect()
 }
 
-fn tell(invocation: &Invocation, message_id: &MessageId, event: Event) {
+fn log_order(invocation: &Invocation, message_id: &MessageId, event: Event) {
     tracing::info!(event = event.as_str(), message_id = message_id.as_str(), request_id = invocation.request_id);
     metrics::counter!("OutboundOrders", "Event" => event.as_str()).increment(1);
 }

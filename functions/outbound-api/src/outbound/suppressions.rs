@@ -41,17 +41,17 @@ pub async fn add(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let (is_new, view) = match reach {
         Reach::Channel(channel) => {
             let row = SuppressionRow::by_operator(channel, &to, note, invocation.now);
-            let standing = deps.suppressions.add(invocation, &row).await?;
-            (standing.is_none(), SuppressionView::from(standing.unwrap_or(row)))
+            let stored = deps.suppressions.add(invocation, &row).await?;
+            (stored.is_none(), SuppressionView::from(stored.unwrap_or(row)))
         }
         Reach::List(list) => {
             let row = UnsubscribeRow::by_operator(list, &to, note, invocation.now);
-            let standing = deps.unsubscribes.add(invocation, &row).await?;
-            (standing.is_none(), standing.unwrap_or(row).view(Some(&to)))
+            let stored = deps.unsubscribes.add(invocation, &row).await?;
+            (stored.is_none(), stored.unwrap_or(row).view(Some(&to)))
         }
     };
     if is_new {
-        tell(invocation, channel, Event::SuppressionAdded);
+        log_change(invocation, channel, Event::SuppressionAdded);
     }
     Answer::json(if is_new { 201 } else { 200 }, &view)
 }
@@ -68,7 +68,7 @@ pub async fn remove(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     };
     let channel = reach.channel();
     if removed {
-        tell(invocation, channel, Event::SuppressionRemoved);
+        log_change(invocation, channel, Event::SuppressionRemoved);
     }
     Answer::json(200, &json!({"channel": channel, "list": reach.list(), "to": to, "removed": removed}))
 }
@@ -122,7 +122,7 @@ fn place(text: &str) -> Option<SpreadPlace> {
 }
 
 /// Logs a change without the address: it is personal data, and the list contains it.
-fn tell(invocation: &Invocation, channel: Channel, event: Event) {
+fn log_change(invocation: &Invocation, channel: Channel, event: Event) {
     tracing::info!(event = event.as_str(), channel = channel.as_str(), request_id = invocation.request_id);
     metrics::counter!("Suppressions", "Event" => event.as_str(), "Channel" => channel.as_str()).increment(1);
 }

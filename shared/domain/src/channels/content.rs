@@ -40,14 +40,8 @@ pub fn read(channel: Channel, object: &Map<String, Value>, errors: &mut Vec<Fiel
         Channel::Telegram => read_telegram(&mut fields).map(Content::Telegram),
         Channel::Whatsapp => read_whatsapp(&mut fields).map(Content::Whatsapp),
     };
-    match fields.finish(content) {
-        Ok(content) => Some(content),
-        Err(found) => {
-            let named = |error: FieldError| FieldError { field: format!("content.{}", error.field), ..error };
-            errors.extend(found.into_iter().map(named));
-            None
-        }
-    }
+    let named = |error: FieldError| FieldError { field: format!("content.{}", error.field), ..error };
+    fields.finish(content).map_err(|found| errors.extend(found.into_iter().map(named))).ok()
 }
 
 /// Reads the content of an email. Mailings use the same content and the same checks.
@@ -83,8 +77,8 @@ pub(crate) fn read_email(fields: &mut Fields<'_>) -> Option<Email> {
 
 fn read_telegram(fields: &mut Fields<'_>) -> Option<Telegram> {
     let text = body(fields, "text");
-    let mode_given = fields.optional_text("parse_mode");
-    let parse_mode = choose(fields, "parse_mode", mode_given, ParseMode::ALL, ParseMode::as_str);
+    let parse_mode = fields.optional_text("parse_mode");
+    let parse_mode = parse_mode.and_then(|mode| fields.one_of("parse_mode", mode, ParseMode::ALL, ParseMode::as_str));
     let media_given = fields.optional_object("media");
     let media = media_given.and_then(|object| fields.nested("media", object, telegram_media));
     let buttons = fields.optional_array("buttons").map(|rows| read_buttons(fields, rows));
@@ -127,7 +121,7 @@ fn check_telegram_text(fields: &mut Fields<'_>, text: &str, parse_mode: Option<P
 
 fn telegram_media(fields: &mut Fields<'_>) -> Option<TelegramMedia> {
     let kind = fields.text("kind");
-    let kind = choose(fields, "kind", kind, TelegramMediaKind::ALL, TelegramMediaKind::as_str);
+    let kind = kind.and_then(|kind| fields.one_of("kind", kind, TelegramMediaKind::ALL, TelegramMediaKind::as_str));
     let url = url(fields, "url");
     Some(TelegramMedia { kind: kind?, url: url? })
 }
@@ -165,9 +159,8 @@ fn read_buttons<'a>(fields: &mut Fields<'a>, rows: &'a [Value]) -> Vec<Vec<Butto
 fn button(fields: &mut Fields<'_>) -> Option<Button> {
     let text = fields.text("text");
     let url = url(fields, "url");
-    if text.is_some_and(|text| text.encode_utf16().count() > TELEGRAM_BUTTON_TEXT) {
-        fields.refuse("text", FieldProblem::OutOfRange, "must not be longer than 256 UTF-16 code units");
-    }
+    let is_too_long = text.is_some_and(|text| text.encode_utf16().count() > TELEGRAM_BUTTON_TEXT);
+    fields.refuse_if(is_too_long, "text", FieldProblem::OutOfRange, "must not be longer than 256 UTF-16 code units");
     Some(Button { text: text?.to_owned(), url: url? })
 }
 
@@ -176,20 +169,18 @@ fn read_whatsapp(fields: &mut Fields<'_>) -> Option<Whatsapp> {
     let media_given = fields.optional_object("media");
     let media = media_given.and_then(|object| fields.nested("media", object, whatsapp_media));
     require_one(fields, "text", text.is_some(), "media", media_given.is_some());
-    if text.is_some_and(|text| text.len() > WHATSAPP_TEXT) {
-        fields.refuse("text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
-    }
+    let is_too_large = text.is_some_and(|text| text.len() > WHATSAPP_TEXT);
+    fields.refuse_if(is_too_large, "text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
     Some(Whatsapp { text: text.map(str::to_owned), media })
 }
 
 fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
     let kind = fields.text("kind");
-    let kind = choose(fields, "kind", kind, WhatsappMediaKind::ALL, WhatsappMediaKind::as_str);
+    let kind = kind.and_then(|kind| fields.one_of("kind", kind, WhatsappMediaKind::ALL, WhatsappMediaKind::as_str));
     let url = url(fields, "url");
     let mimetype = fields.optional_text("mimetype");
-    if mimetype.is_some_and(|mimetype| !is_mimetype(mimetype)) {
-        fields.refuse("mimetype", FieldProblem::Malformed, "must be a type such as application/pdf");
-    }
+    let is_malformed = mimetype.is_some_and(|mimetype| !is_mimetype(mimetype));
+    fields.refuse_if(is_malformed, "mimetype", FieldProblem::Malformed, "must be a type such as application/pdf");
     let file_name = fields.optional_text("file_name");
     if let Some(name) = file_name
         && header(fields, "file_name", name, FILE_NAME)
@@ -205,9 +196,8 @@ fn whatsapp_media(fields: &mut Fields<'_>) -> Option<WhatsappMedia> {
 /// reading there.
 fn body<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
     let text = fields.optional_text(name);
-    if text.is_some_and(|text| text.contains('\0')) {
-        fields.refuse(name, FieldProblem::Malformed, "must not contain NUL");
-    }
+    let has_nul = text.is_some_and(|text| text.contains('\0'));
+    fields.refuse_if(has_nul, name, FieldProblem::Malformed, "must not contain NUL");
     text
 }
 
@@ -229,20 +219,6 @@ fn require_one(fields: &mut Fields<'_>, first: &'static str, has_first: bool, ot
     if !has_first && !has_other && !fields.refused(first) && !fields.refused(other) {
         fields.refuse(first, FieldProblem::Missing, format!("{first} or {other} is required"));
     }
-}
-
-/// Returns the value whose text the caller gave, and refuses any other text.
-fn choose<T: Copy>(
-    fields: &mut Fields<'_>,
-    name: &'static str,
-    given: Option<&str>,
-    known: &[T],
-    text: fn(T) -> &'static str,
-) -> Option<T> {
-    let given = given?;
-    let words: Vec<_> = known.iter().map(|value| text(*value)).collect();
-    let found = known.iter().copied().find(|value| text(*value) == given);
-    fields.or_refuse(name, found, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")))
 }
 
 fn url(fields: &mut Fields<'_>, name: &'static str) -> Option<String> {

@@ -88,7 +88,6 @@ pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u3
         // The contact waits for the reply.
         priority: Priority::Start,
         hold: None,
-        check: None,
         send_at: None,
         not_after: None,
         metadata: Some(metadata),

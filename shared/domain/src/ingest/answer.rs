@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::decision::Outcome;
+use super::decision::InsertOutcome;
 use super::entry::{Entry, Keys, Metadata};
 use super::identity::EntryId;
 use super::rows::EntryRow;
@@ -60,8 +60,8 @@ impl From<EntryRow> for EntryView {
     }
 }
 
-impl From<Outcome> for InsertAnswer {
-    fn from(outcome: Outcome) -> Self {
+impl From<InsertOutcome> for InsertAnswer {
+    fn from(outcome: InsertOutcome) -> Self {
         let mut entry = EntryView::from(outcome.row);
         if let Some(entry_id) = outcome.secondary_conflict {
             entry.secondary_conflict = Some(SecondaryConflict { entry_id });
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn an_answer_is_the_row_with_what_became_of_it() {
         let (mut table, skip) = (Table::default(), policy(ConflictAction::Skip));
-        let answer = |outcome: Outcome| serde_json::to_value(InsertAnswer::from(outcome)).expect("json");
+        let answer = |outcome: InsertOutcome| serde_json::to_value(InsertAnswer::from(outcome)).expect("json");
         let first = answer(table.insert(&asked("<a@b>", "s", "x", None), &skip));
         assert_eq!((&first["action"], &first["matched_by"]), (&"inserted".into(), &serde_json::Value::Null));
         assert_eq!((&first["clean_text"], &first["schema"]), (&"x".into(), &"pkm".into()));

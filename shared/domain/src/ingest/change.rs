@@ -2,14 +2,13 @@
 //! decision, or none.
 
 use super::identity::EntryId;
-use super::rows::{EntryRow, MarkerRow, Row};
-use super::words::PolicyKey;
+use super::rows::{EntryRow, Insertion, MarkerRow, Row};
 use crate::codes::MatchedBy;
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct SlotChange {
     pub key: Key,
     /// The new row. `None` removes the row.
     pub row: Option<Row>,
@@ -28,16 +27,16 @@ pub enum When {
     AbsentOrOwnedBy(EntryId),
 }
 
-impl Change {
+impl SlotChange {
     /// Inserts a new entry into its home slot.
     pub(super) fn insert(row: EntryRow) -> Self {
         Self { key: keys::entry(&row.entry_id), row: Some(Row::Entry(Box::new(row))), when: When::Absent }
     }
 
-    /// Claims the slot of a new entry's other key. The condition fails on any marker, so a failed
-    /// insert returns every row that is in the slots.
-    pub(super) fn claim(slot: &EntryId, marker: MarkerRow) -> Self {
-        Self { key: keys::entry(slot), row: Some(Row::Marker(marker)), when: When::Absent }
+    /// Claims the slot of a new entry's secondary key. The condition fails on any marker, so a
+    /// failed insert returns every row that is in the slots.
+    pub(super) fn claim(asked: &Insertion, key: &str, owner: &EntryId, now: Timestamp) -> Self {
+        Self { when: When::Absent, ..Self::mark(asked, MatchedBy::Secondary, key, owner, now) }
     }
 
     /// Updates an entry. `row` is the next version of the row that was read.
@@ -46,24 +45,21 @@ impl Change {
         Self { key: keys::entry(&row.entry_id), row: Some(Row::Entry(Box::new(row))), when }
     }
 
-    /// Marks a free slot as owned by a known entry.
-    pub(super) fn mark(slot: &EntryId, marker: MarkerRow) -> Self {
-        let when = When::AbsentOrOwnedBy(marker.entry_id.clone());
-        Self { key: keys::entry(slot), row: Some(Row::Marker(marker)), when }
+    /// Marks the free slot of a key as owned by a known entry.
+    pub(super) fn mark(asked: &Insertion, which: MatchedBy, key: &str, owner: &EntryId, now: Timestamp) -> Self {
+        let marker = MarkerRow {
+            entry_id: owner.clone(),
+            which,
+            idempotency_policy_key: asked.keys().policy,
+            idempotency_key: key.to_owned(),
+            created_at: now,
+        };
+        let when = When::AbsentOrOwnedBy(owner.clone());
+        Self { key: keys::entry(&asked.slot(which, key)), row: Some(Row::Marker(marker)), when }
     }
 
     /// Frees a slot that the entry owned.
     pub(super) fn unmark(slot: &EntryId, owner: &EntryId) -> Self {
         Self { key: keys::entry(slot), row: None, when: When::AbsentOrOwnedBy(owner.clone()) }
-    }
-}
-
-pub(super) fn marker(owner: &EntryId, which: MatchedBy, policy: PolicyKey, key: &str, now: Timestamp) -> MarkerRow {
-    MarkerRow {
-        entry_id: owner.clone(),
-        which,
-        idempotency_policy_key: policy,
-        idempotency_key: key.to_owned(),
-        created_at: now,
     }
 }

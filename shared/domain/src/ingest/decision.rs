@@ -9,12 +9,14 @@
 //! | missing | free      | inserted                  | inserted                                            |
 //! | missing | owned     | skipped                   | updated                                             |
 //!
-//! The caller runs a loop. It calls [`decide`] with an empty [`Met`] and writes the changes. If a
-//! condition fails, it calls `decide` again with the rows that are now in the two slots. If the
-//! first attempt fails, its failure returns both rows. After any other failure, the caller reads
-//! the slots consistently.
+//! The caller runs a loop. It calls [`decide`] with an empty [`StoredRows`] and writes the changes.
+//! If a condition fails, it calls `decide` again with the rows that are now in the two slots. If
+//! the first attempt fails, its failure returns both rows. After any other failure, the caller
+//! reads the slots consistently.
 
-use super::change::{Change, marker};
+use std::collections::HashMap;
+
+use super::change::SlotChange;
 use super::identity::EntryId;
 use super::policy::PolicyRow;
 use super::rows::{EntryRow, Insertion, Row};
@@ -28,7 +30,7 @@ use crate::time::Timestamp;
 
 /// The rows in the slots of an insertion, as far as they are known. Empty before the first attempt.
 #[derive(Debug, Clone, Default)]
-pub struct Met {
+pub struct StoredRows {
     pub primary: Option<Row>,
     pub secondary: Option<Row>,
     /// The entry that [`Decision::Read`] requested.
@@ -43,16 +45,16 @@ pub enum Decision {
     Look,
     /// Write all changes or none. If the write succeeds, `outcome` is the result. If a condition
     /// fails, decide again on the rows that are in the slots now.
-    Write { changes: Vec<Change>, outcome: Box<Outcome> },
+    Write { changes: Vec<SlotChange>, outcome: Box<InsertOutcome> },
     /// There is nothing to write.
-    Done(Box<Outcome>),
+    Done(Box<InsertOutcome>),
     /// The update would make the entry invalid.
     Refused(Vec<FieldError>),
 }
 
 /// The result of an insertion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct InsertOutcome {
     pub action: Action,
     /// The entry after the insertion.
     pub row: EntryRow,
@@ -63,13 +65,13 @@ pub struct Outcome {
 }
 
 /// Decides what to do with an insertion, given the rows in its slots.
-pub fn decide(asked: &Insertion, met: &Met, policy: &PolicyRow, now: Timestamp) -> Decision {
-    match met.owner_of(met.primary.as_ref()) {
+pub fn decide(asked: &Insertion, stored: &StoredRows, policy: &PolicyRow, now: Timestamp) -> Decision {
+    match stored.owner_of(stored.primary.as_ref()) {
         Owner::Unread(id) => Decision::Read(id.clone()),
-        Owner::Entry(row) => known_by_primary(asked, row, met.other_than(row), policy, now),
-        Owner::Nobody => match met.owner_of(met.secondary.as_ref()) {
+        Owner::Entry(row) => known_by_primary(asked, row, stored.other_than(row), policy, now),
+        Owner::Nobody => match stored.owner_of(stored.secondary.as_ref()) {
             Owner::Unread(id) => Decision::Read(id.clone()),
-            Owner::Entry(row) if !met.still_leads_to(row) => Decision::Look,
+            Owner::Entry(row) if !stored.still_leads_to(row) => Decision::Look,
             Owner::Entry(row) => known_by_secondary(asked, row, policy, now),
             Owner::Nobody => insert(asked, None, policy, now),
         },
@@ -82,21 +84,13 @@ enum Owner<'a> {
     Unread(&'a EntryId),
 }
 
-impl Met {
+impl StoredRows {
     /// Builds the value from rows that failed a write's conditions, or that were read, each with
     /// its key.
     pub fn of(asked: &Insertion, rows: impl IntoIterator<Item = (Key, Row)>) -> Self {
-        let slot = |slot: Option<EntryId>| slot.as_ref().map(keys::entry);
-        let (primary, secondary) = (slot(asked.primary_slot()), slot(asked.secondary_slot()));
-        let mut met = Self::default();
-        for (key, row) in rows {
-            if Some(&key) == primary.as_ref() {
-                met.primary = Some(row);
-            } else if Some(&key) == secondary.as_ref() {
-                met.secondary = Some(row);
-            }
-        }
-        met
+        let mut rows: HashMap<_, _> = rows.into_iter().collect();
+        let mut row_in = |slot: Option<EntryId>| rows.remove(&keys::entry(&slot?));
+        Self { primary: row_in(asked.primary_slot()), secondary: row_in(asked.secondary_slot()), read: None }
     }
 
     fn owner_of<'a>(&'a self, slot: Option<&'a Row>) -> Owner<'a> {
@@ -186,18 +180,18 @@ fn done_before(
     } else {
         return None;
     };
-    let outcome = Outcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict };
+    let outcome = InsertOutcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict };
     Some(Decision::Done(Box::new(outcome)))
 }
 
-pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict: Option<EntryId>) -> Outcome {
+pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict: Option<EntryId>) -> InsertOutcome {
     let (action, matched_by) = (Action::Skipped, Some(matched_by));
-    Outcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict }
+    InsertOutcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict }
 }
 
 /// Adds the primary key of an input as an alias of the entry that it matched by its secondary key
 /// alone. A repeat of the input then also matches by its primary key.
-pub(super) fn with_alias(asked: &Insertion, outcome: Outcome, now: Timestamp) -> Decision {
+pub(super) fn with_alias(asked: &Insertion, outcome: InsertOutcome, now: Timestamp) -> Decision {
     match alias(asked, &outcome.row, now) {
         Some(change) => Decision::Write { changes: vec![change], outcome: Box::new(outcome) },
         None => Decision::Done(Box::new(outcome)),
@@ -206,10 +200,9 @@ pub(super) fn with_alias(asked: &Insertion, outcome: Outcome, now: Timestamp) ->
 
 /// Returns the change that makes the input's primary key an alias of the entry. `None` if the input
 /// has no primary key, or if it is already the entry's own.
-pub(super) fn alias(asked: &Insertion, row: &EntryRow, now: Timestamp) -> Option<Change> {
+pub(super) fn alias(asked: &Insertion, row: &EntryRow, now: Timestamp) -> Option<SlotChange> {
     let key = asked.keys().primary.as_ref().filter(|key| row.keys.primary.as_ref() != Some(key))?;
-    let marker = marker(&row.entry_id, MatchedBy::Primary, row.keys.policy, key, now);
-    Some(Change::mark(&asked.slot(MatchedBy::Primary, key), marker))
+    Some(SlotChange::mark(asked, MatchedBy::Primary, key, &row.entry_id, now))
 }
 
 /// Inserts a new entry. `taken_by` is the entry that owns its secondary key; the new entry is then
@@ -235,15 +228,14 @@ fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now:
         created_at: now,
         updated_at: now,
     };
-    let mut changes = vec![Change::insert(row.clone())];
+    let mut changes = vec![SlotChange::insert(row.clone())];
     // Without a primary key, the entry is stored in the slot of its secondary key, which needs no
     // marker.
     if let (Some(_), Some(key)) = (&row.keys.primary, &row.keys.secondary) {
-        let marker = marker(&row.entry_id, MatchedBy::Secondary, row.keys.policy, key, now);
-        changes.push(Change::claim(&asked.slot(MatchedBy::Secondary, key), marker));
+        changes.push(SlotChange::claim(asked, key, &row.entry_id, now));
     }
     let (action, secondary_conflict) = (Action::Inserted, taken_by);
-    let outcome = Outcome { action, row, matched_by: None, reason: None, secondary_conflict };
+    let outcome = InsertOutcome { action, row, matched_by: None, reason: None, secondary_conflict };
     Decision::Write { changes, outcome: Box::new(outcome) }
 }
 
@@ -254,7 +246,7 @@ mod tests {
 
     use ConflictAction::{Skip, Update};
 
-    fn told(outcome: &Outcome) -> (Action, Option<MatchedBy>, Option<&EntryId>) {
+    fn told(outcome: &InsertOutcome) -> (Action, Option<MatchedBy>, Option<&EntryId>) {
         (outcome.action, outcome.matched_by, outcome.secondary_conflict.as_ref())
     }
 
@@ -380,13 +372,13 @@ mod tests {
         let mut table = Table::default();
         table.insert(&asked("p", "s", "x", None), &policy(Update));
         let asked = asked("", "s", "y", None);
-        let mut met = table.met(&asked);
+        let mut stored = table.met(&asked);
         let edit = crate::ingest::table::asked("p", "t", "x", None);
         let moved = table.insert(&edit, &policy(Update)).row;
         let now = Timestamp::from_seconds(0);
-        assert_eq!(decide(&asked, &met, &policy(Update), now), Decision::Read(moved.entry_id.clone()));
-        met.read = Some(moved);
-        assert_eq!(decide(&asked, &met, &policy(Update), now), Decision::Look);
+        assert_eq!(decide(&asked, &stored, &policy(Update), now), Decision::Read(moved.entry_id.clone()));
+        stored.read = Some(moved);
+        assert_eq!(decide(&asked, &stored, &policy(Update), now), Decision::Look);
         assert_eq!(table.insert(&asked, &policy(Update)).action, Action::Inserted);
         table.check();
     }

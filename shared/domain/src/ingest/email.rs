@@ -77,15 +77,9 @@ fn read_text(fields: &mut Fields<'_>) -> Option<String> {
         return None;
     }
     let text = clean_text(&text_of_html(html));
-    if text.is_empty() {
-        fields.refuse("html", FieldProblem::Missing, "has no text that can be seen");
-    } else if text.len() > LONGEST_EMAIL_TEXT {
-        fields.refuse(
-            "html",
-            FieldProblem::OutOfRange,
-            format!("must not have more than {LONGEST_EMAIL_TEXT} bytes of text"),
-        );
-    }
+    let longer = format!("must not have more than {LONGEST_EMAIL_TEXT} bytes of text");
+    fields.refuse_if(text.is_empty(), "html", FieldProblem::Missing, "has no text that can be seen");
+    fields.refuse_if(text.len() > LONGEST_EMAIL_TEXT, "html", FieldProblem::OutOfRange, longer);
     Some(text).filter(|_| !fields.refused("html"))
 }
 
@@ -116,11 +110,8 @@ fn decide(mail: &Mail, text: &str) -> ContentType {
 fn read_from(fields: &mut Fields<'_>) -> Option<(String, String)> {
     let from = fields.text("from")?;
     let shown = header(fields, "from", from, LONGEST_FROM)?;
-    let address = from_addr(from);
-    if address.is_none() {
-        fields.refuse("from", FieldProblem::Malformed, "must have an address, such as News <news@example.com>");
-    }
-    Some((shown, address?))
+    let detail = "must have an address, such as News <news@example.com>";
+    Some((shown, fields.or_refuse("from", from_addr(from), FieldProblem::Malformed, detail)?))
 }
 
 fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
@@ -130,14 +121,9 @@ fn read_source(source: &mut Fields<'_>) -> Option<Mail> {
     source.ignore("subject");
     let id = blank_is_absent(source, "message_id");
     let id = id.filter(|id| within(source, "message_id", id, LONGEST_MESSAGE_ID)).and_then(message_id);
-    let sent = blank_is_absent(source, "date").and_then(|text| {
-        let sent = date(text);
-        if sent.is_none() {
-            let detail = "must be an RFC 3339 time, or a Date header such as Tue, 1 Jul 2025 04:00:00 +0000";
-            source.refuse("date", FieldProblem::Malformed, detail);
-        }
-        sent
-    });
+    let detail = "must be an RFC 3339 time, or a Date header such as Tue, 1 Jul 2025 04:00:00 +0000";
+    let sent = blank_is_absent(source, "date");
+    let sent = sent.and_then(|text| source.or_refuse("date", date(text), FieldProblem::Malformed, detail));
     let headers = source.optional_object("headers");
     Some(Mail { message_id: id, date: sent, has_list_headers: headers.is_some_and(are_of_a_list) })
 }
@@ -164,9 +150,7 @@ fn newsletter_keys(fields: &mut Fields<'_>, mail: &Mail, from_addr: &str, subjec
         let detail = "a newsletter needs its Message-ID, or else a date and a subject";
         let other = if mail.date.is_none() { "source.date" } else { "subject" };
         for name in ["source.message_id", other] {
-            if !fields.refused(name) {
-                fields.refuse(name, FieldProblem::Missing, detail);
-            }
+            fields.refuse_if(!fields.refused(name), name, FieldProblem::Missing, detail);
         }
         return None;
     }
@@ -176,16 +160,9 @@ fn newsletter_keys(fields: &mut Fields<'_>, mail: &Mail, from_addr: &str, subjec
 /// Returns the keys of a thread. A subject is required: the mails without a subject must not form
 /// one thread.
 fn thread_keys(fields: &mut Fields<'_>, subject: &str) -> Option<Keys> {
-    let base = subject_base(subject);
-    if base.is_empty() {
-        fields.refuse(
-            "subject",
-            FieldProblem::Missing,
-            "is required for a thread, and must have text besides prefixes such as Re: and [tags]",
-        );
-        return None;
-    }
-    let primary = Some(thread_hash(&base));
+    let detail = "is required for a thread, and must have text besides prefixes such as Re: and [tags]";
+    let base = Some(subject_base(subject)).filter(|base| !base.is_empty());
+    let primary = Some(thread_hash(&fields.or_refuse("subject", base, FieldProblem::Missing, detail)?));
     Some(Keys { policy: ContentType::CorrespondenceThread.policy(), primary, secondary: None })
 }
 

@@ -11,25 +11,12 @@ use crate::time::Timestamp;
 pub type Metadata = Map<String, Value>;
 
 /// Where an entry came from.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "system", rename_all = "lowercase")]
 pub enum Source {
-    Telegram {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        chat_id: Option<i64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message_id: Option<i64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        date: Option<Timestamp>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        edit_date: Option<Timestamp>,
-    },
-    Email {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message_id: Option<String>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        date: Option<Timestamp>,
-    },
+    Telegram { chat_id: Option<i64>, message_id: Option<i64>, date: Option<Timestamp>, edit_date: Option<Timestamp> },
+    Email { message_id: Option<String>, date: Option<Timestamp> },
 }
 
 impl Source {

@@ -4,11 +4,11 @@
 use serde_json::{Map, Value};
 
 use super::entry::{Entry, Keys, Normalized, Source};
-use super::link::{LONGEST_URL, Link};
+use super::link::LONGEST_URL;
 use super::mail::message_id;
 use super::reading::{LONGEST_EMAIL_TEXT, LONGEST_FROM, LONGEST_MESSAGE_ID, LONGEST_SUBJECT, LONGEST_TELEGRAM_TEXT};
-use super::reading::{blank_is_absent, clean, integer, line, metadata, telegram_time, within, word};
-use super::shape::check_keys;
+use super::reading::{blank_is_absent, clean, integer, line, link, metadata, telegram_time, within, word};
+use super::shape::{POLICY, PRIMARY, SECONDARY, check_keys};
 use super::words::{ContentType, PolicyKey, System};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
@@ -20,10 +20,11 @@ pub fn read_insert(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldErr
     let source = read_source(&mut fields);
     let system = source.as_ref().map(Source::system);
     let content_type = word(&mut fields, "content_type", ContentType::ALL, ContentType::as_str);
-    require(&mut fields, "content_type", content_type.is_some());
+    let content_type = fields.required("content_type", content_type);
     let longest = if system == Some(System::Email) { LONGEST_EMAIL_TEXT } else { LONGEST_TELEGRAM_TEXT };
     let clean_text = clean(&mut fields, "clean_text", longest);
-    let (url, canonical_url) = read_urls(&mut fields);
+    let url = link(&mut fields, "url").map(|link| link.url);
+    let canonical_url = link(&mut fields, "canonical_url").map(|link| link.canonical_url);
     // Lower case and punycode can be longer than the original text.
     let from = of_mail(&mut fields, "from", LONGEST_FROM, system);
     let from_addr = of_mail(&mut fields, "from_addr", 2 * LONGEST_FROM, system);
@@ -40,19 +41,12 @@ pub fn read_insert(body: &Map<String, Value>) -> Result<Normalized, Vec<FieldErr
     fields.finish(Some(Normalized { entry, metadata, keys }))
 }
 
-fn require(fields: &mut Fields<'_>, name: &'static str, has: bool) {
-    if !has && !fields.refused(name) {
-        fields.refuse(name, FieldProblem::Missing, "is required");
-    }
-}
-
 fn read_source(fields: &mut Fields<'_>) -> Option<Source> {
     let object = fields.optional_object("source");
-    require(fields, "source", object.is_some());
-    fields.nested("source", object?, |source| {
+    let object = fields.required("source", object)?;
+    fields.nested("source", object, |source| {
         let system = word(source, "system", System::ALL, System::as_str);
-        require(source, "system", system.is_some());
-        Some(match system? {
+        Some(match source.required("system", system)? {
             System::Telegram => Source::Telegram {
                 chat_id: integer(source, "chat_id"),
                 message_id: integer(source, "message_id"),
@@ -68,47 +62,27 @@ fn read_source(fields: &mut Fields<'_>) -> Option<Source> {
     })
 }
 
-fn read_urls(fields: &mut Fields<'_>) -> (Option<String>, Option<String>) {
-    let mut read = |name: &'static str| {
-        let text = blank_is_absent(fields, name)?;
-        match Link::parse(text) {
-            Ok(link) => Some(link),
-            Err(detail) => {
-                fields.refuse(name, FieldProblem::Malformed, detail);
-                None
-            }
-        }
-    };
-    (read("url").map(|link| link.url), read("canonical_url").map(|link| link.canonical_url))
-}
-
 /// Reads a column that only a mail has.
 fn of_mail(fields: &mut Fields<'_>, name: &'static str, longest: usize, system: Option<System>) -> Option<String> {
     let text = line(fields, name, longest);
-    if text.is_some() && system == Some(System::Telegram) {
-        fields.refuse(name, FieldProblem::NotAllowed, "is a field of mails");
-    }
+    let is_misplaced = text.is_some() && system == Some(System::Telegram);
+    fields.refuse_if(is_misplaced, name, FieldProblem::NotAllowed, "is a field of mails");
     text
 }
 
 /// Reads the keys. A blank key counts as missing. The policy determines which of them are required.
 fn read_keys(fields: &mut Fields<'_>) -> Option<Keys> {
-    let name = fields.text("idempotency_policy_key");
-    let policy = name.and_then(PolicyKey::parse);
-    if name.is_some() && policy.is_none() {
-        fields.refuse("idempotency_policy_key", FieldProblem::Unknown, "there is no such policy");
-    }
+    let (name, detail) = (fields.text(POLICY), "there is no such policy");
+    let policy = name.and_then(|name| fields.or_refuse(POLICY, PolicyKey::parse(name), FieldProblem::Unknown, detail));
     let mut key = |name: &'static str| {
         let key = blank_is_absent(fields, name)?;
         within(fields, name, key, LONGEST_URL).then(|| key.to_owned())
     };
-    let (primary, secondary) = (key("idempotency_key_primary"), key("idempotency_key_secondary"));
+    let (primary, secondary) = (key(PRIMARY), key(SECONDARY));
     if primary.is_none() && secondary.is_none() {
-        let told = fields.refused("idempotency_key_primary") || fields.refused("idempotency_key_secondary");
-        if !told {
-            let detail = "an entry without a key is not inserted: send what normalization returned";
-            fields.refuse("idempotency_key_primary", FieldProblem::Missing, detail);
-        }
+        let is_missing = !fields.refused(PRIMARY) && !fields.refused(SECONDARY);
+        let detail = "an entry without a key is not inserted: send what normalization returned";
+        fields.refuse_if(is_missing, PRIMARY, FieldProblem::Missing, detail);
         return None;
     }
     Some(Keys { policy: policy?, primary, secondary })

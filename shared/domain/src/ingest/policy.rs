@@ -6,52 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::words::{Column, ConflictAction, ContentType, PolicyKey, Schema, System};
+use crate::change::{Fence, Next, Row};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::keys::{self, Key};
 use crate::time::Timestamp;
-
-/// The definition of a policy, the same in every schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Definition {
-    pub policy_id: u32,
-    pub policy_key: PolicyKey,
-    pub source: System,
-    pub content_type: ContentType,
-    /// The default, until an operator changes it.
-    pub conflict_action: ConflictAction,
-}
-
-pub const POLICIES: [Definition; 4] = [
-    Definition {
-        policy_id: 1,
-        policy_key: PolicyKey::TelegramThoughtV1,
-        source: System::Telegram,
-        content_type: ContentType::Thought,
-        conflict_action: ConflictAction::Update,
-    },
-    Definition {
-        policy_id: 2,
-        policy_key: PolicyKey::TelegramLinkV1,
-        source: System::Telegram,
-        content_type: ContentType::Link,
-        conflict_action: ConflictAction::Skip,
-    },
-    Definition {
-        policy_id: 3,
-        policy_key: PolicyKey::EmailNewsletterV1,
-        source: System::Email,
-        content_type: ContentType::Newsletter,
-        conflict_action: ConflictAction::Skip,
-    },
-    Definition {
-        policy_id: 4,
-        policy_key: PolicyKey::EmailCorrespondenceThreadV1,
-        source: System::Email,
-        content_type: ContentType::CorrespondenceThread,
-        conflict_action: ConflictAction::Update,
-    },
-];
 
 /// A policy of one schema, as it is stored and as `GET /policies` returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,14 +30,21 @@ pub struct PolicyRow {
 }
 
 impl PolicyRow {
-    pub fn of(definition: &Definition, schema: Schema, now: Timestamp) -> Self {
+    /// Returns the row that a deployment starts with, until an operator changes it.
+    pub fn seed(policy_key: PolicyKey, schema: Schema, now: Timestamp) -> Self {
+        let (policy_id, content_type, conflict_action) = match policy_key {
+            PolicyKey::TelegramThoughtV1 => (1, ContentType::Thought, ConflictAction::Update),
+            PolicyKey::TelegramLinkV1 => (2, ContentType::Link, ConflictAction::Skip),
+            PolicyKey::EmailNewsletterV1 => (3, ContentType::Newsletter, ConflictAction::Skip),
+            PolicyKey::EmailCorrespondenceThreadV1 => (4, ContentType::CorrespondenceThread, ConflictAction::Update),
+        };
         Self {
-            policy_id: definition.policy_id,
-            policy_key: definition.policy_key,
+            policy_id,
+            policy_key,
             schema,
-            source: definition.source,
-            content_type: definition.content_type,
-            conflict_action: definition.conflict_action,
+            source: policy_key.system(),
+            content_type,
+            conflict_action,
             update_fields: None,
             enabled: true,
             version: 1,
@@ -90,12 +56,18 @@ impl PolicyRow {
     /// Returns the rows that a deployment starts with. Each is written only if it does not exist
     /// yet.
     pub fn seeds(now: Timestamp) -> Vec<Self> {
-        let of_schema = |schema: &Schema| POLICIES.map(|definition| Self::of(&definition, *schema, now));
-        Schema::ALL.iter().flat_map(of_schema).collect()
+        let of_schema = |schema: Schema| PolicyKey::ALL.iter().map(move |key| Self::seed(*key, schema, now));
+        Schema::ALL.iter().copied().flat_map(of_schema).collect()
+    }
+}
+
+impl Row for PolicyRow {
+    fn key(&self) -> Key {
+        keys::policy(self.schema, self.policy_key)
     }
 
-    pub fn key(&self) -> Key {
-        keys::policy(self.schema, self.policy_key)
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
     }
 }
 
@@ -123,26 +95,28 @@ impl PolicyPatch {
     pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let enabled = fields.optional_bool("enabled");
-        let action = fields.optional_text("conflict_action");
-        let conflict_action = action.and_then(ConflictAction::parse);
-        if action.is_some() && conflict_action.is_none() {
-            fields.refuse("conflict_action", FieldProblem::NotAllowed, "must be skip or update");
-        }
+        let action = fields.optional_text("conflict_action").map(ConflictAction::parse);
+        let detail = "must be skip or update";
+        let conflict_action =
+            action.and_then(|action| fields.or_refuse("conflict_action", action, FieldProblem::NotAllowed, detail));
         let null = fields.is_null("update_fields");
         let columns = fields.optional_array("update_fields").map(|names| read_columns(&mut fields, names));
         let update_fields = if null { Some(None) } else { columns.map(Some) };
         fields.finish(Some(Self { enabled, conflict_action, update_fields }))
     }
 
-    /// Returns the row after the patch. `None` if the patch changes nothing.
-    pub fn apply(&self, row: &PolicyRow, now: Timestamp) -> Option<PolicyRow> {
+    /// Applies the patch to a row. Returns whether it changes anything.
+    pub fn apply(&self, row: &PolicyRow, now: Timestamp) -> Next<PolicyRow, bool> {
         let mut next = row.clone();
         next.enabled = self.enabled.unwrap_or(next.enabled);
         next.conflict_action = self.conflict_action.unwrap_or(next.conflict_action);
         if let Some(update_fields) = &self.update_fields {
             next.update_fields.clone_from(update_fields);
         }
-        (next != *row).then(|| PolicyRow { version: row.version + 1, updated_at: now, ..next })
+        if next == *row {
+            return Next::Stop(false);
+        }
+        Next::Commit(PolicyRow { version: row.version + 1, updated_at: now, ..next }, true)
     }
 }
 
@@ -153,14 +127,8 @@ fn read_columns(fields: &mut Fields<'_>, names: &[Value]) -> Vec<Column> {
     }
     let mut columns = Vec::new();
     for (place, name) in names.iter().enumerate() {
-        match name.as_str().and_then(Column::parse) {
-            Some(column) => columns.push(column),
-            None => {
-                let known: Vec<_> = Column::ALL.iter().map(|column| column.as_str()).collect();
-                let detail = format!("must be one of {}", known.join(", "));
-                fields.refuse(format!("update_fields[{place}]"), FieldProblem::NotAllowed, detail);
-            }
-        }
+        let field = format!("update_fields[{place}]");
+        columns.extend(fields.one_of(&field, name.as_str().unwrap_or_default(), Column::ALL, Column::as_str));
     }
     columns.sort_unstable();
     columns.dedup();
@@ -201,7 +169,8 @@ mod tests {
             ]
         );
         assert!(rows.iter().all(|row| row.enabled && row.update_fields.is_none()));
-        assert!(POLICIES.iter().all(|policy| policy.content_type.policy() == policy.policy_key));
+        assert!(rows.iter().all(|row| row.content_type.policy() == row.policy_key));
+        assert!(rows.iter().all(|row| row.source == row.policy_key.system()));
     }
 
     #[test]
@@ -231,14 +200,21 @@ mod tests {
         let later = now().plus_ms(1);
         let change = patch(&json!({"enabled": false, "update_fields": ["metadata", "clean_text", "metadata"]}));
         let change = change.expect("a patch");
-        let changed = change.apply(&row, later).expect("changed");
+        let apply = |patch: &PolicyPatch, row: &PolicyRow| match patch.apply(row, later) {
+            Next::Commit(row, true) => Some(row),
+            next => {
+                assert_eq!(next, Next::Stop(false));
+                None
+            }
+        };
+        let changed = apply(&change, &row).expect("changed");
         assert_eq!(changed.update_fields, Some(vec![Column::CleanText, Column::Metadata]));
         assert_eq!((changed.enabled, changed.version, changed.updated_at), (false, 2, later));
         assert_eq!(changed.conflict_action, row.conflict_action);
-        assert_eq!(change.apply(&changed, later), None);
+        assert_eq!(apply(&change, &changed), None);
         let all = patch(&json!({"update_fields": null})).expect("a patch");
-        assert_eq!(all.apply(&changed, later).expect("changed").update_fields, None);
-        assert_eq!(patch(&json!({})).expect("a patch").apply(&row, later), None);
+        assert_eq!(apply(&all, &changed).expect("changed").update_fields, None);
+        assert_eq!(apply(&patch(&json!({})).expect("a patch"), &row), None);
     }
 
     #[test]

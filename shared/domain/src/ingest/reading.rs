@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::entry::Metadata;
+use super::link::Link;
 use super::text::{clean_text, one_line};
 use crate::codes::FieldProblem;
 use crate::fields::Fields;
@@ -22,20 +23,14 @@ pub const LONGEST_MESSAGE_ID: usize = 998;
 /// Reads an optional text; a blank text counts as absent. Used for parts of keys, and for fields
 /// that mail programs leave empty.
 pub fn blank_is_absent<'a>(fields: &mut Fields<'a>, name: &'static str) -> Option<&'a str> {
-    match fields.get(name)? {
-        Value::String(text) => Some(text.trim()).filter(|text| !text.is_empty()),
-        _ => {
-            fields.refuse(name, FieldProblem::WrongType, "must be a string");
-            None
-        }
-    }
+    let text = fields.get(name)?.as_str();
+    let text = fields.or_refuse(name, text, FieldProblem::WrongType, "must be a string")?;
+    Some(text.trim()).filter(|text| !text.is_empty())
 }
 
 pub fn within(fields: &mut Fields<'_>, name: &'static str, text: &str, longest: usize) -> bool {
     let fits = text.len() <= longest;
-    if !fits {
-        fields.refuse(name, FieldProblem::OutOfRange, format!("must not be longer than {longest} bytes"));
-    }
+    fields.refuse_if(!fits, name, FieldProblem::OutOfRange, format!("must not be longer than {longest} bytes"));
     fits
 }
 
@@ -45,18 +40,20 @@ pub fn clean(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Opt
     if !within(fields, name, text, longest) {
         return None;
     }
-    let text = clean_text(text);
-    if text.is_empty() {
-        fields.refuse(name, FieldProblem::Missing, "has nothing that can be seen");
-        return None;
-    }
-    Some(text)
+    let seen = Some(clean_text(text)).filter(|text| !text.is_empty());
+    fields.or_refuse(name, seen, FieldProblem::Missing, "has nothing that can be seen")
 }
 
 /// Reads an optional text and returns it as one line.
 pub fn line(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Option<String> {
     let text = blank_is_absent(fields, name)?;
     within(fields, name, text, longest).then(|| one_line(text)).filter(|text| !text.is_empty())
+}
+
+/// Reads an optional URL.
+pub fn link(fields: &mut Fields<'_>, name: &'static str) -> Option<Link> {
+    let url = blank_is_absent(fields, name)?;
+    Link::parse(url).map_err(|detail| fields.refuse(name, FieldProblem::Malformed, detail)).ok()
 }
 
 /// Reads an optional field that must be one of the `allowed` words.
@@ -67,12 +64,7 @@ pub fn word<T: Copy>(
     as_str: impl Fn(T) -> &'static str,
 ) -> Option<T> {
     let text = fields.optional_text(name)?;
-    let found = allowed.iter().copied().find(|value| as_str(*value) == text);
-    if found.is_none() {
-        let words: Vec<_> = allowed.iter().map(|value| as_str(*value)).collect();
-        fields.refuse(name, FieldProblem::NotAllowed, format!("must be one of {}", words.join(", ")));
-    }
-    found
+    fields.one_of(name, text, allowed, as_str)
 }
 
 /// Reads a whole number, given as a number or as text: templates of other systems turn numbers into
@@ -87,39 +79,26 @@ pub fn integer(fields: &mut Fields<'_>, name: &'static str) -> Option<i64> {
             return None;
         }
     };
-    if number.is_none() {
-        fields.refuse(name, FieldProblem::Malformed, "must be a whole number of at most 64 bits");
-    }
-    number
+    fields.or_refuse(name, number, FieldProblem::Malformed, "must be a whole number of at most 64 bits")
 }
 
 /// Reads a time, given in seconds since 1970 as in the Bot API, or as RFC 3339.
 pub fn telegram_time(fields: &mut Fields<'_>, name: &'static str) -> Option<Timestamp> {
-    let at = match fields.get(name)? {
-        Value::Number(seconds) => seconds.as_i64().filter(|seconds| (0..=LAST_SECOND).contains(seconds)),
-        Value::String(text) if text.trim().is_empty() => return None,
-        Value::String(text) => return rfc3339(fields, name, text),
-        _ => {
-            fields.refuse(name, FieldProblem::WrongType, "must be seconds since 1970, or an RFC 3339 time");
-            return None;
+    let wanted = "must be seconds since 1970, or an RFC 3339 time";
+    match fields.get(name)? {
+        Value::Number(seconds) => {
+            let seconds = seconds.as_i64().filter(|seconds| (0..=LAST_SECOND).contains(seconds));
+            let at = seconds.map(Timestamp::from_seconds);
+            fields.or_refuse(name, at, FieldProblem::OutOfRange, "must be whole seconds since 1970")
         }
-    };
-    if at.is_none() {
-        fields.refuse(name, FieldProblem::OutOfRange, "must be whole seconds since 1970");
+        Value::String(text) if text.trim().is_empty() => None,
+        Value::String(text) => fields.or_refuse(name, Timestamp::parse(text.trim()), FieldProblem::Malformed, wanted),
+        _ => fields.or_refuse(name, None, FieldProblem::WrongType, wanted),
     }
-    at.map(Timestamp::from_seconds)
 }
 
 /// 9999-12-30T00:00:00Z. Later times have no text form.
 const LAST_SECOND: i64 = 253_402_128_000;
-
-fn rfc3339(fields: &mut Fields<'_>, name: &'static str, text: &str) -> Option<Timestamp> {
-    let at = Timestamp::parse(text.trim());
-    if at.is_none() {
-        fields.refuse(name, FieldProblem::Malformed, "must be seconds since 1970, or an RFC 3339 time");
-    }
-    at
-}
 
 pub fn metadata(fields: &mut Fields<'_>) -> Metadata {
     let Some(object) = fields.optional_object("metadata") else { return Metadata::new() };

@@ -32,6 +32,14 @@ impl Row {
             Self::Marker(marker) => &marker.entry_id,
         }
     }
+
+    /// Returns the entry, if the row is one.
+    pub fn entry(self) -> Option<EntryRow> {
+        match self {
+            Self::Entry(row) => Some(*row),
+            Self::Marker(_) => None,
+        }
+    }
 }
 
 #[skip_serializing_none]

@@ -4,7 +4,6 @@
 use super::entry::{Entry, Keys, Source};
 use super::link::canonical_url;
 use super::mail::{message_id, thread_hash};
-use super::policy::POLICIES;
 use super::reading::LONGEST_MESSAGE_ID;
 use super::telegram::thought_key;
 use super::words::PolicyKey;
@@ -12,18 +11,16 @@ use crate::codes::FieldProblem;
 use crate::fields::Fields;
 use crate::id::is_hex;
 
-const POLICY: &str = "idempotency_policy_key";
-const PRIMARY: &str = "idempotency_key_primary";
-const SECONDARY: &str = "idempotency_key_secondary";
+pub const POLICY: &str = "idempotency_policy_key";
+pub const PRIMARY: &str = "idempotency_key_primary";
+pub const SECONDARY: &str = "idempotency_key_secondary";
 
 /// Refuses keys that do not have the shape of their policy, or that belong to another entry.
 ///
 /// Secondary keys are not computed again: their derivation may have a newer version than when the
 /// entry was normalized.
 pub fn check_keys(fields: &mut Fields<'_>, entry: &Entry, keys: &Keys) {
-    let fits = POLICIES.iter().any(|policy| policy.policy_key == keys.policy && policy.source == entry.source.system())
-        && entry.content_type.policy() == keys.policy;
-    if !fits {
+    if keys.policy.system() != entry.source.system() || entry.content_type.policy() != keys.policy {
         let detail = format!("is not for {} from {}", entry.content_type, entry.source.system());
         return fields.refuse(POLICY, FieldProblem::Conflicting, detail);
     }

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    BackfillId, Change, ConflictAction, ContentType, Decision, Entry, EntryId, EntryRow, Insertion, Keys, LineRef, Met,
-    Metadata, Normalized, Outcome, POLICIES, PolicyKey, PolicyRow, Row, Schema, Source, When, decide,
+    BackfillId, ConflictAction, ContentType, Decision, Entry, EntryId, EntryRow, InsertOutcome, Insertion, Keys,
+    LineRef, Metadata, Normalized, PolicyKey, PolicyRow, Row, Schema, SlotChange, Source, StoredRows, When, decide,
 };
 use crate::codes::MatchedBy;
 use crate::keys::{self, Key};
@@ -22,7 +22,7 @@ pub fn line(number: u64) -> LineRef {
 }
 
 pub fn policy(conflict_action: ConflictAction) -> PolicyRow {
-    PolicyRow { conflict_action, ..PolicyRow::of(&POLICIES[2], Schema::Pkm, NOW) }
+    PolicyRow { conflict_action, ..PolicyRow::seed(PolicyKey::EmailNewsletterV1, Schema::Pkm, NOW) }
 }
 
 /// Returns an insertion with these keys. An empty key is missing.
@@ -53,10 +53,10 @@ pub struct Table {
 
 impl Table {
     /// Runs the caller's loop, without concurrent callers.
-    pub fn insert(&mut self, asked: &Insertion, policy: &PolicyRow) -> Outcome {
-        let mut met = Met::default();
+    pub fn insert(&mut self, asked: &Insertion, policy: &PolicyRow) -> InsertOutcome {
+        let mut stored = StoredRows::default();
         for _ in 0..10 {
-            match self.step(asked, &mut met, policy) {
+            match self.step(asked, &mut stored, policy) {
                 Some(outcome) => return outcome,
                 None => continue,
             }
@@ -65,28 +65,30 @@ impl Table {
     }
 
     /// Runs one iteration of the loop. Returns the outcome if the insertion has ended.
-    pub fn step(&mut self, asked: &Insertion, met: &mut Met, policy: &PolicyRow) -> Option<Outcome> {
-        match decide(asked, met, policy, NOW.plus_ms(self.later_ms)) {
-            Decision::Read(id) => met.read = Some(self.entry(&id)),
-            Decision::Look => *met = self.met(asked),
+    pub fn step(&mut self, asked: &Insertion, stored: &mut StoredRows, policy: &PolicyRow) -> Option<InsertOutcome> {
+        match decide(asked, stored, policy, NOW.plus_ms(self.later_ms)) {
+            Decision::Read(id) => stored.read = Some(self.entry(&id)),
+            Decision::Look => *stored = self.met(asked),
             Decision::Done(outcome) => return Some(*outcome),
             Decision::Write { changes, outcome } => match self.make(&changes) {
                 Ok(()) => return Some(*outcome),
                 // The first attempt requires both slots to be free, so the rows that failed its
                 // conditions are all the rows in the slots.
-                Err(refused) if met.primary.is_none() && met.secondary.is_none() => *met = Met::of(asked, refused),
-                Err(_) => *met = self.met(asked),
+                Err(refused) if stored.primary.is_none() && stored.secondary.is_none() => {
+                    *stored = StoredRows::of(asked, refused)
+                }
+                Err(_) => *stored = self.met(asked),
             },
             Decision::Refused(errors) => panic!("{errors:?}"),
         }
         None
     }
 
-    pub fn met(&self, asked: &Insertion) -> Met {
+    pub fn met(&self, asked: &Insertion) -> StoredRows {
         let slots = [asked.primary_slot(), asked.secondary_slot()];
         let look =
             |slot: &EntryId| self.rows.get_key_value(&keys::entry(slot)).map(|(key, row)| (key.clone(), row.clone()));
-        Met::of(asked, slots.iter().flatten().filter_map(look))
+        StoredRows::of(asked, slots.iter().flatten().filter_map(look))
     }
 
     pub fn entry(&self, id: &EntryId) -> EntryRow {
@@ -97,10 +99,10 @@ impl Table {
     }
 
     /// Makes all changes, or returns the rows that failed a condition.
-    pub fn make(&mut self, changes: &[Change]) -> Result<(), Vec<(Key, Row)>> {
+    pub fn make(&mut self, changes: &[SlotChange]) -> Result<(), Vec<(Key, Row)>> {
         let touched: HashSet<_> = changes.iter().map(|change| &change.key).collect();
         assert_eq!(touched.len(), changes.len(), "a transaction touches no row twice");
-        let holds = |change: &Change| match (&change.when, self.rows.get(&change.key)) {
+        let holds = |change: &SlotChange| match (&change.when, self.rows.get(&change.key)) {
             (When::Absent | When::AbsentOrOwnedBy(_), None) => true,
             (When::Version(version), Some(Row::Entry(row))) => row.version == *version,
             (When::AbsentOrOwnedBy(owner), Some(Row::Marker(marker))) => marker.entry_id == *owner,
@@ -108,7 +110,7 @@ impl Table {
         };
         let refused: Vec<_> = changes.iter().filter(|change| !holds(change)).collect();
         if !refused.is_empty() {
-            let row = |change: &Change| Some((change.key.clone(), self.rows.get(&change.key)?.clone()));
+            let row = |change: &SlotChange| Some((change.key.clone(), self.rows.get(&change.key)?.clone()));
             return Err(refused.into_iter().filter_map(row).collect());
         }
         for change in changes {
@@ -154,7 +156,7 @@ fn whoever_comes_when_the_keys_keep_their_owners_and_every_insert_is_a_row() {
     for round in 0..3_000 {
         let mut table = Table::default();
         let mut inserted = 0;
-        let mut waiting: Vec<(Insertion, Met)> = Vec::new();
+        let mut waiting: Vec<(Insertion, StoredRows)> = Vec::new();
         for _ in 0..dice.usize(2..14) {
             let (primary, secondary) = (["", "p", "q", "r"][dice.usize(0..4)], ["", "s", "t"][dice.usize(0..3)]);
             let date = dice.bool().then(|| Timestamp::from_seconds(dice.i64(0..4)));
@@ -162,14 +164,14 @@ fn whoever_comes_when_the_keys_keep_their_owners_and_every_insert_is_a_row() {
             if primary.is_empty() && secondary.is_empty() {
                 continue;
             }
-            waiting.push((asked(primary, secondary, text, date), Met::default()));
+            waiting.push((asked(primary, secondary, text, date), StoredRows::default()));
         }
         let mut steps = 0;
         while !waiting.is_empty() {
             let turn = dice.usize(0..waiting.len());
             let action = ConflictAction::ALL[dice.usize(0..2)];
-            let (asked, met) = &mut waiting[turn];
-            if let Some(outcome) = table.step(asked, met, &policy(action)) {
+            let (asked, stored) = &mut waiting[turn];
+            if let Some(outcome) = table.step(asked, stored, &policy(action)) {
                 inserted += usize::from(outcome.action == crate::codes::Action::Inserted);
                 waiting.swap_remove(turn);
             }
@@ -186,12 +188,12 @@ fn one_input_a_hundred_times_at_once_is_one_row() {
     let mut dice = fastrand::Rng::with_seed(31);
     for action in ConflictAction::ALL {
         let mut table = Table::default();
-        let mut waiting: Vec<_> = (0..100).map(|_| (asked("p", "s", "x", at(5)), Met::default())).collect();
+        let mut waiting: Vec<_> = (0..100).map(|_| (asked("p", "s", "x", at(5)), StoredRows::default())).collect();
         let mut told = HashMap::new();
         while !waiting.is_empty() {
             let turn = dice.usize(0..waiting.len());
-            let (asked, met) = &mut waiting[turn];
-            if let Some(outcome) = table.step(asked, met, &policy(*action)) {
+            let (asked, stored) = &mut waiting[turn];
+            if let Some(outcome) = table.step(asked, stored, &policy(*action)) {
                 *told.entry(outcome.action.as_str()).or_insert(0) += 1;
                 waiting.swap_remove(turn);
             }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::entry::{Entry, Keys, Normalized, Source};
 use super::link::{Link, first_link, sole_link, url_hash};
-use super::reading::{LONGEST_TELEGRAM_TEXT, blank_is_absent, clean, integer, metadata, telegram_time, word};
+use super::reading::{LONGEST_TELEGRAM_TEXT, blank_is_absent, clean, integer, link, metadata, telegram_time, word};
 use super::words::{ContentType, System};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
@@ -39,11 +39,10 @@ pub fn normalize_telegram(body: &Map<String, Value>) -> Result<Normalized, Vec<F
     let known = !["content_type", "source", "source.url"].iter().any(|name| fields.refused(name));
     let (Some(text), Some(message), true) = (text, message, known) else { return fields.finish(None) };
     let (content_type, link) = decide(asked, &text, message.link);
-    let keys = match (content_type, &link) {
-        (ContentType::Link, Some(link)) => Some(link_keys(link)),
-        (ContentType::Link, None) => {
-            fields.refuse("source.url", FieldProblem::Missing, "a link needs a URL, here or in the text");
-            None
+    let keys = match content_type {
+        ContentType::Link => {
+            let detail = "a link needs a URL, here or in the text";
+            fields.or_refuse("source.url", link.as_ref().map(link_keys), FieldProblem::Missing, detail)
         }
         _ => thought_keys(&mut fields, message.chat_id, message.message_id),
     };
@@ -71,22 +70,13 @@ fn decide(asked: Option<ContentType>, text: &str, given: Option<Link>) -> (Conte
 fn read_source(source: &mut Fields<'_>) -> Option<Message> {
     same_system(source, System::Telegram);
     let chat_id = integer(source, "chat_id");
-    if chat_id == Some(0) {
-        source.refuse("chat_id", FieldProblem::OutOfRange, "must not be zero");
-    }
+    source.refuse_if(chat_id == Some(0), "chat_id", FieldProblem::OutOfRange, "must not be zero");
     let message_id = integer(source, "message_id");
-    if message_id.is_some_and(|id| id <= 0) {
-        source.refuse("message_id", FieldProblem::OutOfRange, "must be greater than zero");
-    }
+    let is_not_positive = message_id.is_some_and(|id| id <= 0);
+    source.refuse_if(is_not_positive, "message_id", FieldProblem::OutOfRange, "must be greater than zero");
     let date = telegram_time(source, "date");
     let edit_date = telegram_time(source, "edit_date");
-    let link = blank_is_absent(source, "url").and_then(|url| match Link::parse(url) {
-        Ok(link) => Some(link),
-        Err(detail) => {
-            source.refuse("url", FieldProblem::Malformed, detail);
-            None
-        }
-    });
+    let link = link(source, "url");
     Some(Message { chat_id, message_id, date, edit_date, link })
 }
 
@@ -108,9 +98,8 @@ fn link_keys(link: &Link) -> Keys {
 /// thoughts.
 fn thought_keys(fields: &mut Fields<'_>, chat_id: Option<i64>, message_id: Option<i64>) -> Option<Keys> {
     for (name, missing) in [("source.chat_id", chat_id.is_none()), ("source.message_id", message_id.is_none())] {
-        if missing && !fields.refused(name) {
-            fields.refuse(name, FieldProblem::Missing, "a thought is known by its chat and message");
-        }
+        let is_missing = missing && !fields.refused(name);
+        fields.refuse_if(is_missing, name, FieldProblem::Missing, "a thought is known by its chat and message");
     }
     let primary = thought_key(chat_id?, message_id?);
     Some(Keys { policy: ContentType::Thought.policy(), primary: Some(primary), secondary: None })

@@ -2,12 +2,13 @@
 //! instances.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use serde_with::skip_serializing_none;
 
 use super::words::Schema;
-use crate::codes::FieldProblem;
+use crate::change::{Fence, Next, Row};
 use crate::fields::{FieldError, Fields};
+use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
 /// The row keeps at least this many of the latest flips. Every insert reads the row, so it must
@@ -27,6 +28,20 @@ pub struct TestModeRow {
     pub updated_at: Option<Timestamp>,
 }
 
+impl Row for TestModeRow {
+    fn key(&self) -> Key {
+        keys::test_mode()
+    }
+
+    /// Nobody has flipped the mode since the row was read.
+    fn fence(&self) -> Fence {
+        match self.flips {
+            0 => Fence::Absent,
+            flips => Fence::same(&json!({"flips": flips})),
+        }
+    }
+}
+
 impl TestModeRow {
     pub fn is_test_mode(&self) -> bool {
         is_test_mode(self.flips)
@@ -43,9 +58,13 @@ impl TestModeRow {
         Self { flips: self.flips + 1, recent, updated_at: Some(now) }.trimmed()
     }
 
-    /// Returns the row with this mode. `None` if the row already has this mode.
-    pub fn set(&self, is_test_mode: bool, token: &str, now: Timestamp) -> Option<Self> {
-        (self.is_test_mode() != is_test_mode).then(|| self.flipped(token, now))
+    /// Sets the mode. Changes nothing if the row already has this mode, or if this same request has
+    /// set it before and its response was lost: later changes by others stay.
+    pub fn set(&self, is_test_mode: bool, token: &str, now: Timestamp) -> Next<Self, ()> {
+        match self.is_test_mode() == is_test_mode || self.mode_after(token).is_some() {
+            true => Next::Stop(()),
+            false => Next::Commit(self.flipped(token, now), ()),
+        }
     }
 
     /// Returns the mode right after the flip of `token`. `None` if the row does not have the token.
@@ -85,9 +104,7 @@ impl From<&TestModeRow> for TestModeView {
 pub fn read_test_mode(body: &Map<String, Value>) -> Result<bool, Vec<FieldError>> {
     let mut fields = Fields::of(body);
     let wanted = fields.optional_bool("is_test_mode");
-    if wanted.is_none() && !fields.refused("is_test_mode") {
-        fields.refuse("is_test_mode", FieldProblem::Missing, "is required");
-    }
+    let wanted = fields.required("is_test_mode", wanted);
     fields.finish(wanted)
 }
 
@@ -96,6 +113,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::codes::FieldProblem;
 
     fn now() -> Timestamp {
         Timestamp::from_seconds(1_751_342_400)
@@ -122,11 +140,13 @@ mod tests {
     #[test]
     fn setting_what_is_so_already_changes_nothing() {
         let row = TestModeRow::default();
-        assert_eq!(row.set(false, "a", now()), None);
-        let on = row.set(true, "a", now()).expect("changed");
+        assert_eq!(row.set(false, "a", now()), Next::Stop(()));
+        let Next::Commit(on, ()) = row.set(true, "a", now()) else { panic!("not changed") };
         assert!(on.is_test_mode());
-        assert_eq!(on.set(true, "b", now()), None);
-        assert!(!on.set(false, "b", now()).expect("changed").is_test_mode());
+        assert_eq!(on.set(true, "b", now()), Next::Stop(()));
+        let Next::Commit(off, ()) = on.set(false, "b", now()) else { panic!("not changed") };
+        assert!(!off.is_test_mode());
+        assert_eq!(off.set(true, "a", now()), Next::Stop(()), "this same request has set it before");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Updates a known entry: determines its next version, and which keys move with it.
 
-use super::change::{Change, marker};
-use super::decision::{Decision, Outcome, alias, skipped, with_alias};
+use super::change::SlotChange;
+use super::decision::{Decision, InsertOutcome, alias, skipped, with_alias};
 use super::identity::EntryId;
 use super::merge::merge;
 use super::policy::PolicyRow;
@@ -29,7 +29,7 @@ pub(super) fn update(
     now: Timestamp,
 ) -> Decision {
     let Some(times) = row.times.after(asked.normalized.entry.source.time(), now) else {
-        let outcome = Outcome { reason: Some(Reason::Stale), ..skipped(row, matched_by, other) };
+        let outcome = InsertOutcome { reason: Some(Reason::Stale), ..skipped(row, matched_by, other) };
         return match matched_by {
             MatchedBy::Primary => Decision::Done(Box::new(outcome)),
             MatchedBy::Secondary => with_alias(asked, outcome, now),
@@ -46,7 +46,7 @@ pub(super) fn update(
     let unchanged = next == *row && moves.is_empty();
     let outcome = |row| {
         let (action, matched_by) = (Action::Updated, Some(matched_by));
-        Box::new(Outcome { action, row, matched_by, reason: None, secondary_conflict: other })
+        Box::new(InsertOutcome { action, row, matched_by, reason: None, secondary_conflict: other })
     };
     if unchanged {
         // The same input again leaves the same state, including the version.
@@ -59,14 +59,14 @@ pub(super) fn update(
     next.updated_by.drain(..old);
     next.updated_at = now;
     next.version += 1;
-    let mut changes = vec![Change::update(next.clone())];
+    let mut changes = vec![SlotChange::update(next.clone())];
     changes.append(&mut moves);
     Decision::Write { changes, outcome: outcome(next) }
 }
 
 /// Gives an entry that has only a secondary key the primary key of the input. Returns the change
 /// that claims it. `None` if there is nothing to claim.
-fn adopt_primary(asked: &Insertion, next: &mut EntryRow, now: Timestamp) -> Option<Change> {
+fn adopt_primary(asked: &Insertion, next: &mut EntryRow, now: Timestamp) -> Option<SlotChange> {
     let change = alias(asked, next, now)?;
     next.keys.primary.clone_from(&asked.keys().primary);
     Some(change)
@@ -74,7 +74,7 @@ fn adopt_primary(asked: &Insertion, next: &mut EntryRow, now: Timestamp) -> Opti
 
 /// Moves the secondary key if an edit changes it: frees the old slot and claims the new one. If
 /// another entry owns the new key, the entry has no secondary key and names the owner instead.
-fn move_secondary(asked: &Insertion, next: &mut EntryRow, other: Option<EntryId>, now: Timestamp) -> Vec<Change> {
+fn move_secondary(asked: &Insertion, next: &mut EntryRow, other: Option<EntryId>, now: Timestamp) -> Vec<SlotChange> {
     let mut changes = Vec::new();
     let (Some(key), old) = (&asked.keys().secondary, &next.keys.secondary) else { return changes };
     if old.as_ref() == Some(key) {
@@ -83,11 +83,10 @@ fn move_secondary(asked: &Insertion, next: &mut EntryRow, other: Option<EntryId>
     // The slot in which the entry is stored always stays its own.
     let is_home = |slot: &EntryId| *slot == next.entry_id;
     let old = old.as_deref().map(|old| asked.slot(MatchedBy::Secondary, old)).filter(|slot| !is_home(slot));
-    changes.extend(old.map(|slot| Change::unmark(&slot, &next.entry_id)));
+    changes.extend(old.map(|slot| SlotChange::unmark(&slot, &next.entry_id)));
     let slot = asked.slot(MatchedBy::Secondary, key);
     if other.is_none() && !is_home(&slot) {
-        let marker = marker(&next.entry_id, MatchedBy::Secondary, next.keys.policy, key, now);
-        changes.push(Change::mark(&slot, marker));
+        changes.push(SlotChange::mark(asked, MatchedBy::Secondary, key, &next.entry_id, now));
     }
     next.keys.secondary = other.is_none().then(|| key.clone());
     next.secondary_conflict = other;
@@ -138,7 +137,7 @@ mod tests {
     }
 
     /// Inserts a mail `minute` minutes after [`NOW`]. Its own date is `says` minutes after [`NOW`].
-    fn mail(table: &mut Table, text: &str, minute: i64, says: i64) -> Outcome {
+    fn mail(table: &mut Table, text: &str, minute: i64, says: i64) -> InsertOutcome {
         table.later_ms = minute * 60_000;
         let outcome = table.insert(&asked("p", "", text, Some(NOW.plus_ms(says * 60_000))), &updating());
         table.check();
@@ -285,8 +284,9 @@ mod tests {
             insertion
         };
         table.insert(&with("a"), &updating());
-        let met = table.met(&with("b"));
-        let Decision::Refused(errors) = super::super::decide(&with("b"), &met, &updating(), Timestamp::from_seconds(0))
+        let stored = table.met(&with("b"));
+        let Decision::Refused(errors) =
+            super::super::decide(&with("b"), &stored, &updating(), Timestamp::from_seconds(0))
         else {
             panic!("not refused")
         };

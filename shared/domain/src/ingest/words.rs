@@ -63,6 +63,16 @@ codes! {
     }
 }
 
+impl PolicyKey {
+    /// Returns the system whose entries the policy is for.
+    pub const fn system(self) -> System {
+        match self {
+            Self::TelegramThoughtV1 | Self::TelegramLinkV1 => System::Telegram,
+            Self::EmailNewsletterV1 | Self::EmailCorrespondenceThreadV1 => System::Email,
+        }
+    }
+}
+
 impl ContentType {
     /// Returns the policy that derives the keys of this type.
     pub const fn policy(self) -> PolicyKey {

@@ -28,22 +28,25 @@ pub struct Check {
 impl Check {
     /// Reads `{client_id, intent_type, reference_id? | context?, at?}`.
     pub fn read(body: &Map<String, Value>, types: &IntentTypes, now: Timestamp) -> Result<Self, Vec<FieldError>> {
-        let mut fields = Fields::of(body);
-        let client = fields.uuid("client_id");
-        let intent_type = read_type(&mut fields, types);
-        let reference = read_reference(&mut fields, intent_type);
-        let at = read_at(&mut fields, intent_type, now);
-        let check = client.zip(intent_type).map(|(client, known)| Self::new(client, known, reference, at));
-        fields.finish(check)
+        Self::read_with(body, types, |fields, intent_type| read_at(fields, intent_type, now))
     }
 
     /// Reads the `intent` of a message that will be sent at `at`. It has the same fields, except
     /// for `at`.
     pub fn read_for(body: &Map<String, Value>, types: &IntentTypes, at: Timestamp) -> Result<Self, Vec<FieldError>> {
+        Self::read_with(body, types, |_, _| at)
+    }
+
+    fn read_with(
+        body: &Map<String, Value>,
+        types: &IntentTypes,
+        read_at: impl FnOnce(&mut Fields<'_>, Option<&IntentType>) -> Timestamp,
+    ) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let client = fields.uuid("client_id");
         let intent_type = read_type(&mut fields, types);
         let reference = read_reference(&mut fields, intent_type);
+        let at = read_at(&mut fields, intent_type);
         let check = client.zip(intent_type).map(|(client, known)| Self::new(client, known, reference, at));
         fields.finish(check)
     }
@@ -56,12 +59,8 @@ impl Check {
             reference,
             at,
             bucket,
-            fingerprint: fingerprint(client, &intent_type.intent_type, reference, bucket),
+            fingerprint: fingerprint(client, &intent_type.name, reference, bucket),
         }
-    }
-
-    pub fn key(&self) -> Key {
-        keys::intent(self.client, &self.fingerprint)
     }
 
     /// Returns the guard's key. `None` if the type has no guard. With contact scope, all references
@@ -75,7 +74,7 @@ impl Check {
             Window::Bucket => Some(self.bucket),
             Window::Rolling => None,
         };
-        let name = &self.intent_type.intent_type;
+        let name = &self.intent_type.name;
         self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference, bucket))
     }
 
@@ -90,12 +89,8 @@ impl Check {
 
 fn read_type<'t>(fields: &mut Fields<'_>, types: &'t IntentTypes) -> Option<&'t IntentType> {
     let name = fields.text("intent_type")?;
-    let known = types.get(name);
-    if known.is_none() {
-        let names: Vec<_> = types.iter().map(|t| t.intent_type.as_str()).collect();
-        fields.refuse("intent_type", FieldProblem::Unknown, format!("must be one of {}", names.join(", ")));
-    }
-    known
+    let detail = format!("must be one of {}", types.names());
+    fields.or_refuse("intent_type", types.get(name), FieldProblem::Unknown, detail)
 }
 
 /// Reads the reference from `reference_id`, or from the type's field of `context`. Both are read in
@@ -104,9 +99,8 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
     let given = fields.optional_uuid("reference_id");
     let context = fields.optional_object("context");
     let Some(wanted) = &intent_type?.reference_field else {
-        if given.is_some() {
-            fields.refuse("reference_id", FieldProblem::NotAllowed, "this intent type takes no reference");
-        }
+        let detail = "this intent type takes no reference";
+        fields.refuse_if(given.is_some(), "reference_id", FieldProblem::NotAllowed, detail);
         return None;
     };
     let from_context = context.and_then(|context| read_context(fields, context, wanted));
@@ -116,11 +110,9 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
             None
         }
         (None, None) => {
-            let told = fields.refused("reference_id") || fields.refused(&format!("context.{wanted}"));
-            if !told {
-                let detail = format!("this intent type needs a reference: reference_id, or context.{wanted}");
-                fields.refuse("reference_id", FieldProblem::Missing, detail);
-            }
+            let is_missing = !fields.refused("reference_id") && !fields.refused(&format!("context.{wanted}"));
+            let detail = format!("this intent type needs a reference: reference_id, or context.{wanted}");
+            fields.refuse_if(is_missing, "reference_id", FieldProblem::Missing, detail);
             None
         }
         (given, other) => given.or(other),
@@ -132,10 +124,7 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
 fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &str) -> Option<Uuid> {
     let value = context.get(wanted).filter(|value| !value.is_null())?;
     let id = value.as_str().and_then(parse_uuid);
-    if id.is_none() {
-        fields.refuse(format!("context.{wanted}"), FieldProblem::Malformed, "must be a UUID");
-    }
-    id
+    fields.or_refuse(&format!("context.{wanted}"), id, FieldProblem::Malformed, "must be a UUID")
 }
 
 fn read_at(fields: &mut Fields<'_>, intent_type: Option<&IntentType>, now: Timestamp) -> Timestamp {

@@ -1,12 +1,12 @@
-//! Decides a check that conflicts with an existing row.
+//! Decides a check that conflicts with an existing hold.
 
 use serde::Serialize;
 
 use super::check::Check;
-use super::guard::{Conflict, GuardHold};
-use super::rows::{Hold, IntentRow};
+use super::guard::{Conflict, IntentHold};
+use super::rows::HoldRequest;
 use crate::codes::Reason;
-use crate::idempotency::{Replay, judge as judge_replay};
+use crate::idempotency::Replay;
 use crate::time::Timestamp;
 
 /// The response to a check.
@@ -36,32 +36,14 @@ pub struct BlockedBy {
 }
 
 impl CheckAnswer {
-    /// Returns the response to a check whose write succeeded: the caller may send.
-    pub fn allowed(row: &IntentRow) -> Self {
-        Self {
-            can_send: true,
-            inserted: true,
-            fingerprint: row.fingerprint.clone(),
-            reason: None,
-            intent_type: row.intent_type.clone(),
-            reference_id: row.reference_id.clone(),
-            window_days: row.window_days,
-            bucket: row.bucket,
-            expires_at: Timestamp::from_seconds(row.expires_at),
-            next_eligible_at: Timestamp::from_seconds(row.window_until),
-            blocked_by: None,
-            holder: row.holder.clone(),
-        }
-    }
-
-    /// Returns the response to a caller that already holds the intent, from its hold in the guard.
-    fn allowed_by_guard(check: &Check, hold: &GuardHold) -> Self {
+    /// Returns the response to a caller that holds the intent: the caller may send.
+    pub fn allowed(check: &Check, hold: &IntentHold) -> Self {
         Self {
             can_send: true,
             inserted: true,
             fingerprint: hold.fingerprint.clone(),
             reason: None,
-            intent_type: check.intent_type.intent_type.clone(),
+            intent_type: check.intent_type.name.clone(),
             reference_id: hold.reference_id.clone(),
             window_days: check.intent_type.window_days,
             bucket: hold.bucket,
@@ -72,35 +54,30 @@ impl CheckAnswer {
         }
     }
 
-    fn blocked(check: &Check, by: BlockedBy, expires_at: i64, next_eligible_at: i64) -> Self {
+    fn blocked(check: &Check, conflict: &Conflict) -> Self {
+        let hold = &conflict.hold;
         Self {
             can_send: false,
             inserted: false,
             fingerprint: check.fingerprint.clone(),
             reason: Some(Reason::IntentDuplicate),
-            intent_type: check.intent_type.intent_type.clone(),
             reference_id: check.reference.map(|id| id.hyphenated().to_string()),
-            window_days: check.intent_type.window_days,
             bucket: check.bucket,
-            expires_at: Timestamp::from_seconds(expires_at),
-            next_eligible_at: Timestamp::from_seconds(next_eligible_at),
-            holder: by.holder.clone(),
-            blocked_by: Some(by),
+            next_eligible_at: Timestamp::from_seconds(conflict.next_eligible_at),
+            blocked_by: Some(BlockedBy {
+                holder: hold.holder.clone(),
+                fingerprint: hold.fingerprint.clone(),
+                reference_id: hold.reference_id.clone(),
+                since: hold.created_at,
+            }),
+            ..Self::allowed(check, hold)
         }
     }
 }
 
-/// The existing row or hold that conflicts with a new hold.
-#[derive(Debug, Clone)]
-pub enum Standing {
-    /// The intent's own row, which is held.
-    Row(Box<IntentRow>),
-    /// A hold under the same guard.
-    Guard(Box<Conflict>),
-}
-
+/// The decision about a check that conflicts with a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum CheckDecision {
     /// The caller already holds the intent. The response is the same as the first time.
     Replayed(CheckAnswer),
     /// The caller's key was used with another body.
@@ -110,40 +87,13 @@ pub enum Decision {
 
 /// Decides a check whose write was refused. The holder gets the same response as the first time,
 /// and any other caller is blocked.
-pub fn judge(check: &Check, asked: &Hold, standing: &Standing) -> Decision {
-    match standing {
-        Standing::Row(row) if row.holder == asked.row.holder => {
-            replay(&row.body_hash, asked, CheckAnswer::allowed(row))
-        }
-        Standing::Guard(conflict) if conflict.hold.holder == asked.row.holder => {
-            let hold = &conflict.hold;
-            replay(&hold.body_hash, asked, CheckAnswer::allowed_by_guard(check, hold))
-        }
-        Standing::Row(row) => {
-            let by = blocked_by(&row.holder, &row.fingerprint, &row.reference_id, row.created_at);
-            Decision::Blocked(CheckAnswer::blocked(check, by, row.expires_at, row.window_until))
-        }
-        Standing::Guard(conflict) => {
-            let hold = &conflict.hold;
-            let by = blocked_by(&hold.holder, &hold.fingerprint, &hold.reference_id, hold.created_at);
-            Decision::Blocked(CheckAnswer::blocked(check, by, hold.expires_at, conflict.next_eligible_at))
-        }
+pub fn answer_conflict(asked: &HoldRequest, conflict: &Conflict) -> CheckDecision {
+    if conflict.hold.holder != asked.row.holder {
+        return CheckDecision::Blocked(CheckAnswer::blocked(&asked.check, conflict));
     }
-}
-
-fn replay(stored_hash: &str, asked: &Hold, answer: CheckAnswer) -> Decision {
-    match judge_replay(stored_hash, &asked.row.body_hash) {
-        Replay::Same => Decision::Replayed(answer),
-        Replay::OtherBody => Decision::KeyReused,
-    }
-}
-
-fn blocked_by(holder: &str, fingerprint: &str, reference_id: &Option<String>, since: Timestamp) -> BlockedBy {
-    BlockedBy {
-        holder: holder.to_owned(),
-        fingerprint: fingerprint.to_owned(),
-        reference_id: reference_id.clone(),
-        since,
+    match Replay::of(&conflict.hold.body_hash, &asked.row.body_hash) {
+        Replay::Same => CheckDecision::Replayed(CheckAnswer::allowed(&asked.check, &conflict.hold)),
+        Replay::OtherBody => CheckDecision::KeyReused,
     }
 }
 
@@ -152,34 +102,33 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::intents::{GuardRow, Holder, IntentTypes, Taken};
+    use crate::intents::{GuardRow, Holder, IntentTypes, TakeOutcome};
 
     fn at(text: &str) -> Timestamp {
         Timestamp::parse(text).expect("a time")
     }
 
-    fn hold(options: &str, holder: &str, when: &str, body: &str) -> (Check, Hold) {
+    fn hold(options: &str, holder: &str, when: &str, body: &str) -> HoldRequest {
         let types = IntentTypes::with_options(options).expect("options");
         let client = Uuid::try_parse("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1").expect("a UUID");
         let check = Check::new(client, types.get("reactivation_nudge").expect("known"), None, at(when));
-        let hold = Hold::of(&check, &Holder::Request(holder.into()), body, at(when));
-        (check, hold)
+        HoldRequest::of(check, &Holder::Request(holder.into()), body, at(when))
     }
 
     /// Returns the conflict that `second` gets from the guard that `first` took.
-    fn conflict(first: &Hold, second: &Hold) -> Standing {
+    fn conflict(first: &HoldRequest, second: &HoldRequest) -> Conflict {
         let (first_asked, asked) = first.guard.as_ref().zip(second.guard.as_ref()).expect("guarded");
         let now = second.row.created_at;
-        let Taken::Yes(guard) = GuardRow::empty(now).take(first_asked, now) else { panic!("not free") };
-        let Taken::Conflicting(conflict) = guard.take(asked, now) else { panic!("not in the way") };
-        Standing::Guard(conflict)
+        let TakeOutcome::Yes(guard) = GuardRow::empty(now).take(first_asked, now) else { panic!("not free") };
+        let TakeOutcome::Conflicting(conflict) = guard.take(asked, now) else { panic!("not in the way") };
+        *conflict
     }
 
     #[test]
     fn another_holder_is_blocked_and_told_by_whom_and_until_when() {
-        let (_, first) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
-        let (check, second) = hold("{}", "b", "2026-03-10T12:00:01Z", "h");
-        let Decision::Blocked(answer) = judge(&check, &second, &Standing::Row(Box::new(first.row.clone()))) else {
+        let first = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
+        let second = hold("{}", "b", "2026-03-10T12:00:01Z", "h");
+        let CheckDecision::Blocked(answer) = answer_conflict(&second, &Conflict::from(&first.row)) else {
             panic!("not blocked")
         };
         assert!(!answer.can_send && !answer.inserted);
@@ -190,30 +139,30 @@ mod tests {
 
     #[test]
     fn the_same_holder_gets_the_same_answer_and_another_body_is_refused() {
-        let (check, first) = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
-        let (_, again) = hold("{}", "a", "2026-03-10T12:00:05Z", "h");
-        let (_, other) = hold("{}", "a", "2026-03-10T12:00:05Z", "other");
-        let standing = Standing::Row(Box::new(first.row.clone()));
-        assert_eq!(judge(&check, &again, &standing), Decision::Replayed(CheckAnswer::allowed(&first.row)));
-        assert_eq!(judge(&check, &other, &standing), Decision::KeyReused);
+        let first = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
+        let again = hold("{}", "a", "2026-03-10T12:00:05Z", "h");
+        let other = hold("{}", "a", "2026-03-10T12:00:05Z", "other");
+        let (conflict, allowed) = (Conflict::from(&first.row), CheckAnswer::allowed(&first.check, &first.row.hold()));
+        assert_eq!(answer_conflict(&again, &conflict), CheckDecision::Replayed(allowed));
+        assert_eq!(answer_conflict(&other, &conflict), CheckDecision::KeyReused);
     }
 
     #[test]
     fn over_the_edge_of_a_bucket_the_guard_answers_its_own_holder_as_before() {
         let rolling = r#"{"reactivation_nudge": {"window": "rolling"}}"#;
-        let (first_check, first) = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
-        let (later_check, again) = hold(rolling, "a", "2026-03-15T00:01:00Z", "h");
-        assert_ne!(first_check.bucket, later_check.bucket);
-        let decision = judge(&later_check, &again, &conflict(&first, &again));
-        assert_eq!(decision, Decision::Replayed(CheckAnswer::allowed(&first.row)));
+        let first = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
+        let again = hold(rolling, "a", "2026-03-15T00:01:00Z", "h");
+        assert_ne!(first.check.bucket, again.check.bucket);
+        let allowed = CheckAnswer::allowed(&first.check, &first.row.hold());
+        assert_eq!(answer_conflict(&again, &conflict(&first, &again)), CheckDecision::Replayed(allowed));
     }
 
     #[test]
     fn a_guard_blocks_others_until_its_window_ends() {
         let rolling = r#"{"reactivation_nudge": {"window": "rolling"}}"#;
-        let (_, first) = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
-        let (check, second) = hold(rolling, "b", "2026-03-15T00:01:00Z", "h");
-        let Decision::Blocked(answer) = judge(&check, &second, &conflict(&first, &second)) else {
+        let first = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
+        let second = hold(rolling, "b", "2026-03-15T00:01:00Z", "h");
+        let CheckDecision::Blocked(answer) = answer_conflict(&second, &conflict(&first, &second)) else {
             panic!("not blocked")
         };
         assert_eq!(answer.next_eligible_at, at("2026-03-21T23:59:00Z"));

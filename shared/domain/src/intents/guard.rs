@@ -24,10 +24,10 @@ use crate::time::Timestamp;
 /// windows do not overlap, so at most two windows have begun.
 pub const MOST_SCHEDULED: usize = 32;
 
-/// One hold under a guard. Times are in seconds; the window is `at..until`.
+/// One hold of an intent, as its guard lists it. Times are in seconds; the window is `at..until`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct GuardHold {
+pub struct IntentHold {
     pub holder: String,
     pub fingerprint: String,
     pub reference_id: Option<String>,
@@ -43,7 +43,7 @@ pub struct GuardHold {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GuardRow {
     /// Ordered by window.
-    pub holds: Vec<GuardHold>,
+    pub holds: Vec<IntentHold>,
     /// Starts at the time of the first write, so that a guard that TTL removed and that is created
     /// again never reuses a version.
     pub version: u64,
@@ -53,16 +53,16 @@ pub struct GuardRow {
 
 /// A request for a hold under a guard.
 #[derive(Debug, Clone)]
-pub struct GuardAsked {
+pub struct GuardRequest {
     pub key: Key,
-    pub hold: GuardHold,
+    pub hold: IntentHold,
     /// The earliest moment for which a caller can still ask, in seconds.
     pub earliest: i64,
 }
 
 /// The result of [`GuardRow::take`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// The guard with the hold in it.
     Yes(GuardRow),
     Conflicting(Box<Conflict>),
@@ -73,27 +73,23 @@ pub enum Taken {
 /// The hold that conflicts with a requested hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    pub hold: GuardHold,
+    pub hold: IntentHold,
     /// The next moment, in seconds, at which a whole window is free.
     pub next_eligible_at: i64,
 }
 
-impl GuardAsked {
+impl GuardRequest {
     pub(super) fn of(check: &Check, key: Key, row: &IntentRow, now: Timestamp) -> Self {
-        let hold = GuardHold {
-            holder: row.holder.clone(),
-            fingerprint: row.fingerprint.clone(),
-            reference_id: row.reference_id.clone(),
-            bucket: row.bucket,
-            body_hash: row.body_hash.clone(),
-            created_at: row.created_at,
-            at: row.at.seconds(),
-            until: row.window_until,
-            expires_at: row.expires_at,
-        };
         // The clocks of other functions may be behind this one.
         let earliest = now.plus_ms(-check.intent_type.furthest_back_ms() - MAX_SKEW_MS);
-        Self { key, hold, earliest: earliest.seconds() }
+        Self { key, hold: row.hold(), earliest: earliest.seconds() }
+    }
+}
+
+impl From<&IntentRow> for Conflict {
+    /// Returns the conflict with the hold of the intent's own row.
+    fn from(row: &IntentRow) -> Self {
+        Self { hold: row.hold(), next_eligible_at: row.window_until }
     }
 }
 
@@ -105,43 +101,43 @@ impl GuardRow {
 
     /// Adds a hold if its window overlaps no other. Drops the holds whose window is so far back
     /// that no caller can ask for it.
-    pub fn take(&self, asked: &GuardAsked, now: Timestamp) -> Taken {
-        let standing = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
-        let mut conflicting: Vec<_> = standing().filter(|hold| hold.overlaps(&asked.hold)).collect();
+    pub fn take(&self, asked: &GuardRequest, now: Timestamp) -> TakeOutcome {
+        let current = || self.holds.iter().filter(|hold| hold.until > asked.earliest);
+        let mut conflicting: Vec<_> = current().filter(|hold| hold.overlaps(&asked.hold)).collect();
         // Report the caller's own hold first, then one with the same fingerprint.
         conflicting.sort_by_key(|hold| {
             (hold.holder != asked.hold.holder, hold.fingerprint != asked.hold.fingerprint, hold.at)
         });
         if let Some(hold) = conflicting.first() {
             let next_eligible_at = self.next_free(&asked.hold);
-            return Taken::Conflicting(Box::new(Conflict { hold: (*hold).clone(), next_eligible_at }));
+            return TakeOutcome::Conflicting(Box::new(Conflict { hold: (*hold).clone(), next_eligible_at }));
         }
         let soon = now.plus_ms(MAX_SKEW_MS).seconds();
-        let scheduled = |hold: &&GuardHold| hold.at > soon;
-        if scheduled(&&asked.hold) && standing().filter(scheduled).count() >= MOST_SCHEDULED {
-            return Taken::Full;
+        let scheduled = |hold: &&IntentHold| hold.at > soon;
+        if scheduled(&&asked.hold) && current().filter(scheduled).count() >= MOST_SCHEDULED {
+            return TakeOutcome::Full;
         }
-        let mut holds: Vec<_> = standing().cloned().collect();
+        let mut holds: Vec<_> = current().cloned().collect();
         holds.push(asked.hold.clone());
         holds.sort_by_key(|hold| hold.at);
-        Taken::Yes(self.with(holds, now))
+        TakeOutcome::Yes(self.with(holds, now))
     }
 
     /// Removes a hold. `None` if the guard does not have this hold, so there is nothing to write.
     pub fn give_back(&self, holder: &str, fingerprint: &str, now: Timestamp) -> Option<Self> {
-        let others = |hold: &&GuardHold| hold.holder != holder || hold.fingerprint != fingerprint;
+        let others = |hold: &&IntentHold| hold.holder != holder || hold.fingerprint != fingerprint;
         let holds: Vec<_> = self.holds.iter().filter(others).cloned().collect();
         (holds.len() < self.holds.len()).then(|| self.with(holds, now))
     }
 
-    fn with(&self, holds: Vec<GuardHold>, now: Timestamp) -> Self {
+    fn with(&self, holds: Vec<IntentHold>, now: Timestamp) -> Self {
         let expires_at = holds.iter().map(|hold| hold.expires_at).max().unwrap_or(now.seconds());
         Self { holds, version: self.version + 1, expires_at }
     }
 
     /// Returns the first moment, from the requested one on, at which a window of the same length
     /// overlaps no hold.
-    fn next_free(&self, asked: &GuardHold) -> i64 {
+    fn next_free(&self, asked: &IntentHold) -> i64 {
         let mut free = asked.clone();
         while let Some(hold) = self.holds.iter().find(|hold| hold.overlaps(&free)) {
             let length = free.until - free.at;
@@ -151,7 +147,7 @@ impl GuardRow {
     }
 }
 
-impl GuardHold {
+impl IntentHold {
     fn overlaps(&self, other: &Self) -> bool {
         self.at < other.until && other.at < self.until
     }

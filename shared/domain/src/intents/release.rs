@@ -1,12 +1,13 @@
-//! The release of an intent: the request, the decision by the stored row, and the response.
+//! The release of an intent: the request, the rule that changes the row, and the response.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::rows::{IntentRow, LastRelease, Status};
+use super::rows::{IntentRow, Status};
+use crate::change::Next;
 use crate::fields::{FieldError, Fields};
-use crate::idempotency::{Replay, judge as judge_replay};
+use crate::idempotency::Replay;
 use crate::time::Timestamp;
 
 /// Reads `{client_id, holder?}`. Without `holder`, the release applies to any holder.
@@ -15,6 +16,34 @@ pub fn release_request(body: &Map<String, Value>) -> Result<(Uuid, Option<String
     let client = fields.uuid("client_id");
     let holder = fields.optional_text("holder").map(str::to_owned);
     fields.finish(client.map(|client| (client, holder)))
+}
+
+/// The last release of an intent: which request made it, and what it answered. Hashes are stored,
+/// because a row must fit into one write unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRelease {
+    /// Hash of the release's `Idempotency-Key`, or of its request. It keeps the SDK's own retry, or
+    /// a late first attempt, from releasing the hold of the next holder.
+    pub last_release: String,
+    pub last_release_body: String,
+    pub last_release_at: Timestamp,
+}
+
+/// The attributes that a release sets in the intent's row, besides the version.
+#[derive(Debug, Serialize)]
+pub struct ReleaseAttributes<'a> {
+    status: Status,
+    released_at: Timestamp,
+    updated_at: Timestamp,
+    #[serde(flatten)]
+    last_release: &'a LastRelease,
+}
+
+impl LastRelease {
+    pub fn attributes(&self) -> ReleaseAttributes<'_> {
+        let at = self.last_release_at;
+        ReleaseAttributes { status: Status::Released, released_at: at, updated_at: at, last_release: self }
+    }
 }
 
 /// The response to a release, derived from what the row stores about it. Every retry gets the same
@@ -41,9 +70,11 @@ impl ReleaseAnswer {
     }
 }
 
-/// What the stored row says about a release that has written nothing, or nothing yet.
+/// The outcome of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
+    /// The release has freed the intent. Contains the row after it.
+    Now(Box<IntentRow>),
     /// There is no such intent, or it has expired.
     NotFound,
     /// This same release was made before.
@@ -54,38 +85,45 @@ pub enum Released {
     Already(ReleaseAnswer),
     /// A holder other than the named one holds the intent.
     HeldByAnother,
-    /// The holder to release holds the intent. Its row and its guard must change together.
-    Held(Box<IntentRow>),
 }
 
-/// Judges a release by the stored row. `key` and `body_hash` are the release's own.
-pub fn judge_release(
-    row: Option<IntentRow>,
-    holder: Option<&str>,
-    key: &str,
-    body_hash: &str,
-    now: Timestamp,
-) -> Released {
-    let Some(row) = row.filter(|row| row.is_alive(now)) else { return Released::NotFound };
-    match &row.last_release {
-        Some(last) if last.last_release == key => match judge_replay(&last.last_release_body, body_hash) {
-            Replay::Same => return Released::Replayed(ReleaseAnswer::of(&row, last, false)),
-            Replay::OtherBody => return Released::KeyReused,
-        },
-        Some(last) if row.status == Status::Released => return Released::Already(ReleaseAnswer::of(&row, last, true)),
-        _ => {}
-    }
-    if holder.is_some_and(|holder| holder != row.holder) {
-        Released::HeldByAnother
-    } else {
-        Released::Held(Box::new(row))
+impl IntentRow {
+    /// Releases the intent. With `holder`, the release applies only to that holder's hold.
+    pub fn release(&self, holder: Option<&str>, release: &LastRelease) -> Next<Self, Released> {
+        let now = release.last_release_at;
+        if !self.is_alive(now) {
+            return Next::Stop(Released::NotFound);
+        }
+        match &self.last_release {
+            Some(last) if last.last_release == release.last_release => {
+                let is_same = Replay::of(&last.last_release_body, &release.last_release_body) == Replay::Same;
+                let replayed = || Released::Replayed(ReleaseAnswer::of(self, last, false));
+                return Next::Stop(if is_same { replayed() } else { Released::KeyReused });
+            }
+            Some(last) if self.status == Status::Released => {
+                return Next::Stop(Released::Already(ReleaseAnswer::of(self, last, true)));
+            }
+            _ => {}
+        }
+        if holder.is_some_and(|holder| holder != self.holder) {
+            return Next::Stop(Released::HeldByAnother);
+        }
+        let row = Self {
+            status: Status::Released,
+            released_at: Some(now),
+            updated_at: now,
+            last_release: Some(release.clone()),
+            version: self.version + 1,
+            ..self.clone()
+        };
+        Next::Commit(row.clone(), Released::Now(Box::new(row)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intents::{Check, Hold, Holder, IntentTypes};
+    use crate::intents::{Check, HoldRequest, Holder, IntentTypes};
 
     fn now() -> Timestamp {
         Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
@@ -94,7 +132,7 @@ mod tests {
     fn held_by(holder: &str, last: Option<LastRelease>) -> IntentRow {
         let types = IntentTypes::with_options("{}").expect("options");
         let check = Check::new(Uuid::from_u128(7), types.get("reactivation_nudge").expect("known"), None, now());
-        let hold = Hold::of(&check, &Holder::Request(holder.into()), "h", now());
+        let hold = HoldRequest::of(check, &Holder::Request(holder.into()), "h", now());
         IntentRow { last_release: last, ..hold.row }
     }
 
@@ -102,28 +140,36 @@ mod tests {
         Some(LastRelease { last_release: key.into(), last_release_body: "b".into(), last_release_at: now() })
     }
 
-    fn judge(row: Option<IntentRow>, holder: Option<&str>, key: &str, body: &str) -> Released {
-        judge_release(row, holder, key, body, now())
+    fn release(row: &IntentRow, holder: Option<&str>, key: &str, body: &str) -> Released {
+        let release = LastRelease { last_release: key.into(), last_release_body: body.into(), last_release_at: now() };
+        match row.release(holder, &release) {
+            Next::Commit(row, released) => {
+                assert_eq!(released, Released::Now(Box::new(row)));
+                released
+            }
+            Next::Stop(released) => released,
+        }
     }
 
     #[test]
-    fn a_release_is_judged_by_the_row_it_met() {
+    fn a_release_is_decided_by_the_stored_row() {
         let held = held_by("a", None);
         let gone = IntentRow { expires_at: now().seconds(), ..held.clone() };
-        assert_eq!(judge(None, None, "r1", "b"), Released::NotFound);
-        assert_eq!(judge(Some(gone), None, "r1", "b"), Released::NotFound);
-        assert_eq!(judge(Some(held.clone()), Some("request:z"), "r1", "b"), Released::HeldByAnother);
-        assert_eq!(judge(Some(held.clone()), Some("request:a"), "r1", "b"), Released::Held(Box::new(held)));
+        assert_eq!(release(&gone, None, "r1", "b"), Released::NotFound);
+        assert_eq!(release(&held, Some("request:z"), "r1", "b"), Released::HeldByAnother);
+        let Released::Now(free) = release(&held, Some("request:a"), "r1", "b") else { panic!("not released") };
+        assert_eq!((free.status, free.version), (Status::Released, held.version + 1));
+        assert_eq!((free.released_at, free.updated_at, &free.last_release), (Some(now()), now(), &last("r1")));
     }
 
     #[test]
     fn a_repeated_release_is_answered_as_before_whoever_holds_it_by_then() {
         let free = IntentRow { status: Status::Released, ..held_by("a", last("r1")) };
         let retaken = held_by("b", last("r1"));
-        let Released::Replayed(first) = judge(Some(free.clone()), None, "r1", "b") else { panic!("not replayed") };
+        let Released::Replayed(first) = release(&free, None, "r1", "b") else { panic!("not replayed") };
         assert_eq!((first.released_at, first.already), (now(), false));
-        assert_eq!(judge(Some(retaken), None, "r1", "b"), Released::Replayed(first));
-        assert_eq!(judge(Some(free.clone()), None, "r1", "other"), Released::KeyReused);
-        assert!(matches!(judge(Some(free), None, "r2", "b"), Released::Already(answer) if answer.already));
+        assert_eq!(release(&retaken, None, "r1", "b"), Released::Replayed(first));
+        assert_eq!(release(&free, None, "r1", "other"), Released::KeyReused);
+        assert!(matches!(release(&free, None, "r2", "b"), Released::Already(answer) if answer.already));
     }
 }

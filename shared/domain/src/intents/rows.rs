@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::check::Check;
-use super::guard::GuardAsked;
+use super::guard::{GuardRequest, IntentHold};
 use super::holder::Holder;
-use crate::keys::Key;
+use super::release::LastRelease;
+use crate::change::{Fence, Row};
+use crate::keys::{self, Key};
 use crate::time::{SECOND_MS, Timestamp};
 
 /// How long an intent row lives, regardless of its window: the row is the record of the decision.
@@ -51,14 +53,14 @@ pub struct IntentRow {
     pub version: u64,
 }
 
-/// The last release of an intent: which request made it, and what it answered. Hashes are stored,
-/// because a row must fit into one write unit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastRelease {
-    /// Hash of the release's `Idempotency-Key`, or of its request.
-    pub last_release: String,
-    pub last_release_body: String,
-    pub last_release_at: Timestamp,
+impl Row for IntentRow {
+    fn key(&self) -> Key {
+        keys::intent(&self.client_id, &self.fingerprint)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
 }
 
 impl IntentRow {
@@ -67,23 +69,38 @@ impl IntentRow {
     pub fn is_alive(&self, now: Timestamp) -> bool {
         self.expires_at > now.seconds()
     }
+
+    /// Returns the hold that the row stores.
+    pub fn hold(&self) -> IntentHold {
+        IntentHold {
+            holder: self.holder.clone(),
+            fingerprint: self.fingerprint.clone(),
+            reference_id: self.reference_id.clone(),
+            bucket: self.bucket,
+            body_hash: self.body_hash.clone(),
+            created_at: self.created_at,
+            at: self.at.seconds(),
+            until: self.window_until,
+            expires_at: self.expires_at,
+        }
+    }
 }
 
-/// The rows that a check writes if it is allowed.
+/// A check, and the rows that it writes if it is allowed.
 #[derive(Debug, Clone)]
-pub struct Hold {
-    pub key: Key,
+pub struct HoldRequest {
+    pub check: Check,
     pub row: IntentRow,
-    pub guard: Option<GuardAsked>,
+    pub guard: Option<GuardRequest>,
 }
 
-impl Hold {
-    pub fn of(check: &Check, holder: &Holder, body_hash: &str, now: Timestamp) -> Self {
+impl HoldRequest {
+    pub fn of(check: Check, holder: &Holder, body_hash: &str, now: Timestamp) -> Self {
         let guard_key = check.guard_key();
         let row = IntentRow {
             client_id: check.client.hyphenated().to_string(),
             fingerprint: check.fingerprint.clone(),
-            intent_type: check.intent_type.intent_type.clone(),
+            intent_type: check.intent_type.name.clone(),
             reference_id: check.reference.map(|id| id.hyphenated().to_string()),
             window_days: check.intent_type.window_days,
             bucket: check.bucket,
@@ -101,8 +118,8 @@ impl Hold {
             last_release: None,
             version: 1,
         };
-        let guard = guard_key.map(|key| GuardAsked::of(check, key, &row, now));
-        Self { key: check.key(), row, guard }
+        let guard = guard_key.map(|key| GuardRequest::of(&check, key, &row, now));
+        Self { check, row, guard }
     }
 }
 

@@ -14,7 +14,8 @@ const BUILT_IN: &str = include_str!("../../data/intent_types.json");
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntentType {
-    pub intent_type: String,
+    #[serde(rename = "intent_type")]
+    pub name: String,
     /// The field of `context` that has the reference. `None` if the type takes no reference.
     pub reference_field: Option<String>,
     pub window_days: u32,
@@ -84,12 +85,11 @@ impl IntentTypes {
     /// such as `{"discovery_first_touch": {"scope": "contact"}}`.
     pub fn with_options(options: &str) -> Result<Self, OptionsError> {
         let built_in: Vec<IntentType> = serde_json::from_str(BUILT_IN)?;
-        let mut types: BTreeMap<_, _> = built_in.into_iter().map(|t| (t.intent_type.clone(), t)).collect();
+        let mut types: BTreeMap<_, _> = built_in.into_iter().map(|t| (t.name.clone(), t)).collect();
         let options: BTreeMap<String, Options> = serde_json::from_str(options)?;
         for (name, option) in options {
             let Some(known) = types.get_mut(&name) else {
-                let known = types.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                return Err(OptionsError::UnknownType { name, known });
+                return Err(OptionsError::UnknownType { name, known: Self(types).names() });
             };
             known.window = option.window.unwrap_or(known.window);
             known.scope = option.scope.unwrap_or(known.scope);
@@ -101,8 +101,9 @@ impl IntentTypes {
         self.0.get(name)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &IntentType> {
-        self.0.values()
+    /// Returns the names of the types, as a list for a person.
+    pub fn names(&self) -> String {
+        self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -114,7 +115,7 @@ mod tests {
     fn the_ten_types_have_the_windows_and_references_of_the_table() {
         let types = IntentTypes::with_options("{}").expect("built in");
         let table: Vec<_> =
-            types.iter().map(|t| (t.intent_type.as_str(), t.reference_field.as_deref(), t.window_days)).collect();
+            types.0.values().map(|t| (t.name.as_str(), t.reference_field.as_deref(), t.window_days)).collect();
         assert_eq!(
             table,
             [
@@ -130,7 +131,7 @@ mod tests {
                 ("shift_reminder", Some("vaga_id"), 1),
             ]
         );
-        assert!(types.iter().all(|t| !t.is_guarded()));
+        assert!(types.0.values().all(|t| !t.is_guarded()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::channels::Channel;
 use crate::codes::Decision;
 use crate::delivery::State;
 use crate::intents::{IntentRow, Status};
-use crate::messages::ledger::Entry;
+use crate::messages::ledger::LedgerEntry;
 use crate::messages::{MessageId, MessageRow};
 use crate::suppression::SuppressionRow;
 use crate::time::Timestamp;
@@ -21,13 +21,13 @@ pub struct Explained {
     pub channel: Option<Channel>,
     pub fingerprint: Option<String>,
     #[serde(flatten)]
-    pub decision: Entry,
+    pub decision: LedgerEntry,
 }
 
 /// The current state of one message.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct MessageState {
     pub message_id: MessageId,
     pub channel: Channel,
     pub status: State,
@@ -37,17 +37,17 @@ pub struct Standing {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    pub messages: Vec<Standing>,
+    pub messages: Vec<MessageState>,
     pub decisions: Vec<Explained>,
 }
 
 pub fn explain(messages: Vec<MessageRow>, intents: Vec<IntentRow>, suppressions: Vec<SuppressionRow>) -> Explanation {
     let mut decisions: Vec<_> = intents.iter().flat_map(of_intent).collect();
     decisions.extend(suppressions.into_iter().map(of_suppression));
-    let mut standings = Vec::new();
+    let mut states = Vec::new();
     for row in messages {
         let fingerprint = row.intent.as_ref().map(|intent| intent.fingerprint.clone());
-        standings.push(Standing {
+        states.push(MessageState {
             message_id: row.id.clone(),
             channel: row.channel,
             status: row.delivery.state,
@@ -62,31 +62,30 @@ pub fn explain(messages: Vec<MessageRow>, intents: Vec<IntentRow>, suppressions:
         }));
     }
     decisions.sort_by_key(|explained| explained.decision.at);
-    Explanation { messages: standings, decisions }
+    Explanation { messages: states, decisions }
 }
 
 /// Explains an intent. If a message holds the intent, the message's ledger explains it; if a check
 /// without a message holds it, the intent itself does.
 fn of_intent(row: &IntentRow) -> Vec<Explained> {
-    let told = |decision: Entry| Explained {
+    if row.holder.starts_with("message:") {
+        return Vec::new();
+    }
+    let until = Timestamp::from_seconds(row.window_until);
+    let held = LedgerEntry::new(row.created_at, Decision::IntentHeld).until(until);
+    let released_at = row.released_at.filter(|_| row.status == Status::Released);
+    let released = released_at.map(|at| LedgerEntry::new(at, Decision::IntentReleased));
+    let explained = |decision: LedgerEntry| Explained {
         message_id: None,
         channel: None,
         fingerprint: Some(row.fingerprint.clone()),
-        decision: decision.rule(format!("intent:{}:{}d", row.intent_type, row.window_days)),
+        decision: decision.rule(format!("intent:{}:{}d", row.intent_type, row.window_days)).matched(&row.holder),
     };
-    let mut told_of = Vec::new();
-    if !row.holder.starts_with("message:") {
-        let until = Timestamp::from_seconds(row.window_until);
-        told_of.push(told(Entry::new(row.created_at, Decision::IntentHeld).matched(row.holder.clone()).until(until)));
-        if let (Status::Released, Some(at)) = (row.status, row.released_at) {
-            told_of.push(told(Entry::new(at, Decision::IntentReleased).matched(row.holder.clone())));
-        }
-    }
-    told_of
+    [Some(held), released].into_iter().flatten().map(explained).collect()
 }
 
 fn of_suppression(row: SuppressionRow) -> Explained {
-    let decision = Entry::new(row.created_at, Decision::Suppressed).reason(&row.reason).rule("suppression");
+    let decision = LedgerEntry::new(row.created_at, Decision::Suppressed).reason(&row.reason).rule("suppression");
     Explained {
         message_id: row.message_id,
         channel: Some(row.channel),

@@ -14,7 +14,7 @@ pub const LONGEST: usize = 60;
 /// One decision.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LedgerEntry {
     pub at: Timestamp,
     pub code: Decision,
     /// The reason, as a code of a closed list: a provider's refusal, a suppression's reason.
@@ -28,7 +28,7 @@ pub struct Entry {
     pub next_eligible_at: Option<Timestamp>,
 }
 
-impl Entry {
+impl LedgerEntry {
     pub fn new(at: Timestamp, code: Decision) -> Self {
         Self { at, code, reason: None, rule: None, matched: None, attempt: None, next_eligible_at: None }
     }
@@ -54,11 +54,11 @@ impl Entry {
     }
 }
 
-/// Returns whether a ledger with `told` entries still accepts a decision.
-pub fn has_room(told: usize, code: Decision) -> bool {
+/// Returns whether a ledger of this length still accepts a decision.
+pub fn has_room(length: usize, code: Decision) -> bool {
     let repeats =
         matches!(code, Decision::Due | Decision::Recovered | Decision::Claimed | Decision::Retry | Decision::Throttled);
-    told < LONGEST || !repeats
+    length < LONGEST || !repeats
 }
 
 #[cfg(test)]
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn an_entry_is_stored_without_what_it_has_not() {
-        let entry = Entry::new(Timestamp::from_seconds(0), Decision::Retry).reason("bot_unauthorized").attempt(2);
+        let entry = LedgerEntry::new(Timestamp::from_seconds(0), Decision::Retry).reason("bot_unauthorized").attempt(2);
         let text = serde_json::to_string(&entry).expect("JSON");
         assert_eq!(text, r#"{"at":"1970-01-01T00:00:00Z","code":"retry","reason":"bot_unauthorized","attempt":2}"#);
-        assert_eq!(serde_json::from_str::<Entry>(&text).expect("reads back"), entry);
+        assert_eq!(serde_json::from_str::<LedgerEntry>(&text).expect("reads back"), entry);
     }
 }

@@ -1,7 +1,7 @@
 //! The life cycle of a message: each change of its delivery, with the work that follows and the
 //! ledger entry.
 
-use super::ledger::{Entry, has_room};
+use super::ledger::{LedgerEntry, has_room};
 use super::row::{IntentRef, MessageRow, Resend};
 use crate::change::{Fence, Row};
 use crate::channels::email::ses_events::SesEvent;
@@ -38,7 +38,7 @@ impl MessageRow {
     /// Begins an attempt. `None` if it is not the next attempt, or the message is not queued.
     pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
-        let entry = Entry::new(now, Decision::Claimed).attempt(claim.attempt);
+        let entry = LedgerEntry::new(now, Decision::Claimed).attempt(claim.attempt);
         Some(self.with(delivery, entry, now, 0))
     }
 
@@ -50,15 +50,15 @@ impl MessageRow {
         })
     }
 
-    fn entry_of(&self, attempt: u32, verdict: &Verdict, after: &Delivery, now: Timestamp) -> Entry {
-        let entry = |code: Decision| Entry::new(now, code).attempt(attempt);
+    fn entry_of(&self, attempt: u32, verdict: &Verdict, after: &Delivery, now: Timestamp) -> LedgerEntry {
+        let entry = |code: Decision| LedgerEntry::new(now, code).attempt(attempt);
         if let Some(provider_id) = after.provider_id.as_deref().filter(|_| after.sent_attempt().is_some()) {
             // Use the provider's confirmation, also if a later attempt is still under way or has
             // just ended.
             let is_its_own = after.state == State::Sent && after.sent_attempt() == Some(attempt);
             let code = if is_its_own { Decision::Sent } else { Decision::Reconciled };
             let attempt = after.sent_attempt().unwrap_or(attempt);
-            return Entry::new(now, code).attempt(attempt).matched(format!("provider:{provider_id}"));
+            return LedgerEntry::new(now, code).attempt(attempt).matched(format!("provider:{provider_id}"));
         }
         match verdict {
             Verdict::Sent { .. } => entry(Decision::Sent),
@@ -81,11 +81,6 @@ impl MessageRow {
         }
     }
 
-    /// Records proof that an attempt was sent, from a source other than its sender.
-    pub fn confirmed(&self, attempt: u32, provider_id: &str, now: Timestamp, keep_days: i64) -> Settled<Self> {
-        self.settled(attempt, &Verdict::Sent { provider_id: provider_id.to_owned() }, now, keep_days)
-    }
-
     /// Applies an event about `attempt`. Returns the new row and whether the state changed. `None`
     /// if the row already contains everything that the event says.
     pub fn of_event(&self, event: &SesEvent, attempt: u32, now: Timestamp, keep_days: i64) -> Option<(Self, bool)> {
@@ -93,20 +88,20 @@ impl MessageRow {
         let entry = match (effect.reconciled, effect.delivery.state) {
             (true, State::Sent) => {
                 let matched = format!("provider:{}", event.provider_id);
-                Entry::new(now, Decision::Reconciled).matched(matched)
+                LedgerEntry::new(now, Decision::Reconciled).matched(matched)
             }
             (true, _) => {
-                let entry = Entry::new(now, Decision::Rejected).rule("ses");
+                let entry = LedgerEntry::new(now, Decision::Rejected).rule("ses");
                 effect.delivery.reason.as_deref().map_or(entry.clone(), |reason| entry.reason(reason))
             }
-            (false, _) => Entry::new(now, event.kind.decision()).rule("ses"),
+            (false, _) => LedgerEntry::new(now, event.kind.decision()).rule("ses"),
         };
         let row = Self { marks: effect.marks, ..self.with(effect.delivery, entry.attempt(attempt), now, keep_days) };
         Some((row, effect.reconciled))
     }
 
     /// Ends a message that must not be sent. `None` if it is not queued.
-    pub fn ended(&self, state: State, entry: &Entry, now: Timestamp, keep_days: i64) -> Option<Self> {
+    pub fn ended(&self, state: State, entry: &LedgerEntry, now: Timestamp, keep_days: i64) -> Option<Self> {
         let delivery = self.delivery.ended(state, entry.reason.as_deref())?;
         Some(self.with(delivery, entry.clone(), now, keep_days))
     }
@@ -118,8 +113,8 @@ impl MessageRow {
         let (cancel, delivery) = self.delivery.cancel();
         let row = delivery.map(|delivery| {
             let entry = match delivery.state {
-                State::Sending => Entry::new(now, Decision::Recalled).attempt(delivery.attempt),
-                _ => Entry::new(now, Decision::Canceled),
+                State::Sending => LedgerEntry::new(now, Decision::Recalled).attempt(delivery.attempt),
+                _ => LedgerEntry::new(now, Decision::Canceled),
             };
             self.with(delivery, entry.rule("operator"), now, keep_days)
         });
@@ -130,7 +125,7 @@ impl MessageRow {
     /// intent that the message holds from now on, if it had released its own.
     pub fn resent(&self, order: Resend, intent: Option<IntentRef>, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.resent()?;
-        let entry = Entry::new(now, Decision::Resent).rule("operator").attempt(self.delivery.attempt);
+        let entry = LedgerEntry::new(now, Decision::Resent).rule("operator").attempt(self.delivery.attempt);
         let mut row = self.with(delivery, entry, now, 0);
         // The rejection was about an earlier attempt.
         row.marks.rejected_at = None;
@@ -143,7 +138,7 @@ impl MessageRow {
     pub fn declared(&self, was_sent: bool, now: Timestamp, keep_days: i64) -> Option<Self> {
         let delivery = self.delivery.declared(was_sent, now)?;
         let code = if was_sent { Decision::Sent } else { Decision::Failed };
-        let entry = Entry::new(now, code).rule("operator").attempt(self.delivery.attempt);
+        let entry = LedgerEntry::new(now, code).rule("operator").attempt(self.delivery.attempt);
         Some(self.with(delivery, entry, now, keep_days))
     }
 
@@ -160,7 +155,7 @@ impl MessageRow {
         if self.delivery.state != State::Queued || !is_checked {
             return Recovery::Nothing;
         }
-        let entry = Entry::new(now, Decision::Recovered).rule("check_at");
+        let entry = LedgerEntry::new(now, Decision::Recovered).rule("check_at");
         let mut row = self.with(self.delivery.clone(), entry, now, keep_days);
         row.work.recovered();
         let (id, priority, at) = (&row.id, row.priority, self.send_at.max(self.delivery.not_before));
@@ -191,7 +186,7 @@ impl MessageRow {
     }
 
     /// Returns the row after a change of its delivery.
-    fn with(&self, delivery: Delivery, entry: Entry, now: Timestamp, keep_days: i64) -> Self {
+    fn with(&self, delivery: Delivery, entry: LedgerEntry, now: Timestamp, keep_days: i64) -> Self {
         let changed = delivery.state != self.delivery.state;
         let mut row = Self { delivery, updated_at: now, version: self.version + 1, ..self.clone() };
         if has_room(row.ledger.len(), entry.code) {

@@ -9,7 +9,7 @@ use crate::channels::{Channel, normalize_to};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::idempotency::IdempotencyKey;
-use crate::intents::{Check, Hold, Holder, IntentTypes, MAX_SKEW_MS};
+use crate::intents::{Check, HoldRequest, Holder, IntentTypes, MAX_SKEW_MS};
 use crate::messages::{INLINE_CONTENT, MessageId, Then};
 use crate::queue::Priority;
 use crate::time::Timestamp;
@@ -25,7 +25,7 @@ const LARGEST_METADATA: usize = 2 * 1024;
 
 /// The identity of a request: the caller, the idempotency key and the hash of the body.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RequestIdentity<'a> {
     pub caller: &'a KeyId,
     pub key: Option<&'a IdempotencyKey>,
     pub body_hash: &'a str,
@@ -40,9 +40,8 @@ pub struct NewMessage {
     pub to: String,
     pub content: Content,
     pub priority: Priority,
-    /// The intent that the message holds from its acceptance, and the check that requests it.
-    pub hold: Option<Hold>,
-    pub check: Option<Check>,
+    /// The intent that the message holds from its acceptance on.
+    pub hold: Option<HoldRequest>,
     pub send_at: Option<Timestamp>,
     pub not_after: Option<Timestamp>,
     pub metadata: Option<String>,
@@ -52,7 +51,7 @@ pub struct NewMessage {
 
 /// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unfit {
+pub enum InvalidMessage {
     /// The request has neither an `Idempotency-Key` nor an `id`, so the message has no identity.
     NoIdentity,
     Fields(Vec<FieldError>),
@@ -69,10 +68,10 @@ impl NewMessage {
     /// id?}`.
     pub fn read(
         body: &Map<String, Value>,
-        asked: Asked<'_>,
+        asked: RequestIdentity<'_>,
         types: &IntentTypes,
         now: Timestamp,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, InvalidMessage> {
         let mut fields = Fields::of(body);
         let key = read_identity(&mut fields, asked.key);
         let channel = read_channel(&mut fields);
@@ -83,37 +82,23 @@ impl NewMessage {
         let intent = fields.optional_object("intent");
         let (send_at, not_after) = (fields.optional_timestamp("send_at"), fields.optional_timestamp("not_after"));
         let metadata = read_metadata(&mut fields);
-        if content.is_none() && !fields.refused("content") {
-            fields.refuse("content", FieldProblem::Missing, "is required");
-        }
-        let to = channel.zip(to).and_then(|(channel, to)| match normalize_to(channel, to) {
-            Ok(to) => Some(to),
-            Err(detail) => {
-                fields.refuse("to", FieldProblem::Malformed, detail);
-                None
-            }
+        let content = fields.required("content", content);
+        let to = channel.zip(to).and_then(|(channel, to)| {
+            normalize_to(channel, to).map_err(|detail| fields.refuse("to", FieldProblem::Malformed, detail)).ok()
         });
         let mut inner = Vec::new();
         let content = channel.zip(content).and_then(|(channel, object)| content::read(channel, object, &mut inner));
-        let at = send_at.filter(|at| *at > now).unwrap_or(now);
-        let check = intent.and_then(|object| match Check::read_for(object, types, at) {
-            Ok(check) => Some(check),
-            Err(found) => {
-                inner.extend(
-                    found.into_iter().map(|error| FieldError { field: format!("intent.{}", error.field), ..error }),
-                );
-                None
-            }
-        });
         inner.into_iter().for_each(|error| fields.refuse(error.field, error.code, error.detail));
-        let read = to.zip(content);
-        let (to, content) = fields.finish(read).map_err(Unfit::Fields)?;
-        let id = MessageId::of(asked.caller, key.ok_or(Unfit::NoIdentity)?);
+        let at = send_at.filter(|at| *at > now).unwrap_or(now);
+        let check = intent.map(|object| Check::read_for(object, types, at));
+        let check = check.and_then(|check| check.map_err(|found| fields.refuse_within("intent", found)).ok());
+        let (to, content) = fields.finish(to.zip(content)).map_err(InvalidMessage::Fields)?;
+        let id = MessageId::of(asked.caller, key.ok_or(InvalidMessage::NoIdentity)?);
         let late = wrong_times(send_at, not_after, now);
         if !late.is_empty() {
-            return Err(Unfit::Times { id, errors: late });
+            return Err(InvalidMessage::Times { id, errors: late });
         }
-        let hold = check.as_ref().map(|check| Hold::of(check, &Holder::Message(id.clone()), asked.body_hash, now));
+        let hold = check.map(|check| HoldRequest::of(check, &Holder::Message(id.clone()), asked.body_hash, now));
         Ok(Self {
             caller: asked.caller.to_string(),
             body_hash: asked.body_hash.to_owned(),
@@ -122,7 +107,6 @@ impl NewMessage {
             content,
             priority: priority.unwrap_or(Priority::Shot),
             hold,
-            check,
             send_at,
             not_after,
             metadata,
@@ -139,9 +123,8 @@ impl NewMessage {
 
 fn read_identity<'a>(fields: &mut Fields<'a>, header: Option<&'a IdempotencyKey>) -> Option<&'a str> {
     let given = fields.optional_text("id");
-    if given.is_some_and(|id| IdempotencyKey::parse(id).is_none()) {
-        fields.refuse("id", FieldProblem::Malformed, "must have 1 to 255 visible ASCII characters");
-    }
+    let is_malformed = given.is_some_and(|id| IdempotencyKey::parse(id).is_none());
+    fields.refuse_if(is_malformed, "id", FieldProblem::Malformed, "must have 1 to 255 visible ASCII characters");
     match (given, header) {
         (Some(id), Some(key)) if id != key.as_str() => {
             fields.refuse("id", FieldProblem::Conflicting, "differs from the Idempotency-Key");
@@ -153,25 +136,13 @@ fn read_identity<'a>(fields: &mut Fields<'a>, header: Option<&'a IdempotencyKey>
 
 fn read_channel(fields: &mut Fields<'_>) -> Option<Channel> {
     let text = fields.text("channel")?;
-    let channel = Channel::parse(text);
-    if channel.is_none() {
-        fields.refuse("channel", FieldProblem::Unknown, "must be one of email, telegram, whatsapp");
-    }
-    channel
+    let detail = "must be one of email, telegram, whatsapp";
+    fields.or_refuse("channel", Channel::parse(text), FieldProblem::Unknown, detail)
 }
 
 fn read_priority(fields: &mut Fields<'_>) -> Option<Priority> {
     let text = fields.optional_text("priority")?;
-    let priority = match text {
-        "start" => Some(Priority::Start),
-        "shot" => Some(Priority::Shot),
-        "downsell" => Some(Priority::Downsell),
-        _ => None,
-    };
-    if priority.is_none() {
-        fields.refuse("priority", FieldProblem::NotAllowed, "must be one of start, shot, downsell");
-    }
-    priority
+    fields.one_of("priority", text, Priority::ALL, Priority::as_str)
 }
 
 /// Reads the name of a bot or an instance. The name is part of keys and, for WhatsApp, of a path.
@@ -179,19 +150,16 @@ fn read_sender<'a>(fields: &mut Fields<'a>) -> Option<&'a str> {
     let sender = fields.optional_text("sender")?;
     let fits = sender.len() <= LONGEST_SENDER
         && sender.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if !fits {
-        let detail = "must be a name of at most 64 letters, digits, dots, dashes and underscores";
-        fields.refuse("sender", FieldProblem::Malformed, detail);
-    }
+    let detail = "must be a name of at most 64 letters, digits, dots, dashes and underscores";
+    fields.refuse_if(!fits, "sender", FieldProblem::Malformed, detail);
     Some(sender)
 }
 
 fn read_metadata(fields: &mut Fields<'_>) -> Option<String> {
     let object = fields.optional_object("metadata")?;
     let text = Value::Object(object.clone()).to_string();
-    if text.len() > LARGEST_METADATA {
-        fields.refuse("metadata", FieldProblem::OutOfRange, "must not be larger than 2048 bytes of JSON");
-    }
+    let detail = "must not be larger than 2048 bytes of JSON";
+    fields.refuse_if(text.len() > LARGEST_METADATA, "metadata", FieldProblem::OutOfRange, detail);
     Some(text)
 }
 
@@ -229,15 +197,15 @@ mod tests {
         Timestamp::parse("2026-03-10T12:00:00Z").expect("a time")
     }
 
-    fn read_with(body: &Value, key: Option<&str>) -> Result<NewMessage, Unfit> {
+    fn read_with(body: &Value, key: Option<&str>) -> Result<NewMessage, InvalidMessage> {
         let types = IntentTypes::with_options("{}").expect("built in");
         let caller = PresentedKey::of("local").id;
         let key = key.map(|key| IdempotencyKey::parse(key).expect("a key"));
-        let asked = Asked { caller: &caller, key: key.as_ref(), body_hash: "h" };
+        let asked = RequestIdentity { caller: &caller, key: key.as_ref(), body_hash: "h" };
         NewMessage::read(body.as_object().expect("an object"), asked, &types, now())
     }
 
-    fn read(body: &Value) -> Result<NewMessage, Unfit> {
+    fn read(body: &Value) -> Result<NewMessage, InvalidMessage> {
         read_with(body, Some("order-77"))
     }
 
@@ -254,7 +222,7 @@ mod tests {
 
     fn refused(body: &Value) -> Vec<(String, &'static str)> {
         let errors = match read(body) {
-            Err(Unfit::Fields(errors) | Unfit::Times { errors, .. }) => errors,
+            Err(InvalidMessage::Fields(errors) | InvalidMessage::Times { errors, .. }) => errors,
             other => panic!("{other:?}"),
         };
         errors.into_iter().map(|error| (error.field, error.code.as_str())).collect()
@@ -265,7 +233,7 @@ mod tests {
         let by_header = read(&plain()).expect("fits");
         let by_body = read_with(&with(json!({"id": "order-77"})), None).expect("fits");
         assert_eq!(by_header.id, by_body.id);
-        assert_eq!(read_with(&plain(), None).expect_err("unfit"), Unfit::NoIdentity);
+        assert_eq!(read_with(&plain(), None).expect_err("unfit"), InvalidMessage::NoIdentity);
         assert_eq!(refused(&with(json!({"id": "other"}))), [("id".to_owned(), "conflicting")]);
         assert_eq!(
             refused(&with(json!({"id": "a b"}))),
@@ -314,7 +282,7 @@ mod tests {
     #[test]
     fn times_that_have_passed_are_told_with_the_id_that_may_know_better() {
         let late = with(json!({"send_at": "2026-03-10T11:58:59Z"}));
-        assert!(matches!(read(&late), Err(Unfit::Times { id, .. }) if id == read(&plain()).expect("fits").id));
+        assert!(matches!(read(&late), Err(InvalidMessage::Times { id, .. }) if id == read(&plain()).expect("fits").id));
         assert_eq!(
             refused(&with(json!({"not_after": "2026-03-10T12:00:00Z"}))),
             [("not_after".to_owned(), "out_of_range")]

@@ -7,9 +7,9 @@ use crate::channels::Channel;
 use crate::channels::content::Content;
 use crate::codes::{Decision, Reason};
 use crate::delivery::{Delivery, Marks, State, Window};
-use crate::intents::{BlockedBy, CheckAnswer};
+use crate::intents::{BlockedBy, CheckAnswer, IntentRow};
 use crate::keys;
-use crate::messages::ledger::Entry;
+use crate::messages::ledger::LedgerEntry;
 use crate::messages::{MessageId, NewMessage};
 use crate::outbox::Emit;
 use crate::queue;
@@ -56,7 +56,7 @@ pub struct MessageRow {
     /// The orders to send the message again, to recognize duplicates of their requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resends: Vec<Resend>,
-    pub ledger: Vec<Entry>,
+    pub ledger: Vec<LedgerEntry>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
@@ -89,6 +89,18 @@ pub struct IntentRef {
     pub fingerprint: String,
     /// The sort key of the guard row that was taken with it.
     pub guard: Option<String>,
+}
+
+impl From<&IntentRow> for IntentRef {
+    fn from(row: &IntentRow) -> Self {
+        Self {
+            client_id: row.client_id.clone(),
+            intent_type: row.intent_type.clone(),
+            reference_id: row.reference_id.clone(),
+            fingerprint: row.fingerprint.clone(),
+            guard: row.guard.clone(),
+        }
+    }
 }
 
 /// An order to send a message again. Key and body are hashes, because callers choose the text of
@@ -126,7 +138,7 @@ impl MessageRow {
     /// messages.
     pub fn accepted(new: &NewMessage, now: Timestamp) -> Self {
         let mut row = Self::blank(new, now);
-        let entry = Entry::new(now, Decision::Accepted);
+        let entry = LedgerEntry::new(now, Decision::Accepted);
         let entry = match new.send_at.filter(|at| *at > now) {
             Some(at) => entry.rule("send_at").until(at),
             None => entry,
@@ -152,7 +164,7 @@ impl MessageRow {
         });
         let rule = format!("intent:{}:{}d", blocked.intent_type, blocked.window_days);
         row.ledger.push(
-            Entry::new(now, Decision::Deduped)
+            LedgerEntry::new(now, Decision::Deduped)
                 .reason(Reason::IntentDuplicate.as_str())
                 .rule(rule)
                 .matched(by.holder.clone())
@@ -185,13 +197,7 @@ impl MessageRow {
             marks: Marks::default(),
             send_at: new.send_at,
             not_after: new.not_after,
-            intent: hold.map(|row| IntentRef {
-                client_id: row.client_id.clone(),
-                intent_type: row.intent_type.clone(),
-                reference_id: row.reference_id.clone(),
-                fingerprint: row.fingerprint.clone(),
-                guard: row.guard.clone(),
-            }),
+            intent: hold.map(IntentRef::from),
             deduped: None,
             work: Work::default(),
             then: new.then.clone(),

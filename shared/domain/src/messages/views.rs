@@ -1,17 +1,14 @@
 //! The representations of a message for callers.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
 
 use super::MessageId;
-use super::ledger::Entry;
-use super::row::{IntentRef, MessageRow};
-use crate::channels::Channel;
+use super::row::MessageRow;
 use crate::codes::Reason;
 use crate::delivery::State;
 use crate::intents::BlockedBy;
-use crate::queue::Priority;
 use crate::time::Timestamp;
 
 /// The answer to `POST /outbound/messages`. A retry of the request gets the same answer.
@@ -62,56 +59,32 @@ impl AcceptAnswer {
     }
 }
 
-/// The response of `GET /outbound/messages/{id}`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MessageView {
-    pub message_id: MessageId,
-    pub status: State,
-    pub reason_code: Option<String>,
-    pub channel: Channel,
-    pub sender: String,
-    pub to: String,
-    pub priority: Priority,
-    pub attempts: u32,
-    pub send_at: Option<Timestamp>,
-    pub not_after: Option<Timestamp>,
-    pub intent: Option<IntentRef>,
-    pub metadata: Option<Value>,
-    pub provider_id: Option<String>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-    pub sent_at: Option<Timestamp>,
-    pub delivered_at: Option<Timestamp>,
-    pub bounced_at: Option<Timestamp>,
-    pub complained_at: Option<Timestamp>,
-    pub rejected_at: Option<Timestamp>,
-    pub decisions: Vec<Entry>,
-}
-
-impl From<MessageRow> for MessageView {
-    fn from(row: MessageRow) -> Self {
-        Self {
-            message_id: row.id,
-            status: row.delivery.state,
-            reason_code: row.delivery.reason,
-            channel: row.channel,
-            sender: row.sender,
-            to: row.to,
-            priority: row.priority,
-            attempts: row.delivery.attempt,
-            send_at: row.send_at,
-            not_after: row.not_after,
-            intent: row.intent,
-            metadata: row.metadata.and_then(|text| serde_json::from_str(&text).ok()),
-            provider_id: row.delivery.provider_id,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            sent_at: row.delivery.sent_at,
-            delivered_at: row.marks.delivered_at,
-            bounced_at: row.marks.bounced_at,
-            complained_at: row.marks.complained_at,
-            rejected_at: row.marks.rejected_at,
-            decisions: row.ledger,
-        }
+impl MessageRow {
+    /// Returns the message as `GET /outbound/messages/{id}` returns it, without its content.
+    pub fn view(&self) -> Value {
+        let metadata = self.metadata.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        json!({
+            "message_id": self.id,
+            "status": self.delivery.state,
+            "reason_code": self.delivery.reason,
+            "channel": self.channel,
+            "sender": self.sender,
+            "to": self.to,
+            "priority": self.priority,
+            "attempts": self.delivery.attempt,
+            "send_at": self.send_at,
+            "not_after": self.not_after,
+            "intent": self.intent,
+            "metadata": metadata,
+            "provider_id": self.delivery.provider_id,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "sent_at": self.delivery.sent_at,
+            "delivered_at": self.marks.delivered_at,
+            "bounced_at": self.marks.bounced_at,
+            "complained_at": self.marks.complained_at,
+            "rejected_at": self.marks.rejected_at,
+            "decisions": self.ledger,
+        })
     }
 }

@@ -34,7 +34,7 @@ impl Conversations {
         let mut held = HoldOutcome { row, in_flight: None, already_sent: None };
         let Some(batch) = on_its_way else { return Ok(Some(held)) };
         let message_id = batch.message_id(held.row.course.handed);
-        match self.messages.cancel(invocation, &message_id).await?.map(|stopped| stopped.cancel) {
+        match self.messages.cancel(invocation, &message_id).await?.map(|(_, cancel)| cancel) {
             Some(Cancel::InFlight) => held.in_flight = Some(message_id),
             Some(Cancel::AlreadySent) => held.already_sent = Some(message_id),
             Some(Cancel::Now | Cancel::Already | Cancel::Ended) | None => {}

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use umavez_domain::change::Row;
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS};
 use umavez_domain::fields::FieldError;
-use umavez_domain::idempotency::{Replay, judge};
+use umavez_domain::idempotency::Replay;
 use umavez_domain::keys;
 
 use super::Downsells;
@@ -124,7 +124,7 @@ impl Downsells {
         made: &RequestRow,
         body_hash: &str,
     ) -> Result<CreatedDownsell, StoreError> {
-        if judge(&made.body_hash, body_hash) == Replay::OtherBody {
+        if Replay::of(&made.body_hash, body_hash) == Replay::OtherBody {
             return Ok(CreatedDownsell::KeyReused);
         }
         // A downsell that was deleted since was still created by this key: creating another one

@@ -6,7 +6,8 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use umavez_domain::codes::Action;
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
-    Change, Decision, DryRun, EntryId, EntryRow, Insertion, Met, Outcome, PolicyRow, Row, Schema, When, decide,
+    Decision, DryRun, EntryId, EntryRow, InsertOutcome, Insertion, PolicyRow, Row, Schema, SlotChange, StoredRows,
+    When, decide,
 };
 use umavez_domain::keys::{self, Key};
 
@@ -24,9 +25,9 @@ pub struct Entries {
 /// The outcome of an insert.
 #[derive(Debug)]
 pub enum Inserted {
-    Done(Box<Outcome>),
+    Done(Box<InsertOutcome>),
     /// The same request or line was done before: the outcome is the same as then.
-    Again(Box<Outcome>),
+    Again(Box<InsertOutcome>),
     /// The resulting entry would be invalid.
     Refused(Vec<FieldError>),
     /// The gate rejected the decision.
@@ -47,20 +48,27 @@ impl Entries {
         schema: Schema,
         id: &EntryId,
     ) -> Result<Option<EntryRow>, StoreError> {
-        let row: Option<Row> = self.store.get(invocation, self.of(schema), &keys::entry(id)).await?;
-        match row {
-            None => Ok(None),
-            Some(Row::Entry(row)) => Ok(Some(*row)),
+        let row = match self.row(invocation, schema, id, None).await? {
             // The id is another name of an entry.
-            Some(Row::Marker(marker)) => match self.row(invocation, schema, &marker.entry_id).await? {
-                Some(Row::Entry(row)) => Ok(Some(*row)),
-                _ => Ok(None),
-            },
-        }
+            Some(Row::Marker(marker)) => self.row(invocation, schema, &marker.entry_id, None).await?,
+            row => row,
+        };
+        Ok(row.and_then(Row::entry))
     }
 
-    async fn row(&self, invocation: &Invocation, schema: Schema, id: &EntryId) -> Result<Option<Row>, StoreError> {
-        self.store.get(invocation, self.of(schema), &keys::entry(id)).await
+    /// Reads the row in a slot. In a dry run, returns the row that earlier lines would have
+    /// written.
+    async fn row(
+        &self,
+        invocation: &Invocation,
+        schema: Schema,
+        slot: &EntryId,
+        dry: Option<&DryRun>,
+    ) -> Result<Option<Row>, StoreError> {
+        match dry.and_then(|dry| dry.look(&keys::entry(slot))) {
+            Some(row) => Ok(row.cloned()),
+            None => self.store.get(invocation, self.of(schema), &keys::entry(slot)).await,
+        }
     }
 
     pub async fn insert(
@@ -82,11 +90,11 @@ impl Entries {
         gate: impl Fn(&Decision) -> bool,
     ) -> Result<Inserted, StoreError> {
         let gate = &gate;
-        let step = |known: Option<Met>| async move {
+        let step = |known: Option<StoredRows>| async move {
             let is_first = known.is_none();
-            let mut met = known.unwrap_or_default();
+            let mut stored = known.unwrap_or_default();
             loop {
-                let decision = decide(asked, &met, policy, invocation.now);
+                let decision = decide(asked, &stored, policy, invocation.now);
                 if !gate(&decision) {
                     return Ok(Break(Inserted::Held));
                 }
@@ -96,18 +104,20 @@ impl Entries {
                     }
                     Decision::Done(outcome) => return Ok(Break(Inserted::Done(outcome))),
                     Decision::Refused(errors) => return Ok(Break(Inserted::Refused(errors))),
-                    Decision::Read(id) => match self.row(invocation, asked.schema, &id).await? {
-                        Some(Row::Entry(row)) => met.read = Some(*row),
+                    Decision::Read(id) => {
+                        stored.read = self.row(invocation, asked.schema, &id, None).await?.and_then(Row::entry);
                         // The entry has moved since: read the slots again.
-                        _ => return self.look(invocation, asked).await,
-                    },
+                        if stored.read.is_none() {
+                            return self.look(invocation, asked).await;
+                        }
+                    }
                     Decision::Look => return self.look(invocation, asked).await,
                     Decision::Write { changes, outcome } => {
                         return match self.make(invocation, asked.schema, &changes).await? {
                             Made::All => Ok(Break(Inserted::Done(outcome))),
                             // The refusal of a first attempt contains all rows that conflict with
                             // it.
-                            Made::Refused(rows) if is_first => Ok(Continue(Some(Met::of(asked, rows)))),
+                            Made::Refused(rows) if is_first => Ok(Continue(Some(StoredRows::of(asked, rows)))),
                             Made::Refused(_) => self.look(invocation, asked).await,
                         };
                     }
@@ -122,8 +132,8 @@ impl Entries {
         &self,
         invocation: &Invocation,
         asked: &Insertion,
-    ) -> Result<ControlFlow<Inserted, Option<Met>>, StoreError> {
-        self.met(invocation, asked).await.map(|met| Continue(Some(met)))
+    ) -> Result<ControlFlow<Inserted, Option<StoredRows>>, StoreError> {
+        self.stored(invocation, asked, None).await.map(|stored| Continue(Some(stored)))
     }
 
     /// Returns the outcome that an insert would have, on top of what earlier dry inserts would have
@@ -135,76 +145,61 @@ impl Entries {
         policy: &PolicyRow,
         dry: &mut DryRun,
     ) -> Result<Inserted, StoreError> {
-        let mut rows = Vec::new();
-        for slot in [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten() {
-            let row = self.dry_row(invocation, asked.schema, &slot, dry).await?;
-            rows.extend(row.map(|row| (keys::entry(&slot), row)));
-        }
-        let mut met = Met::of(asked, rows);
+        let mut stored = self.stored(invocation, asked, Some(dry)).await?;
         loop {
-            match decide(asked, &met, policy, invocation.now) {
+            match decide(asked, &stored, policy, invocation.now) {
                 Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
                 Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
                 Decision::Write { changes, outcome } => {
                     dry.note(&changes);
                     return Ok(Inserted::Done(outcome));
                 }
-                Decision::Read(id) => match self.dry_row(invocation, asked.schema, &id, dry).await? {
-                    Some(Row::Entry(row)) => met.read = Some(*row),
-                    _ => return Err(StoreError::Conflict),
-                },
+                Decision::Read(id) => {
+                    let row = self.row(invocation, asked.schema, &id, Some(dry)).await?.and_then(Row::entry);
+                    stored.read = Some(row.ok_or(StoreError::Conflict)?);
+                }
                 Decision::Look => return Err(StoreError::Conflict),
             }
         }
     }
 
-    async fn dry_row(
+    /// Reads the current rows of both slots.
+    async fn stored(
         &self,
         invocation: &Invocation,
-        schema: Schema,
-        slot: &EntryId,
-        dry: &DryRun,
-    ) -> Result<Option<Row>, StoreError> {
-        match dry.look(&keys::entry(slot)) {
-            Some(row) => Ok(row.cloned()),
-            None => self.row(invocation, schema, slot).await,
-        }
-    }
-
-    /// Reads the current rows of both slots.
-    async fn met(&self, invocation: &Invocation, asked: &Insertion) -> Result<Met, StoreError> {
+        asked: &Insertion,
+        dry: Option<&DryRun>,
+    ) -> Result<StoredRows, StoreError> {
         let mut rows = Vec::new();
         for slot in [asked.primary_slot(), asked.secondary_slot()].into_iter().flatten() {
-            let row = self.row(invocation, asked.schema, &slot).await?;
+            let row = self.row(invocation, asked.schema, &slot, dry).await?;
             rows.extend(row.map(|row| (keys::entry(&slot), row)));
         }
-        Ok(Met::of(asked, rows))
+        Ok(StoredRows::of(asked, rows))
     }
 
-    async fn make(&self, invocation: &Invocation, schema: Schema, changes: &[Change]) -> Result<Made, StoreError> {
+    async fn make(&self, invocation: &Invocation, schema: Schema, changes: &[SlotChange]) -> Result<Made, StoreError> {
         let mut writes =
             changes.iter().map(|change| write_of(self.of(schema), change)).collect::<Result<Vec<_>, _>>()?;
-        if writes.len() > 1 {
-            return match self.store.transact(invocation, writes).await? {
-                Transacted::Done => Ok(Made::All),
-                Transacted::Refused(refusals) => {
-                    let items = refusals.into_iter().map(|refusal| refusal.and_then(|refusal| refusal.item));
-                    let keyed = changes.iter().zip(items).filter_map(|(change, item)| Some((change, item?)));
-                    keyed.map(|(change, item)| met_row(change, item)).collect::<Result<_, _>>().map(Made::Refused)
-                }
-            };
-        }
-        let (Some(write), Some(change)) = (writes.pop(), changes.first()) else { return Ok(Made::All) };
-        match self.store.write(invocation, write).await? {
-            Written::New | Written::Mine => Ok(Made::All),
-            Written::Refused(item) => {
-                item.map(|item| met_row(change, item)).into_iter().collect::<Result<_, _>>().map(Made::Refused)
+        // A transaction costs twice as much as a plain write.
+        let refused: Vec<Option<Item>> = if writes.len() > 1 {
+            match self.store.transact(invocation, writes).await? {
+                Transacted::Done => return Ok(Made::All),
+                Transacted::Refused(refusals) => refusals.into_iter().map(|refusal| refusal?.item).collect(),
             }
-        }
+        } else {
+            let Some(write) = writes.pop() else { return Ok(Made::All) };
+            match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => return Ok(Made::All),
+                Written::Refused(item) => vec![item],
+            }
+        };
+        let rows = changes.iter().zip(refused).filter_map(|(change, item)| Some((change.key.clone(), item?)));
+        rows.map(|(key, item)| Ok((key, read_row(item)?))).collect::<Result<_, _>>().map(Made::Refused)
     }
 }
 
-fn is_again(asked: &Insertion, outcome: &Outcome) -> bool {
+fn is_again(asked: &Insertion, outcome: &InsertOutcome) -> bool {
     let by = |line| outcome.row.inserted_by.as_ref() == Some(line) || outcome.row.updated_by.contains(line);
     outcome.action != Action::Skipped && asked.line.as_ref().is_some_and(by)
 }
@@ -214,11 +209,7 @@ enum Made {
     Refused(Vec<(Key, Row)>),
 }
 
-fn met_row(change: &Change, item: Item) -> Result<(Key, Row), StoreError> {
-    Ok((change.key.clone(), read_row(item)?))
-}
-
-fn write_of(table: &str, change: &Change) -> Result<Write, StoreError> {
+fn write_of(table: &str, change: &SlotChange) -> Result<Write, StoreError> {
     let condition = match &change.when {
         When::Absent => Condition::Absent,
         When::Version(version) => Condition::version(*version),

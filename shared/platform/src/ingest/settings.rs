@@ -2,13 +2,12 @@
 //! strongly consistent. So a request that starts after a change has returned never uses the old
 //! settings, on any instance.
 
-use std::ops::ControlFlow::{Break, Continue};
-
+use umavez_domain::change::Row as _;
 use umavez_domain::ingest::{PolicyKey, PolicyPatch, PolicyRow, Schema, TestModeRow};
 use umavez_domain::keys::{self, INGEST_CONFIG};
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Query, Returned, Store, StoreError, Write, Written, read_row};
+use crate::store::{Condition, Query, Returned, Store, StoreError, Write, read_row};
 
 #[derive(Debug, Clone)]
 pub struct SettingsTable {
@@ -27,14 +26,6 @@ impl Settings {
     pub fn schema(&self) -> Schema {
         self.test_mode.schema()
     }
-}
-
-/// The outcome of a change to a policy.
-#[derive(Debug)]
-pub enum Patched {
-    Now(Box<PolicyRow>),
-    /// The policy already had these values.
-    Already(Box<PolicyRow>),
 }
 
 /// More than the number of rows in the partition.
@@ -85,8 +76,10 @@ impl SettingsTable {
             Returned::Refused(Some(item)) => (read_row(item)?, true),
             Returned::Refused(None) => return Err(StoreError::Corrupt("a flip that nothing refused")),
         };
-        // The flip is made, even if there was no time to remove old flips.
-        if self.forget_old_flips(invocation, &row).await.is_err() {
+        // Remove old flips: every insert reads the row, so it must stay short. If the write loses a
+        // race, it is a no-op. The flip is made, even if there was no time to remove old flips.
+        let trimmed = row.clone().trimmed();
+        if trimmed != row && self.store.commit(invocation, &self.table, &row, &trimmed, Vec::new()).await.is_err() {
             tracing::warn!(event = "NOT_TIDIED", request_id = invocation.request_id);
         }
         let mode = row.mode_after(token).unwrap_or_else(|| row.is_test_mode());
@@ -100,67 +93,25 @@ impl SettingsTable {
         is_test_mode: bool,
         token: &str,
     ) -> Result<TestModeRow, StoreError> {
-        let step = || async {
-            let row: TestModeRow =
-                self.store.get(invocation, &self.table, &keys::test_mode()).await?.unwrap_or_default();
-            // This same request has set the mode, and its reply was lost. Later changes by others
-            // stay.
-            if row.mode_after(token).is_some() {
-                return Ok(Break(row));
-            }
-            let Some(next) = row.set(is_test_mode, token, invocation.now) else { return Ok(Break(row)) };
-            Ok(if self.replace(invocation, &row, &next).await? { Break(next) } else { Continue(()) })
-        };
-        self.store.retry(invocation, step).await
+        let row: TestModeRow = self.store.get(invocation, &self.table, &keys::test_mode()).await?.unwrap_or_default();
+        let rule = |row: &TestModeRow| Ok(row.set(is_test_mode, token, invocation.now).into());
+        let changed = self.store.change(invocation, &self.table, &row, rule).await?;
+        changed.row().map(|(row, ())| row).ok_or(StoreError::Conflict)
     }
 
-    /// Replaces the row. Returns `false` if another request has flipped the mode since it was read.
-    async fn replace(
-        &self,
-        invocation: &Invocation,
-        seen: &TestModeRow,
-        next: &TestModeRow,
-    ) -> Result<bool, StoreError> {
-        let as_seen = match seen.flips {
-            0 => Condition::any([Condition::Absent, Condition::is_number("flips", 0)]),
-            flips => Condition::is_number("flips", flips),
-        };
-        let write = Write::put(&self.table, keys::test_mode(), next)?.when(as_seen);
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
-    }
-
-    /// Removes old flips. Every insert reads the row, so it must stay short. If the write loses a
-    /// race, it is a no-op.
-    async fn forget_old_flips(&self, invocation: &Invocation, row: &TestModeRow) -> Result<(), StoreError> {
-        let trimmed = row.clone().trimmed();
-        if trimmed != *row {
-            self.replace(invocation, row, &trimmed).await?;
-        }
-        Ok(())
-    }
-
-    /// Changes a policy of one schema. Returns `None` if there is no such policy.
+    /// Changes a policy of one schema. Returns the policy and whether this patch changed it; `None`
+    /// if there is no such policy.
     pub async fn patch(
         &self,
         invocation: &Invocation,
         schema: Schema,
         key: PolicyKey,
         patch: &PolicyPatch,
-    ) -> Result<Option<Patched>, StoreError> {
-        let step = || async {
-            let settings = self.read(invocation).await?;
-            let row = settings.policies.into_iter().find(|row| row.schema == schema && row.policy_key == key);
-            let Some(row) = row else { return Ok(Break(None)) };
-            let Some(next) = patch.apply(&row, invocation.now) else {
-                return Ok(Break(Some(Patched::Already(Box::new(row)))));
-            };
-            let as_seen = Condition::version(row.version);
-            let write = Write::put(&self.table, next.key(), &next)?.when(as_seen);
-            Ok(match self.store.write(invocation, write).await? {
-                Written::New | Written::Mine => Break(Some(Patched::Now(Box::new(next)))),
-                Written::Refused(_) => Continue(()),
-            })
-        };
-        self.store.retry(invocation, step).await
+    ) -> Result<Option<(PolicyRow, bool)>, StoreError> {
+        let settings = self.read(invocation).await?;
+        let row = settings.policies.iter().find(|row| row.schema == schema && row.policy_key == key);
+        let Some(row) = row else { return Ok(None) };
+        let rule = |row: &PolicyRow| Ok(patch.apply(row, invocation.now).into());
+        Ok(self.store.change(invocation, &self.table, row, rule).await?.row())
     }
 }

@@ -9,15 +9,15 @@
 //! - A request is repeated: it gets the row of its message. A row is written only if there is none,
 //!   even if the intent is refused.
 
-use umavez_domain::intents::{Decision, Hold, Standing, judge};
+use umavez_domain::intents::{CheckDecision, Conflict, HoldRequest, answer_conflict};
 use umavez_domain::keys;
 use umavez_domain::messages::NewMessage;
 use umavez_domain::messages::{ContentRow, MessageRow};
 
-use crate::intents::Holding;
+use crate::intents::HoldOutcome;
 use crate::invocation::Invocation;
 use crate::messages::table::Messages;
-use crate::store::{Condition, Refusal, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Item, StoreError, Transacted, Write, Written, read_row};
 
 /// How many days longer than its message a separate content row is kept.
 const CONTENT_DAYS: i64 = 31;
@@ -25,11 +25,11 @@ const CONTENT_DAYS: i64 = 31;
 /// The outcome of accepting a message.
 #[derive(Debug)]
 pub enum Accepted {
+    /// The row is new. If another holder has the intention, the message was not accepted, and its
+    /// row says so.
     New(Box<MessageRow>),
-    /// Another holder has its intention. The message was not accepted, and its row says so.
-    Deduped(Box<MessageRow>),
     /// A message with this identity exists.
-    Standing(Box<MessageRow>),
+    Existing(Box<MessageRow>),
     /// A message with this identity and another body holds the intent; retention has removed its
     /// row.
     KeyReused,
@@ -48,22 +48,25 @@ impl Messages {
                 Transacted::Refused(refusals) => refusals,
             },
             Some(hold) => match self.intents.transact_holding(invocation, &writes, hold).await? {
-                Holding::Done => return Ok(Accepted::New(Box::new(row))),
-                Holding::Refused(refusals) => refusals,
-                Holding::Standing(standing) => return self.deduped(invocation, new, hold, &standing).await,
-                // The same request may have been accepted before.
-                Holding::Full => {
-                    return Ok(match self.get(invocation, &new.id).await? {
-                        Some(standing) => Accepted::Standing(Box::new(standing)),
-                        None => Accepted::TooManyScheduled,
-                    });
-                }
+                HoldOutcome::Done => return Ok(Accepted::New(Box::new(row))),
+                HoldOutcome::Refused(refusals) => refusals,
+                HoldOutcome::Conflicting(conflict) => return self.deduped(invocation, new, hold, &conflict).await,
+                HoldOutcome::Full => return self.existing_or(invocation, new, Accepted::TooManyScheduled).await,
             },
         };
-        match refusals.into_iter().next() {
-            Some(Some(Refusal { item: Some(item) })) => Ok(Accepted::Standing(Box::new(read_row(item)?))),
-            _ => Err(StoreError::Corrupt("a message that nothing refused")),
-        }
+        existing(refusals.into_iter().next().flatten().and_then(|refusal| refusal.item))
+    }
+
+    /// Returns the message with this identity, because the same request may have been accepted
+    /// before. Returns `otherwise` if there is none.
+    async fn existing_or(
+        &self,
+        invocation: &Invocation,
+        new: &NewMessage,
+        otherwise: Accepted,
+    ) -> Result<Accepted, StoreError> {
+        let row = self.get(invocation, &new.id).await?;
+        Ok(row.map_or(otherwise, |row| Accepted::Existing(Box::new(row))))
     }
 
     /// Returns the writes that accept a message, for a transaction with other writes: the message,
@@ -91,36 +94,31 @@ impl Messages {
         &self,
         invocation: &Invocation,
         new: &NewMessage,
-        hold: &Hold,
-        standing: &Standing,
+        hold: &HoldRequest,
+        conflict: &Conflict,
     ) -> Result<Accepted, StoreError> {
-        let unexplained = || StoreError::Corrupt("a message that nothing refused");
-        let check = new.check.as_ref().ok_or_else(unexplained)?;
-        let answer = match judge(check, hold, standing) {
-            Decision::Blocked(answer) => answer,
+        let answer = match answer_conflict(hold, conflict) {
+            CheckDecision::Blocked(answer) => answer,
             // A message with this same identity holds the intent. Its row is the answer if it still
             // exists; otherwise the message was sent long ago.
-            Decision::Replayed(answer) => answer,
-            Decision::KeyReused => {
-                let row = self.get(invocation, &new.id).await?;
-                return Ok(row.map_or(Accepted::KeyReused, |row| Accepted::Standing(Box::new(row))));
-            }
+            CheckDecision::Replayed(answer) => answer,
+            CheckDecision::KeyReused => return self.existing_or(invocation, new, Accepted::KeyReused).await,
         };
         let row = MessageRow::deduped(new, &answer, self.retention_days, invocation.now);
-        match self.alone(invocation, row).await? {
-            Accepted::New(row) => Ok(Accepted::Deduped(row)),
-            standing => Ok(standing),
-        }
+        self.alone(invocation, row).await
     }
 
     async fn alone(&self, invocation: &Invocation, row: MessageRow) -> Result<Accepted, StoreError> {
         let write = Write::put(&self.table, keys::message(&row.id), &row)?.when(Condition::Absent);
         match self.store.write(invocation, write).await? {
             Written::New | Written::Mine => Ok(Accepted::New(Box::new(row))),
-            Written::Refused(item) => {
-                let item = item.ok_or(StoreError::Corrupt("a message that nothing refused"))?;
-                Ok(Accepted::Standing(Box::new(read_row(item)?)))
-            }
+            Written::Refused(item) => existing(item),
         }
     }
+}
+
+/// Returns the message whose row refused a new one.
+fn existing(stored: Option<Item>) -> Result<Accepted, StoreError> {
+    let stored = stored.ok_or(StoreError::Corrupt("a message that nothing refused"))?;
+    Ok(Accepted::Existing(Box::new(read_row(stored)?)))
 }

@@ -11,7 +11,7 @@ use umavez_domain::codes::Decision;
 use umavez_domain::delivery::{Cancel, Claim, Recovery, Settled, State, UnknownPolicy, Verdict};
 use umavez_domain::intents::Holder;
 use umavez_domain::keys::{self, Wake};
-use umavez_domain::messages::ledger::{Entry, LONGEST};
+use umavez_domain::messages::ledger::{LONGEST, LedgerEntry};
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
@@ -19,12 +19,11 @@ use umavez_domain::time::Timestamp;
 use super::table::Messages;
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
-use crate::intents::GuardRelease;
 use crate::invocation::Invocation;
 use crate::store::{
     Beside, Committed, Condition, Found, Next as Commit, Returned, Start, StoreError, attribute, read_row,
 };
-use crate::suppressions::{self, Suppressions};
+use crate::suppressions;
 
 /// The effect of a provider's event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,21 +35,6 @@ pub enum Applied {
     /// The message no longer exists or was never ours. The event may still have suppressed an
     /// address.
     NoMessage,
-}
-
-/// The outcome of a cancel, and the state of the message.
-#[derive(Debug)]
-pub struct Canceled {
-    pub cancel: Cancel,
-    pub state: State,
-}
-
-/// The outcome of an operator's decision about an unknown message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Declared {
-    /// Whether this request settled the message.
-    pub now: bool,
-    pub state: State,
 }
 
 impl Messages {
@@ -98,10 +82,8 @@ impl Messages {
         attempt: u32,
         provider_id: &str,
     ) -> Result<Settled<MessageRow>, StoreError> {
-        let rule = |row: &MessageRow| {
-            row.confirmed(attempt, provider_id, invocation.current(), self.retention_days).into_next()
-        };
-        self.change(invocation, row, rule, nothing).await.map(Committed::settled)
+        let verdict = Verdict::Sent { provider_id: provider_id.to_owned() };
+        self.settle(invocation, row, attempt, &verdict, &row.sender).await
     }
 
     /// Ends a message that must not be sent. Returns the row that this call wrote, or the row of
@@ -111,7 +93,7 @@ impl Messages {
         invocation: &Invocation,
         row: &MessageRow,
         state: State,
-        entry: &Entry,
+        entry: &LedgerEntry,
     ) -> Result<Committed<MessageRow, ()>, StoreError> {
         let (now, read_version) = (invocation.current(), row.version);
         // The decision depends on the row as it was read. If the row has changed, the caller
@@ -124,30 +106,34 @@ impl Messages {
     }
 
     /// Cancels a queued message. A message whose attempt is under way gets no further attempt.
-    /// Returns `None` if the message does not exist.
-    pub async fn cancel(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<Canceled>, StoreError> {
+    /// Returns the message and the outcome; `None` if the message does not exist.
+    pub async fn cancel(
+        &self,
+        invocation: &Invocation,
+        id: &MessageId,
+    ) -> Result<Option<(MessageRow, Cancel)>, StoreError> {
         let rule = |row: &MessageRow| match row.cancel(invocation.current(), self.retention_days) {
             (cancel, Some(after)) => Next::Commit(after, cancel),
             (cancel, None) => Next::Stop(cancel),
         };
         let committed = self.change(invocation, Start::Key(keys::message(id)), rule, nothing).await?;
-        Ok(committed.row().map(|(row, cancel)| Canceled { cancel, state: row.delivery.state }))
+        Ok(committed.row())
     }
 
-    /// Settles an unknown message by an operator's decision. Returns `None` if the message does not
-    /// exist.
+    /// Settles an unknown message by an operator's decision. Returns the message and whether this
+    /// request settled it; `None` if the message does not exist.
     pub async fn declare(
         &self,
         invocation: &Invocation,
         id: &MessageId,
         was_sent: bool,
-    ) -> Result<Option<Declared>, StoreError> {
+    ) -> Result<Option<(MessageRow, bool)>, StoreError> {
         let rule = |row: &MessageRow| match row.declared(was_sent, invocation.now, self.retention_days) {
             Some(after) => Next::Commit(after, true),
             None => Next::Stop(false),
         };
         let committed = self.change(invocation, Start::Key(keys::message(id)), rule, nothing).await?;
-        Ok(committed.row().map(|(row, now)| Declared { now, state: row.delivery.state }))
+        Ok(committed.row())
     }
 
     /// Applies a provider's event to its message.
@@ -179,19 +165,8 @@ impl Messages {
         };
         // Another event may have set the mark before. The address is also suppressed if the message
         // no longer exists.
-        self.suppress(invocation, event, id).await?;
+        self.suppressions().add_event(invocation, event, id).await?;
         Ok(applied)
-    }
-
-    /// Suppresses the addresses of a bounce or a complaint, whatever the state of its message is.
-    async fn suppress(&self, invocation: &Invocation, event: &SesEvent, message_id: &str) -> Result<(), StoreError> {
-        let Some(reason) = event.kind.suppresses() else { return Ok(()) };
-        let list = Suppressions { store: self.store.clone(), table: self.table.clone() };
-        for to in &event.recipients {
-            let row = SuppressionRow::new(Channel::Email, to, reason, source::SES, Some(message_id), event.at);
-            list.add(invocation, &row).await?;
-        }
-        Ok(())
     }
 
     /// Enqueues a message again if no sender claimed it, or gives up an attempt whose sender did
@@ -229,18 +204,18 @@ impl Messages {
     /// this sweep enqueued it.
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
-        let entry = attribute(&Entry::new(invocation.current(), Decision::Due).rule("send_at"))?;
+        let entry = attribute(&LedgerEntry::new(invocation.current(), Decision::Due).rule("send_at"))?;
         let due = due::DueRow { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
         // A message that hits its rate limit repeatedly is due repeatedly: a long ledger gets no
         // further entry.
         let is_short = Condition::shorter("ledger", LONGEST);
-        let told =
+        let enqueued =
             due::hand_over(&self.store, invocation, &due, Some(is_short), |write| write.append_value("ledger", entry));
-        Ok(match told.await? {
+        Ok(match enqueued.await? {
             Returned::Row(_) => true,
             Returned::Refused(Some(item)) if read_row::<MessageRow>(item.clone())?.ledger.len() >= LONGEST => {
-                let untold = due::hand_over(&self.store, invocation, &due, None, |write| write).await?;
-                matches!(untold, Returned::Row(_))
+                let enqueued = due::hand_over(&self.store, invocation, &due, None, |write| write).await?;
+                matches!(enqueued, Returned::Row(_))
             }
             Returned::Refused(_) => false,
         })
@@ -291,12 +266,7 @@ impl Messages {
     ) -> Result<Vec<Beside>, StoreError> {
         let Some(intent) = after.released_intent(before) else { return Ok(Vec::new()) };
         let holder = Holder::Message(after.id.clone()).to_string();
-        let released = self.intents.give_back_write(intent, &holder, invocation.current());
-        let mut with: Vec<Beside> = released.into_iter().map(Beside::from).collect();
-        if let Some(guard) = GuardRelease::of_message(intent, &holder) {
-            with.extend(self.intents.releasing_guard(invocation, guard).await?);
-        }
-        Ok(with)
+        self.intents.give_back(invocation, intent, &holder).await
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use umavez_domain::idempotency::{Replay, judge};
-use umavez_domain::intents::{Check, Hold, Holder, IntentTypes};
-use umavez_domain::keys;
+use umavez_domain::fields::parse_uuid;
+use umavez_domain::idempotency::Replay;
+use umavez_domain::intents::{Check, HoldRequest, Holder, IntentTypes};
 use umavez_domain::messages::{IntentRef, MessageId, MessageRow, Resend};
 use umavez_domain::time::Timestamp;
 
 use super::table::Messages;
-use crate::intents::Holding;
+use crate::intents::HoldOutcome;
 use crate::invocation::Invocation;
 use crate::store::{StoreError, Write};
 
@@ -62,7 +62,7 @@ impl Messages {
         let now = invocation.now;
         let Some(row) = self.get(invocation, id).await? else { return Ok(Break(Resent::NotFound)) };
         if let Some(before) = row.resends.iter().find(|before| before.key == order.key) {
-            return Ok(Break(match judge(&before.body, order.body_hash) {
+            return Ok(Break(match Replay::of(&before.body, order.body_hash) {
                 Replay::Same => Resent::Replayed(before.after),
                 Replay::OtherBody => Resent::KeyReused,
             }));
@@ -71,10 +71,7 @@ impl Messages {
             return Ok(Break(Resent::NotNow(Box::new(row))));
         }
         let hold = retaken(&row, order, types, now);
-        let intent = hold.as_ref().and_then(|hold| {
-            let (fingerprint, guard) = (hold.row.fingerprint.clone(), hold.row.guard.clone());
-            row.intent.clone().map(|intent| IntentRef { fingerprint, guard, ..intent })
-        });
+        let intent = hold.as_ref().map(|hold| IntentRef::from(&hold.row));
         let attempt = row.delivery.attempt;
         let resend = Resend { key: order.key.to_owned(), body: order.body_hash.to_owned(), after: attempt };
         let Some(after) = row.resent(resend, intent, now) else { return Ok(Break(Resent::NotNow(Box::new(row)))) };
@@ -88,13 +85,12 @@ impl Messages {
         // An intent that was released is taken again, as of the time of this resend.
         let write = Write::of_change(&self.table, &row, &after)?;
         match self.intents.transact_holding(invocation, &[write], &hold).await? {
-            Holding::Done => Ok(Break(Resent::Now(Box::new(row)))),
-            Holding::Refused(_) => Ok(Continue(())),
+            HoldOutcome::Done => Ok(Break(Resent::Now(Box::new(row)))),
+            HoldOutcome::Refused(_) => Ok(Continue(())),
             // The hold in the way may be this message's own: another request may have carried out
             // the same order.
-            Holding::Standing(_) | Holding::Full => {
-                let stored: Option<MessageRow> =
-                    self.store.get(invocation, &self.table, &keys::message(&row.id)).await?;
+            HoldOutcome::Conflicting(_) | HoldOutcome::Full => {
+                let stored = self.get(invocation, &row.id).await?;
                 let is_same = stored.is_some_and(|stored| stored.version == row.version);
                 Ok(if is_same { Break(Resent::IntentTaken) } else { Continue(()) })
             }
@@ -104,10 +100,10 @@ impl Messages {
 
 /// Returns the hold that takes the intent again, if the message released it when it ended unsent.
 /// An unknown message still holds its intent.
-fn retaken(row: &MessageRow, order: &Order<'_>, types: &IntentTypes, now: Timestamp) -> Option<Hold> {
+fn retaken(row: &MessageRow, order: &Order<'_>, types: &IntentTypes, now: Timestamp) -> Option<HoldRequest> {
     let intent = row.intent.as_ref().filter(|_| row.delivery.state.is_unsent())?;
-    let client = umavez_domain::fields::parse_uuid(&intent.client_id)?;
-    let reference = intent.reference_id.as_deref().and_then(umavez_domain::fields::parse_uuid);
+    let client = parse_uuid(&intent.client_id)?;
+    let reference = intent.reference_id.as_deref().and_then(parse_uuid);
     let check = Check::new(client, types.get(&intent.intent_type)?, reference, now);
-    Some(Hold::of(&check, &Holder::Message(row.id.clone()), order.body_hash, now))
+    Some(HoldRequest::of(check, &Holder::Message(row.id.clone()), order.body_hash, now))
 }

@@ -9,6 +9,7 @@ use crate::config::{self, ConfigError};
 use crate::intents::Intents;
 use crate::invocation::Invocation;
 use crate::store::{Found, Query, Store, StoreError};
+use crate::suppressions::Suppressions;
 
 #[derive(Debug, Clone)]
 pub struct Messages {
@@ -46,6 +47,11 @@ impl Messages {
         }
         let apart = self.store.get::<ContentRow>(invocation, &self.table, &keys::message_content(&row.id)).await?;
         Ok(apart.map(|row| row.content))
+    }
+
+    /// Returns the suppression list, which is in the same table.
+    pub fn suppressions(&self) -> Suppressions {
+        Suppressions { store: self.store.clone(), table: self.table.clone() }
     }
 
     /// Returns messages of one partition of an index, newest first, starting after the place

@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
+use umavez_domain::keys::EXPIRES_AT;
+use umavez_domain::time::Timestamp;
 
 use super::Item;
 
@@ -70,6 +72,16 @@ impl Condition {
 
     pub fn more_than(name: &str, number: i64) -> Self {
         Self::MoreThan(name.to_owned(), number)
+    }
+
+    /// The row has not expired. Conditions compare the time, because TTL deletes late.
+    pub fn alive(now: Timestamp) -> Self {
+        Self::more_than(EXPIRES_AT, now.seconds())
+    }
+
+    /// The row has expired, but TTL has not removed it yet.
+    pub fn expired(now: Timestamp) -> Self {
+        Self::at_most(EXPIRES_AT, now.seconds())
     }
 
     pub fn all(parts: impl IntoIterator<Item = Self>) -> Self {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::ingest::change::Change;
+use crate::ingest::change::SlotChange;
 use crate::ingest::rows::Row;
 use crate::keys::Key;
 
@@ -20,7 +20,7 @@ impl DryRun {
     }
 
     /// Records what a line would have written, without its text: no decision depends on the text.
-    pub fn note(&mut self, changes: &[Change]) {
+    pub fn note(&mut self, changes: &[SlotChange]) {
         for change in changes {
             let mut row = change.row.clone();
             if let Some(Row::Entry(row)) = &mut row {

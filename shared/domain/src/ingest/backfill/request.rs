@@ -8,7 +8,6 @@ use super::lines::LONGEST_LINE;
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::ingest::entry::Metadata;
-use crate::ingest::policy::POLICIES;
 use crate::ingest::reading;
 use crate::ingest::words::{ContentType, System};
 
@@ -48,9 +47,7 @@ impl BackfillRequest {
     pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let source = reading::word(&mut fields, "source", System::ALL, System::as_str);
-        if source.is_none() && !fields.refused("source") {
-            fields.refuse("source", FieldProblem::Missing, "is required");
-        }
+        let source = fields.required("source", source);
         let input = read_input(&mut fields);
         let options = fields.optional_object("options");
         let options = match options {
@@ -86,13 +83,9 @@ fn read_input(fields: &mut Fields<'_>) -> Option<BackfillInput> {
 }
 
 fn read_options(options: &mut Fields<'_>, source: Option<System>) -> BackfillOptions {
-    let of_source = |content_type: &ContentType| {
-        let of = |system| {
-            POLICIES.iter().any(|policy| policy.source == system && policy.policy_key == content_type.policy())
-        };
-        source.is_none_or(of)
-    };
-    let allowed: Vec<_> = ContentType::ALL.iter().copied().filter(of_source).collect();
+    let is_of_source =
+        |content_type: &ContentType| source.is_none_or(|source| content_type.policy().system() == source);
+    let allowed: Vec<_> = ContentType::ALL.iter().copied().filter(is_of_source).collect();
     let content_type = reading::word(options, "content_type", &allowed, ContentType::as_str);
     BackfillOptions { content_type, metadata: reading::metadata(options) }
 }

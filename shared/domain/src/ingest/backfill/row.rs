@@ -253,7 +253,7 @@ mod tests {
     use crate::ingest::backfill::{Counts, DryRun, LineRef, LineResult, SettledLine, Unsettled};
     use crate::ingest::table::{Table, asked, policy};
     use crate::ingest::words::ConflictAction;
-    use crate::ingest::{Decision, EntryId, Insertion, Met, Row, decide};
+    use crate::ingest::{Decision, EntryId, Insertion, Row, StoredRows, decide};
     use crate::uploaded::Position;
 
     fn now() -> Timestamp {
@@ -309,17 +309,17 @@ mod tests {
         let from = row.progress.position.next_line;
         for (number, line) in (1..).zip(lines).filter(|(number, _)| *number >= from) {
             let asked = Insertion { line: Some(LineRef::of(&row.backfill_id, number)), ..line.clone() };
-            let mut met = Met::default();
+            let mut stored = StoredRows::default();
             let outcome = loop {
-                let decision = decide(&asked, &met, &policy(action), now());
+                let decision = decide(&asked, &stored, &policy(action), now());
                 if !unsettled.admits(number, &asked, &decision) {
                     checkpoint(row, &mut done);
                     unsettled.clear();
                     assert!(unsettled.admits(number, &asked, &decision));
                 }
                 match decision {
-                    Decision::Read(id) => met.read = Some(table.entry(&id)),
-                    Decision::Look => met = table.met(&asked),
+                    Decision::Read(id) => stored.read = Some(table.entry(&id)),
+                    Decision::Look => stored = table.met(&asked),
                     Decision::Done(outcome) => break outcome,
                     Decision::Write { changes, outcome } => {
                         if table.make(&changes).is_ok() {
@@ -329,7 +329,7 @@ mod tests {
                             writes -= 1;
                             break outcome;
                         }
-                        met = table.met(&asked);
+                        stored = table.met(&asked);
                     }
                     Decision::Refused(errors) => panic!("{errors:?}"),
                 }
@@ -358,11 +358,11 @@ mod tests {
                 dry.look(&key).map_or_else(|| table.rows.get(&key).cloned(), Option::<&Row>::cloned)
             };
             let (primary, secondary) = (look(&dry, asked.primary_slot()), look(&dry, asked.secondary_slot()));
-            let mut met = Met { primary, secondary, read: None };
+            let mut stored = StoredRows { primary, secondary, read: None };
             let action = loop {
-                match decide(asked, &met, &policy(action), now()) {
+                match decide(asked, &stored, &policy(action), now()) {
                     Decision::Read(id) => match look(&dry, Some(id)) {
-                        Some(Row::Entry(row)) => met.read = Some(*row),
+                        Some(Row::Entry(row)) => stored.read = Some(*row),
                         other => panic!("{other:?}"),
                     },
                     Decision::Done(outcome) => break outcome.action,

@@ -1,7 +1,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::intents::{Hold, Holder, IntentTypes};
+use crate::intents::{HoldRequest, Holder, IntentTypes};
 use crate::messages::MessageId;
 use crate::time::DAY_MS;
 
@@ -17,23 +17,23 @@ fn message(number: u64) -> MessageId {
 
 /// Returns a request for a first-touch hold with contact scope and a rolling week. Each campaign
 /// has its own fingerprint.
-fn asked(campaign: u64, at: Timestamp, now: Timestamp) -> GuardAsked {
+fn asked(campaign: u64, at: Timestamp, now: Timestamp) -> GuardRequest {
     let options = r#"{"discovery_first_touch": {"window": "rolling", "scope": "contact"}}"#;
     let types = IntentTypes::with_options(options).expect("options");
     let known = types.get("discovery_first_touch").expect("known");
     let check = Check::new(CLIENT, known, Some(Uuid::from_u128(u128::from(campaign))), at);
-    let hold = Hold::of(&check, &Holder::Message(message(campaign)), "body", now);
+    let hold = HoldRequest::of(check, &Holder::Message(message(campaign)), "body", now);
     hold.guard.expect("guarded")
 }
 
-fn taken(guard: &GuardRow, asked: &GuardAsked, now: Timestamp) -> GuardRow {
+fn taken(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow {
     match guard.take(asked, now) {
-        Taken::Yes(next) => next,
+        TakeOutcome::Yes(next) => next,
         refused => panic!("not free: {refused:?}"),
     }
 }
 
-fn given_back(guard: &GuardRow, asked: &GuardAsked, now: Timestamp) -> GuardRow {
+fn given_back(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow {
     guard.give_back(&asked.hold.holder, &asked.hold.fingerprint, now).expect("it stands")
 }
 
@@ -44,7 +44,7 @@ fn every_hold_is_kept_and_each_is_given_back_by_itself() {
     let guard = taken(&taken(&taken(&GuardRow::empty(now), &a, now), &b, now), &c, now);
     let guard = given_back(&given_back(&guard, &c, now), &b, now);
     assert_eq!(guard.holds, [a.hold]);
-    let Taken::Conflicting(conflict) = guard.take(&asked(4, now, now), now) else { panic!("two in one window") };
+    let TakeOutcome::Conflicting(conflict) = guard.take(&asked(4, now, now), now) else { panic!("two in one window") };
     assert_eq!(conflict.next_eligible_at, now.plus_days(7).seconds());
 }
 
@@ -66,7 +66,7 @@ fn a_window_is_free_to_the_second_on_both_sides() {
     for (ms, free) in
         [(13 * DAY_MS, true), (13 * DAY_MS + 1_000, false), (27 * DAY_MS - 1_000, false), (27 * DAY_MS, true)]
     {
-        assert_eq!(matches!(guard.take(&in_ms(ms), now), Taken::Yes(_)), free, "{ms}");
+        assert_eq!(matches!(guard.take(&in_ms(ms), now), TakeOutcome::Yes(_)), free, "{ms}");
     }
 }
 
@@ -75,7 +75,7 @@ fn the_next_eligible_moment_has_room_for_a_whole_window() {
     let now = start();
     let guard = taken(&GuardRow::empty(now), &asked(1, now, now), now);
     let guard = taken(&guard, &asked(2, now.plus_days(12), now), now);
-    let Taken::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(1), now), now) else { panic!("free") };
+    let TakeOutcome::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(1), now), now) else { panic!("free") };
     assert_eq!(conflict.hold.holder, format!("message:{}", message(1)));
     assert_eq!(conflict.next_eligible_at, now.plus_days(19).seconds());
 }
@@ -88,7 +88,7 @@ fn the_asker_is_shown_its_own_hold_before_any_other_in_the_way() {
     let guard = taken(&guard, &own, now);
     let mut again = asked(3, now.plus_days(4), now);
     again.hold.holder.clone_from(&own.hold.holder);
-    let Taken::Conflicting(conflict) = guard.take(&again, now) else { panic!("free") };
+    let TakeOutcome::Conflicting(conflict) = guard.take(&again, now) else { panic!("free") };
     assert_eq!(conflict.hold, own.hold);
 }
 
@@ -99,7 +99,7 @@ fn scheduled_holds_are_bounded_and_a_hold_for_now_is_not_one_of_them() {
     for number in 1..=MOST_SCHEDULED as u64 {
         guard = taken(&guard, &asked(number, now.plus_days(8 * number as i64), now), now);
     }
-    assert_eq!(guard.take(&asked(99, now.plus_days(350), now), now), Taken::Full);
+    assert_eq!(guard.take(&asked(99, now.plus_days(350), now), now), TakeOutcome::Full);
     let guard = taken(&guard, &asked(100, now, now), now);
     assert_eq!(guard.holds.len(), MOST_SCHEDULED + 1);
     let guard = given_back(&guard, &asked(5, now.plus_days(40), now), now);
@@ -133,7 +133,7 @@ fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() 
         let mut random = fastrand::Rng::with_seed(seed);
         let mut now = start();
         let mut guard = GuardRow::empty(now);
-        let mut standing: Vec<(GuardAsked, Timestamp)> = Vec::new();
+        let mut standing: Vec<(GuardRequest, Timestamp)> = Vec::new();
         for campaign in 0..60 {
             now = now.plus_ms(random.i64(0..3 * DAY_MS) / 1_000 * 1_000);
             match random.u8(0..10) {
@@ -154,15 +154,15 @@ fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() 
                     let distance = |at_other: &Timestamp| (at_other.millis() - at.millis()).abs();
                     let free = standing.iter().all(|(_, other)| distance(other) >= WEEK_MS);
                     match guard.take(&asked, now) {
-                        Taken::Yes(next) => {
+                        TakeOutcome::Yes(next) => {
                             assert!(free, "seed {seed}: two sends inside one window");
                             standing.push((asked, at));
                             guard = next;
                         }
-                        Taken::Conflicting(conflict) => {
+                        TakeOutcome::Conflicting(conflict) => {
                             assert!(!free, "seed {seed}: blocked by {}, which does not stand", conflict.hold.holder);
                         }
-                        Taken::Full => panic!("seed {seed}: there is room"),
+                        TakeOutcome::Full => panic!("seed {seed}: there is room"),
                     }
                 }
             }
