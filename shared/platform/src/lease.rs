@@ -53,11 +53,6 @@ pub async fn turn<R: Row>(
     Ok(row.map_or(Turn::NothingToDo, |row| Turn::Mine(held, Box::new(row))))
 }
 
-/// Nobody holds the lease of a row.
-pub fn is_free(now: Timestamp) -> Condition {
-    Condition::any([Condition::has_not(UNTIL), Condition::at_most(UNTIL, now.millis())])
-}
-
 /// Takes the lease on an existing row if it is free or over. `owner` is unique to this invocation.
 /// The next epoch comes from the row as it is now, and the write is conditional on it, so two
 /// workers cannot both take the lease.
