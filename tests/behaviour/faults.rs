@@ -321,7 +321,7 @@ async fn a_change_can_be_late() {
 #[tokio::test]
 async fn messages_can_be_delivered_newest_first() {
     play_with(probe(), async |world| {
-        let sqs = Aws::at(world.stack.front_url(), "test").sqs();
+        let sqs = Aws::at_endpoint(world.stack.front_url(), "test").sqs();
         let url = format!("{}/000000000000/probe-work", world.stack.front_url());
         // Both fall due together, so that they are in one batch.
         let mut ids = Vec::new();
@@ -371,7 +371,7 @@ async fn a_tick_can_come_twice_or_not_at_all() {
 #[tokio::test]
 async fn frozen_indexes_show_the_past_and_the_rows_the_present() {
     play_with(probe(), async |world| {
-        let client = Aws::at(world.stack.front_url(), "test").dynamodb();
+        let client = Aws::at_endpoint(world.stack.front_url(), "test").dynamodb();
         let pending = async || {
             let query =
                 client.query().table_name("probe-jobs").index_name("by-state").key_condition_expression("#s = :s");

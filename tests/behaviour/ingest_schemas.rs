@@ -75,7 +75,7 @@ async fn of_an_upload_that_is_gone_before_it_is_read_the_job_says_so() {
         let id = answer.text("/backfill_id");
         assert_eq!(world.post_form(&answer.body["upload"], lines(3).as_bytes()).await, 204);
         world.drain().await;
-        let s3 = Aws::at(world.stack.front_url(), "test").s3();
+        let s3 = Aws::at_endpoint(world.stack.front_url(), "test").s3();
         let bucket = world.stack.output("UploadsBucket").expect("a bucket");
         s3.delete_object().bucket(bucket).key(format!("backfills/{id}")).send().await.expect("deleted");
         for _ in 0..3 {

@@ -50,7 +50,7 @@ async fn senders_at_once_never_get_more_slots_than_the_limit() {
             let grants = join_all((0..40).map(|_| async {
                 let invocation = at(world, round * 1_000);
                 limiter
-                    .grant(&invocation, &bucket(), Limit::BOT, reach_ms(Priority::Start, 0))
+                    .grant(&invocation, &bucket(), Limit::BOT, reach_ms(Priority::Start, 0), 1)
                     .await
                     .expect("an answer")
             }))
@@ -80,7 +80,7 @@ async fn the_higher_class_goes_first_and_the_lowest_is_not_starved() {
                 while let Some(since) = waiting[class].front().copied() {
                     let reach = reach_ms(priority, now - since);
                     let granted =
-                        limiter.grant(&at(world, now), &bucket(), Limit::BOT, reach).await.expect("an answer");
+                        limiter.grant(&at(world, now), &bucket(), Limit::BOT, reach, 1).await.expect("an answer");
                     let Grant::At(slot) = granted else { break };
                     waiting[class].pop_front();
                     sent[class].push(slot.millis() - 1_000_000_000);
@@ -105,7 +105,8 @@ async fn a_parked_bucket_grants_nothing_before_its_time_and_a_shorter_wait_does_
         let until = Timestamp::from_millis(1_000_000_000 + 33_000);
         limiter.park(&at(world, 0), &bucket(), until).await.expect("parked");
         limiter.park(&at(world, 0), &bucket(), until.plus_ms(-20_000)).await.expect("parked");
-        let ask = async |ms: i64| limiter.grant(&at(world, ms), &bucket(), Limit::BOT, 500).await.expect("an answer");
+        let ask =
+            async |ms: i64| limiter.grant(&at(world, ms), &bucket(), Limit::BOT, 500, 1).await.expect("an answer");
         assert_eq!(ask(0).await, Grant::Later(until));
         assert_eq!(ask(30_000).await, Grant::Later(until));
         assert!(matches!(ask(33_000).await, Grant::At(slot) if slot >= until));
@@ -132,7 +133,7 @@ async fn a_lost_reply_costs_a_slot_and_never_gives_one_twice() {
                     answer: None,
                 };
                 world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
-                let granted = limiter.grant(&at(world, 0), &bucket(), Limit::BOT, 1_500).await.expect("an answer");
+                let granted = limiter.grant(&at(world, 0), &bucket(), Limit::BOT, 1_500, 1).await.expect("an answer");
                 let Grant::At(slot) = granted else { panic!("no slot") };
                 slots.push(slot.millis());
             }

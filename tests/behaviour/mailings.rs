@@ -93,7 +93,7 @@ pub async fn order(world: &World, id: &str, what: &str) -> Answer {
 
 /// How many files are kept.
 pub async fn objects(world: &World) -> usize {
-    let s3 = Aws::at(world.stack.front_url(), "test").s3();
+    let s3 = Aws::at_endpoint(world.stack.front_url(), "test").s3();
     let bucket = world.stack.output("UploadsBucket").expect("a bucket");
     let listed = s3.list_objects_v2().bucket(bucket).prefix("mailings/").send().await.expect("a list");
     listed.contents().len()

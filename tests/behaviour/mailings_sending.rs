@@ -514,7 +514,7 @@ async fn a_mailing_with_other_entries_than_were_imported_is_told_and_not_complet
         let id = answer.text("/mailingId");
         world.drain().await;
         // Nothing of ours does this.
-        let client = Aws::at(world.stack.front_url(), "test").dynamodb();
+        let client = Aws::at_endpoint(world.stack.front_url(), "test").dynamodb();
         let row = world.rows("MailingsTable").await.into_iter().find(|row| row["sk"] == "MAILING").expect("a mailing");
         let text = |name: &str| AttributeValue::S(row[name].as_str().expect("a text").to_owned());
         let recipients_are = async |number: &str| {
@@ -586,7 +586,7 @@ async fn of_a_file_that_is_gone_what_was_made_of_it_is_told_and_counted() {
         assert_eq!(world.post_form(&asked.body["upload"], file(3_000).as_bytes()).await, 204);
         world.drain().await;
         let id = asked.text("/mailingId");
-        let s3 = Aws::at(world.stack.front_url(), "test").s3();
+        let s3 = Aws::at_endpoint(world.stack.front_url(), "test").s3();
         let bucket = world.stack.output("UploadsBucket").expect("a bucket");
         s3.delete_object().bucket(bucket).key(format!("mailings/uploads/{id}.csv")).send().await.expect("deleted");
         world.advance(Duration::from_secs(70)).await;

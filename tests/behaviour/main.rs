@@ -2,11 +2,13 @@
 //! against the emulators.
 
 mod access;
+mod commands;
 mod conversations;
 mod conversations_batches;
 mod conversations_course;
 mod conversations_recalls;
 mod dead_letters;
+mod docs;
 mod downsells;
 mod downsells_admin;
 mod downsells_payments;
@@ -32,7 +34,7 @@ mod outbound_events;
 mod outbound_outcomes;
 mod outbox;
 mod permissions;
-mod readme;
+mod responder_example;
 mod senders;
 mod store;
 mod suppressions;

@@ -26,7 +26,7 @@ async fn job(world: &World, id: &str) -> Value {
 }
 
 async fn send(world: &World, body: &str, delay_seconds: i32) {
-    let sqs = Aws::at(world.stack.front_url(), "test").sqs();
+    let sqs = Aws::at_endpoint(world.stack.front_url(), "test").sqs();
     let url = format!("{}/000000000000/probe-work", world.stack.front_url());
     sqs.send_message().queue_url(url).message_body(body).delay_seconds(delay_seconds).send().await.expect("sent");
 }

@@ -60,7 +60,7 @@ async fn each_service_refuses_in_its_own_words() {
     let expected = Expected { refused: 6, ..Expected::default() };
     play_with(Setup::of_template(PROBE).expecting(expected), async |world| {
         // As the function's own processes sign.
-        let aws = Aws::at(world.stack.front_url(), "local-probe-api");
+        let aws = Aws::at_endpoint(world.stack.front_url(), "local-probe-api");
         let exception = "AccessDeniedException".to_owned();
         let key = || AttributeValue::S("JOB#a".to_owned());
         let delete = aws.dynamodb().delete_item().table_name("probe-jobs").key("pk", key()).key("sk", key());
@@ -97,7 +97,7 @@ async fn a_transaction_needs_a_grant_for_each_of_its_parts() {
         let check = ConditionCheck::builder().table_name("probe-jobs").key("pk", text("b")).key("sk", text("b"));
         let check = check.condition_expression("attribute_not_exists(pk)").build().expect("a check");
         let check = TransactWriteItem::builder().condition_check(check).build();
-        let client = Aws::at(world.stack.front_url(), "local-probe-api").dynamodb();
+        let client = Aws::at_endpoint(world.stack.front_url(), "local-probe-api").dynamodb();
         let both = client.transact_write_items().transact_items(put.clone()).transact_items(check);
         assert_eq!(refusal!(both), (400, "AccessDeniedException".to_owned()));
         assert_eq!(world.stack.permissions().refusals()[0].action, "dynamodb:ConditionCheckItem");
@@ -111,7 +111,7 @@ async fn a_transaction_needs_a_grant_for_each_of_its_parts() {
 /// A client that signs as the processes of a function do.
 fn s3_of(world: &World, function: &str) -> aws_sdk_s3::Client {
     let signed = Credentials::new(format!("local-{function}"), "local", None, None, "test");
-    let client = Aws::at(world.stack.front_url(), "test").s3();
+    let client = Aws::at_endpoint(world.stack.front_url(), "test").s3();
     aws_sdk_s3::Client::from_conf(client.config().to_builder().credentials_provider(signed).build())
 }
 

@@ -12,7 +12,7 @@ use umavez_domain::lease::Lease;
 use umavez_domain::time::Timestamp;
 use umavez_platform::due;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, Renewed, Taken};
+use umavez_platform::lease::{self, LeaseTaken};
 use umavez_platform::store::{
     Beside, Committed, Condition, Found, Next, Start, StoreError, Transacted, Write, Written, read_row, row_of,
 };
@@ -110,26 +110,26 @@ fn at(world: &World, ms: i64) -> Invocation {
     Invocation::new(world.invocation().request_id, moment, std::time::Duration::from_secs(30))
 }
 
-async fn take(world: &World, owner: &str, ms: i64) -> Taken {
+async fn take(world: &World, owner: &str, ms: i64) -> LeaseTaken {
     lease::take(&world.store, &at(world, ms), TABLE, &key("a"), owner, 30_000).await.expect("an answer")
 }
 
 #[tokio::test]
 async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_last() {
     play_with(probe(), async |world| {
-        assert_eq!(take(world, "w1", 0).await, Taken::NoRow);
+        assert_eq!(take(world, "w1", 0).await, LeaseTaken::NoRow);
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
-        let Taken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        let LeaseTaken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
         assert_eq!(first.lease_epoch, 1);
         assert!(first.until() >= Timestamp::from_millis(1_030_000), "{}", first.until());
-        assert!(matches!(take(world, "w2", 20_000).await, Taken::Busy(until) if until == first.until()));
+        assert!(matches!(take(world, "w2", 20_000).await, LeaseTaken::Busy(until) if until == first.until()));
         let renewed = renew(world, &first, 20_000).await;
-        let Renewed::Mine(renewed) = renewed else { panic!("it was still held") };
-        assert!(matches!(take(world, "w2", 40_000).await, Taken::Busy(_)), "it was renewed");
-        let Taken::Mine(second) = take(world, "w2", 60_000).await else { panic!("over, and not taken") };
+        let Some(renewed) = renewed else { panic!("it was still held") };
+        assert!(matches!(take(world, "w2", 40_000).await, LeaseTaken::Busy(_)), "it was renewed");
+        let LeaseTaken::Mine(second) = take(world, "w2", 60_000).await else { panic!("over, and not taken") };
         assert_eq!(second.lease_epoch, 2);
         // The first worker comes back late: neither its renewal nor its writes do anything.
-        assert_eq!(renew(world, &renewed, 60_001).await, Renewed::Lost);
+        assert_eq!(renew(world, &renewed, 60_001).await, None);
         let late = Write::update(TABLE, key("a"))
             .set_number("value", 13)
             .when(Condition::of(&renewed.fence()).expect("a condition"));
@@ -143,7 +143,7 @@ async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_la
     .await;
 }
 
-async fn renew(world: &World, held: &Lease, ms: i64) -> Renewed {
+async fn renew(world: &World, held: &Lease, ms: i64) -> Option<Lease> {
     lease::renew(&world.store, &at(world, ms), TABLE, &key("a"), held, 30_000).await.expect("an answer")
 }
 
@@ -151,10 +151,10 @@ async fn renew(world: &World, held: &Lease, ms: i64) -> Renewed {
 async fn a_lease_that_its_own_first_attempt_took_is_held_even_if_the_row_was_written_since() {
     play_with(probe(), async |world| {
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
-        let Taken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        let LeaseTaken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
         let other = Write::update(TABLE, key("a")).set_number("value", 2);
         world.store.write(&world.invocation(), other).await.expect("written");
-        let Taken::Mine(again) = take(world, "w1", 1).await else { panic!("its own lease keeps it out") };
+        let LeaseTaken::Mine(again) = take(world, "w1", 1).await else { panic!("its own lease keeps it out") };
         assert_eq!(again, first);
     })
     .await;
@@ -170,7 +170,7 @@ async fn of_many_workers_that_find_a_lease_over_one_has_the_next_turn() {
             let held: Vec<_> = taken
                 .iter()
                 .filter_map(|taken| match taken {
-                    Taken::Mine(held) => Some(held.lease_epoch),
+                    LeaseTaken::Mine(held) => Some(held.lease_epoch),
                     _ => None,
                 })
                 .collect();

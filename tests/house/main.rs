@@ -1,6 +1,7 @@
 //! Rules of the house that a machine can check.
 
 mod deployment;
+mod docs;
 mod mechanisms;
 mod variables;
 
@@ -17,7 +18,7 @@ use umavez_domain::mailings::{DUPLICATE, EntryState, MailingState};
 use umavez_local::binaries::workspace_root;
 use umavez_local::model::Model;
 use umavez_local::template::load;
-use umavez_platform::http::{Access, Query, Route};
+use umavez_platform::http::{Access, QueryParameters, Route};
 use umavez_tests::template;
 
 /// The only routes that need no API key.
@@ -156,7 +157,7 @@ fn the_api_description_has_the_parameters_that_the_routes_take() {
             .filter(|parameter| parameter["in"] == "query")
             .map(|parameter| parameter["name"].as_str().expect("a name").to_owned())
             .collect();
-        if let Query::Only(known) = route.query {
+        if let QueryParameters::Only(known) = route.query {
             assert_eq!(names, known.iter().map(|name| (*name).to_owned()).collect(), "{}", route.key);
         }
     }

@@ -9,6 +9,7 @@
 mod answer;
 mod audit;
 pub mod contract;
+pub mod docs;
 pub mod processes;
 pub mod watched;
 pub mod whole_run;

@@ -132,7 +132,7 @@ impl World {
     }
 
     pub fn of(stack: Stack) -> Self {
-        let store = Store::new(Aws::at(stack.front_url(), "test").dynamodb());
+        let store = Store::new(Aws::at_endpoint(stack.front_url(), "test").dynamodb());
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         let (requests, canaries) = (AtomicU64::new(0), std::sync::Mutex::default());
         Self { stack, store, http, requests, canaries, refusals_are_expected: false }
@@ -212,7 +212,7 @@ impl World {
     /// A message from nobody in particular.
     pub async fn send_to_queue(&self, queue: &str, body: &str) {
         let url = format!("{}/000000000000/{queue}", self.stack.front_url());
-        let sqs = Aws::at(self.stack.front_url(), "test").sqs();
+        let sqs = Aws::at_endpoint(self.stack.front_url(), "test").sqs();
         sqs.send_message().queue_url(url).message_body(body).send().await.expect("sent");
     }
 
@@ -284,7 +284,7 @@ impl World {
     }
 
     pub async fn rows_of(&self, table: &str) -> Vec<Value> {
-        let client = Aws::at(self.stack.front_url(), "test").dynamodb();
+        let client = Aws::at_endpoint(self.stack.front_url(), "test").dynamodb();
         let pages = client.scan().table_name(table).consistent_read(true).into_paginator().items().send();
         let items: Vec<_> = pages.try_collect().await.expect("a scan");
         items.iter().map(|item| serde_json::from_str(&plain(item)).expect("JSON")).collect()

@@ -5,7 +5,7 @@ use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::senders::bots::{BotRow, BotWarning};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::senders::bots::{Changed, Created};
+use umavez_platform::senders::bots::{BotChanged, BotCreated};
 
 use crate::{Deps, no_such_bot, slug};
 
@@ -24,26 +24,26 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = BotRow::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     match deps.downsells.bots.create(invocation, &row).await? {
-        Created::New => {
+        BotCreated::New => {
             tell(invocation, &row);
             answer(deps, invocation, 201, &row).await
         }
-        Created::Standing(standing) if is_same(&standing, &row) => {
-            Ok(answer(deps, invocation, 200, &standing).await?.replayed())
+        BotCreated::Exists(stored) if is_same(&stored, &row) => {
+            Ok(answer(deps, invocation, 200, &stored).await?.replayed())
         }
-        Created::Standing(_) => {
+        BotCreated::Exists(_) => {
             let detail = "there is a bot with this slug; change it with PUT /api/admin/bots/{slug}";
             Err(Problem::new(409, ProblemCode::NameTaken, detail))
         }
-        Created::Unfit(error) => Err(Problem::invalid(vec![error])),
+        BotCreated::Invalid(error) => Err(Problem::invalid(vec![error])),
     }
 }
 
 pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = match deps.downsells.bots.change(invocation, slug(request)?, &request.object()?).await? {
-        Changed::Done(row) => row,
-        Changed::NoSuchBot => return Err(no_such_bot()),
-        Changed::Unfit(errors) => return Err(Problem::invalid(errors)),
+        BotChanged::Done(row) => row,
+        BotChanged::NoSuchBot => return Err(no_such_bot()),
+        BotChanged::Invalid(errors) => return Err(Problem::invalid(errors)),
     };
     tell(invocation, &row);
     answer(deps, invocation, 200, &row).await
@@ -55,14 +55,14 @@ async fn answer(deps: &Deps, invocation: &Invocation, status: u16, row: &BotRow)
     Answer::json(status, &json!({"ok": true, "bot": row.view(), "warnings": warnings}))
 }
 
-fn is_same(standing: &BotRow, asked: &BotRow) -> bool {
+fn is_same(stored: &BotRow, asked: &BotRow) -> bool {
     let of_asked = BotRow {
-        created_at: standing.created_at,
-        updated_at: standing.updated_at,
-        version: standing.version,
+        created_at: stored.created_at,
+        updated_at: stored.updated_at,
+        version: stored.version,
         ..asked.clone()
     };
-    *standing == of_asked
+    *stored == of_asked
 }
 
 fn tell(invocation: &Invocation, row: &BotRow) {

@@ -1,7 +1,3 @@
-use admin::{Deps, ROUTES, run};
-use lambda_runtime::Error;
-use umavez_platform::entry;
-
-fn main() -> Result<(), Error> {
-    entry::serve_http(ROUTES, Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_http(admin::ROUTES, admin::Deps::from_env, admin::run)
 }

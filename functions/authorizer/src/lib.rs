@@ -5,8 +5,6 @@
 //! problem+json. The gateway's own refusals could not give a reason. A route that needs a key
 //! refuses requests without this context.
 
-use std::sync::Arc;
-
 use aws_lambda_events::apigw::{
     ApiGatewayV2CustomAuthorizerSimpleResponse as Response, ApiGatewayV2CustomAuthorizerV2Request as Request,
 };
@@ -36,12 +34,12 @@ impl Deps {
 
 /// Returns an error, which the gateway answers with 500, if the store does not answer: no caller is
 /// admitted then.
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Response<Value>, Error> {
+pub async fn run(deps: &Deps, invocation: &Invocation, request: Request) -> Result<Response<Value>, Error> {
     let header = request.headers.get("authorization").and_then(|value| value.to_str().ok());
     let context = match header.and_then(bearer).map(PresentedKey::of) {
         None => denied(ProblemCode::MissingKey),
         Some(presented) => {
-            let found = api_keys::find(&deps.store, &invocation, &deps.config_table, &presented).await?;
+            let found = api_keys::find(&deps.store, invocation, &deps.config_table, &presented).await?;
             match found.filter(|key| key.admits(&presented)) {
                 Some(key) => admitted(&key),
                 None => denied(ProblemCode::InvalidKey),

@@ -5,7 +5,6 @@ use umavez_domain::ingest::{Position, upload_key};
 use umavez_platform::ingest::Job;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
-use umavez_platform::uploads::Read;
 
 use crate::Deps;
 
@@ -46,12 +45,8 @@ impl Input {
             }
             Self::Upload { key, etag, size } => {
                 let to = at.next_byte.saturating_add(PIECE).min(*size);
-                let read = deps.uploads.read(invocation, key, etag, at.next_byte, to).await;
-                Ok(match read? {
-                    Read::Bytes(bytes) => Ok(Piece { bytes, at_end: to == *size }),
-                    Read::Changed => Err(Reason::InputChanged),
-                    Read::Missing => Err(Reason::InputMissing),
-                })
+                let read = deps.uploads.read(invocation, key, etag, at.next_byte, to).await?;
+                Ok(read.map(|bytes| Piece { bytes, at_end: to == *size }))
             }
         }
     }

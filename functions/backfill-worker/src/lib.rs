@@ -4,8 +4,6 @@
 mod input;
 mod work;
 
-use std::sync::Arc;
-
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::ingest::Upload;
@@ -44,13 +42,10 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
-    let work = |work| async move {
-        match work {
-            BackfillJob::Uploaded(uploads) => uploaded(deps, invocation, &uploads).await,
-            BackfillJob::Work(id) => work::run(deps, invocation, &id).await,
-        }
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let work = async |job| match job {
+        BackfillJob::Uploaded(uploads) => uploaded(deps, invocation, &uploads).await,
+        BackfillJob::Work(id) => work::run(deps, invocation, &id).await,
     };
     Ok(batch::work(&deps.visibility, invocation, event, 1, BackfillJob::read, work).await)
 }

@@ -1,7 +1,3 @@
-use backfill_worker::{Deps, run};
-use lambda_runtime::Error;
-use umavez_platform::entry;
-
-fn main() -> Result<(), Error> {
-    entry::serve_events(Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_events(backfill_worker::Deps::from_env, backfill_worker::run)
 }

@@ -16,7 +16,7 @@ use umavez_domain::lease::Lease;
 use umavez_platform::batch::Worked;
 use umavez_platform::ingest::{Inserted, Job, LEASE_MS, Turn};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, Renewed};
+use umavez_platform::lease;
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -130,13 +130,10 @@ impl Worker<'_> {
             return self.checkpoint(BackfillState::Running).await;
         }
         let (store, table) = (&self.deps.backfills.store, &self.deps.backfills.table);
-        match lease::renew(store, self.invocation, table, &self.job.row.key(), &self.held, LEASE_MS).await? {
-            Renewed::Mine(held) => {
-                self.held = held;
-                Ok(true)
-            }
-            Renewed::Lost => Ok(false),
-        }
+        let renewed = lease::renew(store, self.invocation, table, &self.job.row.key(), &self.held, LEASE_MS).await?;
+        let Some(held) = renewed else { return Ok(false) };
+        self.held = held;
+        Ok(true)
     }
 
     /// Inserts one line. Returns `None` if another worker has taken over the job.

@@ -4,7 +4,6 @@
 mod ask;
 mod work;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
@@ -47,8 +46,7 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
-    let work = |wake| async move { work::run(deps, invocation, &wake).await };
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let work = async |wake| work::run(deps, invocation, &wake).await;
     Ok(batch::work(&deps.visibility, invocation, event, AT_ONCE, WakeUp::read, work).await)
 }

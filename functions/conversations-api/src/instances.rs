@@ -4,7 +4,8 @@
 use serde_json::json;
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::Via;
-use umavez_domain::senders::instances::{InstanceRow, is_name};
+use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::senders::is_name;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 

@@ -7,39 +7,26 @@ mod orders;
 mod read;
 mod replies;
 
-use std::sync::Arc;
-
 use umavez_domain::conversations::requests::{DEFAULT_INSTANCE, Named};
 use umavez_domain::conversations::{ConversationId, Via};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::conversations::Conversations;
-use umavez_platform::http::{Answer, Problem, Request, Route, paging};
-use umavez_platform::invocation::Invocation;
+use umavez_platform::http::{Problem, Request, Route, paging};
 use umavez_platform::store::Store;
 
-const LIST: &str = "GET /conversations";
-const CONVERSATION: &str = "GET /conversations/{id}";
-const MESSAGE: &str = "POST /conversations/{id}/messages";
-const REPLY: &str = "POST /conversations/{id}/replies";
-const HOLD: &str = "POST /conversations/{id}/hold";
-const RELEASE: &str = "POST /conversations/{id}/release";
-const INSTANCES: &str = "GET /instances";
-const INSTANCE: &str = "GET /instances/{channel}/{instance}";
-const SET_UP: &str = "PUT /instances/{channel}/{instance}";
-
-/// The routes of this function. The template declares the same routes.
-pub const ROUTES: &[Route] = &[
-    Route::scoped(LIST, "conversations:read").query(&["status", "limit", "cursor"]),
-    Route::scoped(CONVERSATION, "conversations:read").query(&["instance", "limit", "cursor"]),
-    Route::scoped(MESSAGE, "conversations"),
-    Route::scoped(REPLY, "conversations").query(&["instance"]),
-    Route::scoped(HOLD, "conversations").query(&["instance"]),
-    Route::scoped(RELEASE, "conversations").query(&["instance"]),
-    Route::scoped(INSTANCES, "conversations:read"),
-    Route::scoped(INSTANCE, "conversations:read"),
-    Route::scoped(SET_UP, "conversations"),
-];
+umavez_platform::routes! {
+    Route::scoped("GET /conversations", "conversations:read").query(&["status", "limit", "cursor"]) => read::list,
+    Route::scoped("GET /conversations/{id}", "conversations:read").query(&["instance", "limit", "cursor"]) => read::one,
+    Route::scoped("POST /conversations/{id}/messages", "conversations") => messages::run,
+    Route::scoped("POST /conversations/{id}/replies", "conversations").query(&["instance"]) => replies::run,
+    Route::scoped("POST /conversations/{id}/hold", "conversations").query(&["instance"]) => orders::hold,
+    Route::scoped("POST /conversations/{id}/release", "conversations").query(&["instance"]) => orders::release,
+    Route::scoped("GET /instances", "conversations:read") =>
+        async |deps, invocation, _| instances::list(deps, invocation).await,
+    Route::scoped("GET /instances/{channel}/{instance}", "conversations:read") => instances::one,
+    Route::scoped("PUT /instances/{channel}/{instance}", "conversations") => instances::put,
+}
 
 #[derive(Debug)]
 pub struct Deps {
@@ -49,22 +36,6 @@ pub struct Deps {
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
         Ok(Self { conversations: Conversations::from_env(&Store::new(Aws::from_env()?.dynamodb()))? })
-    }
-}
-
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, invocation, request) = (&deps, &invocation, &request);
-    match request.route.as_str() {
-        LIST => read::list(deps, invocation, request).await,
-        CONVERSATION => read::one(deps, invocation, request).await,
-        MESSAGE => messages::run(deps, invocation, request).await,
-        REPLY => replies::run(deps, invocation, request).await,
-        HOLD => orders::hold(deps, invocation, request).await,
-        RELEASE => orders::release(deps, invocation, request).await,
-        INSTANCES => instances::list(deps, invocation).await,
-        INSTANCE => instances::one(deps, invocation, request).await,
-        SET_UP => instances::put(deps, invocation, request).await,
-        _ => Err(Problem::not_found("there is no such route")),
     }
 }
 

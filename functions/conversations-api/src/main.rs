@@ -1,7 +1,7 @@
-use conversations_api::{Deps, ROUTES, run};
-use lambda_runtime::Error;
-use umavez_platform::entry;
-
-fn main() -> Result<(), Error> {
-    entry::serve_http(ROUTES, Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_http(
+        conversations_api::ROUTES,
+        conversations_api::Deps::from_env,
+        conversations_api::run,
+    )
 }

@@ -2,18 +2,15 @@
 //! deliveries, and suppresses addresses after a permanent bounce or a complaint. Duplicate or
 //! reordered events lead to the same state.
 
-use std::sync::Arc;
-
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
-use umavez_domain::channels::email::ses_events;
-use umavez_domain::channels::email::ses_events::{Kind, Read, SesEvent};
+use umavez_domain::channels::email::ses_events::{self, Kind, NoEvent, SesEvent};
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{EntryState, MailingEntryId};
 use umavez_domain::queue::Unreadable;
 use umavez_platform::aws::Aws;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch::{self, Handled};
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{EntryApplied, Mailings};
@@ -38,30 +35,29 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
     Ok(batch::messages(invocation, event, AT_ONCE, |message| handle(deps, invocation, message)).await)
 }
 
-async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
+async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Handled {
     let event = match ses_events::read(&message.body.unwrap_or_default()) {
         Ok(event) => event,
-        Err(Read::Ignored) => return Ok(Outcome("of_no_consequence")),
-        Err(Read::Unreadable) => return Err(Unreadable("an event of SES").into()),
+        Err(NoEvent::Ignored) => return Ok("of_no_consequence"),
+        Err(NoEvent::Unreadable) => return Err(Unreadable("an event of SES").into()),
     };
     let entry = event.message.as_ref().and_then(|(id, attempt)| Some((MailingEntryId::parse(id)?, *attempt)));
     if let Some((entry, attempt)) = entry {
-        return Ok(Outcome(of_mailing(deps, invocation, &entry, attempt, &event).await?));
+        return Ok(of_mailing(deps, invocation, &entry, attempt, &event).await?);
     }
     let applied = deps.messages.apply(invocation, &event).await?;
     log_applied(invocation, &event, &applied);
-    Ok(Outcome(match applied {
+    Ok(match applied {
         Applied::Reconciled(State::Sent) => "reconciled_sent",
         Applied::Reconciled(_) => "reconciled_failed",
         Applied::Marked => "marked",
         Applied::Known => "known",
         Applied::NoMessage => "no_message",
-    }))
+    })
 }
 
 /// Applies an event about a mail of a mailing to its entry, and suppresses the address if the event
@@ -77,7 +73,7 @@ async fn of_mailing(
     // changes nothing.
     deps.suppressions.add_event(invocation, event, &entry.to_string()).await?;
     let applied = deps.mailings.apply(invocation, entry, attempt, event).await?;
-    let (told, outcome) = match applied {
+    let (logged, outcome) = match applied {
         EntryApplied::Reconciled(EntryState::Sent) => (Event::MailingReconciled, "reconciled_sent"),
         EntryApplied::Reconciled(_) => (Event::MailingReconciled, "reconciled_failed"),
         EntryApplied::Marked => (Event::MailingEntry, "marked"),
@@ -85,7 +81,7 @@ async fn of_mailing(
         EntryApplied::NoEntry => return Ok("no_entry"),
     };
     let (kind, entry_id) = (kind(event), entry.to_string());
-    tracing::info!(event = told.as_str(), kind, entry_id, outcome, request_id = invocation.request_id);
+    tracing::info!(event = logged.as_str(), kind, entry_id, outcome, request_id = invocation.request_id);
     metrics::counter!("DeliveryEvents", "Kind" => kind).increment(1);
     Ok(outcome)
 }
@@ -103,12 +99,12 @@ fn kind(event: &SesEvent) -> &'static str {
 
 fn log_applied(invocation: &Invocation, event: &SesEvent, applied: &Applied) {
     let kind = kind(event);
-    let told = match applied {
+    let logged = match applied {
         Applied::Reconciled(_) => Event::OutboundReconciled,
         Applied::Marked => Event::OutboundDelivery,
         Applied::Known | Applied::NoMessage => return,
     };
     let message_id = event.message.as_ref().map(|(id, _)| id.as_str()).unwrap_or_default();
-    tracing::info!(event = told.as_str(), kind, message_id, request_id = invocation.request_id);
+    tracing::info!(event = logged.as_str(), kind, message_id, request_id = invocation.request_id);
     metrics::counter!("DeliveryEvents", "Kind" => kind).increment(1);
 }

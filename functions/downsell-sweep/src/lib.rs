@@ -1,8 +1,6 @@
 //! Enqueues offers that are due soon. It never sends. A missed, late or duplicate tick changes
 //! nothing: one conditional write per offer removes it from the index of due rows.
 
-use std::sync::Arc;
-
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_domain::codes::Event;
@@ -24,12 +22,11 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let (downsells, invocation) = (&deps.downsells, &*invocation);
-    let swept = due::sweep(&downsells.store, invocation, &downsells.table, |found| async move {
-        downsells.emit_due(invocation, &found).await
-    });
-    let Swept { found, done: emitted, failed, unread, finished } = swept.await;
+pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<Value, Error> {
+    let downsells = &deps.downsells;
+    let emit_due = async |found| downsells.emit_due(invocation, &found).await;
+    let swept = due::sweep(&downsells.store, invocation, &downsells.table, emit_due).await;
+    let Swept { found, done: emitted, failed, unread, finished } = swept;
     let request_id = &invocation.request_id;
     if found > 0 {
         tracing::info!(event = Event::DownsellDue.as_str(), found, emitted, failed, finished, request_id);

@@ -2,15 +2,13 @@
 //!
 //! Nothing depends on it. If the stream delivers a removal twice, it is reported twice.
 
-use std::sync::Arc;
-
 use aws_lambda_events::dynamodb::{Event as StreamEvent, EventRecord};
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
 use umavez_domain::codes::Event;
 use umavez_domain::intents::{IntentRow, Status};
 use umavez_domain::queue::Unreadable;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch::{self, Handled};
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
 
@@ -23,22 +21,17 @@ impl Deps {
     }
 }
 
-pub async fn run(
-    _: Arc<Deps>,
-    invocation: Arc<Invocation>,
-    event: StreamEvent,
-) -> Result<DynamoDbEventResponse, Error> {
-    let invocation = &invocation;
-    Ok(batch::changes(invocation, event, |record| async move { expired(invocation, record) }).await)
+pub async fn run(_: &Deps, invocation: &Invocation, event: StreamEvent) -> Result<DynamoDbEventResponse, Error> {
+    Ok(batch::changes(invocation, event, async |record| expired(invocation, record)).await)
 }
 
 /// Reports one removed intent. The filter of the event source mapping passes only removals of
 /// intent rows by TTL; any other record is a poison record.
-fn expired(invocation: &Invocation, record: EventRecord) -> Result<Outcome, RecordError> {
+fn expired(invocation: &Invocation, record: EventRecord) -> Handled {
     // Drop the error: its text may contain a stored value.
     let row: IntentRow = serde_dynamo::from_item(record.change.old_image).map_err(|_| Unreadable("an intent"))?;
     if row.status == Status::Released {
-        return Ok(Outcome("was_released"));
+        return Ok("was_released");
     }
     let late_seconds = invocation.now.seconds() - row.expires_at;
     tracing::info!(
@@ -52,5 +45,5 @@ fn expired(invocation: &Invocation, record: EventRecord) -> Result<Outcome, Reco
     metrics::counter!("IntentsExpired", "IntentType" => row.intent_type).increment(1);
     metrics::histogram!("IntentExpiryLateness")
         .record(std::time::Duration::from_secs(u64::try_from(late_seconds).unwrap_or(0)));
-    Ok(Outcome("expired"))
+    Ok("expired")
 }

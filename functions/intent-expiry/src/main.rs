@@ -1,7 +1,3 @@
-use intent_expiry::{Deps, run};
-use lambda_runtime::Error;
-use umavez_platform::entry;
-
-fn main() -> Result<(), Error> {
-    entry::serve_events(Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_events(intent_expiry::Deps::from_env, intent_expiry::run)
 }

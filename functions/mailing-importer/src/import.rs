@@ -17,7 +17,6 @@ use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{Checkpoint, Importing, Line, Mailings};
 use umavez_platform::store::StoreError;
-use umavez_platform::uploads::Read;
 
 use crate::Deps;
 
@@ -155,12 +154,8 @@ impl Importer<'_> {
     async fn piece(&self, at: Place, length: u64) -> Result<Result<(Vec<u8>, bool), Reason>, StoreError> {
         let (Some(etag), Some(size)) = (&self.row.etag, self.row.size) else { return Ok(Err(Reason::InputMissing)) };
         let to = at.next_byte.saturating_add(length).min(size);
-        let read = self.deps.uploads.read(self.invocation, &self.row.object, etag, at.next_byte, to).await;
-        Ok(match read? {
-            Read::Bytes(bytes) => Ok((bytes, to == size)),
-            Read::Changed => Err(Reason::InputChanged),
-            Read::Missing => Err(Reason::InputMissing),
-        })
+        let read = self.deps.uploads.read(self.invocation, &self.row.object, etag, at.next_byte, to).await?;
+        Ok(read.map(|bytes| (bytes, to == size)))
     }
 
     /// Returns the hash of the file up to `to`. Returns `None` if the mailing already has its

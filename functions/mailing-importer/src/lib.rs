@@ -2,8 +2,6 @@
 
 mod import;
 
-use std::sync::Arc;
-
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::mailings::files::Arrived;
@@ -36,14 +34,11 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
-    let work = |work| async move {
-        match work {
-            ImportJob::Uploaded(files) => arrived(deps, invocation, &files).await,
-            ImportJob::HandOut(id) => deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out")),
-            ImportJob::Import(id) => import::run(deps, invocation, &id).await,
-        }
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let work = async |job| match job {
+        ImportJob::Uploaded(files) => arrived(deps, invocation, &files).await,
+        ImportJob::HandOut(id) => deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out")),
+        ImportJob::Import(id) => import::run(deps, invocation, &id).await,
     };
     Ok(batch::work(&deps.visibility, invocation, event, 1, ImportJob::read, work).await)
 }

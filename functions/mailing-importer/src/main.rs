@@ -1,7 +1,3 @@
-use lambda_runtime::Error;
-use mailing_importer::{Deps, run};
-use umavez_platform::entry;
-
-fn main() -> Result<(), Error> {
-    entry::serve_events(Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_events(mailing_importer::Deps::from_env, mailing_importer::run)
 }

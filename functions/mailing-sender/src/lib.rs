@@ -3,8 +3,6 @@
 mod pass;
 mod send;
 
-use std::sync::Arc;
-
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
 use umavez_domain::channels::Channel;
@@ -40,9 +38,7 @@ impl Deps {
         let aws = Aws::from_env()?;
         let store = Store::new(aws.dynamodb());
         let unsubscribes = Unsubscribes::from_env(&store)?;
-        let rates = config::text("SEND_RATES").unwrap_or_else(|| "{}".to_owned());
-        let rates = RateTable::with_options(&rates)
-            .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
+        let rates = config::options("SEND_RATES", RateTable::with_options)?;
         Ok(Self {
             mailings: Mailings::from_env(&store)?,
             limiter: Limiter { store: store.clone(), table: unsubscribes.table.clone() },
@@ -56,8 +52,7 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
-    let send = |work| async move { pass::run(deps, invocation, &work).await };
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let send = async |job| pass::run(deps, invocation, &job).await;
     Ok(batch::work(&deps.visibility, invocation, event, 1, ShardJob::read, send).await)
 }

@@ -82,7 +82,7 @@ impl Batch<'_> {
         // conditional write is not attempted.
         let granted = match self.deps.limiter.look(self.invocation, &bucket, limit, reach).await? {
             Some(at) => Grant::Later(at),
-            None => self.deps.limiter.grant_row(self.invocation, &bucket, limit, reach, wanted).await?,
+            None => self.deps.limiter.grant(self.invocation, &bucket, limit, reach, wanted).await?,
         };
         let first = match granted {
             Grant::At(first) => first,

@@ -9,57 +9,43 @@ mod orders;
 mod read;
 mod upload;
 
-use std::sync::Arc;
-
 use umavez_domain::mailings::{LARGEST_INLINE, MailingEvent, MailingId, MailingRow};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
-use umavez_platform::http::{Answer, Problem, Request, Route};
+use umavez_platform::http::{Problem, Request, Route};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{LinkSecrets, Mailings, Unsubscribes};
 use umavez_platform::messages::Messages;
 use umavez_platform::store::Store;
 use umavez_platform::uploads::Uploads;
 
-const UPLOAD: &str = "POST /mailings";
-const UPLOADS: &str = "POST /mailings/uploads";
-const LIST: &str = "GET /mailings";
-const MAILING: &str = "GET /mailings/{id}";
-const ENTRIES: &str = "GET /mailings/{id}/entries";
-const REPORT: &str = "GET /mailings/{id}/report";
-const CONTENT: &str = "PUT /mailings/{id}/content";
-const PREVIEW: &str = "POST /mailings/{id}/preview";
-const TEST: &str = "POST /mailings/{id}/test";
-const PAUSE: &str = "POST /mailings/{id}/pause";
-const RESUME: &str = "POST /mailings/{id}/resume";
-const CANCEL: &str = "POST /mailings/{id}/cancel";
-const RETRY: &str = "POST /mailings/{id}/retry-failed";
-const LINK: &str = "GET /u/{token}";
-const LEAVE: &str = "POST /u/{token}";
-
 /// The maximum size of a form: a file and the other fields.
 const LARGEST_FORM: usize = LARGEST_INLINE + 512 * 1024;
 
-/// The routes of this function. The template declares the same routes.
-pub const ROUTES: &[Route] = &[
-    Route::scoped(UPLOAD, "mailings").taking(LARGEST_FORM).query(&["filename", "mode", "encoding", "email_column"]),
-    Route::scoped(UPLOADS, "mailings").taking(512 * 1024),
-    Route::scoped(LIST, "mailings:read").query(&["limit", "cursor"]),
-    Route::scoped(MAILING, "mailings:read"),
-    Route::scoped(ENTRIES, "mailings:read").query(&["status", "limit", "cursor"]),
-    Route::scoped(REPORT, "mailings:read").query(&["format", "limit", "cursor"]),
-    Route::scoped(CONTENT, "mailings").taking(512 * 1024),
-    Route::scoped(PREVIEW, "mailings:read"),
-    Route::scoped(TEST, "mailings"),
-    Route::scoped(PAUSE, "mailings"),
-    Route::scoped(RESUME, "mailings"),
-    Route::scoped(CANCEL, "mailings"),
-    Route::scoped(RETRY, "mailings"),
+umavez_platform::routes! {
+    Route::scoped("POST /mailings", "mailings").taking(LARGEST_FORM)
+        .query(&["filename", "mode", "encoding", "email_column"]) => upload::inline,
+    Route::scoped("POST /mailings/uploads", "mailings").taking(512 * 1024) => upload::by_form,
+    Route::scoped("GET /mailings", "mailings:read").query(&["limit", "cursor"]) => read::list,
+    Route::scoped("GET /mailings/{id}", "mailings:read") => read::one,
+    Route::scoped("GET /mailings/{id}/entries", "mailings:read").query(&["status", "limit", "cursor"]) => entries::list,
+    Route::scoped("GET /mailings/{id}/report", "mailings:read").query(&["format", "limit", "cursor"]) =>
+        entries::report,
+    Route::scoped("PUT /mailings/{id}/content", "mailings").taking(512 * 1024) => content::put,
+    Route::scoped("POST /mailings/{id}/preview", "mailings:read") => content::preview,
+    Route::scoped("POST /mailings/{id}/test", "mailings") => content::test,
+    Route::scoped("POST /mailings/{id}/pause", "mailings") =>
+        async |deps, invocation, request| orders::order(deps, invocation, request, MailingEvent::Pause).await,
+    Route::scoped("POST /mailings/{id}/resume", "mailings") =>
+        async |deps, invocation, request| orders::order(deps, invocation, request, MailingEvent::Resume).await,
+    Route::scoped("POST /mailings/{id}/cancel", "mailings") =>
+        async |deps, invocation, request| orders::order(deps, invocation, request, MailingEvent::Cancel).await,
+    Route::scoped("POST /mailings/{id}/retry-failed", "mailings") => orders::retry_failed,
     // These routes need no key: the link identifies the recipient, or a mail program that acts for
     // them.
-    Route::public(LINK).any_query(),
-    Route::public(LEAVE).any_query(),
-];
+    Route::public("GET /u/{token}").any_query() => link::show,
+    Route::public("POST /u/{token}").any_query() => link::leave,
+}
 
 #[derive(Debug)]
 pub struct Deps {
@@ -84,28 +70,6 @@ impl Deps {
             public_url: config::text("PUBLIC_URL"),
             uploads: Uploads::new(aws, config::required("UPLOADS_BUCKET")?),
         })
-    }
-}
-
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, invocation, request) = (&deps, &invocation, &request);
-    match request.route.as_str() {
-        UPLOAD => upload::inline(deps, invocation, request).await,
-        UPLOADS => upload::by_form(deps, invocation, request).await,
-        LIST => read::list(deps, invocation, request).await,
-        MAILING => read::one(deps, invocation, request).await,
-        ENTRIES => entries::list(deps, invocation, request).await,
-        REPORT => entries::report(deps, invocation, request).await,
-        CONTENT => content::put(deps, invocation, request).await,
-        PREVIEW => content::preview(deps, invocation, request).await,
-        TEST => content::test(deps, invocation, request).await,
-        PAUSE => orders::order(deps, invocation, request, MailingEvent::Pause).await,
-        RESUME => orders::order(deps, invocation, request, MailingEvent::Resume).await,
-        CANCEL => orders::order(deps, invocation, request, MailingEvent::Cancel).await,
-        RETRY => orders::retry_failed(deps, invocation, request).await,
-        LINK => link::show(deps, invocation, request).await,
-        LEAVE => link::leave(deps, invocation, request).await,
-        _ => Err(Problem::not_found("there is no such route")),
     }
 }
 

@@ -1,7 +1,3 @@
-use lambda_runtime::Error;
-use outbound_api::{Deps, ROUTES, run};
-use umavez_platform::entry;
-
-fn main() -> Result<(), Error> {
-    entry::serve_http(ROUTES, Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_http(outbound_api::ROUTES, outbound_api::Deps::from_env, outbound_api::run)
 }

@@ -7,7 +7,6 @@ mod offer;
 mod rates;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
@@ -47,12 +46,7 @@ impl Deps {
         let aws = Aws::from_env()?;
         let store = Store::new(aws.dynamodb());
         let messages = Messages::from_env(&store)?;
-        let option = |name: &str| config::text(name).unwrap_or_else(|| "{}".to_owned());
-        let rates = RateTable::with_options(&option("SEND_RATES"))
-            .map_err(|error| ConfigError::malformed("SEND_RATES", format!("usable: {error}")))?;
-        let senders = Senders::from_env(&aws, &store, rates)?;
-        let policies = read_policies(&option("UNKNOWN_POLICIES"))
-            .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
+        let senders = Senders::from_env(&aws, &store, config::options("SEND_RATES", RateTable::with_options)?)?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
         Ok(Self {
             boards: Boards::new(Downsells::from_env(&store)?),
@@ -60,19 +54,16 @@ impl Deps {
             messages,
             senders,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),
-            policies,
+            policies: config::options("UNKNOWN_POLICIES", read_policies)?,
             visibility: Visibility::from_env(aws.sqs(), &queues, Some("OUTBOUND_DLQ"))?,
         })
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
-    let send = |job| async move {
-        match job {
-            SendJob::Message { id, .. } => message::run(deps, invocation, &id).await,
-            SendJob::Offer { contact, id, .. } => offer::run(deps, invocation, &contact, &id).await,
-        }
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
+    let send = async |job| match job {
+        SendJob::Message { id } => message::run(deps, invocation, &id).await,
+        SendJob::Offer { contact, id } => offer::run(deps, invocation, &contact, &id).await,
     };
     Ok(batch::work(&deps.visibility, invocation, event, AT_ONCE, SendJob::read, send).await)
 }

@@ -28,7 +28,7 @@ pub struct RateRequest<'a> {
 pub async fn take(deps: &Deps, invocation: &Invocation, request: &RateRequest<'_>) -> Result<Grant, StoreError> {
     let mut last = Grant::At(invocation.current());
     for (key, limit, reach) in buckets(request) {
-        last = deps.limiter.grant(invocation, &key, limit, reach).await?;
+        last = deps.limiter.grant(invocation, &key, limit, reach, 1).await?;
         let Grant::At(slot) = last else { break };
         if let Ok(wait) = u64::try_from(slot.millis() - invocation.current().millis()) {
             tokio::time::sleep(Duration::from_millis(wait)).await;

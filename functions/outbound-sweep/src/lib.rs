@@ -1,8 +1,6 @@
 //! Enqueues messages that are due soon. It never sends. A missed, late or duplicate tick changes
 //! nothing: one conditional write per message removes it from the index of due rows.
 
-use std::sync::Arc;
-
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_platform::aws::Aws;
@@ -23,12 +21,11 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let (messages, invocation) = (&deps.messages, &*invocation);
-    let swept = due::sweep(&messages.store, invocation, &messages.table, |found| async move {
-        messages.emit_due(invocation, &found).await
-    });
-    let Swept { done: emitted, failed, unread, finished, .. } = swept.await;
+pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<Value, Error> {
+    let messages = &deps.messages;
+    let emit_due = async |found| messages.emit_due(invocation, &found).await;
+    let swept = due::sweep(&messages.store, invocation, &messages.table, emit_due).await;
+    let Swept { done: emitted, failed, unread, finished, .. } = swept;
     tracing::info!(event = "SWEPT", emitted, failed, unread, finished, request_id = invocation.request_id);
     metrics::counter!("OutboundDue").increment(emitted);
     metrics::counter!("OutboundNotHandedOver").increment(failed);

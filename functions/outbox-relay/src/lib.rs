@@ -1,8 +1,6 @@
 //! Publishes the messages that rows emit. It makes no decisions: the write that it sees in the
 //! stream has already decided what to emit.
 
-use std::sync::Arc;
-
 use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
@@ -36,6 +34,6 @@ impl Deps {
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: Event) -> Result<DynamoDbEventResponse, Error> {
-    Ok(deps.relay.relay(&invocation, &event).await)
+pub async fn run(deps: &Deps, invocation: &Invocation, event: Event) -> Result<DynamoDbEventResponse, Error> {
+    Ok(deps.relay.relay(invocation, &event).await)
 }

@@ -4,7 +4,6 @@
 //! number of times.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lambda_runtime::Error;
@@ -38,9 +37,6 @@ pub struct Deps {
 
 impl Deps {
     pub fn from_env() -> Result<Self, ConfigError> {
-        let policies = config::text("UNKNOWN_POLICIES").unwrap_or_else(|| "{}".to_owned());
-        let policies = read_policies(&policies)
-            .map_err(|error| ConfigError::malformed("UNKNOWN_POLICIES", format!("usable: {error}")))?;
         let store = Store::new(Aws::from_env()?.dynamodb());
         let backfills = Backfills { store: store.clone(), table: config::required("ENTRIES_TABLE")? };
         Ok(Self {
@@ -49,15 +45,15 @@ impl Deps {
             conversations: Conversations::from_env(&store)?,
             downsells: Downsells::from_env(&store)?,
             backfills,
-            policies,
+            policies: config::options("UNKNOWN_POLICIES", read_policies)?,
         })
     }
 }
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let run = Run { deps: &deps, invocation: &invocation, emitted: AtomicU64::new(0), lost: AtomicU64::new(0) };
+pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<Value, Error> {
+    let run = Run { deps, invocation, emitted: AtomicU64::new(0), lost: AtomicU64::new(0) };
     let store = &deps.messages.store;
-    let (invocation, wake) = (&*invocation, Wake::Check);
+    let wake = Wake::Check;
     // Recover the kinds with few rows first, so that a flood of the others does not keep them from
     // being found.
     let backfills = due::recover(store, invocation, &deps.backfills.table, wake, |found| run.backfill(found)).await;

@@ -10,37 +10,27 @@ mod intake;
 mod payments;
 mod telegram;
 
-use std::sync::Arc;
-
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::conversations::{Conversations, Webhooks};
 use umavez_platform::downsells::Downsells;
-use umavez_platform::http::{Answer, Problem, Request, Route};
-use umavez_platform::invocation::Invocation;
+use umavez_platform::http::Route;
 use umavez_platform::store::Store;
 use umavez_platform::suppressions::Suppressions;
-
-const TELEGRAM: &str = "POST /webhooks/telegram/{bot}";
-const EVOLUTION: &str = "POST /webhooks/evolution/{instance}";
-
-const PIX_CREATED: &str = "POST /api/payment/webhook/pix-created";
-const PAYMENT_APPROVED: &str = "POST /api/payment/webhook/payment-approved";
-const PIX_EXPIRED: &str = "POST /api/payment/webhook/pix-expired";
 
 /// The maximum body size. Evolution includes media in its messages if it is configured to; the
 /// media are ignored.
 const LARGEST_EVOLUTION: usize = 5 * 1024 * 1024;
 
-/// The routes of this function. The template declares the same routes. They are public: providers
-/// prove their identity with secrets of their own instead of an API key.
-pub const ROUTES: &[Route] = &[
-    Route::public(TELEGRAM).any_query(),
-    Route::public(EVOLUTION).taking(LARGEST_EVOLUTION).any_query(),
-    Route::public(PIX_CREATED).any_query(),
-    Route::public(PAYMENT_APPROVED).any_query(),
-    Route::public(PIX_EXPIRED).any_query(),
-];
+// The routes are public: providers prove their identity with secrets of their own instead of an API
+// key.
+umavez_platform::routes! {
+    Route::public("POST /webhooks/telegram/{bot}").any_query() => telegram::run,
+    Route::public("POST /webhooks/evolution/{instance}").taking(LARGEST_EVOLUTION).any_query() => evolution::run,
+    Route::public("POST /api/payment/webhook/pix-created").any_query() => payments::created,
+    Route::public("POST /api/payment/webhook/payment-approved").any_query() => payments::approved,
+    Route::public("POST /api/payment/webhook/pix-expired").any_query() => payments::expired,
+}
 
 #[derive(Debug)]
 pub struct Deps {
@@ -57,17 +47,5 @@ impl Deps {
         let (conversations, downsells) = (Conversations::from_env(&store)?, Downsells::from_env(&store)?);
         let suppressions = Suppressions { store, table: downsells.outbound_table.clone() };
         Ok(Self { conversations, downsells, suppressions, webhooks: Webhooks::from_env(&aws)? })
-    }
-}
-
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, request: Request) -> Result<Answer, Problem> {
-    let (deps, invocation, request) = (&deps, &invocation, &request);
-    match request.route.as_str() {
-        TELEGRAM => telegram::run(deps, invocation, request).await,
-        EVOLUTION => evolution::run(deps, invocation, request).await,
-        PIX_CREATED => payments::created(deps, invocation, request).await,
-        PAYMENT_APPROVED => payments::approved(deps, invocation, request).await,
-        PIX_EXPIRED => payments::expired(deps, invocation, request).await,
-        _ => Err(Problem::not_found("there is no such route")),
     }
 }

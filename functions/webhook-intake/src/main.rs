@@ -1,7 +1,3 @@
-use lambda_runtime::Error;
-use umavez_platform::entry;
-use webhook_intake::{Deps, ROUTES, run};
-
-fn main() -> Result<(), Error> {
-    entry::serve_http(ROUTES, Deps::from_env, run)
+fn main() -> Result<(), lambda_runtime::Error> {
+    umavez_platform::entry::serve_http(webhook_intake::ROUTES, webhook_intake::Deps::from_env, webhook_intake::run)
 }

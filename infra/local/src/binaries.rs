@@ -23,20 +23,20 @@ pub fn directory() -> Result<PathBuf, StackError> {
 }
 
 /// Builds every binary of the workspace with the profile of this program, so that what runs is what
-/// the source says. `quiet` shows nothing unless it fails.
+/// the source says. Does nothing if the launcher has just built them. `quiet` shows nothing unless
+/// it fails.
 pub async fn build(quiet: bool) -> Result<(), StackError> {
+    if std::env::var_os("UMAVEZ_BUILT").is_some() {
+        return Ok(());
+    }
     build_profile(quiet, if cfg!(debug_assertions) { "dev" } else { "release" }).await
 }
 
 pub async fn build_profile(quiet: bool, profile: &str) -> Result<(), StackError> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = tokio::process::Command::new(cargo);
-    // What cargo tells the program that it runs is not for the cargo that this one runs: build
-    // scripts that look at it would run again, and all that depends on them.
-    for (name, _) in std::env::vars_os() {
-        if is_of_this_run(&name.to_string_lossy()) {
-            command.env_remove(name);
-        }
+    for name in umavez::cargo_variables() {
+        command.env_remove(name);
     }
     // Features are set in one place for the whole workspace, so this selection compiles no
     // dependency a second time.
@@ -49,15 +49,8 @@ pub async fn build_profile(quiet: bool, profile: &str) -> Result<(), StackError>
     if output.status.success() {
         return Ok(());
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    Err(StackError::Build(format!("the functions could not be built\n{told}")))
-}
-
-/// Variables that cargo sets for one package when it runs or tests it.
-fn is_of_this_run(name: &str) -> bool {
-    const EXACT: &[&str] = &["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_MANIFEST_LINKS", "CARGO_CRATE_NAME"];
-    const BEGIN: &[&str] = &["CARGO_PKG_", "CARGO_BIN_", "CARGO_PRIMARY_", "CARGO_TARGET_TMPDIR", "OUT_DIR"];
-    EXACT.contains(&name) || BEGIN.iter().any(|begin| name.starts_with(begin))
+    let printed = String::from_utf8_lossy(&output.stderr);
+    Err(StackError::Build(format!("the functions could not be built\n{printed}")))
 }
 
 /// Every function of the template has its binary.

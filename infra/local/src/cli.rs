@@ -1,14 +1,21 @@
 //! The commands.
 
+mod clock;
 mod demo;
+mod explain;
 mod keys;
+mod logs;
+mod open;
 mod remote;
+mod sent;
 mod start;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use umavez_local::StackError;
+
+use remote::Remote;
 
 const DEFAULT_PORT: u16 = 3000;
 
@@ -17,10 +24,13 @@ const DEFAULT_PORT: u16 = 3000;
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The port of the API on 127.0.0.1, of the stack to start (0 takes a free one) or of the one
-    /// that runs
+    /// The API's port on 127.0.0.1. `start` listens on it (0 takes a free one); all other commands
+    /// talk to the stack that runs there
     #[arg(long, global = true, default_value_t = DEFAULT_PORT)]
     port: u16,
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    json: bool,
     #[command(flatten)]
     start: StartArguments,
 }
@@ -29,9 +39,9 @@ pub struct Arguments {
 enum Command {
     /// Start the stack (also what no command does)
     Start(StartArguments),
-    /// Play a day on a stack of its own and check that everything adds up
+    /// Play a day on a stack of its own and check every count
     Demo,
-    /// Make, list and revoke API keys, here or in an AWS account
+    /// Create, list and revoke API keys, here or in an AWS account
     Keys(keys::KeysArguments),
     /// Move the running stack's time forward: 45s, 20m, 12h, 7d
     Advance {
@@ -43,43 +53,52 @@ enum Command {
         /// Print nothing but seconds since 1970, for scripts
         #[arg(long)]
         unix: bool,
-        /// Return to the machine's time. Rows stay as they are: what was scheduled for later stays
-        /// so
+        /// Return to the machine's time. Rows do not change: what was scheduled for later stays so
         #[arg(long, conflicts_with = "unix")]
         reset: bool,
     },
-    /// Show what the running stack has sent
-    Sent {
-        /// Only this one: telegram, whatsapp or email; or responder, whose questions are not shown
-        /// otherwise
-        #[arg(long)]
-        channel: Option<String>,
-        /// Only to this address
-        #[arg(long)]
-        to: Option<String>,
-        /// Wait first until nothing more is due within half a minute; two minutes at most
-        #[arg(long)]
-        wait: bool,
-    },
+    /// Show the messages that the running stack has sent
+    Sent(sent::SentArguments),
+    /// Show the log lines of the functions
+    Logs(logs::LogsArguments),
+    /// Show every decision about a message, an address or a client
+    Explain(explain::ExplainArguments),
+    /// Open the running stack's start page in a browser
+    Open,
+    /// Print completions for a shell, for example `umavez completions bash`
+    Completions { shell: clap_complete::Shell },
 }
 
 #[derive(Args, Clone)]
 pub struct StartArguments {
-    /// Where state is kept [default: .umavez in the workspace]
+    /// Keep state in this directory [default: .umavez in the workspace]
     #[arg(long, conflicts_with = "ephemeral")]
     data: Option<PathBuf>,
-    /// Keep nothing
+    /// Keep no state
     #[arg(long)]
     ephemeral: bool,
-    /// Processes per function at most
-    #[arg(long, default_value_t = 4)]
-    concurrency: usize,
+    /// Processes per function at most [default: 4]
+    #[arg(long)]
+    concurrency: Option<usize>,
     /// A parameter of the template, as Name=Value; can be given again
     #[arg(long = "parameter", value_name = "NAME=VALUE")]
     parameters: Vec<String>,
     /// Show the functions' logs as they come
     #[arg(long)]
     logs: bool,
+}
+
+impl StartArguments {
+    /// Adds the options that stood before the word `start`.
+    fn or(self, before: Self) -> Self {
+        Self {
+            data: self.data.or(before.data),
+            ephemeral: self.ephemeral || before.ephemeral,
+            concurrency: self.concurrency.or(before.concurrency),
+            parameters: [before.parameters, self.parameters].concat(),
+            logs: self.logs || before.logs,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -95,14 +114,29 @@ pub enum CliError {
 }
 
 pub async fn run(arguments: Arguments) -> Result<(), CliError> {
+    let (port, json) = (arguments.port, arguments.json);
+    let remote = Remote { port, json };
     match arguments.command {
-        None => start::run(arguments.start, arguments.port).await,
-        Some(Command::Start(start)) => start::run(start, arguments.port).await,
-        Some(Command::Demo) => demo::run().await,
-        Some(Command::Keys(keys)) => keys::run(keys, arguments.port).await,
-        Some(Command::Advance { duration }) => remote::advance(&duration, arguments.port).await,
-        Some(Command::Clock { reset: true, .. }) => remote::reset_clock(arguments.port).await,
-        Some(Command::Clock { unix, .. }) => remote::clock(unix, arguments.port).await,
-        Some(Command::Sent { channel, to, wait }) => remote::sent(channel, to, wait, arguments.port).await,
+        None => start::run(arguments.start, port, json).await,
+        Some(Command::Start(start)) => start::run(start.or(arguments.start), port, json).await,
+        Some(Command::Demo) => demo::run(json).await,
+        Some(Command::Keys(keys)) => keys::run(keys, &remote).await,
+        Some(Command::Advance { duration }) => clock::advance(&remote, &duration).await,
+        Some(Command::Clock { reset: true, .. }) => clock::reset(&remote).await,
+        Some(Command::Clock { unix, .. }) => clock::show(&remote, unix).await,
+        Some(Command::Sent(sent)) => sent::run(&remote, sent).await,
+        Some(Command::Logs(logs)) => logs::run(&remote, logs).await,
+        Some(Command::Explain(explain)) => explain::run(&remote, explain).await,
+        Some(Command::Open) => open::run(&remote).await,
+        Some(Command::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Arguments::command(), "umavez", &mut std::io::stdout());
+            Ok(())
+        }
     }
+}
+
+/// Reads a file. The error names the file.
+fn read_file(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| CliError::Failed(format!("{} cannot be read: {error}", path.display())))
 }

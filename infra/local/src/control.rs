@@ -18,11 +18,15 @@ use umavez_domain::time::Timestamp;
 
 use crate::StackError;
 use crate::faults::Fault;
+use crate::functions::LogLine;
 use crate::gateway::Gateway;
 use crate::stack::Stack;
 
 /// Ten years: more is a typing error.
 const FURTHEST: u64 = 10 * 366 * 86_400;
+
+/// The longest wait for a log line, in seconds.
+const LONGEST_WAIT: u64 = 60;
 
 /// Of a page that the API serves.
 const LARGEST_PAGE: usize = 1024 * 1024;
@@ -125,15 +129,36 @@ async fn calls(State(control): State<Arc<Control>>) -> Json<Value> {
 struct LogsQuery {
     function: Option<String>,
     limit: Option<usize>,
+    /// Only lines from this number on, as `next` of an earlier answer has it.
+    after: Option<u64>,
+    /// Wait so long for a line, if there is none yet.
+    #[serde(default)]
+    wait_seconds: u64,
+    /// `json`: the lines with their numbers.
+    format: Option<String>,
 }
 
-async fn logs(State(control): State<Arc<Control>>, Query(query): Query<LogsQuery>) -> String {
-    let stack = &control.stack;
-    let name = query.function.as_deref().map(|binary| stack.function_name(binary).unwrap_or(binary).to_owned());
-    let mut lines = stack.logs().since(0);
-    lines.retain(|line| name.as_ref().is_none_or(|name| line.function == *name));
-    let shown = &lines[lines.len().saturating_sub(query.limit.unwrap_or(200))..];
-    shown.iter().map(|line| format!("[{}] {}\n", line.function, line.line)).collect()
+async fn logs(State(control): State<Arc<Control>>, Query(query): Query<LogsQuery>) -> Response {
+    let logs = control.stack.logs();
+    let name = query.function.as_deref().map(|binary| control.stack.function_name(binary).unwrap_or(binary).to_owned());
+    let is_wanted = |line: &LogLine| name.as_ref().is_none_or(|name| line.function == *name);
+    let from = query.after.unwrap_or(0);
+    if query.wait_seconds > 0 {
+        logs.wait_for(from, Duration::from_secs(query.wait_seconds.min(LONGEST_WAIT)), is_wanted).await;
+    }
+    let next = logs.position();
+    let mut lines = logs.since(from);
+    lines.retain(|line| line.number < next && is_wanted(line));
+    let most = query.limit.unwrap_or(if from == 0 { 200 } else { usize::MAX });
+    let shown = &lines[lines.len().saturating_sub(most)..];
+    if query.format.as_deref() == Some("json") {
+        let lines: Vec<_> = shown
+            .iter()
+            .map(|line| json!({"number": line.number, "function": line.function, "line": line.line}))
+            .collect();
+        return Json(json!({"lines": lines, "next": next})).into_response();
+    }
+    shown.iter().map(|line| format!("[{}] {}\n", line.function, line.line)).collect::<String>().into_response()
 }
 
 async fn time(State(control): State<Arc<Control>>) -> Json<Value> {

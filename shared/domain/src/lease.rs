@@ -9,7 +9,6 @@ use crate::change::Fence;
 use crate::time::Timestamp;
 
 /// The attributes of a row that store its lease.
-pub const OWNER: &str = "lease_owner";
 pub const EPOCH: &str = "lease_epoch";
 pub const UNTIL: &str = "lease_until";
 

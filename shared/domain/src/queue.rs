@@ -5,7 +5,6 @@
 //! also receive S3 notifications about uploaded files.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::codes::codes;
 use crate::conversations::ConversationId;
@@ -48,20 +47,45 @@ pub const fn queue(priority: Priority) -> &'static str {
     }
 }
 
-/// A message of the three send queues.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The bodies of all messages that rows emit.
+#[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+enum Body {
+    Message { v: u32, id: MessageId },
+    Offer { v: u32, contact: ContactId, id: OfferId },
+    Wake { v: u32, conversation_id: ConversationId, received: u64 },
+    Backfill { v: u32, id: BackfillId },
+    Import { v: u32, mailing_id: MailingId },
+    HandOut { v: u32, mailing_id: MailingId },
+    Shard { v: u32, mailing_id: MailingId, shard: u32, seq: Option<u64> },
+}
+
+impl Body {
+    fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Emits the body from a row, to be delivered no earlier than `not_before`. `seq` must be
+    /// greater than that of any earlier emission of the row.
+    fn emit(&self, queue: &str, seq: u64, not_before: Option<i64>, id: String) -> Emit {
+        Emit { seq, queue: queue.to_owned(), not_before, id, body: self.text() }
+    }
+}
+
+/// A message of the three send queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendJob {
     /// Send the message with this id, if it is still to be sent.
-    Message { v: u32, id: MessageId },
+    Message { id: MessageId },
     /// Send the offer of a downsell with this id, if it may still be sent.
-    Offer { v: u32, contact: ContactId, id: OfferId },
+    Offer { contact: ContactId, id: OfferId },
 }
 
 impl SendJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
-            Ok(job @ (Self::Message { v: 1, .. } | Self::Offer { v: 1, .. })) => Ok(job),
+            Ok(Body::Message { v: 1, id }) => Ok(Self::Message { id }),
+            Ok(Body::Offer { v: 1, contact, id }) => Ok(Self::Offer { contact, id }),
             _ => Err(Unreadable("a send job")),
         }
     }
@@ -69,14 +93,13 @@ impl SendJob {
 
 /// Enqueues a message. `seq` must be greater than that of any earlier emission of the row.
 pub fn emit_message(id: &MessageId, priority: Priority, seq: u64, not_before: Option<i64>) -> Emit {
-    let body = json!({"kind": "message", "v": 1, "id": id}).to_string();
-    Emit { seq, queue: queue(priority).to_owned(), not_before, id: format!("{id}/{seq}"), body }
+    Body::Message { v: 1, id: id.clone() }.emit(queue(priority), seq, not_before, format!("{id}/{seq}"))
 }
 
 /// Enqueues an offer. `seq` must be greater than that of any earlier emission of the row.
 pub fn emit_offer(contact: &ContactId, id: &OfferId, seq: u64, not_before: Option<i64>) -> Emit {
-    let body = json!({"kind": "offer", "v": 1, "contact": contact, "id": id}).to_string();
-    Emit { seq, queue: queue(Priority::Downsell).to_owned(), not_before, id: format!("{id}/{seq}"), body }
+    let body = Body::Offer { v: 1, contact: contact.clone(), id: id.clone() };
+    body.emit(queue(Priority::Downsell), seq, not_before, format!("{id}/{seq}"))
 }
 
 /// A message of the conversations queue: check a conversation.
@@ -88,37 +111,28 @@ pub struct WakeUp {
     pub received: u64,
 }
 
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum OfConversation {
-    Wake { v: u32, conversation_id: ConversationId, received: u64 },
-}
-
 impl WakeUp {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
-            Ok(OfConversation::Wake { v: 1, conversation_id: conversation, received }) => {
-                Ok(Self { conversation, received })
-            }
+            Ok(Body::Wake { v: 1, conversation_id, received }) => Ok(Self { conversation: conversation_id, received }),
             _ => Err(Unreadable("a wake-up")),
         }
     }
 
     /// Returns the body of the queue message.
     pub fn body(&self) -> String {
-        json!({"kind": "wake", "v": 1, "conversation_id": self.conversation, "received": self.received}).to_string()
+        self.to_body().text()
     }
 
     /// Emits the wake-up from a row, under this name. `seq` must be greater than that of any
     /// earlier emission of the row.
     pub fn emit(&self, name: &str, seq: u64, not_before: Timestamp) -> Emit {
-        Emit {
-            seq,
-            queue: CONVERSATIONS_QUEUE.to_owned(),
-            not_before: Some(not_before.millis()),
-            id: format!("{}/{name}/{seq}", self.conversation),
-            body: self.body(),
-        }
+        let id = format!("{}/{name}/{seq}", self.conversation);
+        self.to_body().emit(CONVERSATIONS_QUEUE, seq, Some(not_before.millis()), id)
+    }
+
+    fn to_body(&self) -> Body {
+        Body::Wake { v: 1, conversation_id: self.conversation.clone(), received: self.received }
     }
 }
 
@@ -131,20 +145,13 @@ pub enum BackfillJob {
     Uploaded(Vec<Upload>),
 }
 
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum OfBackfill {
-    Backfill { v: u32, id: BackfillId },
-}
-
 impl BackfillJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
-        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable("a backfill job")) };
-        if let Some(objects) = uploaded::objects(&value) {
+        if let Some(objects) = uploaded::objects(body) {
             return Ok(Self::Uploaded(objects.into_iter().filter_map(Upload::of).collect()));
         }
-        match serde_json::from_value(value) {
-            Ok(OfBackfill::Backfill { v: 1, id }) => Ok(Self::Work(id)),
+        match serde_json::from_str(body) {
+            Ok(Body::Backfill { v: 1, id }) => Ok(Self::Work(id)),
             _ => Err(Unreadable("a backfill job")),
         }
     }
@@ -152,8 +159,7 @@ impl BackfillJob {
 
 /// Enqueues a backfill for its worker.
 pub fn emit_backfill(id: &BackfillId, seq: u64) -> Emit {
-    let body = json!({"kind": "backfill", "v": 1, "id": id}).to_string();
-    Emit { seq, queue: BACKFILL_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body }
+    Body::Backfill { v: 1, id: id.clone() }.emit(BACKFILL_QUEUE, seq, None, format!("{id}/{seq}"))
 }
 
 /// A message of the import queue.
@@ -167,6 +173,33 @@ pub enum ImportJob {
     Uploaded(Vec<Arrived>),
 }
 
+impl ImportJob {
+    pub fn read(body: &str) -> Result<Self, Unreadable> {
+        if let Some(objects) = uploaded::objects(body) {
+            return Ok(Self::Uploaded(objects.into_iter().filter_map(Arrived::of).collect()));
+        }
+        match serde_json::from_str(body) {
+            Ok(Body::Import { v: 1, mailing_id }) => Ok(Self::Import(mailing_id)),
+            Ok(Body::HandOut { v: 1, mailing_id }) => Ok(Self::HandOut(mailing_id)),
+            _ => Err(Unreadable("an import job")),
+        }
+    }
+}
+
+/// Enqueues the import of a mailing. `seq` must be greater than that of any earlier emission of the
+/// mailing's row.
+pub fn emit_import(id: &MailingId, seq: u64) -> Emit {
+    let body = Body::Import { v: 1, mailing_id: id.clone() };
+    body.emit(MAILING_IMPORT_QUEUE, seq, None, format!("{id}/{seq}"))
+}
+
+/// Enqueues the handing out of a mailing's shards. `seq` is as in [`emit_import`], for the same
+/// row.
+pub fn emit_hand_out(id: &MailingId, seq: u64) -> Emit {
+    let body = Body::HandOut { v: 1, mailing_id: id.clone() };
+    body.emit(MAILING_IMPORT_QUEUE, seq, None, format!("{id}/{seq}"))
+}
+
 /// A message of the mailing queue: one shard of one mailing, for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardJob {
@@ -176,63 +209,15 @@ pub struct ShardJob {
     pub seq: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum OfMailing {
-    Import {
-        v: u32,
-        mailing_id: MailingId,
-    },
-    HandOut {
-        v: u32,
-        mailing_id: MailingId,
-    },
-    Shard {
-        v: u32,
-        mailing_id: MailingId,
-        shard: u32,
-        #[serde(default)]
-        seq: u64,
-    },
-}
-
-impl ImportJob {
-    pub fn read(body: &str) -> Result<Self, Unreadable> {
-        let Ok(value) = serde_json::from_str::<Value>(body) else { return Err(Unreadable("an import job")) };
-        if let Some(objects) = uploaded::objects(&value) {
-            return Ok(Self::Uploaded(objects.into_iter().filter_map(Arrived::of).collect()));
-        }
-        match serde_json::from_value(value) {
-            Ok(OfMailing::Import { v: 1, mailing_id }) => Ok(Self::Import(mailing_id)),
-            Ok(OfMailing::HandOut { v: 1, mailing_id }) => Ok(Self::HandOut(mailing_id)),
-            _ => Err(Unreadable("an import job")),
-        }
-    }
-}
-
 impl ShardJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
         match serde_json::from_str(body) {
-            Ok(OfMailing::Shard { v: 1, mailing_id: mailing, shard, seq }) => Ok(Self { mailing, shard, seq }),
+            Ok(Body::Shard { v: 1, mailing_id, shard, seq }) => {
+                Ok(Self { mailing: mailing_id, shard, seq: seq.unwrap_or_default() })
+            }
             _ => Err(Unreadable("a shard job")),
         }
     }
-}
-
-/// Enqueues the import of a mailing. `seq` must be greater than that of any earlier emission of the
-/// mailing's row.
-pub fn emit_import(id: &MailingId, seq: u64) -> Emit {
-    of_mailing(id, seq, &OfMailing::Import { v: 1, mailing_id: id.clone() })
-}
-
-/// Enqueues the handing out of a mailing's shards. `seq` is as in [`emit_import`], for the same
-/// row.
-pub fn emit_hand_out(id: &MailingId, seq: u64) -> Emit {
-    of_mailing(id, seq, &OfMailing::HandOut { v: 1, mailing_id: id.clone() })
-}
-
-fn of_mailing(id: &MailingId, seq: u64, body: &OfMailing) -> Emit {
-    Emit { seq, queue: MAILING_IMPORT_QUEUE.to_owned(), not_before: None, id: format!("{id}/{seq}"), body: text(body) }
 }
 
 /// Enqueues a shard for a worker. `id` identifies the work to an operator who inspects the queue;
@@ -244,13 +229,9 @@ pub fn emit_shard(
     not_before: Option<Timestamp>,
     id: Option<String>,
 ) -> Emit {
-    let body = text(&OfMailing::Shard { v: 1, mailing_id: mailing.clone(), shard, seq });
     let id = id.unwrap_or_else(|| format!("{}/{seq}", keys::mailing_shard_id(mailing, shard)));
-    Emit { seq, queue: MAILING_SEND_QUEUE.to_owned(), not_before: not_before.map(Timestamp::millis), id, body }
-}
-
-fn text(body: &OfMailing) -> String {
-    serde_json::to_string(body).unwrap_or_default()
+    let body = Body::Shard { v: 1, mailing_id: mailing.clone(), shard, seq: Some(seq) };
+    body.emit(MAILING_SEND_QUEUE, seq, not_before.map(Timestamp::millis), id)
 }
 
 #[cfg(test)]

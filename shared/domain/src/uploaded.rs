@@ -12,7 +12,8 @@ pub struct Object {
 
 /// Returns the objects that a message reports. `None` if it is not an S3 notification. Keys are as
 /// S3 writes them, with escapes; ours contain no character that S3 escapes.
-pub fn objects(message: &Value) -> Option<Vec<Object>> {
+pub fn objects(message: &str) -> Option<Vec<Object>> {
+    let message: Value = serde_json::from_str(message).ok()?;
     if let Some(records) = message["Records"].as_array() {
         return Some(records.iter().filter_map(object).collect());
     }

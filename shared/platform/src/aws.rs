@@ -79,7 +79,7 @@ impl Aws {
 
     /// Creates the settings for tools and tests that call emulators. All services are at one
     /// endpoint, which identifies the caller by the access key.
-    pub fn at(endpoint: &str, access_key: &str) -> Self {
+    pub fn at_endpoint(endpoint: &str, access_key: &str) -> Self {
         let credentials = Credentials::new(access_key, "none", None, None, "given");
         let region = Region::new("us-east-1");
         let (clock, endpoint) = (Clock::default(), Some(endpoint.to_owned()));

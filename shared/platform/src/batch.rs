@@ -11,7 +11,6 @@
 
 mod work;
 
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -26,9 +25,8 @@ use crate::invocation::Invocation;
 use crate::queue::QueueError;
 use crate::store::StoreError;
 
-/// The outcome of a handled record, as a code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome(pub &'static str);
+/// The outcome of a record: a code for the log, or the reason why the record returns to its source.
+pub type Handled = Result<&'static str, RecordError>;
 
 /// Why a record returns to its source. No variant's text repeats data of the record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,17 +68,18 @@ const LOW_TIME: Duration = Duration::from_millis(700);
 /// Handles the messages of one delivery, at most `at_once` at a time. A failed message is
 /// redelivered when the visibility timeout of its queue ends; with [`work`] it is redelivered
 /// sooner.
-pub async fn messages<F, Fut>(invocation: &Invocation, event: SqsEvent, at_once: usize, handle: F) -> SqsBatchResponse
-where
-    F: Fn(SqsMessage) -> Fut,
-    Fut: Future<Output = Result<Outcome, RecordError>>,
-{
+pub async fn messages(
+    invocation: &Invocation,
+    event: SqsEvent,
+    at_once: usize,
+    handle: impl AsyncFn(SqsMessage) -> Handled,
+) -> SqsBatchResponse {
     let failed = futures::stream::iter(event.records)
         .map(|message| {
             let id = message.message_id.clone().unwrap_or_default();
             let handle = &handle;
             async move {
-                let handled = contained(invocation, || handle(message)).await;
+                let handled = contained(invocation, async { handle(message).await }).await;
                 log_record(invocation, &id, &handled);
                 handled.is_err().then_some(id)
             }
@@ -95,44 +94,45 @@ where
 }
 
 /// Handles the changes of one delivery in order and stops at the first failure.
-pub async fn changes<F, Fut>(invocation: &Invocation, event: Event, handle: F) -> DynamoDbEventResponse
-where
-    F: Fn(EventRecord) -> Fut,
-    Fut: Future<Output = Result<Outcome, RecordError>>,
-{
-    let mut response = DynamoDbEventResponse::default();
+pub async fn changes(
+    invocation: &Invocation,
+    event: Event,
+    handle: impl AsyncFn(EventRecord) -> Handled,
+) -> DynamoDbEventResponse {
     for record in event.records {
         let id = record.change.sequence_number.clone().unwrap_or_default();
-        let handled = contained(invocation, || handle(record)).await;
+        let handled = contained(invocation, async { handle(record).await }).await;
         log_record(invocation, &id, &handled);
         if handled.is_err() {
-            let mut failure = DynamoDbBatchItemFailure::default();
-            failure.item_identifier = Some(id);
-            response.batch_item_failures.push(failure);
-            break;
+            return failed_from(id);
         }
     }
+    DynamoDbEventResponse::default()
+}
+
+/// Returns the response with which a stream redelivers from the record with this sequence number.
+pub(crate) fn failed_from(sequence_number: String) -> DynamoDbEventResponse {
+    let mut failure = DynamoDbBatchItemFailure::default();
+    failure.item_identifier = Some(sequence_number);
+    let mut response = DynamoDbEventResponse::default();
+    response.batch_item_failures.push(failure);
     response
 }
 
-/// Runs a handler if enough time is left. It also catches panics in the call that creates the
-/// future, because a handler may panic before its first await.
-async fn contained<Fut>(invocation: &Invocation, handle: impl FnOnce() -> Fut) -> Result<Outcome, RecordError>
-where
-    Fut: Future<Output = Result<Outcome, RecordError>>,
-{
+/// Runs a handler if enough time is left, and catches its panics. `handled` must call the handler
+/// itself, because a handler may panic before its first await.
+async fn contained(invocation: &Invocation, handled: impl Future<Output = Handled>) -> Handled {
     if invocation.time_left() < LOW_TIME {
         return Err(RecordError::OutOfTime);
     }
-    let handled = AssertUnwindSafe(async { handle().await }).catch_unwind().await;
-    handled.unwrap_or(Err(RecordError::Panicked))
+    AssertUnwindSafe(handled).catch_unwind().await.unwrap_or(Err(RecordError::Panicked))
 }
 
 /// Logs one line per record. The line of a failed record names the cause.
-pub(crate) fn log_record(invocation: &Invocation, record: &str, handled: &Result<Outcome, RecordError>) {
+pub(crate) fn log_record(invocation: &Invocation, record: &str, handled: &Handled) {
     let request_id = &invocation.request_id;
     let error = match handled {
-        Ok(Outcome(outcome)) => return tracing::info!(event = "RECORD", outcome, record, request_id),
+        Ok(outcome) => return tracing::info!(event = "RECORD", outcome, record, request_id),
         Err(error) => error,
     };
     let outcome = error.code();
@@ -181,13 +181,13 @@ mod tests {
         event
     }
 
-    async fn judge(id: Option<String>) -> Result<Outcome, RecordError> {
+    async fn judge(id: Option<String>) -> Handled {
         match id.as_deref() {
             Some("poison") => Err(Unreadable("a test's record").into()),
             Some("store") => Err(StoreError::Throttled.into()),
             Some("later") => Err(RecordError::Later("busy")),
             Some("panic") => panic!("a handler's own panic"),
-            _ => Ok(Outcome("done")),
+            _ => Ok("done"),
         }
     }
 
@@ -204,8 +204,10 @@ mod tests {
                 let mut ids = vec!["a", "b"];
                 ids.insert(place, bad);
                 let event = batch(&ids);
-                let response =
-                    messages(&invocation(Duration::from_secs(9)), event, 2, |message| judge(message.message_id)).await;
+                let response = messages(&invocation(Duration::from_secs(9)), event, 2, async |message| {
+                    judge(message.message_id).await
+                })
+                .await;
                 assert_eq!(failed(&response), [bad], "{bad} at {place}");
             }
         }
@@ -214,8 +216,10 @@ mod tests {
     #[tokio::test]
     async fn a_stream_stops_at_its_first_failure_and_names_it() {
         let event = stream(&["a", "panic", "c", "poison"]);
-        let response =
-            changes(&invocation(Duration::from_secs(9)), event, |record| judge(record.change.sequence_number)).await;
+        let response = changes(&invocation(Duration::from_secs(9)), event, async |record| {
+            judge(record.change.sequence_number).await
+        })
+        .await;
         let ids: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_deref()).collect();
         assert_eq!(ids, [Some("panic")]);
     }
@@ -265,8 +269,8 @@ mod tests {
     #[tokio::test]
     async fn a_panic_and_a_want_of_time_are_causes_of_their_own() {
         let in_time = invocation(Duration::from_secs(9));
-        assert_eq!(contained(&in_time, || judge(Some("panic".to_owned()))).await, Err(RecordError::Panicked));
+        assert_eq!(contained(&in_time, judge(Some("panic".to_owned()))).await, Err(RecordError::Panicked));
         let late = invocation(Duration::from_millis(500));
-        assert_eq!(contained(&late, || judge(None)).await, Err(RecordError::OutOfTime));
+        assert_eq!(contained(&late, judge(None)).await, Err(RecordError::OutOfTime));
     }
 }

@@ -2,6 +2,8 @@
 //! is missing or malformed.
 
 use std::env;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +38,18 @@ pub fn text(name: &str) -> Option<String> {
 
 pub fn optional<T: FromStr>(name: &str, wanted: &str) -> Result<Option<T>, ConfigError> {
     text(name).map(|value| value.parse().map_err(|_| ConfigError::malformed(name, wanted))).transpose()
+}
+
+/// Reads a whole number within `range`. `wanted` describes the range in the error.
+pub fn number(name: &str, default: u32, range: RangeInclusive<u32>, wanted: &str) -> Result<u32, ConfigError> {
+    let number = optional(name, wanted)?.unwrap_or(default);
+    if range.contains(&number) { Ok(number) } else { Err(ConfigError::malformed(name, wanted)) }
+}
+
+/// Reads a variable that contains JSON, with `read`. A variable that is not set counts as `{}`.
+pub fn options<T, E: Display>(name: &str, read: fn(&str) -> Result<T, E>) -> Result<T, ConfigError> {
+    let json = text(name).unwrap_or_else(|| "{}".to_owned());
+    read(&json).map_err(|error| ConfigError::malformed(name, format!("usable: {error}")))
 }
 
 #[cfg(test)]

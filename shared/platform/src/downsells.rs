@@ -53,14 +53,12 @@ pub struct Downsells {
 
 impl Downsells {
     pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
-        let keep = config::text("MESSAGE_RETENTION_DAYS").unwrap_or_else(|| "90".to_owned());
-        let keep_days = keep.parse().ok().filter(|days| (1..=3_650).contains(days));
         Ok(Self {
             store: store.clone(),
             table: config::required("DOWNSELLS_TABLE")?,
             bots: Bots::from_env(store)?,
             outbound_table: config::required("OUTBOUND_TABLE")?,
-            keep_days: keep_days.ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))?,
+            keep_days: config::number("MESSAGE_RETENTION_DAYS", 90, 1..=3_650, "a number of days")?.into(),
         })
     }
 }

@@ -4,7 +4,6 @@
 //! row itself decides. So each sweep or recovery may run twice, late or not at all, and it never
 //! overwrites what another writer has changed since.
 
-use std::future::Future;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -36,89 +35,70 @@ pub struct Swept {
     pub finished: bool,
 }
 
-impl Swept {
-    fn add(self, other: &Self) -> Self {
-        Self {
-            found: self.found + other.found,
-            done: self.done + other.done,
-            failed: self.failed + other.failed,
-            unread: self.unread + other.unread,
-            finished: self.finished && other.finished,
-        }
-    }
-}
-
 /// Enqueues all rows that are due within the look-ahead.
-pub async fn sweep<F, Fut>(store: &Store, invocation: &Invocation, table: &str, hand_over: F) -> Swept
-where
-    F: Fn(Found) -> Fut,
-    Fut: Future<Output = Result<bool, StoreError>>,
-{
+pub async fn sweep(
+    store: &Store,
+    invocation: &Invocation,
+    table: &str,
+    hand_over: impl AsyncFn(Found) -> Result<bool, StoreError>,
+) -> Swept {
     let until = invocation.now.plus_ms(LOOK_AHEAD_MS);
     each(store, invocation, table, Wake::Due, until, hand_over).await
 }
 
 /// Recovers all rows that are overdue.
-pub async fn recover<F, Fut>(store: &Store, invocation: &Invocation, table: &str, wake: Wake, recover: F) -> Swept
-where
-    F: Fn(Found) -> Fut,
-    Fut: Future<Output = Result<bool, StoreError>>,
-{
+pub async fn recover(
+    store: &Store,
+    invocation: &Invocation,
+    table: &str,
+    wake: Wake,
+    recover: impl AsyncFn(Found) -> Result<bool, StoreError>,
+) -> Swept {
     each(store, invocation, table, wake, invocation.now, recover).await
 }
 
 /// Handles all rows that wait for `wake` up to `until`, the earliest of each shard first, while
 /// time is left.
-async fn each<F, Fut>(
+async fn each(
     store: &Store,
     invocation: &Invocation,
     table: &str,
     wake: Wake,
     until: Timestamp,
-    handle: F,
-) -> Swept
-where
-    F: Fn(Found) -> Fut,
-    Fut: Future<Output = Result<bool, StoreError>>,
-{
+    handle: impl AsyncFn(Found) -> Result<bool, StoreError>,
+) -> Swept {
     let mut swept = Swept { finished: true, ..Swept::default() };
     // The shards are read one after the other: there are few, and the rows of one are handled in
     // parallel.
     for shard in 0..WAKE_SHARDS {
-        let of_shard = each_of_shard(store, invocation, (table, wake, until), shard, &handle).await;
-        swept = swept.add(&of_shard);
+        let query = Query::waiting(table, wake, shard).until(until).limit(PAGE);
+        swept.finished &= each_of_shard(store, invocation, query, &mut swept, &handle).await;
     }
     swept
 }
 
-/// Handles the rows of one shard. A row that cannot be read or written does not block the rows
-/// after it.
-async fn each_of_shard<F, Fut>(
+/// Handles the rows of one shard and counts them. Returns whether it has read all of them. A row
+/// that cannot be read or written does not block the rows after it.
+async fn each_of_shard(
     store: &Store,
     invocation: &Invocation,
-    (table, wake, until): (&str, Wake, Timestamp),
-    shard: u32,
-    handle: &F,
-) -> Swept
-where
-    F: Fn(Found) -> Fut,
-    Fut: Future<Output = Result<bool, StoreError>>,
-{
-    let mut swept = Swept::default();
-    let mut after = None;
+    mut query: Query<'_>,
+    swept: &mut Swept,
+    handle: &impl AsyncFn(Found) -> Result<bool, StoreError>,
+) -> bool {
     while invocation.time_left() > LOW_TIME {
-        let query = Query::waiting(table, wake, shard).until(until).after(after).limit(PAGE);
         let found = match store.nominate(invocation, &query).await {
             Ok(found) => found,
             Err(error) => {
                 log_failure(invocation, "INDEX_NOT_READ", &error);
-                return Swept { unread: 1, ..swept };
+                swept.unread += 1;
+                return false;
             }
         };
         let is_last = found.len() < PAGE;
-        after = found.last().map(|found| found.place.clone());
+        query = query.after(found.last().map(|found| found.place.clone()));
         swept.found += found.len() as u64;
-        let mut handled = futures::stream::iter(found).map(handle).buffer_unordered(AT_ONCE);
+        let mut handled = futures::stream::iter(found).map(|found| handle(found)).buffer_unordered(AT_ONCE);
         while let Some(handled) = handled.next().await {
             match handled {
                 Ok(mine) => swept.done += u64::from(mine),
@@ -129,10 +109,10 @@ where
             }
         }
         if is_last {
-            return Swept { finished: true, ..swept };
+            return true;
         }
     }
-    swept
+    false
 }
 
 fn log_failure(invocation: &Invocation, event: &str, error: &StoreError) {
@@ -140,7 +120,7 @@ fn log_failure(invocation: &Invocation, event: &str, error: &StoreError) {
 }
 
 /// A row that the index by time found.
-pub struct Row<'a> {
+pub struct DueRow<'a> {
     pub table: &'a str,
     pub found: &'a Found,
     /// The id of the row in the index by time.
@@ -162,7 +142,7 @@ pub enum Emission {
 pub async fn hand_over(
     store: &Store,
     invocation: &Invocation,
-    row: &Row<'_>,
+    row: &DueRow<'_>,
     when: Option<Condition>,
     also: impl FnOnce(Write) -> Write,
 ) -> Result<Returned, StoreError> {

@@ -47,21 +47,17 @@ where
 }
 
 /// Serves events of one type.
-pub fn serve_events<D, E, R, F, Fut>(deps: fn() -> Result<D, ConfigError>, run: F) -> Result<(), Error>
-where
-    D: Send + Sync + 'static,
-    E: DeserializeOwned,
-    R: Serialize,
-    F: Fn(Arc<D>, Arc<Invocation>, E) -> Fut,
-    Fut: Future<Output = Result<R, Error>>,
-{
+pub fn serve_events<D, E: DeserializeOwned, R: Serialize>(
+    deps: fn() -> Result<D, ConfigError>,
+    run: impl AsyncFn(&D, &Invocation, E) -> Result<R, Error>,
+) -> Result<(), Error> {
     process(deps, async move |deps, clock| {
         let run = &run;
         let handle = service_fn(|event: LambdaEvent<E>| {
             let deps = deps.clone();
             async move {
-                let invocation = Arc::new(Invocation::of_lambda(&event.context, clock));
-                let handled = AssertUnwindSafe(Box::pin(run(deps, invocation, event.payload))).catch_unwind().await;
+                let invocation = Invocation::of_lambda(&event.context, clock);
+                let handled = AssertUnwindSafe(Box::pin(run(&deps, &invocation, event.payload))).catch_unwind().await;
                 telemetry::flush();
                 // The runtime would report the panic's message, which may contain any data.
                 handled.unwrap_or_else(|_| Err("panicked".into()))

@@ -11,7 +11,6 @@ pub mod paging;
 mod problem;
 mod request;
 
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
@@ -35,12 +34,12 @@ pub struct Route {
     pub access: Access,
     /// The largest body that the route accepts.
     pub takes: usize,
-    pub query: Query,
+    pub query: QueryParameters,
 }
 
 /// The query parameters that a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Query {
+pub enum QueryParameters {
     /// Accepts these and rejects any other, like an unknown field of a body.
     Only(&'static [&'static str]),
     /// Accepts any. Third parties write the URL (a payment gateway, a mail client that adds to
@@ -56,15 +55,13 @@ pub enum Access {
 
 impl Route {
     pub const fn public(key: &'static str) -> Self {
-        Self { key, access: Access::Public, takes: MAX_BODY, query: Query::Only(&[]) }
+        Self { key, access: Access::Public, takes: MAX_BODY, query: QueryParameters::Only(&[]) }
     }
 
     pub const fn scoped(key: &'static str, scope: &'static str) -> Self {
-        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY, query: Query::Only(&[]) }
+        Self { key, access: Access::Scope(Scope(scope)), takes: MAX_BODY, query: QueryParameters::Only(&[]) }
     }
-}
 
-impl Route {
     /// Lets the route accept larger bodies than those of JSON.
     pub const fn taking(self, takes: usize) -> Self {
         Self { takes, ..self }
@@ -72,27 +69,44 @@ impl Route {
 
     /// Lets the route accept these query parameters.
     pub const fn query(self, names: &'static [&'static str]) -> Self {
-        Self { query: Query::Only(names), ..self }
+        Self { query: QueryParameters::Only(names), ..self }
     }
 
     /// Lets the route ignore unknown query parameters.
     pub const fn any_query(self) -> Self {
-        Self { query: Query::Any, ..self }
+        Self { query: QueryParameters::Any, ..self }
     }
+}
+
+/// Defines the `ROUTES` of a function, and `run`, which calls the handler of a request's route. A
+/// handler is an async function of the function's `Deps`, the invocation and the request. The
+/// template declares the same routes.
+#[macro_export]
+macro_rules! routes {
+    ($($route:expr => $handler:expr),+ $(,)?) => {
+        pub const ROUTES: &[$crate::http::Route] = &[$($route),+];
+
+        pub async fn run(
+            deps: std::sync::Arc<Deps>,
+            invocation: std::sync::Arc<$crate::invocation::Invocation>,
+            request: $crate::http::Request,
+        ) -> Result<$crate::http::Answer, $crate::http::Problem> {
+            match request.route.as_str() {
+                $(key if key == const { $route.key } => ($handler)(&deps, &invocation, &request).await,)+
+                _ => Err($crate::http::Problem::not_found("there is no such route")),
+            }
+        }
+    };
 }
 
 /// Handles one request: checks access, runs the handler, and turns the result into a response. It
 /// catches panics.
-pub async fn answer<F, Fut>(
+pub async fn answer(
     routes: &[Route],
     invocation: &Invocation,
     request: lambda_http::Request,
-    run: F,
-) -> Response<Body>
-where
-    F: FnOnce(Request) -> Fut,
-    Fut: Future<Output = Result<Answer, Problem>>,
-{
+    run: impl AsyncFnOnce(Request) -> Result<Answer, Problem>,
+) -> Response<Body> {
     let mut route = String::new();
     // Only a POST needs a key to be retried.
     let may_ask_again =
@@ -137,8 +151,8 @@ fn admit(routes: &[Route], request: &Request) -> Result<(), Problem> {
 }
 
 /// Rejects unknown query parameters: `?dry_run=1` must not send anything.
-fn check_query(query: Query, request: &Request) -> Result<(), Problem> {
-    let Query::Only(known) = query else { return Ok(()) };
+fn check_query(query: QueryParameters, request: &Request) -> Result<(), Problem> {
+    let QueryParameters::Only(known) = query else { return Ok(()) };
     let detail = match known {
         [] => "this route takes no parameters in the query".to_owned(),
         known => format!("is not a parameter of this route, which takes {}", known.join(", ")),

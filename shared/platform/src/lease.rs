@@ -8,20 +8,14 @@ use umavez_domain::time::Timestamp;
 use crate::invocation::Invocation;
 use crate::store::{Condition, Store, StoreError, Write, Written, read_row};
 
+/// The outcome of an attempt to take a lease.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Taken {
+pub enum LeaseTaken {
     Mine(Lease),
     /// Another worker holds the lease until then.
     Busy(Timestamp),
     /// There is no such row to work on.
     NoRow,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Renewed {
-    Mine(Lease),
-    /// Another worker has taken over: stop, and write nothing.
-    Lost,
 }
 
 /// Nobody holds the lease of a row.
@@ -39,7 +33,7 @@ pub async fn take(
     key: &Key,
     owner: &str,
     for_ms: i64,
-) -> Result<Taken, StoreError> {
+) -> Result<LeaseTaken, StoreError> {
     // The row was never leased. Most first takes need no read.
     let mut condition = Condition::all([Condition::exists(), Condition::has_not(EPOCH)]);
     let mut current: Option<Lease> = None;
@@ -49,17 +43,17 @@ pub async fn take(
         let now = invocation.current();
         let asked = match Lease::taken(current.as_ref(), owner, now, for_ms) {
             Ok(asked) => asked,
-            Err(until) => return Ok(Taken::Busy(until)),
+            Err(until) => return Ok(LeaseTaken::Busy(until)),
         };
         let write = Write::update(table, key.clone()).set_row(&asked, &[])?;
         let stored = match store.write(invocation, write.when(condition)).await? {
-            Written::New | Written::Mine => return Ok(Taken::Mine(asked)),
+            Written::New | Written::Mine => return Ok(LeaseTaken::Mine(asked)),
             Written::Refused(Some(item)) => read_row::<Lease>(item)?,
-            Written::Refused(None) => return Ok(Taken::NoRow),
+            Written::Refused(None) => return Ok(LeaseTaken::NoRow),
         };
         // The SDK's first attempt took the lease, and another writer changed the row since.
         if stored.is_same_turn(&asked) && !stored.is_over(now) {
-            return Ok(Taken::Mine(stored));
+            return Ok(LeaseTaken::Mine(stored));
         }
         // The lease is over, and as it was read.
         condition =
@@ -68,7 +62,8 @@ pub async fn take(
     }
 }
 
-/// Extends a lease that this worker still holds.
+/// Extends a lease that this worker still holds. Returns `None` if another worker has taken over:
+/// stop then, and write nothing.
 pub async fn renew(
     store: &Store,
     invocation: &Invocation,
@@ -76,11 +71,9 @@ pub async fn renew(
     key: &Key,
     mine: &Lease,
     for_ms: i64,
-) -> Result<Renewed, StoreError> {
+) -> Result<Option<Lease>, StoreError> {
     let next = mine.ending(invocation.current().plus_ms(for_ms));
     let write = Write::changes(table, key.clone(), mine, &next)?.when(Condition::of(&mine.fence())?);
-    match store.write(invocation, write).await? {
-        Written::New | Written::Mine => Ok(Renewed::Mine(next)),
-        Written::Refused(_) => Ok(Renewed::Lost),
-    }
+    let lost = matches!(store.write(invocation, write).await?, Written::Refused(_));
+    Ok((!lost).then_some(next))
 }

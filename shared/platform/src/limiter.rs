@@ -32,19 +32,9 @@ pub enum Grant {
 const ROUNDS: usize = 5;
 
 impl Limiter {
-    /// Takes a slot of a bucket, at most `reach_ms` ahead.
+    /// Takes this many consecutive slots of a bucket with one write. The first one is at most
+    /// `reach_ms` ahead.
     pub async fn grant(
-        &self,
-        invocation: &Invocation,
-        key: &Key,
-        limit: Limit,
-        reach_ms: i64,
-    ) -> Result<Grant, StoreError> {
-        self.grant_row(invocation, key, limit, reach_ms, 1).await
-    }
-
-    /// Takes this many consecutive slots with one write. The first one is at most `reach_ms` ahead.
-    pub async fn grant_row(
         &self,
         invocation: &Invocation,
         key: &Key,

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 
 use aws_lambda_events::dynamodb::{Event, EventRecord};
-use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
+use aws_lambda_events::streams::DynamoDbEventResponse;
 use aws_sdk_sqs::error::BuildError;
 use aws_sdk_sqs::types::{BatchResultErrorEntry, MessageAttributeValue, SendMessageBatchRequestEntry};
 use umavez_domain::outbox::{ATTRIBUTE, Emit, delay_seconds, to_publish};
 use umavez_domain::queue::Unreadable;
 
-use crate::batch::{self, Outcome, RecordError};
+use crate::batch::{self, RecordError};
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::queue::QueueError;
@@ -66,16 +66,12 @@ impl Relay {
                 Err((record, error)) => failures.push((record, error.into())),
             }
         }
-        let mut response = DynamoDbEventResponse::default();
         // The stream redelivers from the first record that failed, so only that one is reported.
-        if let Some((record, error)) = failures.into_iter().min_by_key(|(record, _)| *record) {
-            let id = event.records[record].change.sequence_number.clone().unwrap_or_default();
-            batch::log_record(invocation, &id, &Err(error));
-            let mut failure = DynamoDbBatchItemFailure::default();
-            failure.item_identifier = Some(id);
-            response.batch_item_failures.push(failure);
-        }
-        response
+        let first = failures.into_iter().min_by_key(|(record, _)| *record);
+        let Some((record, error)) = first else { return DynamoDbEventResponse::default() };
+        let id = event.records[record].change.sequence_number.clone().unwrap_or_default();
+        batch::log_record(invocation, &id, &Err(error));
+        batch::failed_from(id)
     }
 
     fn publication(&self, record: usize, change: &EventRecord) -> Result<Option<Publication<'_>>, RecordError> {
@@ -149,7 +145,7 @@ fn emit_of(image: &serde_dynamo::Item) -> Result<Option<Emit>, RecordError> {
 /// Logs one line per publication. It is not called for a failed request, where it is unknown which
 /// messages were published.
 fn log_published(invocation: &Invocation, batch: &[Publication<'_>]) {
-    batch.iter().for_each(|one| batch::log_record(invocation, &one.emit.id, &Ok(Outcome("published"))));
+    batch.iter().for_each(|one| batch::log_record(invocation, &one.emit.id, &Ok("published")));
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use umavez_domain::delivery::{CallFailure, Outcome, code, of_failure};
 
 use crate::aws::Aws;
 use crate::config::{self, ConfigError};
-use crate::outgoing::{Outgoing, failure_of};
+use crate::outgoing::{Outgoing, Response, failure_of};
 
 /// The addresses and settings of the providers.
 #[derive(Debug, Clone)]
@@ -40,14 +40,12 @@ impl ProviderConfig {
 
     /// Reads the configuration of a function that sends only mail.
     pub fn of_mail() -> Result<Self, ConfigError> {
-        let seconds = config::text("PROVIDER_TIMEOUT_SECONDS").unwrap_or_else(|| "15".to_owned());
-        let seconds = seconds.parse().ok().filter(|seconds| (1..=30).contains(seconds));
-        let seconds = seconds.ok_or_else(|| ConfigError::malformed("PROVIDER_TIMEOUT_SECONDS", "1 to 30"))?;
+        let seconds = config::number("PROVIDER_TIMEOUT_SECONDS", 15, 1..=30, "1 to 30")?;
         Ok(Self {
             telegram_url: String::new(),
             evolution_url: String::new(),
             configuration_set: config::text("SES_CONFIGURATION_SET"),
-            timeout: Duration::from_secs(seconds),
+            timeout: Duration::from_secs(seconds.into()),
         })
     }
 }
@@ -86,36 +84,25 @@ impl Providers {
         limit: Duration,
     ) -> Outcome {
         let limit = limit.min(self.config.timeout);
-        match content {
-            Content::Email(email) => self.send_mail(envelope, email, attempt, limit).await,
-            Content::Telegram(content) => {
-                if let Some(outcome) = Self::unconfigured(&self.config.telegram_url) {
-                    return outcome;
-                }
-                let call = telegram::request(credential, envelope.to, content);
-                match self.outgoing.call(&self.config.telegram_url, &call, limit).await {
-                    Ok(answer) => telegram::classify_for(envelope.to, answer.status, &answer.body),
-                    Err(failure) => of_failure(failure),
-                }
-            }
+        let Envelope { sender, to, .. } = *envelope;
+        let (base, call) = match content {
+            Content::Email(email) => return self.send_mail(envelope, email, attempt, limit).await,
+            Content::Telegram(content) => (&self.config.telegram_url, telegram::request(credential, to, content)),
             Content::Whatsapp(content) => {
-                if let Some(outcome) = Self::unconfigured(&self.config.evolution_url) {
-                    return outcome;
-                }
-                let call = evolution::request(envelope.sender, credential, envelope.to, content);
-                match self.outgoing.call(&self.config.evolution_url, &call, limit).await {
-                    Ok(answer) => evolution::classify(answer.status, answer.retry_after.as_deref(), &answer.body),
-                    Err(failure) => of_failure(failure),
-                }
+                (&self.config.evolution_url, evolution::request(sender, credential, to, content))
             }
+        };
+        // The channel is not configured; no byte is sent.
+        if !base.starts_with("http://") && !base.starts_with("https://") {
+            return Outcome::Transient { code: code::NOT_CONFIGURED };
         }
-    }
-
-    /// Returns the outcome for a channel that is not configured; no byte is sent. `None` if it is
-    /// configured.
-    fn unconfigured(base: &str) -> Option<Outcome> {
-        let is_absolute = base.starts_with("http://") || base.starts_with("https://");
-        (!is_absolute).then_some(Outcome::Transient { code: code::NOT_CONFIGURED })
+        match (self.outgoing.call(base, &call, limit).await, content) {
+            (Err(failure), _) => of_failure(failure),
+            (Ok(Response { status, retry_after, body }), Content::Whatsapp(_)) => {
+                evolution::classify(status, retry_after.as_deref(), &body)
+            }
+            (Ok(Response { status, body, .. }), _) => telegram::classify_for(to, status, &body),
+        }
     }
 
     async fn send_mail(&self, envelope: &Envelope<'_>, email: &Email, attempt: u32, limit: Duration) -> Outcome {
@@ -174,7 +161,7 @@ fn of_ses_error(error: &SdkError<SendEmailError>, to: &str) -> Outcome {
             let refused = service.err();
             let text = refused.message().unwrap_or_default();
             let status = service.raw().status().as_u16();
-            ses::classify(&ses::Refusal { status, code: refused.code(), text, to })
+            ses::classify(&ses::SesRefusal { status, code: refused.code(), text, to })
         }
         _ => of_failure(CallFailure::Unreadable),
     }

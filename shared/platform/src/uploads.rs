@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use umavez_domain::codes::Reason;
 use umavez_domain::time::Timestamp;
 
 use crate::aws::{Aws, PresignedPost};
@@ -25,18 +26,9 @@ impl std::fmt::Debug for Uploads {
 }
 
 /// A form for one upload.
-pub struct Form {
+pub struct UploadForm {
     pub post: PresignedPost,
     pub expires_at: Timestamp,
-}
-
-/// The outcome of reading a part.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Read {
-    Bytes(Vec<u8>),
-    /// The object is no longer the one with the requested ETag.
-    Changed,
-    Missing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,14 +49,14 @@ impl Uploads {
         key: &str,
         bytes: std::ops::RangeInclusive<u64>,
         sha256: Option<String>,
-    ) -> Form {
+    ) -> UploadForm {
         let checksum: Vec<_> = sha256
             .into_iter()
             .flat_map(|sha256| [("x-amz-checksum-algorithm", "SHA256".to_owned()), ("x-amz-checksum-sha256", sha256)])
             .collect();
         let post = self.aws.presigned_post(&self.bucket, key, bytes, &checksum, VALID_FOR);
         let valid_ms = i64::try_from(VALID_FOR.as_millis()).unwrap_or(i64::MAX);
-        Form { post, expires_at: invocation.now.plus_ms(valid_ms) }
+        UploadForm { post, expires_at: invocation.now.plus_ms(valid_ms) }
     }
 
     /// Stores an object and returns its ETag.
@@ -80,7 +72,8 @@ impl Uploads {
         invocation.within(call).await.map_err(|_| Unavailable)?.map(drop).map_err(|_| Unavailable)
     }
 
-    /// Reads bytes `from..to` of the object, if it still has this ETag.
+    /// Reads bytes `from..to` of the object, if it still has this ETag. The inner error is the
+    /// reason why the object can never be read.
     pub async fn read(
         &self,
         invocation: &Invocation,
@@ -88,9 +81,9 @@ impl Uploads {
         etag: &str,
         from: u64,
         to: u64,
-    ) -> Result<Read, StoreError> {
+    ) -> Result<Result<Vec<u8>, Reason>, StoreError> {
         if from >= to {
-            return Ok(Read::Bytes(Vec::new()));
+            return Ok(Ok(Vec::new()));
         }
         let call = self.client.get_object().bucket(&self.bucket).key(key);
         let call = call.if_match(format!("\"{etag}\"")).range(format!("bytes={from}-{}", to - 1)).send();
@@ -98,14 +91,14 @@ impl Uploads {
             Ok(found) => found,
             Err(error) => {
                 return match (error.code(), status(&error)) {
-                    (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Read::Missing),
-                    (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Read::Changed),
+                    (Some("NoSuchKey"), _) | (_, Some(404)) => Ok(Err(Reason::InputMissing)),
+                    (Some("PreconditionFailed"), _) | (_, Some(412)) => Ok(Err(Reason::InputChanged)),
                     _ => Err(StoreError::of(&error)),
                 };
             }
         };
         match invocation.within(found.body.collect()).await? {
-            Ok(bytes) => Ok(Read::Bytes(bytes.to_vec())),
+            Ok(bytes) => Ok(Ok(bytes.to_vec())),
             // The connection broke before the whole body was read.
             Err(_) => Err(StoreError::Unavailable),
         }

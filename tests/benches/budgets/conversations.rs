@@ -52,9 +52,12 @@ pub async fn budgets(world: &World) {
     for pair in costs.chunks(2) {
         assert!(pair[0] <= first && pair[1] <= next, "the cost of a message does not grow with its conversation");
     }
+    // Nothing else waits when one batch is measured.
+    world.advance(Duration::from_secs(60)).await;
+    store(world, "contact-asked", 1).await;
     let (_, calls) = world.calls_of("conversation-worker", world.advance(Duration::from_secs(10))).await;
-    let of_three: Vec<_> = calls.into_iter().filter(|call| call.service == "dynamodb").collect();
-    let (name, took) = ("a batch asked about and answered", Took::of(&of_three).of_one(LENGTHS.len()));
+    let calls: Vec<_> = calls.into_iter().filter(|call| call.service == "dynamodb").collect();
+    let (name, took) = ("a batch asked about and answered", Took::of(&calls));
     let Took { requests, write, read } = took;
     println!("{name:<44} {requests:>8.1} {:>6} {write:>8.1} {:>6} {read:>8.1}{}", "", "", before::column(name, took));
 }

@@ -1,6 +1,6 @@
 //! What operations cost, from what was counted while they were done: requests, units, invocations
 //! and log lines, at list prices. `cargo bench --profile dev --package umavez-tests --bench budgets
-//! -- costs` writes it to `docs/costs.md`.
+//! -- costs` writes it to `docs/operate/costs.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ use crate::start;
 /// The argument by which only this is done, and written down.
 pub const ARGUMENT: &str = "costs";
 const COMMAND: &str = "cargo bench --profile dev --package umavez-tests --bench budgets -- costs";
-const DOCUMENT: &str = "docs/costs.md";
+const DOCUMENT: &str = "docs/operate/costs.md";
 const RECIPIENTS: usize = 1_000;
 /// What SES gives a new account. Senders wait for their slots, and a function that waits is billed.
 const MAILS_PER_SECOND: f64 = 14.0;

@@ -39,7 +39,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) {
 }
 
 async fn put(url: &str, table: &str, rows: usize) {
-    let client = Aws::at(url, "bench").dynamodb();
+    let client = Aws::at_endpoint(url, "bench").dynamodb();
     let mailing = MailingId::of("single-puts.csv", 0);
     for n in 0..rows {
         let key = keys::mailing_entry(&MailingEntryId::of(&mailing, &address(n), SHARDS));

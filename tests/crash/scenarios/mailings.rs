@@ -219,7 +219,7 @@ async fn bad_upload(run: &Run) {
     let body = json!({"filename": "a.csv", "subject": "Oi", "text": "Oi", "from": "loja@example.com"});
     let answer = run.ask("bad upload", "a", "/mailings/uploads", &body).await;
     let id = answer.text("/mailingId");
-    let s3 = Aws::at(run.world.stack.front_url(), "test").s3();
+    let s3 = Aws::at_endpoint(run.world.stack.front_url(), "test").s3();
     let bucket = run.world.stack.output("UploadsBucket").expect("a bucket");
     let put = s3.put_object().bucket(bucket).key(format!("mailings/uploads/{id}.csv"));
     put.body(b"email\n\"ana@example.com\n".to_vec().into()).send().await.expect("put");

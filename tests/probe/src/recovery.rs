@@ -1,7 +1,5 @@
 //! Emits again what is pending past its time: the work is still found when a message was lost.
 
-use std::sync::Arc;
-
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_platform::invocation::Invocation;
@@ -10,14 +8,14 @@ use umavez_platform::store::{Condition, Write, Written, row_of};
 use crate::Deps;
 use crate::job::{Job, State, emit, key};
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, _tick: Value) -> Result<Value, Error> {
-    let jobs: Vec<Job> = deps.store.scan_prefix(&invocation, &deps.table, "JOB#").await?;
+pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<Value, Error> {
+    let jobs: Vec<Job> = deps.store.scan_prefix(invocation, &deps.table, "JOB#").await?;
     let mut emitted = 0;
     for job in jobs {
         let overdue = job.check_at.filter(|at| job.state == State::Pending && *at <= invocation.now.millis());
         if let (Some(check_at), Some(emitted_before)) = (overdue, &job.emit) {
             let seq = emitted_before.seq + 1;
-            emitted += u32::from(emit_again(&deps, &invocation, &job.id, seq, check_at).await?);
+            emitted += u32::from(emit_again(deps, invocation, &job.id, seq, check_at).await?);
         }
     }
     Ok(json!({"emitted": emitted}))

@@ -1,13 +1,11 @@
 //! Works on a job under its lease. A job that is done, or held by another, is told apart.
 
-use std::sync::Arc;
-
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
 use umavez_domain::queue::Unreadable;
-use umavez_platform::batch::{self, Outcome, RecordError};
+use umavez_platform::batch::{self, Handled, RecordError};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::lease::{self, Taken};
+use umavez_platform::lease::{self, LeaseTaken};
 use umavez_platform::store::{Condition, StoreError, Write, Written};
 
 use crate::broken::Broken;
@@ -17,12 +15,11 @@ use crate::{Deps, hang};
 /// Longer than a worker may take; shorter than a queue hides its message.
 const LEASE_MS: i64 = 30_000;
 
-pub async fn run(deps: Arc<Deps>, invocation: Arc<Invocation>, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
-    let (deps, invocation) = (&deps, &invocation);
+pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
     Ok(batch::messages(invocation, event, 1, |message| handle(deps, invocation, message)).await)
 }
 
-async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Result<Outcome, RecordError> {
+async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Handled {
     let body = message.body.clone().unwrap_or_default();
     match serde_json::from_str(&body).map_err(|_| Unreadable("a message"))? {
         Message::Job { v: 1, id } => work(deps, invocation, &id).await,
@@ -35,7 +32,7 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Re
 }
 
 /// A failed message comes back when its visibility ends, and its receiver may say when that is.
-async fn hide(deps: &Deps, receipt: Option<String>, arn: Option<String>, seconds: i32) -> Result<Outcome, RecordError> {
+async fn hide(deps: &Deps, receipt: Option<String>, arn: Option<String>, seconds: i32) -> Handled {
     let queue = arn.unwrap_or_default().rsplit(':').next().unwrap_or_default().to_owned();
     let work = &deps.relay.queues["work"];
     let url = work.rsplit_once('/').map_or(queue.clone(), |(base, _)| format!("{base}/{queue}"));
@@ -44,18 +41,18 @@ async fn hide(deps: &Deps, receipt: Option<String>, arn: Option<String>, seconds
     Err(RecordError::Later("hidden"))
 }
 
-async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome, RecordError> {
+async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Handled {
     let job: Option<Job> = deps.store.get(invocation, &deps.table, &key(id)).await?;
-    let Some(job) = job else { return Ok(Outcome("no_such_job")) };
+    let Some(job) = job else { return Ok("no_such_job") };
     if job.state == State::Done {
-        return Ok(Outcome("already_done"));
+        return Ok("already_done");
     }
     let owner = &invocation.request_id;
     let taken = lease::take(&deps.store, invocation, &deps.table, &key(id), owner, LEASE_MS).await?;
     let held = match taken {
-        Taken::Mine(held) => held,
-        Taken::Busy(_) => return Err(RecordError::Later("held_by_another")),
-        Taken::NoRow => return Ok(Outcome("no_such_job")),
+        LeaseTaken::Mine(held) => held,
+        LeaseTaken::Busy(_) => return Err(RecordError::Later("held_by_another")),
+        LeaseTaken::NoRow => return Ok("no_such_job"),
     };
     // Still mine, and still to do.
     let mine_and_pending = Condition::all([Condition::of(&held.fence())?, Condition::is("state", "PENDING")]);
@@ -64,7 +61,7 @@ async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Outcome,
         .append("completions", format!("{owner}#{}", held.lease_epoch));
     let done = if deps.broken == Some(Broken::UnfencedWrite) { done } else { done.when(mine_and_pending) };
     match deps.store.write(invocation, done).await? {
-        Written::New | Written::Mine => Ok(Outcome("done")),
-        Written::Refused(_) => Ok(Outcome("lost_the_lease")),
+        Written::New | Written::Mine => Ok("done"),
+        Written::Refused(_) => Ok("lost_the_lease"),
     }
 }

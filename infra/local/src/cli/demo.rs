@@ -6,18 +6,17 @@
 //! of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 
 use super::start::FIRST_KEY;
-use super::{CliError, keys, remote};
+use super::{CliError, clock, keys, read_file};
 
 /// How often a request is sent whose function dies.
 const TRIES: usize = 10;
@@ -133,21 +132,19 @@ fn once() -> usize {
     1
 }
 
-pub async fn run() -> Result<(), CliError> {
+pub async fn run(json: bool) -> Result<(), CliError> {
     let root = binaries::workspace_root();
-    let script = fs::read_to_string(root.join("infra/demo.yaml"))?;
+    let script = read_file(&root.join("infra/demo.yaml"))?;
     let steps: Vec<Step> = serde_yaml_ng::from_str(&script).map_err(|error| CliError::Failed(error.to_string()))?;
-    eprintln!("umavez: building the functions (the first time takes a few minutes)");
     binaries::build(false).await?;
     let options = Options {
         parameters: with_local(steps.iter().flat_map(|step| step.parameters.clone()).collect())?,
         secrets: Some(secrets::local_file()),
-        ..Options::in_memory(fs::read_to_string(root.join("template.yaml"))?)
+        ..Options::in_memory(read_file(&root.join("template.yaml"))?)
     };
     let stack = Stack::start(options).await?;
     keys::ensure(&stack, FIRST_KEY).await?;
-    let player =
-        Player { stack: stack.clone(), http: reqwest::Client::builder().no_proxy().build().unwrap_or_default() };
+    let player = Player { stack: stack.clone(), http: super::remote::client(), json };
     let played = player.play(steps).await;
     stack.stop().await?;
     played
@@ -156,6 +153,7 @@ pub async fn run() -> Result<(), CliError> {
 struct Player {
     stack: Stack,
     http: reqwest::Client,
+    json: bool,
 }
 
 impl Player {
@@ -165,14 +163,28 @@ impl Player {
         for step in steps {
             self.step(step, &mut kept, &mut ledger).await?;
         }
-        println!("\nthe ledger");
-        ledger.iter().for_each(|line| println!("{line}"));
         let wrong = ledger.iter().filter(|line| !line.adds_up()).count();
+        if self.json {
+            let lines: Vec<_> = ledger
+                .iter()
+                .map(|line| json!({"what": line.what, "expected": line.wanted, "found": line.found}))
+                .collect();
+            println!("{}", json!({"ledger": lines, "wrong": wrong}));
+        } else {
+            println!("\nthe ledger");
+            ledger.iter().for_each(|line| println!("{line}"));
+        }
         if wrong == 0 {
-            println!("everything adds up");
+            self.say("everything adds up");
             return Ok(());
         }
         Err(CliError::Failed(format!("{wrong} lines of the ledger do not add up")))
+    }
+
+    fn say(&self, text: &str) {
+        if !self.json {
+            println!("{text}");
+        }
     }
 
     async fn step(
@@ -182,11 +194,10 @@ impl Player {
         ledger: &mut Vec<Line>,
     ) -> Result<(), CliError> {
         if let Some(say) = &step.say {
-            println!("{}", filled(say, kept));
+            self.say(&filled(say, kept));
         }
         if let Some(duration) = &step.advance {
-            let seconds =
-                remote::seconds(duration).ok_or_else(|| CliError::Failed(format!("advance: {duration:?}")))?;
+            let seconds = clock::seconds(duration).ok_or_else(|| CliError::Failed(format!("advance: {duration:?}")))?;
             self.stack.advance(Duration::from_secs(seconds), true).await?;
         }
         let Some(request) = step.request else { return Ok(()) };
@@ -234,7 +245,7 @@ impl Player {
         }
         if let Some(name) = kill.and_then(|binary| self.stack.function_name(binary)) {
             let killed = self.stack.functions().kill(name).await.unwrap_or(0);
-            println!("  (killed {killed} processes)");
+            self.say(&format!("  (killed {killed} processes)"));
         }
         let mut answers = Vec::new();
         while let Some(answer) = sending.join_next().await {
@@ -260,7 +271,7 @@ async fn ask(http: &reqwest::Client, url: &str, request: &Request) -> Result<Val
     let response = call.send().await.map_err(failed)?;
     let status = response.status().as_u16();
     let body: Value = response.json().await.unwrap_or(Value::Null);
-    Ok(serde_json::json!({"status": status, "body": body}))
+    Ok(json!({"status": status, "body": body}))
 }
 
 fn filled(text: &str, kept: &BTreeMap<String, String>) -> String {
@@ -278,8 +289,6 @@ fn filled_value(value: Value, kept: &BTreeMap<String, String>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn line(expect: Value, answers: &[Value]) -> String {

@@ -1,38 +1,45 @@
 //! `cargo run [-- start]`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use umavez_domain::time::Timestamp;
 use umavez_local::functions::{LogLine, PROCESS_DIED};
 use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, binaries, secrets};
 
-use super::{CliError, StartArguments, keys, remote};
+use super::{CliError, StartArguments, clock, keys, read_file};
 
-/// The key of a first start.
+/// Processes per function, unless `--concurrency` says otherwise.
+const CONCURRENCY: usize = 4;
+
+/// The API key that the first start creates.
 pub const FIRST_KEY: &str = "local";
 
-pub async fn run(arguments: StartArguments, port: u16) -> Result<(), CliError> {
+pub async fn run(arguments: StartArguments, port: u16, json: bool) -> Result<(), CliError> {
     let options = options(&arguments, port)?;
     // Checked before the build: a second start should not take minutes to be refused.
     if port != 0 && tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
         return Err(umavez_local::StackError::PortInUse(port).into());
     }
-    say("building the functions (the first time takes a few minutes)");
     binaries::build(false).await?;
     say("starting the emulators and the functions");
     let stack = Stack::start(options).await?;
-    let stands = keys::ensure(&stack, FIRST_KEY).await?;
-    greet(&stack)?;
-    if !stands {
-        say("the key `local` was revoked; make another with `cargo run -- keys create`");
+    let is_valid = keys::ensure(&stack, FIRST_KEY).await?;
+    if json {
+        let clock = stack.clock();
+        println!("{}", json!({"ready": stack.url(), "key": FIRST_KEY, "offset_seconds": clock.offset_ms() / 1_000}));
+    } else {
+        greet(&stack)?;
+    }
+    if !is_valid {
+        say("the key `local` was revoked; create another with `cargo run -- keys create`");
     }
     tokio::select! {
-        () = tell_of_failures(&stack) => {}
+        () = report_failures(&stack) => {}
         ended = wait_for_the_end() => ended?,
     }
     say("stopping (Ctrl-C again leaves at once)");
@@ -48,12 +55,12 @@ pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliErro
     let data =
         if arguments.ephemeral { None } else { Some(arguments.data.clone().unwrap_or_else(|| root.join(".umavez"))) };
     Ok(Options {
-        template: fs::read_to_string(root.join("template.yaml"))?,
+        template: read_file(&root.join("template.yaml"))?,
         parameters: with_local(parameters(&arguments.parameters)?)?,
         port,
         data,
         secrets: Some(secrets::local_file()),
-        concurrency: arguments.concurrency,
+        concurrency: arguments.concurrency.unwrap_or(CONCURRENCY),
         schedules: true,
         echo_logs: arguments.logs,
         clock_offset_ms: 0,
@@ -69,17 +76,17 @@ fn parameters(given: &[String]) -> Result<BTreeMap<String, String>, CliError> {
     given.iter().map(split).collect()
 }
 
-/// The lines that people and programs wait for, and something to try.
+/// Prints the lines that people and programs wait for, and something to try.
 fn greet(stack: &Stack) -> Result<(), CliError> {
     let url = stack.url();
-    let first_steps = fs::read_to_string(binaries::workspace_root().join("infra/first-steps.txt"))?;
+    let first_steps = read_file(&binaries::workspace_root().join("infra/first-steps.txt"))?;
     let first_steps = first_steps.replace("{url}", url).replace("{key}", FIRST_KEY);
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready {url}\nkey {FIRST_KEY}\n")?;
     writeln!(out, "  start page      {url}/\n  console         {url}/console (the key is {FIRST_KEY})")?;
     writeln!(out, "  what was sent   {url}/_local/sent\n  logs            {url}/_local/logs")?;
     writeln!(out, "  all of it       {url}/_local\n")?;
-    if let Some(ahead) = remote::ahead(stack.clock().offset_ms() / 1_000) {
+    if let Some(ahead) = clock::ahead(stack.clock().offset_ms() / 1_000) {
         writeln!(out, "It is {} here. {ahead}\n", Timestamp::from_seconds(stack.clock().now_ms() / 1_000))?;
     }
     writeln!(out, "{first_steps}\nCtrl-C stops it.")?;
@@ -87,13 +94,12 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says on the terminal what somebody who waits for an answer should know: a function that does not
-/// start, or dies.
-async fn tell_of_failures(stack: &Stack) {
+/// Prints when a function does not start, or dies: a person at the terminal waits for its answer.
+async fn report_failures(stack: &Stack) {
     let mut position = stack.logs().position();
-    let told = |line: &LogLine| line.line.contains("START_FAILED") || line.line.contains(PROCESS_DIED);
+    let is_failure = |line: &LogLine| line.line.contains("START_FAILED") || line.line.contains(PROCESS_DIED);
     loop {
-        if let Some(line) = stack.logs().wait_for(position, Duration::from_secs(3_600), told).await {
+        if let Some(line) = stack.logs().wait_for(position, Duration::from_secs(3_600), is_failure).await {
             position = line.number + 1;
             say(&format!("[{}] {}", line.function, line.line));
         }

@@ -51,7 +51,7 @@ Resources:
 
 async fn started() -> (Stack, Client, Aws) {
     let stack = Stack::start(Options::in_memory(TEMPLATE)).await.unwrap();
-    let aws = Aws::at(stack.front_url(), "test");
+    let aws = Aws::at_endpoint(stack.front_url(), "test");
     (stack, aws.s3(), aws)
 }
 
@@ -434,7 +434,7 @@ async fn objects_survive_a_restart_and_expire_when_they_are_old() {
     let _ = std::fs::remove_dir_all(&directory);
     let options = Options { data: Some(directory.clone()), ..Options::in_memory(TEMPLATE) };
     let stack = Stack::start(options.clone()).await.unwrap();
-    let client = Aws::at(stack.front_url(), "test").s3();
+    let client = Aws::at_endpoint(stack.front_url(), "test").s3();
     let tag = put(&client, "in/old.csv", b"old").await;
     put(&client, "out", b"out").await;
     stack.advance(Duration::from_secs(86_400), true).await.unwrap();
@@ -442,7 +442,7 @@ async fn objects_survive_a_restart_and_expire_when_they_are_old() {
     stack.stop().await.unwrap();
 
     let stack = Stack::start(options).await.unwrap();
-    let client = Aws::at(stack.front_url(), "test").s3();
+    let client = Aws::at_endpoint(stack.front_url(), "test").s3();
     let head = client.head_object().bucket("files").key("in/old.csv").send().await.unwrap();
     assert_eq!((head.e_tag(), get(&client, "in/old.csv").await), (Some(tag.as_str()), Some(b"old".to_vec())));
     stack.advance(Duration::from_secs(86_400), true).await.unwrap();

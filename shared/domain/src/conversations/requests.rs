@@ -7,7 +7,7 @@ use super::inbound::{Inbound, Kind, Media};
 use super::reply::{LONGEST_REPLY, read_reply};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
-use crate::senders::instances::is_name;
+use crate::senders::is_name;
 use crate::time::{SECOND_MS, Timestamp};
 
 /// The instance of a message that names none.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::charges::{Charge, OPEN_DAYS, OpenCharge};
 use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
-use crate::senders::bots::is_slug;
+use crate::senders::is_name;
 use crate::time::Timestamp;
 
 const LONGEST_ID: usize = 128;
@@ -60,7 +60,7 @@ impl ChargeCreated {
             fields.refuse("expires_at", FieldProblem::OutOfRange, detail);
         }
         let bot = fields.text("bot_slug").map(str::to_owned);
-        if bot.as_deref().is_some_and(|bot| !is_slug(bot)) {
+        if bot.as_deref().is_some_and(|bot| !is_name(bot)) {
             fields.refuse("bot_slug", FieldProblem::Malformed, "is no slug of a bot");
         }
         let telegram_id = read_id_of_person(&mut fields);
@@ -126,7 +126,7 @@ impl ChargeEnded {
     pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::open(body);
         let transaction_id = read_transaction_id(&mut fields);
-        let slug = |given: &Value| given.as_str().filter(|slug| is_slug(slug)).map(str::to_owned);
+        let slug = |given: &Value| given.as_str().filter(|slug| is_name(slug)).map(str::to_owned);
         let ended = transaction_id.map(|transaction_id| Self {
             transaction_id,
             correlation_id: fields.get("correlation_id").and_then(id_of),

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 use crate::ingest::upload_key;
 use crate::mailings::files::{inline_object, uploaded_object};
@@ -20,7 +22,7 @@ mod sends {
     fn every_released_form_is_read() {
         let v1 = r#"{"kind":"message","v":1,"id":"msg_0123456789abcdef0123456789abcdef"}"#;
         let id = MessageId::parse("msg_0123456789abcdef0123456789abcdef").expect("an id");
-        let job = SendJob::Message { v: 1, id: id.clone() };
+        let job = SendJob::Message { id: id.clone() };
         assert_eq!(SendJob::read(v1), Ok(job.clone()));
         let emitted = emit_message(&id, Priority::Start, 3, None);
         assert_eq!(SendJob::read(&emitted.body), Ok(job));
@@ -33,7 +35,7 @@ mod sends {
         let v1 = r#"{"kind":"offer","v":1,"contact":"loja#7902699be42c8a8e46fbbb4501726517","id":"off_0123456789abcdef0123456789abcdef"}"#;
         let (contact, id) =
             (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
-        let job = SendJob::Offer { v: 1, contact: contact.clone(), id: id.clone() };
+        let job = SendJob::Offer { contact: contact.clone(), id: id.clone() };
         assert_eq!(SendJob::read(v1), Ok(job.clone()));
         let emitted = emit_offer(&contact, &id, 5, None);
         assert_eq!(SendJob::read(&emitted.body), Ok(job));

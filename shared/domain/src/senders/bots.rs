@@ -8,11 +8,11 @@ use subtle::ConstantTimeEq;
 
 use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
+use crate::senders::is_name;
 use crate::senders::limiter::Limit;
 use crate::senders::rates::Rates;
 use crate::time::Timestamp;
 
-const LONGEST_SLUG: usize = 64;
 const LONGEST_NAME: usize = 120;
 const SHORTEST_SECRET: usize = 16;
 const LONGEST_SECRET: usize = 256;
@@ -73,7 +73,7 @@ impl BotRow {
     pub fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::of(body);
         let slug = fields.text("slug").map(str::to_owned);
-        if slug.as_deref().is_some_and(|slug| !is_slug(slug)) {
+        if slug.as_deref().is_some_and(|slug| !is_name(slug)) {
             let detail = "must have 1 to 64 letters, digits, dots, dashes and underscores";
             fields.refuse("slug", FieldProblem::Malformed, detail);
         }
@@ -127,7 +127,7 @@ impl BotRow {
             row.name = Some(name.trim().to_owned());
         }
         if let Some(token_ref) = fields.optional_text("token_ref") {
-            if !is_slug(token_ref) {
+            if !is_name(token_ref) {
                 fields.refuse("token_ref", FieldProblem::Malformed, "must be the name of a sender, not its token");
             }
             row.token_ref = token_ref.to_owned();
@@ -218,12 +218,6 @@ impl From<&BotRow> for TokenRow {
 
 fn hash(secret: &str) -> String {
     hex::encode(Sha256::digest(secret.as_bytes()))
-}
-
-/// Returns whether `text` is a valid name for keys and paths.
-pub fn is_slug(text: &str) -> bool {
-    (1..=LONGEST_SLUG).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::conversations::Via;
 use crate::fields::{FieldError, Fields};
 use crate::time::{SECOND_MS, Timestamp};
 
-const LONGEST_NAME: usize = 64;
 const LONGEST_URL: usize = 2_048;
 /// The time between the end of a call to the responder and the end of its worker's lease.
 const LEASE_MARGIN_MS: i64 = 15 * SECOND_MS;
@@ -157,12 +156,6 @@ fn is_https(text: &str) -> bool {
         url.scheme() == "https" && url.username().is_empty() && host.contains('.') && !inner
     };
     text.len() <= LONGEST_URL && url::Url::parse(text).is_ok_and(of_the_world)
-}
-
-/// Returns whether `text` is a valid name for keys and paths.
-pub fn is_name(text: &str) -> bool {
-    (1..=LONGEST_NAME).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_form_has_what_its_policy_demands() {
-        let aws = Aws::at("http://127.0.0.1:1/", "key");
+        let aws = Aws::at_endpoint("http://127.0.0.1:1/", "key");
         let form = aws.presigned_post(
             "b",
             "in/a b.csv",

@@ -1,13 +1,11 @@
 //! The shell of queue workers. It decodes the job in a message's body and runs it. If the job must
 //! be retried, it hides the message until then.
 
-use std::future::Future;
-
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use umavez_domain::queue::Unreadable;
 use umavez_domain::time::Timestamp;
 
-use super::{Outcome, RecordError, messages};
+use super::{Handled, RecordError, messages};
 use crate::invocation::Invocation;
 use crate::store::StoreError;
 use crate::visibility::{Visibility, receptions};
@@ -43,53 +41,38 @@ impl Worked {
 /// whose job returns [`Worked::Later`] is hidden until then. A message whose job failed is hidden
 /// for a backoff that doubles with each reception. Both waits get a random spread, so that messages
 /// that fail together do not come back together.
-pub async fn work<J, R, F, Fut>(
+pub async fn work<J>(
     visibility: &Visibility,
     invocation: &Invocation,
     event: SqsEvent,
     at_once: usize,
-    read: R,
-    run: F,
-) -> SqsBatchResponse
-where
-    R: Fn(&str) -> Result<J, Unreadable>,
-    F: Fn(J) -> Fut,
-    Fut: Future<Output = Result<Worked, StoreError>>,
-{
-    let (read, run) = (&read, &run);
-    messages(invocation, event, at_once, |message| one(visibility, invocation, message, read, run)).await
+    read: fn(&str) -> Result<J, Unreadable>,
+    run: impl AsyncFn(J) -> Result<Worked, StoreError>,
+) -> SqsBatchResponse {
+    let run_one = async |message: SqsMessage| match read(message.body.as_deref().unwrap_or_default()) {
+        Ok(job) => finish(visibility, invocation, &message, run(job).await).await,
+        Err(_) if visibility.put_aside(invocation, &message).await => Ok("put_aside"),
+        Err(unreadable) => Err(unreadable.into()),
+    };
+    messages(invocation, event, at_once, run_one).await
 }
 
-async fn one<J, R, F, Fut>(
+/// Returns the outcome of a job. If the job must be retried, its message is hidden until then.
+async fn finish(
     visibility: &Visibility,
     invocation: &Invocation,
-    message: SqsMessage,
-    read: &R,
-    run: &F,
-) -> Result<Outcome, RecordError>
-where
-    R: Fn(&str) -> Result<J, Unreadable>,
-    F: Fn(J) -> Fut,
-    Fut: Future<Output = Result<Worked, StoreError>>,
-{
-    let job = match read(message.body.as_deref().unwrap_or_default()) {
-        Ok(job) => job,
-        Err(unreadable) => {
-            return match visibility.put_aside(invocation, &message).await {
-                true => Ok(Outcome("put_aside")),
-                false => Err(unreadable.into()),
-            };
-        }
-    };
-    let received = receptions(&message);
-    let (error, wait_ms) = match run(job).await {
-        Ok(Worked::Done(outcome)) => return Ok(Outcome(outcome)),
+    message: &SqsMessage,
+    worked: Result<Worked, StoreError>,
+) -> Handled {
+    let received = receptions(message);
+    let (error, wait_ms) = match worked {
+        Ok(Worked::Done(outcome)) => return Ok(outcome),
         Ok(Worked::Later { why, until }) => {
             (RecordError::Later(why), (until.millis() - invocation.current().millis()).max(0))
         }
         Err(error) => (RecordError::Store(error), back_off_ms(received)),
     };
-    visibility.hide(invocation, &message, wait_ms + spread_ms(received, fastrand::u32(0..=1_000))).await;
+    visibility.hide(invocation, message, wait_ms + spread_ms(received, fastrand::u32(0..=1_000))).await;
     Err(error)
 }
 

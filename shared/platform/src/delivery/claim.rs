@@ -13,7 +13,7 @@ use umavez_domain::delivery::{Delivered, Gate, State};
 use umavez_domain::suppression::SuppressionRow;
 
 use crate::invocation::Invocation;
-use crate::store::{Condition, Item, Store, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 use crate::suppressions;
 
 /// The tables of the rows that a claim uses.
@@ -53,8 +53,8 @@ impl Store {
             writes.push(check(tables, gate)?);
         }
         let refusals = match self.all_or_none(invocation, writes).await {
-            Ok(None) => return Ok(Claimed::Yes(after)),
-            Ok(Some(refusals)) => refusals,
+            Ok(Transacted::Done) => return Ok(Claimed::Yes(after)),
+            Ok(Transacted::Refused(refusals)) => refusals,
             // It is unknown whether the store made the claim.
             Err(error) if error.is_passing() => {
                 return match self.get::<R>(invocation, tables.own, &before.key()).await {
@@ -65,8 +65,8 @@ impl Store {
             Err(error) => return Err(error),
         };
         let mut refusals = refusals.into_iter();
-        if let Some(Some(item)) = refusals.next() {
-            let stored: Option<R> = item.map(read_row).transpose()?;
+        if let Some(Some(refusal)) = refusals.next() {
+            let stored: Option<R> = refusal.item.map(read_row).transpose()?;
             return Ok(match stored {
                 Some(stored) if is_claimed_as(&stored, &after) => Claimed::Yes(after),
                 stored => Claimed::Lost(stored),
@@ -76,37 +76,25 @@ impl Store {
             match (gate, refusal) {
                 (_, None) => {}
                 (Gate::Unchanged { .. }, Some(_)) => return Ok(Claimed::GateChanged),
-                (Gate::NotSuppressed { .. }, Some(Some(item))) => {
+                (Gate::NotSuppressed { .. }, Some(Refusal { item: Some(item) })) => {
                     return Ok(Claimed::Suppressed(Box::new(read_row(item)?)));
                 }
                 // Another writer has removed the suppression in between.
-                (Gate::NotSuppressed { .. }, Some(None)) => return Ok(Claimed::GateChanged),
+                (Gate::NotSuppressed { .. }, Some(Refusal { item: None })) => return Ok(Claimed::GateChanged),
             }
         }
         Err(StoreError::Corrupt("a refused claim without a failed condition"))
     }
 
-    /// Makes all writes or none. Returns `None` if it made them. Otherwise returns one entry per
-    /// write, in order: `Some` with the current row if its condition failed. A single write needs
-    /// no transaction.
-    async fn all_or_none(
-        &self,
-        invocation: &Invocation,
-        mut writes: Vec<Write>,
-    ) -> Result<Option<Vec<Option<Option<Item>>>>, StoreError> {
-        if writes.len() == 1
-            && let Some(write) = writes.pop()
-        {
-            return Ok(match self.write(invocation, write).await? {
-                Written::New | Written::Mine => None,
-                Written::Refused(item) => Some(vec![Some(item)]),
-            });
+    /// Makes all writes or none. A single write needs no transaction.
+    async fn all_or_none(&self, invocation: &Invocation, mut writes: Vec<Write>) -> Result<Transacted, StoreError> {
+        if writes.len() > 1 {
+            return self.transact(invocation, writes).await;
         }
-        Ok(match self.transact(invocation, writes).await? {
-            Transacted::Done => None,
-            Transacted::Refused(refusals) => {
-                Some(refusals.into_iter().map(|refusal| refusal.map(|refusal| refusal.item)).collect())
-            }
+        let Some(write) = writes.pop() else { return Ok(Transacted::Done) };
+        Ok(match self.write(invocation, write).await? {
+            Written::New | Written::Mine => Transacted::Done,
+            Written::Refused(item) => Transacted::Refused(vec![Some(Refusal { item })]),
         })
     }
 }

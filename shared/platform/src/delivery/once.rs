@@ -1,6 +1,5 @@
 //! The one call of an attempt, and the write of its outcome.
 
-use std::future::Future;
 use std::time::Duration;
 
 use umavez_domain::channels::Content;
@@ -53,17 +52,13 @@ pub fn sender_unknown() -> Outcome {
 /// Makes the one call of an attempt and writes its outcome. `settle` judges the outcome and writes
 /// it. It is retried while the store does not answer, because an attempt without a written outcome
 /// would end as unknown.
-pub async fn deliver_once<T, S, Fut>(
+pub async fn deliver_once<T>(
     providers: &Providers,
     senders: Option<&Senders>,
     invocation: &Invocation,
     attempt: Attempt<'_>,
-    settle: S,
-) -> Result<T, StoreError>
-where
-    S: Fn(Outcome) -> Fut,
-    Fut: Future<Output = Result<T, StoreError>>,
-{
+    settle: impl AsyncFn(Outcome) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     let outcome = call(providers, invocation, attempt).await;
     if let (Outcome::Transient { code }, Some(senders)) = (&outcome, senders)
         && code.ends_with("_unauthorized")

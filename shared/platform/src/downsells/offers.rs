@@ -147,7 +147,7 @@ impl Downsells {
         let Some((contact, OfContact::Offer(id))) = keys::contact_of(&found.key) else { return Ok(false) };
         let offer_id = id.clone();
         let make = move |seq, not_before| emit_offer(&contact, &offer_id, seq, not_before);
-        let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Made(Box::new(make)) };
+        let due = due::DueRow { table: &self.table, found, id: id.as_str(), emission: Emission::Made(Box::new(make)) };
         let enqueued = attribute(&true)?;
         let handed = due::hand_over(&self.store, invocation, &due, None, |write| write.set_value("enqueued", enqueued));
         let Returned::Row(row) = handed.await? else { return Ok(false) };

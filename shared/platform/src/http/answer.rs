@@ -11,7 +11,6 @@ pub struct Answer {
     content_type: &'static str,
     body: String,
     headers: Vec<(&'static str, String)>,
-    replayed: bool,
 }
 
 impl Answer {
@@ -22,7 +21,7 @@ impl Answer {
 
     /// Creates a response that is not JSON.
     pub fn text(status: u16, content_type: &'static str, body: String) -> Self {
-        Self { status, content_type, body, headers: Vec::new(), replayed: false }
+        Self { status, content_type, body, headers: Vec::new() }
     }
 
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -31,9 +30,8 @@ impl Answer {
     }
 
     /// Marks this as the same response as to the first request with this `Idempotency-Key`.
-    pub fn replayed(mut self) -> Self {
-        self.replayed = true;
-        self
+    pub fn replayed(self) -> Self {
+        self.header("idempotency-replayed", "true")
     }
 
     pub(super) fn status(&self) -> u16 {
@@ -47,9 +45,6 @@ impl Answer {
             .header("x-request-id", request_id);
         for (name, value) in self.headers {
             builder = builder.header(name, value);
-        }
-        if self.replayed {
-            builder = builder.header("idempotency-replayed", "true");
         }
         builder.body(Body::Text(self.body)).unwrap_or_else(|_| Problem::internal().into_response(request_id))
     }

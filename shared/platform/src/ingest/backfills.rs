@@ -12,7 +12,7 @@ use umavez_domain::time::Timestamp;
 use umavez_domain::work::Work;
 
 use crate::invocation::Invocation;
-use crate::lease::{self, Taken};
+use crate::lease::{self, LeaseTaken};
 use crate::store::{Condition, Found, Refusal, Store, StoreError, Transacted, Write, Written, read_row};
 
 /// A worker that does not renew its lease for this long loses its job: the next run of recovery
@@ -138,9 +138,9 @@ impl Backfills {
         }
         let (key, owner) = (keys::backfill(id), &invocation.request_id);
         let held = match lease::take(&self.store, invocation, &self.table, &key, owner, LEASE_MS).await? {
-            Taken::Mine(held) => held,
-            Taken::Busy(until) => return Ok(Turn::Busy(until)),
-            Taken::NoRow => return Ok(Turn::NoJob),
+            LeaseTaken::Mine(held) => held,
+            LeaseTaken::Busy(until) => return Ok(Turn::Busy(until)),
+            LeaseTaken::NoRow => return Ok(Turn::NoJob),
         };
         // Read the row again, now that no other worker writes to it.
         let Some(job) = self.get(invocation, id).await?.filter(|job| !job.row.state.is_settled()) else {

@@ -20,7 +20,7 @@ use umavez_domain::time::Timestamp;
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::lease::{self, Taken};
+use crate::lease::{self, LeaseTaken};
 use crate::store::{Committed, Condition, Start, StoreError, Write, Written, read_row};
 
 /// An importer that does not renew its lease for this long loses its mailing.
@@ -71,9 +71,9 @@ impl Mailings {
         }
         let (key, owner) = (keys::mailing(id), &invocation.request_id);
         let held = match lease::take(&self.store, invocation, &self.table, &key, owner, LEASE_MS).await? {
-            Taken::Mine(held) => held,
-            Taken::Busy(until) => return Ok(Importing::Busy(until)),
-            Taken::NoRow => return Ok(Importing::NothingToDo),
+            LeaseTaken::Mine(held) => held,
+            LeaseTaken::Busy(until) => return Ok(Importing::Busy(until)),
+            LeaseTaken::NoRow => return Ok(Importing::NothingToDo),
         };
         // Read the row again, now that no other importer reads the file.
         let Some(row) = self.get(invocation, id).await?.filter(to_do) else { return Ok(Importing::NothingToDo) };

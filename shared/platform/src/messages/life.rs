@@ -205,7 +205,7 @@ impl Messages {
     pub async fn emit_due(&self, invocation: &Invocation, found: &Found) -> Result<bool, StoreError> {
         let Some(id) = keys::message_id_of(&found.key) else { return Ok(false) };
         let entry = attribute(&LedgerEntry::new(invocation.current(), Decision::Due).rule("send_at"))?;
-        let due = due::Row { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
+        let due = due::DueRow { table: &self.table, found, id: id.as_str(), emission: Emission::Prepared };
         // A message that hits its rate limit repeatedly is due repeatedly: a long ledger gets no
         // further entry.
         let is_short = Condition::shorter("ledger", LONGEST);

@@ -22,17 +22,11 @@ pub struct Messages {
 
 impl Messages {
     pub fn from_env(store: &Store) -> Result<Self, ConfigError> {
-        let retention = config::text("MESSAGE_RETENTION_DAYS").unwrap_or_else(|| "90".to_owned());
-        let retention_days = retention
-            .parse()
-            .ok()
-            .filter(|days| (1..=3_650).contains(days))
-            .ok_or_else(|| ConfigError::malformed("MESSAGE_RETENTION_DAYS", "a number of days"))?;
         Ok(Self {
             store: store.clone(),
             table: config::required("OUTBOUND_TABLE")?,
             intents: Intents { store: store.clone(), table: config::required("INTENTS_TABLE")? },
-            retention_days,
+            retention_days: config::number("MESSAGE_RETENTION_DAYS", 90, 1..=3_650, "a number of days")?.into(),
         })
     }
 

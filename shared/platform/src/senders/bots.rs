@@ -25,19 +25,19 @@ pub struct Bots {
 
 /// The outcome of creating a bot.
 #[derive(Debug)]
-pub enum Created {
+pub enum BotCreated {
     New,
     /// A bot with this slug exists.
-    Standing(BotRow),
-    Unfit(FieldError),
+    Exists(BotRow),
+    Invalid(FieldError),
 }
 
 /// The outcome of changing a bot.
 #[derive(Debug)]
-pub enum Changed {
+pub enum BotChanged {
     Done(BotRow),
     NoSuchBot,
-    Unfit(Vec<FieldError>),
+    Invalid(Vec<FieldError>),
 }
 
 impl Bots {
@@ -70,13 +70,13 @@ impl Bots {
     }
 
     /// Creates a bot and makes it the owner of its token.
-    pub async fn create(&self, invocation: &Invocation, row: &BotRow) -> Result<Created, StoreError> {
+    pub async fn create(&self, invocation: &Invocation, row: &BotRow) -> Result<BotCreated, StoreError> {
         let bot = Write::put(&self.table, keys::bot(&row.slug), row)?.when(Condition::Absent);
         match self.store.transact(invocation, vec![bot, self.own_token(row)?]).await? {
-            Transacted::Done => Ok(Created::New),
+            Transacted::Done => Ok(BotCreated::New),
             Transacted::Refused(refusals) => match refused(refusals)? {
-                Refused::Bot(Some(standing)) => Ok(Created::Standing(standing)),
-                Refused::Token(owner) => Ok(Created::Unfit(BotRow::token_taken(&owner.slug))),
+                Refused::Bot(Some(stored)) => Ok(BotCreated::Exists(stored)),
+                Refused::Token(owner) => Ok(BotCreated::Invalid(BotRow::token_taken(&owner.slug))),
                 Refused::Bot(None) | Refused::LastToken => Err(StoreError::Corrupt("a new bot that nothing refused")),
             },
         }
@@ -89,13 +89,13 @@ impl Bots {
         invocation: &Invocation,
         slug: &str,
         body: &Map<String, Value>,
-    ) -> Result<Changed, StoreError> {
-        let standing = self.get(invocation, slug).await?;
-        let step = |(standing, owns_last_token): (Option<BotRow>, bool)| async move {
-            let Some(before) = standing else { return Ok(Break(Changed::NoSuchBot)) };
+    ) -> Result<BotChanged, StoreError> {
+        let stored = self.get(invocation, slug).await?;
+        let step = |(stored, owns_last_token): (Option<BotRow>, bool)| async move {
+            let Some(before) = stored else { return Ok(Break(BotChanged::NoSuchBot)) };
             let row = match before.read_change(body, invocation.now) {
                 Ok(row) => row,
-                Err(errors) => return Ok(Break(Changed::Unfit(errors))),
+                Err(errors) => return Ok(Break(BotChanged::Invalid(errors))),
             };
             let as_read = Condition::version(before.version);
             let bot = Write::put(&self.table, keys::bot(slug), &row)?.when(as_read);
@@ -104,15 +104,15 @@ impl Bots {
                 writes.push(self.free_token(&before));
             }
             Ok(match self.store.transact(invocation, writes).await? {
-                Transacted::Done => Break(Changed::Done(row)),
+                Transacted::Done => Break(BotChanged::Done(row)),
                 Transacted::Refused(refusals) => match refused(refusals)? {
-                    Refused::Bot(standing) => Continue((standing, owns_last_token)),
+                    Refused::Bot(stored) => Continue((stored, owns_last_token)),
                     Refused::LastToken => Continue((Some(before), false)),
-                    Refused::Token(owner) => Break(Changed::Unfit(vec![BotRow::token_taken(&owner.slug)])),
+                    Refused::Token(owner) => Break(BotChanged::Invalid(vec![BotRow::token_taken(&owner.slug)])),
                 },
             })
         };
-        self.store.retry_from(invocation, (standing, true), step).await
+        self.store.retry_from(invocation, (stored, true), step).await
     }
 
     /// Returns the write that makes the bot the owner of its token, with its limits. The token's

@@ -38,18 +38,18 @@ impl Instances {
     pub async fn put(&self, invocation: &Invocation, wanted: InstanceRow) -> Result<(InstanceRow, bool), StoreError> {
         let key = keys::instance(wanted.channel, &wanted.instance);
         let (key, wanted) = (&key, &wanted);
-        let standing: Option<InstanceRow> = self.store.get(invocation, &self.table, key).await?;
-        let step = |standing: Option<InstanceRow>| async move {
-            let version = standing.as_ref().map_or(0, |standing| standing.version);
-            let created_at = standing.as_ref().map_or(wanted.created_at, |standing| standing.created_at);
+        let stored: Option<InstanceRow> = self.store.get(invocation, &self.table, key).await?;
+        let step = |stored: Option<InstanceRow>| async move {
+            let version = stored.as_ref().map_or(0, |stored| stored.version);
+            let created_at = stored.as_ref().map_or(wanted.created_at, |stored| stored.created_at);
             let row = InstanceRow { created_at, version: version + 1, ..wanted.clone() };
             let as_read = Condition::of(&Fence::version(version))?;
             let write = Write::put(&self.table, key.clone(), &row)?.when(as_read);
             Ok(match self.store.write(invocation, write).await? {
-                Written::New | Written::Mine => Break((row, standing.is_none())),
+                Written::New | Written::Mine => Break((row, stored.is_none())),
                 Written::Refused(item) => Continue(item.map(read_row).transpose()?),
             })
         };
-        self.store.retry_from(invocation, standing, step).await
+        self.store.retry_from(invocation, stored, step).await
     }
 }

@@ -192,11 +192,10 @@ const PERSIST_TRIES: u32 = 6;
 
 /// Repeats a write of a result that cannot be obtained again (the answer of a provider or a
 /// responder) while the store does not answer and time is left.
-pub async fn persist<T, F, Fut>(invocation: &Invocation, write: F) -> Result<T, StoreError>
-where
-    F: Fn() -> Fut,
-    Fut: Future<Output = Result<T, StoreError>>,
-{
+pub async fn persist<T>(
+    invocation: &Invocation,
+    write: impl AsyncFn() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     let mut tries = 1;
     loop {
         match write().await {

@@ -104,33 +104,13 @@ impl Store {
     ) -> Result<HashMap<Key, Item>, StoreError> {
         let mut found = HashMap::new();
         for keys in keys.chunks(MOST_KEYS) {
-            let mut left: Vec<Item> = keys.iter().map(key_item).collect();
-            for round in 0..=ROUNDS {
-                if round > 0 {
-                    pause(invocation, round).await?;
-                }
-                let asked =
-                    KeysAndAttributes::builder().set_keys(Some(std::mem::take(&mut left))).consistent_read(true);
-                let asked = asked.build().map_err(|error| StoreError::Rejected(error.to_string()))?;
-                let call = self.client.batch_get_item().request_items(table, asked).send();
-                let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
-                let rows = answer.responses.and_then(|mut tables| tables.remove(table)).unwrap_or_default();
-                found.extend(rows.into_iter().filter_map(|row| Some((key_of(&row)?, row))));
-                let unprocessed = answer.unprocessed_keys.and_then(|mut tables| tables.remove(table));
-                left = unprocessed.map(|keys| keys.keys).unwrap_or_default();
-                if left.is_empty() {
-                    break;
-                }
-            }
-            if !left.is_empty() {
-                return Err(StoreError::Throttled);
-            }
+            let tables = HashMap::from([(table.to_owned(), consistent(keys)?)]);
+            let rows = self.get_batch(invocation, tables).await?;
+            found.extend(rows.into_iter().filter_map(|(_, row)| Some((key_of(&row)?, row))));
         }
         Ok(found)
     }
-}
 
-impl Store {
     /// Reads one row from each of two tables in one request, strongly consistent.
     pub async fn get_both<A: DeserializeOwned, B: DeserializeOwned>(
         &self,
@@ -138,29 +118,44 @@ impl Store {
         (one_table, one): (&str, &Key),
         (other_table, other): (&str, &Key),
     ) -> Result<(Option<A>, Option<B>), StoreError> {
-        let asked = |key: &Key| {
-            let asked = KeysAndAttributes::builder().keys(key_item(key)).consistent_read(true).build();
-            asked.map_err(|error| StoreError::Rejected(error.to_string()))
-        };
-        let mut left = HashMap::from([(one_table.to_owned(), asked(one)?), (other_table.to_owned(), asked(other)?)]);
-        let (mut first, mut second) = (None, None);
+        let tables = [(one_table.to_owned(), consistent([one])?), (other_table.to_owned(), consistent([other])?)];
+        let rows = self.get_batch(invocation, HashMap::from(tables)).await?;
+        let mut rows: HashMap<_, _> = rows.into_iter().collect();
+        let (one, other) = (rows.remove(one_table), rows.remove(other_table));
+        Ok((one.map(read_row).transpose()?, other.map(read_row).transpose()?))
+    }
+
+    /// Reads what these tables are asked for, and repeats the request for keys that the store did
+    /// not process. Returns each row with the name of its table.
+    async fn get_batch(
+        &self,
+        invocation: &Invocation,
+        mut left: HashMap<String, KeysAndAttributes>,
+    ) -> Result<Vec<(String, Item)>, StoreError> {
+        let mut found = Vec::new();
         for round in 0..=ROUNDS {
             if round > 0 {
                 pause(invocation, round).await?;
             }
             let call = self.client.batch_get_item().set_request_items(Some(left)).send();
             let answer = invocation.within(call).await?.map_err(|error| StoreError::of(&error))?;
-            let mut tables = answer.responses.unwrap_or_default();
-            let mut row = |table: &str| tables.remove(table).and_then(|mut rows| rows.pop());
-            first = row(one_table).or(first);
-            second = row(other_table).or(second);
+            for (table, rows) in answer.responses.unwrap_or_default() {
+                found.extend(rows.into_iter().map(|row| (table.clone(), row)));
+            }
             left = answer.unprocessed_keys.unwrap_or_default();
             if left.is_empty() {
-                return Ok((first.map(read_row).transpose()?, second.map(read_row).transpose()?));
+                return Ok(found);
             }
         }
         Err(StoreError::Throttled)
     }
+}
+
+/// Asks for the rows of these keys, strongly consistent.
+fn consistent<'k>(keys: impl IntoIterator<Item = &'k Key>) -> Result<KeysAndAttributes, StoreError> {
+    let keys = keys.into_iter().map(key_item).collect();
+    let asked = KeysAndAttributes::builder().set_keys(Some(keys)).consistent_read(true).build();
+    asked.map_err(|error| StoreError::Rejected(error.to_string()))
 }
 
 fn key_of(row: &Item) -> Option<Key> {

@@ -284,12 +284,6 @@ pub enum Returned {
     Refused(Option<Item>),
 }
 
-enum Made {
-    New(Option<Item>),
-    Mine(Item),
-    Refused(Option<Item>),
-}
-
 /// The old item of a failed condition, or the error of a write that did not reach its condition.
 enum Failure {
     Refused(Option<Item>),
@@ -299,34 +293,34 @@ enum Failure {
 impl Store {
     /// Makes one write and returns its outcome.
     pub async fn write(&self, invocation: &Invocation, write: Write) -> Result<Written, StoreError> {
-        match self.make(invocation, write, false).await? {
-            Made::New(_) => Ok(Written::New),
-            Made::Mine(_) => Ok(Written::Mine),
-            Made::Refused(item) => Ok(Written::Refused(item)),
-        }
+        Ok(self.make(invocation, write, false).await?.0)
     }
 
     /// Makes one update and returns the row after it, without an extra request.
     pub async fn update_returning(&self, invocation: &Invocation, write: Write) -> Result<Returned, StoreError> {
-        match self.make(invocation, write, true).await? {
-            Made::New(row) => Ok(Returned::Row(row.unwrap_or_default())),
-            Made::Mine(row) => Ok(Returned::Row(row)),
-            Made::Refused(item) => Ok(Returned::Refused(item)),
-        }
+        Ok(match self.make(invocation, write, true).await? {
+            (Written::Refused(item), _) => Returned::Refused(item),
+            (Written::New | Written::Mine, row) => Returned::Row(row.unwrap_or_default()),
+        })
     }
 
     /// Makes a write and retries conflicts. DynamoDB refuses a plain write to a row that is in a
     /// transaction. The retry uses jitter, as transactions do, and the same token, because nothing
-    /// was written.
-    async fn make(&self, invocation: &Invocation, write: Write, row_wanted: bool) -> Result<Made, StoreError> {
+    /// was written. Returns the row after an update, if `row_wanted`.
+    async fn make(
+        &self,
+        invocation: &Invocation,
+        write: Write,
+        row_wanted: bool,
+    ) -> Result<(Written, Option<Item>), StoreError> {
         let token = invocation.write_token();
         let write = write.signed(&token);
         let mut conflicts = Conflicts::default();
         loop {
             match invocation.within(self.send(write.clone(), row_wanted)).await? {
-                Ok(row) => return Ok(Made::New(row)),
-                Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => return Ok(Made::Mine(item)),
-                Err(Failure::Refused(item)) => return Ok(Made::Refused(item)),
+                Ok(row) => return Ok((Written::New, row)),
+                Err(Failure::Refused(Some(item))) if is_mine(&item, &token) => return Ok((Written::Mine, Some(item))),
+                Err(Failure::Refused(item)) => return Ok((Written::Refused(item), None)),
                 Err(Failure::Error(StoreError::Conflict)) => conflicts.wait(invocation, StoreError::Conflict).await?,
                 Err(Failure::Error(error)) => return Err(error),
             }

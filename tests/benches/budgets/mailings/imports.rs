@@ -99,7 +99,7 @@ async fn until_imported(world: &World, id: &str) -> Value {
 
 /// Rows by partition, as the table has them.
 async fn entries_of_shards(world: &World, id: &str, shards: u32) -> Vec<usize> {
-    let client = Aws::at(world.stack.front_url(), "test").dynamodb();
+    let client = Aws::at_endpoint(world.stack.front_url(), "test").dynamodb();
     let table = world.stack.output("MailingsTable").expect("a table of mailings");
     let id = MailingId::parse(id).expect("a mailing's id");
     let mut rows = Vec::new();

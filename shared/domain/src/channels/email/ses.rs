@@ -25,7 +25,7 @@ const QUOTA_WAIT_MS: i64 = 5 * 60 * 1_000;
 
 /// A refusal of a mail by SES.
 #[derive(Debug, Clone, Copy)]
-pub struct Refusal<'a> {
+pub struct SesRefusal<'a> {
     pub status: u16,
     pub code: Option<&'a str>,
     pub text: &'a str,
@@ -34,8 +34,8 @@ pub struct Refusal<'a> {
 }
 
 /// Classifies a refusal by SES. If SES answers with one of its 4xx errors, it has sent nothing.
-pub fn classify(refusal: &Refusal<'_>) -> Outcome {
-    let Refusal { status, code, text, .. } = *refusal;
+pub fn classify(refusal: &SesRefusal<'_>) -> Outcome {
+    let SesRefusal { status, code, text, .. } = *refusal;
     let permanent = |code| Outcome::Permanent { code, suppress: false };
     let later = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
     match code {
@@ -64,7 +64,7 @@ pub fn classify(refusal: &Refusal<'_>) -> Outcome {
 
 /// Finds out whose address is not verified. SES lists the identities that failed at the end of its
 /// text. If only the recipient's address failed, the account is in the sandbox.
-fn unverified(refusal: &Refusal<'_>) -> SendingHold {
+fn unverified(refusal: &SesRefusal<'_>) -> SendingHold {
     let failed = refusal.text.rsplit_once(": ").map_or("", |(_, identities)| identities);
     let mut failed = failed.split(',').map(str::trim).filter(|identity| !identity.is_empty()).peekable();
     let only_recipient = failed.peek().is_some() && failed.all(|identity| identity.eq_ignore_ascii_case(refusal.to));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn refused(status: u16, code: &str, text: &str) -> Outcome {
-        classify(&Refusal { status, code: Some(code), text, to: "ana@example.com" })
+        classify(&SesRefusal { status, code: Some(code), text, to: "ana@example.com" })
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn what_ses_does_not_explain_is_unknown() {
         assert_eq!(refused(500, "InternalFailure", ""), Outcome::Unknown { code: "provider_server_error" });
-        let silent = Refusal { status: 400, code: None, text: "", to: "ana@example.com" };
+        let silent = SesRefusal { status: 400, code: None, text: "", to: "ana@example.com" };
         assert_eq!(classify(&silent), Outcome::Unknown { code: "provider_answer_unexpected" });
     }
 }

@@ -42,7 +42,7 @@ pub struct SesEvent {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Read {
+pub enum NoEvent {
     /// The kind of event changes nothing: opened, clicked, delayed.
     Ignored,
     Unreadable,
@@ -98,9 +98,9 @@ struct Recipient {
     email_address: String,
 }
 
-pub fn read(body: &str) -> Result<SesEvent, Read> {
-    let value: Value = serde_json::from_str(body).map_err(|_| Read::Unreadable)?;
-    let event: Event = serde_json::from_value(unwrapped(value)?).map_err(|_| Read::Unreadable)?;
+pub fn read(body: &str) -> Result<SesEvent, NoEvent> {
+    let value: Value = serde_json::from_str(body).map_err(|_| NoEvent::Unreadable)?;
+    let event: Event = serde_json::from_value(unwrapped(value)?).map_err(|_| NoEvent::Unreadable)?;
     let mail_at = event.mail.timestamp;
     let addresses = |recipients: Vec<Recipient>| recipients.into_iter().map(|one| one.email_address).collect();
     let (kind, at, recipients) = match (event.event_type.as_str(), event.bounce, event.complaint) {
@@ -116,8 +116,8 @@ pub fn read(body: &str) -> Result<SesEvent, Read> {
             (Kind::Complaint, complaint.timestamp, addresses(complaint.complained_recipients))
         }
         ("Reject", ..) => (Kind::Reject, mail_at, event.mail.destination),
-        ("Bounce" | "Complaint", ..) => return Err(Read::Unreadable),
-        _ => return Err(Read::Ignored),
+        ("Bounce" | "Complaint", ..) => return Err(NoEvent::Unreadable),
+        _ => return Err(NoEvent::Ignored),
     };
     let tag = |name: &str| event.mail.tags.get(name).and_then(|values| values.first());
     let message = tag(MESSAGE_TAG).zip(tag(ATTEMPT_TAG).and_then(|attempt| attempt.parse().ok()));
@@ -131,12 +131,12 @@ pub fn read(body: &str) -> Result<SesEvent, Read> {
 }
 
 /// Removes the envelope of an event.
-fn unwrapped(mut value: Value) -> Result<Value, Read> {
+fn unwrapped(mut value: Value) -> Result<Value, NoEvent> {
     if value["detail"].is_object() {
         return Ok(value["detail"].take());
     }
     match value["Message"].as_str() {
-        Some(text) => serde_json::from_str(text).map_err(|_| Read::Unreadable),
+        Some(text) => serde_json::from_str(text).map_err(|_| NoEvent::Unreadable),
         None => Ok(value),
     }
 }
@@ -196,13 +196,13 @@ mod tests {
         assert_eq!(complaint.kind, Kind::Complaint);
         assert_eq!(complaint.kind.suppresses(), Some("complaint"));
         assert_eq!(read(fixture!("reject")).expect("readable").kind, Kind::Reject);
-        assert_eq!(read(fixture!("open")), Err(Read::Ignored));
+        assert_eq!(read(fixture!("open")), Err(NoEvent::Ignored));
     }
 
     #[test]
     fn what_is_not_an_event_is_unreadable_and_never_a_panic() {
         for body in ["", "[]", "null", "{}", r#"{"detail": {}}"#, r#"{"Message": "x"}"#, r#"{"eventType":"Bounce"}"#] {
-            assert_eq!(read(body), Err(Read::Unreadable), "{body}");
+            assert_eq!(read(body), Err(NoEvent::Unreadable), "{body}");
         }
     }
 

@@ -1,0 +1,116 @@
+//! `cargo run`: builds the local stack and the functions with one call of cargo, and then becomes
+//! the local stack's program (`umavez-local`).
+//!
+//! This program has no dependencies, so cargo compiles it within a second, and the person who typed
+//! `cargo run` reads at once what takes the time. Where there are no sources (a release archive, a
+//! container), it builds nothing.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use umavez::cargo_variables;
+
+/// The program of the local stack, beside this one.
+const PROGRAM: &str = "umavez-local";
+/// Tells the program that the functions are built.
+const BUILT: &str = "UMAVEZ_BUILT";
+/// Options whose value is a word of its own.
+const OPTIONS_WITH_VALUES: &[&str] = &["--port", "--data", "--concurrency", "--parameter", "--table"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match run(&arguments) {
+        Ok(never) => match never {},
+        Err(problem) => {
+            eprintln!("umavez: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[OsString]) -> Result<std::convert::Infallible, String> {
+    let this = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let directory = this.parent().unwrap_or(Path::new(".")).to_owned();
+    let program = directory.join(PROGRAM);
+    if let Some(root) = sources() {
+        build(&root, &directory, &program, needs_functions(arguments))?;
+    }
+    let mut command = Command::new(&program);
+    for name in cargo_variables() {
+        command.env_remove(name);
+    }
+    let error = command.args(arguments).env(BUILT, "1").exec();
+    Err(format!("{} cannot be started: {error}", program.display()))
+}
+
+/// Returns the workspace that this program was built from, if it is still there.
+fn sources() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
+    root.join("template.yaml").is_file().then(|| root.to_owned())
+}
+
+/// Returns whether the command starts a stack. All others only talk to one that runs.
+fn needs_functions(arguments: &[OsString]) -> bool {
+    let mut words = arguments.iter().map(|word| word.to_string_lossy());
+    let mut command = None;
+    while let Some(word) = words.next() {
+        if matches!(&*word, "--help" | "-h" | "--version" | "-V" | "help") {
+            return false;
+        }
+        if OPTIONS_WITH_VALUES.contains(&&*word) {
+            words.next();
+        } else if !word.starts_with('-') && command.is_none() {
+            command = Some(word);
+        }
+    }
+    command.is_none_or(|command| command == "start" || command == "demo")
+}
+
+fn build(root: &Path, directory: &Path, program: &Path, functions: bool) -> Result<(), String> {
+    let is_first = !program.is_file();
+    if is_first {
+        eprintln!(
+            "umavez: building the local stack and the functions, about 300 crates; this takes some minutes, once"
+        );
+    } else if functions {
+        eprintln!("umavez: building what has changed");
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    for name in cargo_variables() {
+        command.env_remove(name);
+    }
+    command.current_dir(root).args(["build", "--bins", "--profile", profile]);
+    command.args(if functions { &["--workspace"][..] } else { &["--package", PROGRAM] });
+    if !is_first && !functions {
+        command.arg("--quiet");
+    }
+    // Binaries go beside this program, wherever cargo was told to put it.
+    if let Some(target) = directory.parent() {
+        command.arg("--target-dir").arg(target);
+    }
+    let status = command.status().map_err(|error| format!("cargo cannot be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err("the build failed".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(words: &str) -> bool {
+        needs_functions(&words.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn only_a_start_and_the_demo_need_the_functions() {
+        for words in ["", "start", "demo", "--ephemeral", "--port 3100", "--port 3100 start --json", "--logs start"] {
+            assert!(needs(words), "{words}");
+        }
+        for words in ["sent --wait", "--port 3100 clock", "keys --table T list", "--help", "--version", "demo --help"] {
+            assert!(!needs(words), "{words}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+# The commands that people use most. `just` lists them.
+
+default:
+    @just --list
+
+# Start the local stack (arguments go to it: just run --port 3100)
+run *arguments:
+    cargo run -- {{arguments}}
+
+# Format, lint and run the quick tests: a minute once everything is built
+check:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets -- -D warnings
+    cargo test -p umavez-domain --lib -p umavez-platform --lib
+    cargo test -p umavez-tests --test house
+
+# Run every test, or those whose name contains a text: just test explain
+test name="":
+    cargo test --workspace {{name}}
+
+# Write the generated pages of docs/reference
+docs:
+    UMAVEZ_UPDATE_DOCS=1 cargo test -p umavez-tests --test house docs
+
+# Everything that must hold before a change goes in
+ci:
+    .ci/run
