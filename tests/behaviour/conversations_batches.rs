@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use umavez_domain::conversations::inbound::{Inbound, Kind};
-use umavez_domain::conversations::{ConversationId, Told, Via};
+use umavez_domain::conversations::inbound::{Inbound, MessageKind};
+use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::conversations::Conversations;
 use umavez_platform::senders::Instances;
@@ -57,15 +57,15 @@ async fn a_long_backlog_is_shown_in_batches_of_a_hundred_and_every_message_once(
                 message_id: format!("m{number}"),
                 from_me: false,
                 by_gateway: false,
-                kind: Kind::Text,
+                kind: MessageKind::Text,
                 text: Some(number.to_string()),
                 media: None,
                 name: None,
                 sent_at: None,
             };
-            let taken = conversations.receive(&world.invocation(), &settings, row, &inbound).await.expect("a store");
-            assert_eq!(taken.told, Told::Stored);
-            row = taken.row;
+            let receipt = conversations.receive(&world.invocation(), &settings, row, &inbound).await.expect("a store");
+            assert_eq!(receipt.outcome, ReceiveOutcome::Stored);
+            row = receipt.row;
         }
         seconds(world, 60).await;
         assert_eq!(questions(world).len(), 0, "it is held");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umavez_domain::downsells::{ContactId, End, OfferId, Why};
+use umavez_domain::downsells::{CancelReason, ContactId, OfferEnd, OfferId};
 use umavez_local::faults::{Action, CallFault, Fault};
 use umavez_platform::downsells::Downsells;
 use umavez_platform::invocation::Invocation;
@@ -336,7 +336,7 @@ async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
             // A sender whose clock is past the end of the first charge.
             let later = Invocation::new("late", world.now().plus_ms(70_000), Duration::from_secs(30));
             let (row, charges) = downsells.offer_and_charges(&later, &contact, &id).await.expect("a store");
-            let end = End::Canceled(Why::Expired);
+            let end = OfferEnd::Canceled(CancelReason::Expired);
             downsells.end(&later, &row.expect("an offer"), charges.as_ref(), end).await.expect("a store")
         };
         let (second, ended) = futures::future::join(charged(world, "tx-2"), runs_out).await;

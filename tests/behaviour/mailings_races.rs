@@ -7,13 +7,13 @@ use serde_json::json;
 use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::{Claim, Verdict, code};
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow};
+use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow, NotTaken};
 use umavez_domain::queue::ShardJob;
 use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::delivery::Claimed;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Finished, Mailings, Ordered, ShardTurn, Taken};
+use umavez_platform::mailings::{Mailings, OrderOutcome, PassEnd, ShardTurn, Tally};
 use umavez_platform::store::Write;
 use umavez_tests::{Expected, World, play_with};
 
@@ -49,16 +49,9 @@ async fn handed_over_late(world: &World, recipients: usize, deliveries: u64) -> 
     (mailings, row)
 }
 
-async fn take(mailings: &Mailings, worker: &Invocation, row: &MailingRow) -> Taken {
+async fn take(mailings: &Mailings, worker: &Invocation, row: &MailingRow) -> Result<ShardTurn, NotTaken> {
     let work = ShardJob { mailing: row.mailing_id.clone(), shard: 0, seq: 1 };
     mailings.take_shard(worker, row, &work).await.expect("an answer")
-}
-
-fn mine(taken: Taken) -> ShardTurn {
-    match taken {
-        Taken::Mine(turn) => *turn,
-        other => panic!("not taken: {other:?}"),
-    }
 }
 
 #[tokio::test]
@@ -69,7 +62,8 @@ async fn a_sender_that_was_refused_before_a_resume_does_not_pause_the_mailing_ag
         let (a, b) = (worker(world, "a", Duration::ZERO), worker(world, "b", Duration::from_secs(1)));
         let refused = mailings.begin(&a, row).await.expect("an answer").expect("begun");
         for event in [MailingEvent::Pause, MailingEvent::Resume] {
-            assert!(matches!(mailings.order(&a, &id, event).await.expect("an answer"), Ordered::Done(_)));
+            let ordered = mailings.order(&a, &id, event).await.expect("an answer");
+            assert!(matches!(ordered, Some((_, OrderOutcome::Done))));
         }
         let resumed = mailings.get(&b, &id).await.expect("an answer").expect("a mailing");
         let resumed = mailings.begin(&b, resumed).await.expect("an answer").expect("begun");
@@ -92,22 +86,22 @@ async fn a_late_worker_changes_nothing_of_a_shard() {
     play_with(sending(3), async |world| {
         let (mailings, row) = handed_over(world, 3).await;
         let (a, b) = (worker(world, "a", Duration::ZERO), worker(world, "b", Duration::from_secs(31)));
-        let mut of_a = mine(take(&mailings, &a, &row).await);
+        let mut of_a = take(&mailings, &a, &row).await.expect("taken");
         let at_once = worker(world, "c", Duration::from_secs(20));
-        assert!(matches!(take(&mailings, &at_once, &row).await, Taken::Busy(_)), "its lease is not over");
-        let mut of_b = mine(take(&mailings, &b, &row).await);
+        assert!(matches!(take(&mailings, &at_once, &row).await, Err(NotTaken::Busy(_))), "its lease is not over");
+        let mut of_b = take(&mailings, &b, &row).await.expect("taken");
         assert_eq!((of_a.held.lease_epoch, of_b.held.lease_epoch), (1, 2));
         let before = shards(world).await;
-        assert!(!mailings.keep_shard(&a, &mut of_a).await.expect("an answer"));
+        assert!(!mailings.renew_shard(&a, &mut of_a).await.expect("an answer"));
         for again in [None, Some(a.current())] {
-            assert!(!mailings.give_back(&a, &of_a, again).await.expect("an answer"));
+            assert!(!mailings.release_shard(&a, &of_a, again).await.expect("an answer"));
         }
-        let none_open = EntryCounts { canceled: 3, ..EntryCounts::default() };
-        let ended = mailings.pass_ended(&a, &of_a, none_open, None).await.expect("an answer");
-        assert_eq!(ended, Finished::Lost);
+        let none_open = Tally { counts: EntryCounts { canceled: 3, ..EntryCounts::default() }, next_look: None };
+        let ended = mailings.end_pass(&a, &of_a, none_open).await.expect("an answer");
+        assert_eq!(ended, PassEnd::Lost);
         assert_eq!(shards(world).await, before, "nothing is changed by it");
-        assert!(mailings.keep_shard(&b, &mut of_b).await.expect("an answer"));
-        assert!(mailings.give_back(&b, &of_b, Some(b.now)).await.expect("an answer"));
+        assert!(mailings.renew_shard(&b, &mut of_b).await.expect("an answer"));
+        assert!(mailings.release_shard(&b, &of_b, Some(b.now)).await.expect("an answer"));
         // The word that came late has nothing to say any more.
         world.advance(Duration::from_secs(3_700)).await;
         assert_eq!(status(world, row.mailing_id.as_str()).await, "COMPLETED");
@@ -120,7 +114,7 @@ async fn an_attempt_that_was_given_up_is_settled_by_its_own_answer_and_not_repea
     play_with(sending(1), async |world| {
         let (mailings, row) = handed_over(world, 2).await;
         let (a, b) = (worker(world, "a", Duration::ZERO), worker(world, "b", Duration::from_secs(31)));
-        let turn = mine(take(&mailings, &a, &row).await);
+        let turn = take(&mailings, &a, &row).await.expect("taken");
         let page = mailings.entries(&a, &turn.row, None, 100).await.expect("an answer");
         let entry = &page.entries[0];
         let claim = |token: &str| Claim { attempt: 1, token: token.to_owned(), deadline: a.current().plus_ms(25_000) };
@@ -128,7 +122,7 @@ async fn an_attempt_that_was_given_up_is_settled_by_its_own_answer_and_not_repea
         let Claimed::Yes(claimed) = claimed else { panic!("not claimed: {claimed:?}") };
         let second = mailings.claim(&a, entry, &claim("b"), 0).await.expect("an answer");
         assert!(matches!(second, Claimed::Lost(Some(_))), "once: {second:?}");
-        let next = mine(take(&mailings, &b, &row).await);
+        let next = take(&mailings, &b, &row).await.expect("taken");
         let page = mailings.entries(&b, &next.row, None, 100).await.expect("an answer");
         let sending = page.entries.iter().find(|one| one.row.state() == EntryState::Sending).expect("it is under way");
         assert_eq!(mailings.lost(&b, sending, 0).await.expect("an answer"), Some(EntryState::Unknown));
@@ -140,7 +134,7 @@ async fn an_attempt_that_was_given_up_is_settled_by_its_own_answer_and_not_repea
         let unknown = Verdict::Unknown { code: code::TIMED_OUT };
         let settled = mailings.settle(&b, &entry.id, &sending.row, 1, &unknown).await.expect("an answer");
         assert_eq!(settled, Some(EntryState::Failed), "what is known stays so");
-        assert!(mailings.give_back(&b, &next, Some(b.now)).await.expect("an answer"));
+        assert!(mailings.release_shard(&b, &next, Some(b.now)).await.expect("an answer"));
         world.advance(Duration::from_secs(3_700)).await;
         let told = mailing(world, row.mailing_id.as_str()).await;
         assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
@@ -295,10 +289,10 @@ async fn a_sender_that_waits_for_ses_keeps_its_lease() {
 }
 
 #[tokio::test]
-async fn of_two_shards_that_a_lane_has_the_one_that_ends_leaves_it_to_the_other() {
+async fn of_two_shards_that_a_group_has_the_one_that_ends_leaves_it_to_the_other() {
     const RECIPIENTS: usize = 100;
     play_with(rate(20, RECIPIENTS), async |world| {
-        // Wide rows: four shards, of which the first and the last share a lane.
+        // Wide rows: four shards, of which the first and the last share a group.
         let rows: String = (0..RECIPIENTS).map(|n| format!("user{n}@example.com,{}\n", "x".repeat(2_000))).collect();
         let id = upload(world, "a.csv", &format!("email,note\n{rows}"), &content_without_columns()).await;
         until_sent(world, 5).await;
@@ -306,10 +300,10 @@ async fn of_two_shards_that_a_lane_has_the_one_that_ends_leaves_it_to_the_other(
         let mailings = Mailings { store: world.store.clone(), table };
         let known = MailingId::parse(&id).expect("an id");
         let seen = mailings.shard(&world.invocation(), &known, 3).await.expect("an answer").expect("a fourth shard");
-        assert!(!seen.is_handed_over(), "its lane has another");
-        // Handed over all the same, as by whoever saw the lane at another moment.
+        assert!(!seen.is_active(), "its group has another");
+        // Handed over all the same, as by whoever saw the group at another moment.
         let mut after = seen.clone();
-        after.hand_over(None, None, world.now());
+        after.enqueue(None, None, world.now());
         let write = Write::changes(&mailings.table, keys::mailing_shard(&known, 3), &seen, &after).expect("a write");
         world.store.write(&world.invocation(), write).await.expect("written");
         world.drain().await;

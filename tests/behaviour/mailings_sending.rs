@@ -728,8 +728,8 @@ async fn a_small_mailing_is_not_starved_by_a_large_one() {
     let rows: String = (0..20).map(|n| format!("small{n}@example.com\n")).collect();
     let small = upload(&world, "small.csv", &format!("email\n{rows}"), &content_without_columns()).await;
     while status(&world, &small).await != "COMPLETED" {
-        let lanes = handed_over(&world, &large).await;
-        assert!(lanes <= 3, "{lanes} at a time");
+        let groups = handed_over(&world, &large).await;
+        assert!(groups <= 3, "{groups} at a time");
     }
     let told = mailing(&world, &large).await;
     assert_eq!(told["status"], "PROCESSING", "the small one was sent while the large one was: {told}");
@@ -741,8 +741,8 @@ async fn a_small_mailing_is_not_starved_by_a_large_one() {
     let by_then = mails(&world);
     order(&world, &large, "resume").await;
     until_sent(&world, by_then + 20).await;
-    let lanes = handed_over(&world, &large).await;
-    assert_eq!(lanes, 3, "one of each lane");
+    let groups = handed_over(&world, &large).await;
+    assert_eq!(groups, 3, "one of each group");
     order(&world, &large, "cancel").await;
     world.drain().await;
     world.advance(Duration::from_secs(60)).await;

@@ -5,7 +5,7 @@ use umavez_domain::codes::{Event, ProblemCode};
 use umavez_domain::senders::bots::{BotRow, BotWarning};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::senders::bots::{BotChanged, BotCreated};
+use umavez_platform::senders::bots::{ChangedBot, CreatedBot};
 
 use crate::{Deps, no_such_bot, slug};
 
@@ -24,28 +24,28 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = BotRow::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     match deps.downsells.bots.create(invocation, &row).await? {
-        BotCreated::New => {
-            tell(invocation, &row);
+        CreatedBot::New => {
+            log_changed(invocation, &row);
             answer(deps, invocation, 201, &row).await
         }
-        BotCreated::Exists(stored) if is_same(&stored, &row) => {
+        CreatedBot::Exists(stored) if is_same(&stored, &row) => {
             Ok(answer(deps, invocation, 200, &stored).await?.replayed())
         }
-        BotCreated::Exists(_) => {
+        CreatedBot::Exists(_) => {
             let detail = "there is a bot with this slug; change it with PUT /api/admin/bots/{slug}";
             Err(Problem::new(409, ProblemCode::NameTaken, detail))
         }
-        BotCreated::Invalid(error) => Err(Problem::invalid(vec![error])),
+        CreatedBot::Refused(error) => Err(Problem::invalid(vec![error])),
     }
 }
 
 pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = match deps.downsells.bots.change(invocation, slug(request)?, &request.object()?).await? {
-        BotChanged::Done(row) => row,
-        BotChanged::NoSuchBot => return Err(no_such_bot()),
-        BotChanged::Invalid(errors) => return Err(Problem::invalid(errors)),
+        ChangedBot::Done(row) => row,
+        ChangedBot::NoSuchBot => return Err(no_such_bot()),
+        ChangedBot::Refused(errors) => return Err(Problem::invalid(errors)),
     };
-    tell(invocation, &row);
+    log_changed(invocation, &row);
     answer(deps, invocation, 200, &row).await
 }
 
@@ -65,7 +65,7 @@ fn is_same(stored: &BotRow, asked: &BotRow) -> bool {
     *stored == of_asked
 }
 
-fn tell(invocation: &Invocation, row: &BotRow) {
+fn log_changed(invocation: &Invocation, row: &BotRow) {
     let (event, slug) = (Event::BotChanged.as_str(), row.slug.as_str());
     tracing::info!(event, slug, version = row.version, active = row.active, request_id = invocation.request_id);
 }

@@ -1,12 +1,10 @@
 //! `/api/admin/bots/{slug}/downsells`: what a bot offers, and how long after which event.
 
-use std::ops::ControlFlow::{Break, Continue};
-
 use serde_json::json;
 use umavez_domain::codes::{Event, ProblemCode};
-use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
+use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS};
 use umavez_domain::senders::bots::BotRow;
-use umavez_platform::downsells::Created;
+use umavez_platform::downsells::CreatedDownsell;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -19,22 +17,22 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
 }
 
 pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    answer(200, &standing(deps, invocation, request).await?.1)
+    answer(200, &named_downsell(deps, invocation, request).await?.1)
 }
 
 pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let bot = crate::bot(deps, invocation, request).await?;
-    let new = NewDownsell::read(&request.object()?).map_err(Problem::invalid)?;
+    let new = DownsellRow::read(&bot.slug, &request.object()?, invocation.now).map_err(Problem::invalid)?;
     let identity = request.identity(invocation)?;
     let asked = identity.given.then_some((identity.key.as_str(), identity.body.as_str()));
     match deps.downsells.create_downsell(invocation, &bot.slug, &new, asked).await? {
-        Created::New(row) => {
-            tell(invocation, &row, "created");
+        CreatedDownsell::New(row) => {
+            log_changed(invocation, &row, "created");
             answer(201, &row)
         }
-        Created::Replayed(row) => Ok(answer(201, &row)?.replayed()),
-        Created::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
-        Created::TooMany => {
+        CreatedDownsell::Replayed(row) => Ok(answer(201, &row)?.replayed()),
+        CreatedDownsell::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
+        CreatedDownsell::TooMany => {
             let detail = format!("a bot has at most {MOST_DOWNSELLS} downsells; delete one first");
             Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
@@ -45,28 +43,24 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
 /// their scheduled time.
 pub async fn change(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let body = request.object()?;
-    let step = || async {
-        let (_, standing) = standing(deps, invocation, request).await?;
-        let wanted = NewDownsell::read_change(&body, &standing).map_err(Problem::invalid)?;
-        let changed = deps.downsells.change_downsell(invocation, &standing, wanted).await?;
-        Ok::<_, Problem>(changed.map_or(Continue(()), Break))
-    };
-    let row = deps.downsells.store.retry(invocation, step).await?;
-    tell(invocation, &row, "changed");
+    let (_, stored) = named_downsell(deps, invocation, request).await?;
+    let changed = deps.downsells.change_downsell(invocation, &stored, &body).await?;
+    let row = changed.ok_or_else(no_such_downsell)?.map_err(Problem::invalid)?;
+    log_changed(invocation, &row, "changed");
     answer(200, &row)
 }
 
 pub async fn delete(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let (_, row) = standing(deps, invocation, request).await?;
+    let (_, row) = named_downsell(deps, invocation, request).await?;
     if !deps.downsells.delete_downsell(invocation, &row.slug, row.id).await? {
         return Err(no_such_downsell());
     }
-    tell(invocation, &row, "deleted");
+    log_changed(invocation, &row, "deleted");
     Answer::json(200, &json!({"ok": true, "deleted": row.id}))
 }
 
 /// Returns the downsell that the path names, and its bot. Fails with 404 if either does not exist.
-pub async fn standing(
+pub async fn named_downsell(
     deps: &Deps,
     invocation: &Invocation,
     request: &Request,
@@ -85,7 +79,7 @@ fn no_such_downsell() -> Problem {
     Problem::not_found("there is no such downsell")
 }
 
-fn tell(invocation: &Invocation, row: &DownsellRow, what: &str) {
+fn log_changed(invocation: &Invocation, row: &DownsellRow, what: &str) {
     let (event, bot, downsell_id) = (Event::DownsellChanged.as_str(), row.slug.as_str(), row.id);
     tracing::info!(event, bot, downsell_id, what, version = row.version, request_id = invocation.request_id);
 }

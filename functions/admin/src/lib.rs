@@ -6,7 +6,7 @@ mod downsells;
 mod home;
 mod metrics;
 mod queue;
-mod trial;
+mod test_send;
 
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::senders::is_name;
@@ -33,7 +33,7 @@ umavez_platform::routes! {
     Route::scoped("GET /api/admin/bots/{slug}/downsells/{id}", "downsells:read") => downsells::one,
     Route::scoped("PUT /api/admin/bots/{slug}/downsells/{id}", "downsells") => downsells::change,
     Route::scoped("DELETE /api/admin/bots/{slug}/downsells/{id}", "downsells") => downsells::delete,
-    Route::scoped("POST /api/admin/bots/{slug}/downsells/{id}/test", "downsells") => trial::run,
+    Route::scoped("POST /api/admin/bots/{slug}/downsells/{id}/test", "downsells") => test_send::run,
     Route::scoped("GET /api/admin/bots/{slug}/queue", "downsells:read")
         .query(&["status", "trigger", "downsell_id", "telegram_id", "delivery", "limit", "cursor"]) => queue::list,
     Route::scoped("POST /api/admin/bots/{slug}/queue/{id}/settle", "downsells") => queue::settle,

@@ -27,9 +27,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         let detail = format!("must lie before `to`, and at most {MOST_DAYS} days");
         errors.push(FieldError::new("from", FieldProblem::OutOfRange, detail));
     }
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let (numbers, complete) = deps.downsells.numbers(invocation, &bot.slug, (from, to)).await?;
     let answer = json!({
         "ok": true, "bot_slug": bot.slug, "from": from, "to": to, "complete": complete, "metrics": numbers,
@@ -38,25 +36,22 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 }
 
 fn days(request: &Request, errors: &mut Vec<FieldError>) -> Option<i64> {
-    let text = paging::optional(request, "days")?;
+    paging::optional(request, "days")?;
     if paging::optional(request, "from").is_some() {
         errors.push(FieldError::new("days", FieldProblem::Conflicting, "is not taken together with `from`"));
         return None;
     }
-    let days = text.parse().ok().filter(|days| (1..=MOST_DAYS).contains(days));
-    if days.is_none() {
-        let detail = format!("must be a whole number from 1 to {MOST_DAYS}");
-        errors.push(FieldError::new("days", FieldProblem::OutOfRange, detail));
-    }
-    days
+    let parse = |text: &str| text.parse().ok().filter(|days| (1..=MOST_DAYS).contains(days));
+    paging::parsed(
+        request,
+        "days",
+        parse,
+        (FieldProblem::OutOfRange, &format!("must be a whole number from 1 to {MOST_DAYS}")),
+        errors,
+    )
 }
 
 fn time(request: &Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<Timestamp> {
-    let text = paging::optional(request, name)?;
-    let at = Timestamp::parse(text);
-    if at.is_none() {
-        let detail = "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z";
-        errors.push(FieldError::new(name, FieldProblem::Malformed, detail));
-    }
-    at
+    let refused = (FieldProblem::Malformed, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z");
+    paging::parsed(request, name, Timestamp::parse, refused, errors)
 }

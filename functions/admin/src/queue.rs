@@ -2,12 +2,12 @@
 
 use serde_json::json;
 use umavez_domain::codes::{FieldProblem, ProblemCode};
-use umavez_domain::downsells::views::OfferView;
+use umavez_domain::downsells::views::OfferFilter;
 use umavez_domain::downsells::webhook::read_telegram_id;
-use umavez_domain::downsells::{DeliveryView, OfferId, Status, Trigger};
+use umavez_domain::downsells::{ContactId, DeliveryView, OfferId, OfferRow, OfferStatus, Trigger};
 use umavez_domain::fields::{FieldError, Fields};
 use umavez_domain::keys;
-use umavez_platform::downsells::{QueuePageOf, tell};
+use umavez_platform::downsells::{QueueFilter, log};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
@@ -25,20 +25,20 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
             keys::time_of(place).is_some_and(|at| at.millis() > 0 && keys::at_time(at, id.as_str()) == place)
         }),
     };
-    let of = QueuePageOf {
+    let of = QueueFilter {
         telegram_id,
-        status: word(request, "status", Status::parse, &mut errors),
-        trigger: word(request, "trigger", Trigger::parse, &mut errors),
-        downsell_id: number(request, "downsell_id", &mut errors).and_then(|id| u64::try_from(id).ok()),
-        unknown: word(request, "delivery", unknown, &mut errors).is_some(),
+        offers: OfferFilter {
+            status: word(request, "status", OfferStatus::parse, &mut errors),
+            trigger: word(request, "trigger", Trigger::parse, &mut errors),
+            downsell_id: number(request, "downsell_id", &mut errors).and_then(|id| u64::try_from(id).ok()),
+            unknown: word(request, "delivery", unknown, &mut errors).map(|_| true),
+        },
         after: paging::cursor(request, &mut errors, is_place),
         limit: paging::limit(request, &mut errors),
     };
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let page = deps.downsells.queue(invocation, &bot.slug, &of).await?;
-    let queue: Vec<_> = page.offers.iter().map(OfferView::of).collect();
+    let queue: Vec<_> = page.rows.iter().map(OfferRow::view).collect();
     let cursor = page.next.map(|place| paging::to_cursor(&place));
     Answer::json(200, &json!({"ok": true, "queue": queue, "cursor": cursor}))
 }
@@ -56,19 +56,19 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         fields.refuse("sent", FieldProblem::Missing, "is required");
     }
     let (telegram_id, sent) = fields.finish(telegram_id.zip(sent)).map_err(Problem::invalid)?;
-    let offer = deps.downsells.find_offer(invocation, &bot.slug, telegram_id, &id).await?;
-    let offer = offer.ok_or_else(no_such_offer)?;
+    let contact = ContactId::of(&bot.slug, telegram_id);
+    let offer = deps.downsells.offer(invocation, &contact, &id).await?.ok_or_else(no_such_offer)?;
     let declared = deps.downsells.declare(invocation, &offer, sent).await?;
     let (offer, now) = declared.ok_or_else(no_such_offer)?;
-    let says_so = offer.status == if sent { Status::Sent } else { Status::Failed };
+    let says_so = offer.status == if sent { OfferStatus::Sent } else { OfferStatus::Failed };
     if !now && !says_so {
         let detail = "only an offer whose delivery is UNKNOWN can be settled";
         return Err(Problem::new(409, ProblemCode::NotUnknown, detail));
     }
     if now {
-        tell::changed(invocation, &offer);
+        log::changed(invocation, &offer);
     }
-    Answer::json(200, &json!({"ok": true, "offer": OfferView::of(&offer)}))
+    Answer::json(200, &json!({"ok": true, "offer": offer.view()}))
 }
 
 fn unknown(text: &str) -> Option<DeliveryView> {
@@ -81,21 +81,13 @@ fn word<T>(
     parse: impl Fn(&str) -> Option<T>,
     errors: &mut Vec<FieldError>,
 ) -> Option<T> {
-    let text = paging::optional(request, name)?;
-    let value = parse(text);
-    if value.is_none() {
-        errors.push(FieldError::new(name, FieldProblem::NotAllowed, "is none that the queue can be asked for"));
-    }
-    value
+    let refused = (FieldProblem::NotAllowed, "is none that the queue can be asked for");
+    paging::parsed(request, name, parse, refused, errors)
 }
 
 fn number(request: &Request, name: &'static str, errors: &mut Vec<FieldError>) -> Option<i64> {
-    let text = paging::optional(request, name)?;
-    let number = text.parse().ok().filter(|number| *number > 0);
-    if number.is_none() {
-        errors.push(FieldError::new(name, FieldProblem::Malformed, "must be a whole number above zero"));
-    }
-    number
+    let parse = |text: &str| text.parse().ok().filter(|number| *number > 0);
+    paging::parsed(request, name, parse, (FieldProblem::Malformed, "must be a whole number above zero"), errors)
 }
 
 fn no_such_offer() -> Problem {

@@ -6,8 +6,9 @@ mod work;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
-use umavez_domain::ingest::Upload;
+use umavez_domain::ingest::BackfillId;
 use umavez_domain::queue::BackfillJob;
+use umavez_domain::uploaded::Uploaded;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Worked};
 use umavez_platform::config::{self, ConfigError};
@@ -50,7 +51,11 @@ pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Resul
     Ok(batch::work(&deps.visibility, invocation, event, 1, BackfillJob::read, work).await)
 }
 
-async fn uploaded(deps: &Deps, invocation: &Invocation, uploads: &[Upload]) -> Result<Worked, StoreError> {
+async fn uploaded(
+    deps: &Deps,
+    invocation: &Invocation,
+    uploads: &[Uploaded<BackfillId>],
+) -> Result<Worked, StoreError> {
     for upload in uploads {
         deps.backfills.uploaded(invocation, upload).await?;
     }

@@ -12,11 +12,12 @@ use umavez_domain::queue::WakeUp;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch;
 use umavez_platform::config::{self, ConfigError};
-use umavez_platform::conversations::{Conversations, Webhooks};
+use umavez_platform::conversations::Conversations;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::outgoing::Outgoing;
 use umavez_platform::store::Store;
 use umavez_platform::visibility::Visibility;
+use umavez_platform::webhooks::Webhooks;
 
 /// All wake-ups of a batch run concurrently: most of the time they wait for responders.
 const AT_ONCE: usize = 10;

@@ -4,11 +4,11 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use umavez_domain::codes::Event;
 use umavez_domain::conversations::batch::{self, Portion};
-use umavez_domain::conversations::{ConversationRow, Course, Phase, Step};
+use umavez_domain::conversations::{ConversationRow, Phase, WorkerStep};
 use umavez_domain::queue::WakeUp;
-use umavez_domain::senders::instances::{InstanceRow, Timing};
+use umavez_domain::senders::instances::InstanceRow;
 use umavez_platform::batch::Worked;
-use umavez_platform::conversations::Looked;
+use umavez_platform::conversations::ReplyProgress;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::StoreError;
 
@@ -42,33 +42,42 @@ async fn step(
     let (timing, conversations) = (settings.timing(), &deps.conversations);
     let done = |code: &'static str| Ok(Break(Worked::Done(code)));
     match row.course.next(invocation.current(), &timing) {
-        Step::Rest => done("nothing_to_do"),
+        WorkerStep::Rest => done("nothing_to_do"),
         // A later message has arrived, and it has its own wake-up.
-        Step::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
-        Step::Wait(until) => Ok(Break(Worked::Later { why: "early", until })),
-        Step::Claim | Step::Ask(_) if !ask::is_time_left(invocation, settings) => {
+        WorkerStep::Wait(_) if row.course.phase == Phase::Idle && wake.received < row.course.received => done("early"),
+        WorkerStep::Wait(until) => Ok(Break(Worked::Later { why: "early", until })),
+        WorkerStep::Claim | WorkerStep::Ask(_) if !ask::is_time_left(invocation, settings) => {
             Ok(Break(Worked::Later { why: "out_of_time", until: invocation.current() }))
         }
-        Step::Claim => claim(deps, invocation, row, settings).await,
-        Step::Ask(course) => match conversations.move_on(invocation, row, course, &timing).await? {
-            None => Ok(Continue(())),
-            Some(claimed) => {
-                log_batch(invocation, &claimed, "claimed");
-                let messages = conversations.messages_of(invocation, &claimed).await?;
-                match messages.is_empty() {
-                    true => pass_over(deps, invocation, &claimed, &timing).await,
-                    false => ask::run(deps, invocation, claimed, messages, settings).await.map(Break),
-                }
+        WorkerStep::Claim => claim(deps, invocation, row, settings).await,
+        WorkerStep::Ask(course) => {
+            let moved = conversations.move_on(invocation, row, course, &timing).await?;
+            let Some(claimed) = moved else { return Ok(Continue(())) };
+            log_batch(invocation, &claimed, "claimed");
+            let messages = conversations.messages_of(invocation, &claimed).await?;
+            if !messages.is_empty() {
+                return ask::run(deps, invocation, claimed, messages, settings).await.map(Break);
             }
-        },
-        Step::HandOver(course) => {
-            moved_on(invocation, conversations.hand_over(invocation, row, course, &timing).await?, "handed_over")
+            // All messages of the batch are no longer stored: there is nothing to ask about.
+            log_expired(invocation, &claimed, claimed.course.claimed - claimed.course.answered);
+            let course = claimed.course.replied(0, invocation.current());
+            let moved = conversations.move_on(invocation, &claimed, course, &timing).await?;
+            Ok(moved.map_or(Continue(()), |_| Break(Worked::Done("expired"))))
         }
-        Step::Look => match conversations.look(invocation, row, &timing).await? {
-            Looked::OnItsWay => done("on_its_way"),
-            Looked::Moved(moved) => moved_on(invocation, moved.map(|row| *row), "settled"),
+        WorkerStep::HandOver(course) => {
+            let moved = conversations.hand_over(invocation, row, course, &timing).await?;
+            Ok(moved_on(invocation, moved.as_ref(), "handed_over"))
+        }
+        WorkerStep::CheckReply => match conversations.check_reply(invocation, row, &timing).await? {
+            ReplyProgress::InFlight => done("on_its_way"),
+            ReplyProgress::Moved(moved) => Ok(moved_on(invocation, moved.as_deref(), "settled")),
         },
-        Step::GiveUp(course) => give_up(deps, invocation, row, course, &timing).await,
+        WorkerStep::GiveUp(course) => {
+            let moved = conversations.move_on(invocation, row, course, &timing).await?;
+            let Some(row) = moved else { return Ok(Continue(())) };
+            log_needs_human(invocation, &row, "attempts");
+            done("needs_human")
+        }
     }
 }
 
@@ -87,7 +96,7 @@ async fn claim(
         return Err(StoreError::Unavailable);
     };
     if let Portion::Expired { last } = portion {
-        expired(invocation, row, last - row.course.claimed);
+        log_expired(invocation, row, last - row.course.claimed);
     }
     let course = row.course.claim(portion, invocation.current(), &timing);
     let Some(claimed) = conversations.move_on(invocation, row, course, &timing).await? else {
@@ -101,53 +110,14 @@ async fn claim(
     ask::run(deps, invocation, claimed, messages, settings).await.map(Break)
 }
 
-/// Ends a batch whose messages are all no longer stored: there is nothing to ask about.
-async fn pass_over(
-    deps: &Deps,
-    invocation: &Invocation,
-    row: &ConversationRow,
-    timing: &Timing,
-) -> Result<Stepped, StoreError> {
-    expired(invocation, row, row.course.claimed - row.course.answered);
-    let course = row.course.replied(0, invocation.current());
-    match deps.conversations.move_on(invocation, row, course, timing).await? {
-        None => Ok(Continue(())),
-        Some(_) => Ok(Break(Worked::Done("expired"))),
-    }
-}
-
-async fn give_up(
-    deps: &Deps,
-    invocation: &Invocation,
-    row: &ConversationRow,
-    course: Course,
-    timing: &Timing,
-) -> Result<Stepped, StoreError> {
-    match deps.conversations.move_on(invocation, row, course, timing).await? {
-        None => Ok(Continue(())),
-        Some(row) => {
-            needs_human(invocation, &row, "attempts");
-            Ok(Break(Worked::Done("needs_human")))
-        }
-    }
-}
-
-fn moved_on(
-    invocation: &Invocation,
-    moved: Option<ConversationRow>,
-    outcome: &'static str,
-) -> Result<Stepped, StoreError> {
-    match moved {
-        None => Ok(Continue(())),
-        Some(row) => {
-            log_batch(invocation, &row, outcome);
-            Ok(Break(Worked::Done(outcome)))
-        }
-    }
+fn moved_on(invocation: &Invocation, moved: Option<&ConversationRow>, outcome: &'static str) -> Stepped {
+    let Some(row) = moved else { return Continue(()) };
+    log_batch(invocation, row, outcome);
+    Break(Worked::Done(outcome))
 }
 
 /// Reports a conversation that a person must look at.
-pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
+pub fn log_needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
     let (conversation_id, batch) = (row.id.as_str(), row.course.claimed);
     let event = Event::ConversationNeedsHuman.as_str();
     tracing::error!(event, conversation_id, batch, code, request_id = invocation.request_id);
@@ -156,7 +126,7 @@ pub fn needs_human(invocation: &Invocation, row: &ConversationRow, code: &str) {
 
 /// Reports messages that the retention period removed before they were answered. It runs before the
 /// write that skips them, so that a crash in between repeats the log line and does not lose it.
-fn expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
+fn log_expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
     let (event, conversation_id) = (Event::ConversationMessagesExpired.as_str(), row.id.as_str());
     tracing::error!(event, conversation_id, messages, request_id = invocation.request_id);
     metrics::counter!("ConversationMessagesExpired").increment(messages);

@@ -1,13 +1,13 @@
 //! Conversations over HTTP: messages from other channels, late replies, hold and release, and the
 //! state of conversations.
 
+mod hold;
 mod instances;
 mod messages;
-mod orders;
 mod read;
 mod replies;
 
-use umavez_domain::conversations::requests::{DEFAULT_INSTANCE, Named};
+use umavez_domain::conversations::requests::{ConversationName, DEFAULT_INSTANCE};
 use umavez_domain::conversations::{ConversationId, Via};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
@@ -20,8 +20,8 @@ umavez_platform::routes! {
     Route::scoped("GET /conversations/{id}", "conversations:read").query(&["instance", "limit", "cursor"]) => read::one,
     Route::scoped("POST /conversations/{id}/messages", "conversations") => messages::run,
     Route::scoped("POST /conversations/{id}/replies", "conversations").query(&["instance"]) => replies::run,
-    Route::scoped("POST /conversations/{id}/hold", "conversations").query(&["instance"]) => orders::hold,
-    Route::scoped("POST /conversations/{id}/release", "conversations").query(&["instance"]) => orders::release,
+    Route::scoped("POST /conversations/{id}/hold", "conversations").query(&["instance"]) => hold::hold,
+    Route::scoped("POST /conversations/{id}/release", "conversations").query(&["instance"]) => hold::release,
     Route::scoped("GET /instances", "conversations:read") =>
         async |deps, invocation, _| instances::list(deps, invocation).await,
     Route::scoped("GET /instances/{channel}/{instance}", "conversations:read") => instances::one,
@@ -40,8 +40,8 @@ impl Deps {
 }
 
 /// Returns what the path names: a conversation id, or the caller's own name for the contact.
-fn named(request: &Request) -> Result<Named, Problem> {
-    request.path.get("id").and_then(|text| Named::parse(text)).ok_or_else(no_such_conversation)
+fn named(request: &Request) -> Result<ConversationName, Problem> {
+    request.path.get("id").and_then(|text| ConversationName::parse(text)).ok_or_else(no_such_conversation)
 }
 
 /// Returns the id of the conversation that the path names. The caller's own name for a contact
@@ -49,8 +49,8 @@ fn named(request: &Request) -> Result<Named, Problem> {
 fn id(request: &Request) -> Result<ConversationId, Problem> {
     let instance = paging::optional(request, "instance").unwrap_or(DEFAULT_INSTANCE);
     Ok(match named(request)? {
-        Named::Id(id) => id,
-        Named::Contact(contact) => ConversationId::of(Via::Api, instance, &contact),
+        ConversationName::Id(id) => id,
+        ConversationName::Contact(contact) => ConversationId::of(Via::Api, instance, &contact),
     })
 }
 

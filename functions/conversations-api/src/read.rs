@@ -3,8 +3,7 @@
 
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
-use umavez_domain::conversations::ConversationId;
-use umavez_domain::conversations::views::{BatchView, ConversationView, MessageView};
+use umavez_domain::conversations::{ConversationId, StoredMessage};
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys::{self, Wake};
 use umavez_platform::http::{Answer, Problem, Request, paging};
@@ -32,11 +31,9 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         }
         None => Wake::Human,
     };
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let (rows, next) = deps.conversations.waiting_page(invocation, wake, after.as_deref(), limit).await?;
-    let rows: Vec<_> = rows.iter().map(|row| ConversationView::of(row, None, invocation.now)).collect();
+    let rows: Vec<_> = rows.iter().map(|row| row.view(None, invocation.now)).collect();
     Answer::json(200, &json!({"conversations": rows, "cursor": next.map(|place| paging::to_cursor(&place))}))
 }
 
@@ -45,9 +42,7 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
     let before = paging::cursor(request, &mut errors, |place| place.parse::<u64>().is_ok_and(|number| number > 1));
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let row = conversations.get(invocation, &id(request)?).await?.ok_or_else(no_such_conversation)?;
     let timing = conversations.settings(invocation, &row).await?.timing();
     let before = before.and_then(|place| place.parse().ok());
@@ -63,14 +58,14 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Some(_) => Vec::new(),
     };
     let next = (messages.len() == limit && oldest > 1).then(|| paging::to_cursor(&oldest.to_string()));
-    let view = |message| MessageView::of(&row, &batches, message);
+    let view = |message: &StoredMessage| message.view(&row, &batches);
     Answer::json(
         200,
         &json!({
-            "conversation": ConversationView::of(&row, Some(&timing), invocation.now),
-            "messages": messages.into_iter().map(view).collect::<Vec<_>>(),
-            "asides": asides.into_iter().map(view).collect::<Vec<_>>(),
-            "batches": batches.iter().map(|batch| BatchView::of(&row, batch)).collect::<Vec<_>>(),
+            "conversation": row.view(Some(&timing), invocation.now),
+            "messages": messages.iter().map(view).collect::<Vec<_>>(),
+            "asides": asides.iter().map(view).collect::<Vec<_>>(),
+            "batches": batches.iter().map(|batch| batch.view(&row)).collect::<Vec<_>>(),
             "cursor": next,
         }),
     )

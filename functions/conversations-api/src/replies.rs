@@ -6,7 +6,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
 use umavez_domain::conversations::requests::{Callback, read_callback};
-use umavez_domain::conversations::{Answer as By, BatchRow, ConversationRow};
+use umavez_domain::conversations::{AnsweredBy, BatchRow, ConversationRow};
 use umavez_domain::fields::FieldError;
 use umavez_platform::conversations::Answered;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -24,36 +24,21 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let conversations = &deps.conversations;
     let said = callback.reply.as_deref();
     let step = || async {
-        let Some(row) = conversations.get(invocation, &id).await? else {
-            return Ok::<_, Problem>(Break(Reply::NoConversation));
-        };
+        let row = conversations.get(invocation, &id).await?.ok_or_else(no_such_conversation)?;
         if !row.course.wants_reply(callback.batch.number) {
-            return Ok(Break(Reply::NotWanted(Box::new(row))));
+            return not_wanted(deps, invocation, &row, &callback).await.map(Break);
         }
         let timing = conversations.settings(invocation, &row).await?.timing();
-        Ok(match conversations.answer(invocation, &row, said, By::Callback, &timing).await? {
-            Answered::Now(row) => Break(Reply::Accepted(row)),
-            Answered::Before(standing) => Break(Reply::Before(standing)),
+        Ok(match conversations.answer(invocation, &row, said, AnsweredBy::Callback, &timing).await? {
+            Answered::Now(row) => {
+                log_callback(invocation, &row);
+                Break(accepted(&callback)?)
+            }
+            Answered::Before(stored) => Break(before(&callback, &stored)?),
             Answered::Lost => Continue(()),
         })
     };
-    match conversations.store.retry(invocation, step).await? {
-        Reply::Accepted(row) => {
-            log_callback(invocation, &row);
-            accepted(&callback)
-        }
-        Reply::Before(standing) => before(&callback, &standing),
-        Reply::NotWanted(row) => not_wanted(deps, invocation, &row, &callback).await,
-        Reply::NoConversation => Err(no_such_conversation()),
-    }
-}
-
-/// The outcome of a late reply.
-enum Reply {
-    Accepted(Box<ConversationRow>),
-    Before(Box<BatchRow>),
-    NotWanted(Box<ConversationRow>),
-    NoConversation,
+    conversations.store.retry(invocation, step).await
 }
 
 /// Answers a reply that the conversation does not wait for: it is too late or a duplicate, or its
@@ -68,15 +53,15 @@ async fn not_wanted(
         return Err(Problem::not_found("there is no such batch"));
     }
     match deps.conversations.batch(invocation, &callback.batch).await? {
-        Some(standing) => before(callback, &standing),
+        Some(stored) => before(callback, &stored),
         None => Err(Problem::new(409, ProblemCode::WrongState, "the batch is over: a person has answered")),
     }
 }
 
 /// Answers a reply to a batch that already has one. The first reply is kept; the same reply again
 /// is a replay, and another reply gets 409.
-fn before(callback: &Callback, standing: &BatchRow) -> Result<Answer, Problem> {
-    match standing.reply == callback.reply {
+fn before(callback: &Callback, stored: &BatchRow) -> Result<Answer, Problem> {
+    match stored.reply == callback.reply {
         true => Ok(accepted(callback)?.replayed()),
         false => Err(Problem::new(409, ProblemCode::AlreadyAnswered, "there is another reply to this batch")),
     }

@@ -1,12 +1,12 @@
 //! `POST /backfills` and `GET /backfills/{id}`.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use umavez_domain::codes::{Event, FieldProblem};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::Replay;
-use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, BackfillView, upload_key};
+use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, upload_key};
 use umavez_platform::http::{Answer, Problem, Request};
-use umavez_platform::ingest::{Begun, Job};
+use umavez_platform::ingest::Begun;
 use umavez_platform::invocation::Invocation;
 
 use crate::Deps;
@@ -24,10 +24,10 @@ pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> R
     let row = BackfillRow::new(id, schema, &asked, &identity.body, invocation.now);
     match deps.backfills.begin(invocation, row, &asked).await? {
         Begun::New(job) => {
-            tell(invocation, &job);
+            log_begun(invocation, &job);
             answer(deps, invocation, *job)
         }
-        Begun::Standing(job) => match Replay::of(&job.row.body_hash, &identity.body) {
+        Begun::Standing(job) => match Replay::of(&job.body_hash, &identity.body) {
             Replay::Same => Ok(answer(deps, invocation, *job)?.replayed()),
             Replay::OtherBody => Err(Problem::key_reused("a backfill with another body")),
         },
@@ -40,43 +40,31 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         return Err(Problem::invalid(vec![FieldError::new("id", FieldProblem::Malformed, detail)]));
     };
     match deps.backfills.get(invocation, &id).await? {
-        Some(job) => Answer::json(200, &view(job)?),
+        Some(job) => Answer::json(200, &job.view()),
         None => Err(Problem::not_found("there is no such backfill")),
     }
 }
 
-fn view(job: Job) -> Result<Value, Problem> {
-    serde_json::to_value(BackfillView::from(job.row)).map_err(|error| Problem::internal().because(&error))
-}
-
 /// Returns the answer to an accepted job. A repeated request gets the same answer, except that an
 /// upload form is signed again.
-fn answer(deps: &Deps, invocation: &Invocation, job: Job) -> Result<Answer, Problem> {
-    let state = if job.row.upload { BackfillState::AwaitingUpload } else { BackfillState::Queued };
-    let mut view = serde_json::Map::new();
-    view.insert("backfill_id".to_owned(), job.row.backfill_id.as_str().into());
-    view.insert("schema".to_owned(), job.row.schema.as_str().into());
-    view.insert("state".to_owned(), state.as_str().into());
-    view.insert("dry_run".to_owned(), job.row.dry_run.into());
-    if job.row.upload && matches!(job.row.state, BackfillState::AwaitingUpload | BackfillState::Failed) {
-        let key = upload_key(&job.row.backfill_id);
-        let form = deps.uploads.form(invocation, &key, 1..=LARGEST_UPLOAD, None);
-        let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-        let upload = json!({
-            "url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": LARGEST_UPLOAD,
-        });
-        view.insert("upload".to_owned(), upload);
+fn answer(deps: &Deps, invocation: &Invocation, job: BackfillRow) -> Result<Answer, Problem> {
+    let state = if job.upload { BackfillState::AwaitingUpload } else { BackfillState::Queued };
+    let mut view =
+        json!({"backfill_id": job.backfill_id, "schema": job.schema, "state": state, "dry_run": job.dry_run});
+    if job.upload && matches!(job.state, BackfillState::AwaitingUpload | BackfillState::Failed) {
+        let key = upload_key(&job.backfill_id);
+        view["upload"] = deps.uploads.form(invocation, &key, 1..=LARGEST_UPLOAD, None);
     }
     Answer::json(202, &view)
 }
 
-fn tell(invocation: &Invocation, job: &Job) {
+fn log_begun(invocation: &Invocation, job: &BackfillRow) {
     tracing::info!(
         event = Event::BackfillBegun.as_str(),
-        backfill_id = job.row.backfill_id.as_str(),
-        schema = job.row.schema.as_str(),
-        dry_run = job.row.dry_run,
-        upload = job.row.upload,
+        backfill_id = job.backfill_id.as_str(),
+        schema = job.schema.as_str(),
+        dry_run = job.dry_run,
+        upload = job.upload,
         request_id = invocation.request_id,
     );
 }

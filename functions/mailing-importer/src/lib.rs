@@ -1,11 +1,12 @@
-//! Imports files into entries, and hands mailings over to their senders.
+//! Imports files into entries, and enqueues the shards of mailings for their senders.
 
 mod import;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent};
 use lambda_runtime::Error;
-use umavez_domain::mailings::files::Arrived;
+use umavez_domain::mailings::MailingId;
 use umavez_domain::queue::ImportJob;
+use umavez_domain::uploaded::Uploaded;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Worked};
 use umavez_platform::config::{self, ConfigError};
@@ -36,16 +37,18 @@ impl Deps {
 
 pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
     let work = async |job| match job {
-        ImportJob::Uploaded(files) => arrived(deps, invocation, &files).await,
-        ImportJob::HandOut(id) => deps.mailings.hand_out(invocation, &id).await.map(|_| Worked::Done("handed_out")),
+        ImportJob::Uploaded(files) => uploaded(deps, invocation, &files).await,
+        ImportJob::HandOut(id) => {
+            deps.mailings.enqueue_shards(invocation, &id).await.map(|()| Worked::Done("handed_out"))
+        }
         ImportJob::Import(id) => import::run(deps, invocation, &id).await,
     };
     Ok(batch::work(&deps.visibility, invocation, event, 1, ImportJob::read, work).await)
 }
 
-async fn arrived(deps: &Deps, invocation: &Invocation, files: &[Arrived]) -> Result<Worked, StoreError> {
+async fn uploaded(deps: &Deps, invocation: &Invocation, files: &[Uploaded<MailingId>]) -> Result<Worked, StoreError> {
     for file in files {
-        deps.mailings.arrived(invocation, file).await?;
+        deps.mailings.uploaded(invocation, file).await?;
     }
     Ok(Worked::Done("arrived"))
 }

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{
-    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, Prepared,
-    SUB_BATCH, next_of_entry,
+    Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, NotTaken,
+    Prepared, SUB_BATCH, next_of_entry,
 };
 use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Entry, Finished, ShardTurn, Signing, Taken, Why};
+use umavez_platform::mailings::{MailingEntry, NoSendReason, PassEnd, ShardTurn, Signing};
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -43,18 +43,18 @@ const COUNTS: usize = 5;
 /// The delay before a turn that cannot continue now is retried.
 const LATER_MS: i64 = 15_000;
 
-pub async fn run(deps: &Deps, invocation: &Invocation, work: &ShardJob) -> Result<Worked, StoreError> {
-    let Some(mailing) = deps.mailings.get(invocation, &work.mailing).await? else {
+pub async fn run(deps: &Deps, invocation: &Invocation, job: &ShardJob) -> Result<Worked, StoreError> {
+    let Some(mailing) = deps.mailings.get(invocation, &job.mailing).await? else {
         return Ok(Worked::Done("no_such_mailing"));
     };
-    let turn = match deps.mailings.take_shard(invocation, &mailing, work).await? {
-        Taken::Mine(turn) => *turn,
-        Taken::Busy(until) => return Ok(Worked::busy(until)),
-        Taken::Finished => {
-            complete(deps, invocation, &work.mailing).await?;
+    let turn = match deps.mailings.take_shard(invocation, &mailing, job).await? {
+        Ok(turn) => turn,
+        Err(NotTaken::Busy(until)) => return Ok(Worked::busy(until)),
+        Err(NotTaken::Finished) => {
+            complete(deps, invocation, &job.mailing).await?;
             return Ok(Worked::Done("was_finished"));
         }
-        Taken::NothingToDo => return Ok(Worked::Done("nothing_to_do")),
+        Err(NotTaken::NothingToDo) => return Ok(Worked::Done("nothing_to_do")),
     };
     let mut pass = Pass { deps, invocation, turn, begun: Instant::now(), tally: HashMap::new(), content: None };
     let ended = pass.go().await;
@@ -75,9 +75,9 @@ struct Pass<'a> {
 
 enum Ended {
     Finished,
-    Again,
+    Waiting,
     /// The turn is out of time, or there is no rate slot before this time.
-    GiveBack(Timestamp),
+    Release(Timestamp),
     /// The mailing is held: it must not be sent now.
     Held,
     Lost,
@@ -103,7 +103,7 @@ impl Pass<'_> {
             }
             // Check the time here too: skipped entries are no reason to begin another sub-batch.
             if self.is_out_of_time() {
-                return Ok(Ended::GiveBack(self.invocation.current()));
+                return Ok(Ended::Release(self.invocation.current()));
             }
         }
     }
@@ -114,19 +114,19 @@ impl Pass<'_> {
     }
 
     /// Handles one sub-batch of entries. Returns `None` if the pass continues.
-    async fn sub_batch(&mut self, entries: &[Entry]) -> Result<Option<Ended>, StoreError> {
+    async fn sub_batch(&mut self, entries: &[MailingEntry]) -> Result<Option<Ended>, StoreError> {
         if self.is_out_of_time() {
-            return Ok(Some(Ended::GiveBack(self.invocation.current())));
+            return Ok(Some(Ended::Release(self.invocation.current())));
         }
         let mailing = match self.mailing().await? {
             Ok(mailing) => mailing,
             Err(ended) => return Ok(Some(ended)),
         };
-        if !self.keep().await? {
+        if !self.renew_if_short().await? {
             return Ok(Some(Ended::Lost));
         }
-        let entries = self.called_back(entries).await?;
-        let not_to = self.not_to_be_written_to(&mailing, &entries).await?;
+        let entries = self.follow_retry_order(entries).await?;
+        let not_to = self.blocked_addresses(&mailing, &entries).await?;
         let mut to_send = Vec::new();
         for entry in entries {
             let why = not_to.get(&entry.id.email_hash);
@@ -134,7 +134,7 @@ impl Pass<'_> {
             match next_of_entry(&entry.row.delivery, mailing.state, why.is_some(), now) {
                 EntryNext::Claim { attempt } => to_send.push((entry, attempt)),
                 EntryNext::Suppress => {
-                    let why = why.map_or("suppressed", Why::code);
+                    let why = why.map_or("suppressed", NoSendReason::code);
                     self.end_unsent(&entry, State::Suppressed, why).await?;
                 }
                 EntryNext::Cancel => {
@@ -172,17 +172,17 @@ impl Pass<'_> {
 
     /// Renews the lease if too little of it is left for a sub-batch. Returns whether this sender
     /// still holds the shard.
-    async fn keep(&mut self) -> Result<bool, StoreError> {
+    async fn renew_if_short(&mut self) -> Result<bool, StoreError> {
         let left_ms = self.turn.held.lease_until - self.invocation.current().millis();
         if left_ms >= LEASE_WANTED_MS {
             return Ok(true);
         }
-        self.deps.mailings.keep_shard(self.invocation, &mut self.turn).await
+        self.deps.mailings.renew_shard(self.invocation, &mut self.turn).await
     }
 
     /// Makes entries pending again if a retry order covers them. Leaves out an entry that changed
     /// since it was read.
-    async fn called_back(&mut self, entries: &[Entry]) -> Result<Vec<Entry>, StoreError> {
+    async fn follow_retry_order(&mut self, entries: &[MailingEntry]) -> Result<Vec<MailingEntry>, StoreError> {
         let (failed, unknown) = (self.turn.row.retried, self.turn.row.retried_unknown);
         let mut back = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -201,11 +201,11 @@ impl Pass<'_> {
         Ok(back)
     }
 
-    async fn not_to_be_written_to(
+    async fn blocked_addresses(
         &self,
         mailing: &MailingRow,
-        entries: &[Entry],
-    ) -> Result<HashMap<String, Why>, StoreError> {
+        entries: &[MailingEntry],
+    ) -> Result<HashMap<String, NoSendReason>, StoreError> {
         let pending: Vec<_> = entries
             .iter()
             .filter(|entry| entry.row.state() == EntryState::Pending && mailing.state == MailingState::Processing)
@@ -214,7 +214,7 @@ impl Pass<'_> {
         self.deps.unsubscribes.of(self.invocation, mailing.list.as_deref(), &pending).await
     }
 
-    async fn end_unsent(&mut self, entry: &Entry, state: State, reason: &str) -> Result<(), StoreError> {
+    async fn end_unsent(&mut self, entry: &MailingEntry, state: State, reason: &str) -> Result<(), StoreError> {
         if let Some(state) = self.deps.mailings.end_unsent(self.invocation, entry, state, reason).await? {
             self.moved(entry.row.state(), state);
         }
@@ -224,9 +224,9 @@ impl Pass<'_> {
     async fn send(
         &mut self,
         mailing: &MailingRow,
-        mut entries: Vec<(Entry, u32)>,
+        mut entries: Vec<(MailingEntry, u32)>,
     ) -> Result<Option<Ended>, StoreError> {
-        let later = Ended::GiveBack(self.invocation.current().plus_ms(LATER_MS));
+        let later = Ended::Release(self.invocation.current().plus_ms(LATER_MS));
         let Some(content) = self.content(mailing).await? else { return Ok(Some(later)) };
         let Some(signing) = self.signing(mailing).await else { return Ok(Some(later)) };
         while !entries.is_empty() {
@@ -243,7 +243,7 @@ impl Pass<'_> {
             };
             let sent = tokio::select! {
                 sent = batch.send(&mut entries) => sent?,
-                never = keep_up(self.deps, self.invocation, &mut self.turn, &lease_until) => match never {},
+                never = keep_lease(self.deps, self.invocation, &mut self.turn, &lease_until) => match never {},
             };
             match sent {
                 Sent::Some { moves, held_for } => {
@@ -252,13 +252,13 @@ impl Pass<'_> {
                         return self.hold(mailing, why).await.map(Some);
                     }
                 }
-                Sent::NoSlotBefore(at) => return Ok(Some(Ended::GiveBack(at))),
+                Sent::NoSlotBefore(at) => return Ok(Some(Ended::Release(at))),
             }
-            if !entries.is_empty() && !self.keep().await? {
+            if !entries.is_empty() && !self.renew_if_short().await? {
                 return Ok(Some(Ended::Lost));
             }
             if self.is_out_of_time() {
-                return Ok(Some(Ended::GiveBack(self.invocation.current())));
+                return Ok(Some(Ended::Release(self.invocation.current())));
             }
         }
         Ok(None)
@@ -308,7 +308,7 @@ impl Pass<'_> {
     async fn count(&mut self) -> Result<Option<Ended>, StoreError> {
         let (id, shard) = (self.turn.row.mailing_id.clone(), self.turn.row.shard);
         for _ in 0..COUNTS {
-            if !self.deps.mailings.keep_shard(self.invocation, &mut self.turn).await? {
+            if !self.deps.mailings.renew_shard(self.invocation, &mut self.turn).await? {
                 return Ok(Some(Ended::Lost));
             }
             let Some(seen) = self.deps.mailings.shard(self.invocation, &id, shard).await? else {
@@ -323,14 +323,14 @@ impl Pass<'_> {
             // is counted again.
             self.turn.row.touched = seen.touched;
             let tally = self.deps.mailings.recount(self.invocation, &id, shard).await?;
-            match self.deps.mailings.pass_ended(self.invocation, &self.turn, tally.counts, tally.next_look).await? {
-                Finished::Yes => return Ok(Some(Ended::Finished)),
-                Finished::Again => return Ok(Some(Ended::Again)),
-                Finished::Lost => return Ok(Some(Ended::Lost)),
-                Finished::Changed => {}
+            match self.deps.mailings.end_pass(self.invocation, &self.turn, tally).await? {
+                PassEnd::Finished => return Ok(Some(Ended::Finished)),
+                PassEnd::Waiting => return Ok(Some(Ended::Waiting)),
+                PassEnd::Lost => return Ok(Some(Ended::Lost)),
+                PassEnd::Changed => {}
             }
         }
-        Ok(Some(Ended::GiveBack(self.invocation.current())))
+        Ok(Some(Ended::Release(self.invocation.current())))
     }
 
     fn moved(&mut self, from: EntryState, to: EntryState) {
@@ -342,25 +342,25 @@ impl Pass<'_> {
 
     async fn end(self, ended: Result<Ended, StoreError>) -> Result<Worked, StoreError> {
         let (mailings, invocation) = (&self.deps.mailings, self.invocation);
-        let give_back = |at| mailings.give_back(invocation, &self.turn, at);
+        let release = |at| mailings.release_shard(invocation, &self.turn, at);
         Ok(Worked::Done(match ended {
             Ok(Ended::Finished) => {
                 complete(self.deps, invocation, &self.turn.row.mailing_id).await?;
                 "finished"
             }
-            Ok(Ended::Again) => "again",
-            Ok(Ended::GiveBack(at)) => {
-                give_back(Some(at)).await?;
+            Ok(Ended::Waiting) => "again",
+            Ok(Ended::Release(at)) => {
+                release(Some(at)).await?;
                 "given_back"
             }
             Ok(Ended::Held) => {
-                give_back(None).await?;
+                release(None).await?;
                 "held"
             }
             Ok(Ended::Lost) => "lost_the_lease",
-            // Give the shard back after any error, so that it need not wait for the lease to
+            // Release the shard after any error, so that it need not wait for the lease to
             // expire.
-            Err(error) => match give_back(Some(invocation.current().plus_ms(LATER_MS))).await {
+            Err(error) => match release(Some(invocation.current().plus_ms(LATER_MS))).await {
                 Ok(true) => {
                     let (outcome, shard) = (error.code(), self.turn.row.shard);
                     let (mailing_id, request_id) = (self.turn.row.mailing_id.as_str(), &invocation.request_id);
@@ -395,7 +395,7 @@ impl Pass<'_> {
 
 /// Renews the lease of a shard while its calls are under way. Once the lease is lost, no new call
 /// begins.
-async fn keep_up(
+async fn keep_lease(
     deps: &Deps,
     invocation: &Invocation,
     turn: &mut ShardTurn,
@@ -403,7 +403,7 @@ async fn keep_up(
 ) -> Infallible {
     loop {
         send::sleep(turn.held.lease_until - LEASE_WANTED_MS - invocation.current().millis()).await;
-        match deps.mailings.keep_shard(invocation, turn).await {
+        match deps.mailings.renew_shard(invocation, turn).await {
             Ok(true) => lease_until.set(turn.held.until()),
             Ok(false) => {
                 lease_until.set(Timestamp::from_millis(0));
@@ -423,7 +423,7 @@ async fn complete(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Resul
     let Some((found, ended)) = deps.mailings.complete(invocation, id).await? else { return Ok(()) };
     let (mailing_id, request_id) = (id.as_str(), &invocation.request_id);
     match (found, ended) {
-        (Completion::Complete(counts), Some(_)) => {
+        (Completion::Complete(counts), true) => {
             let (sent, failed, unknown) = (counts.sent, counts.failed, counts.unknown);
             let event = Event::MailingCompleted.as_str();
             tracing::info!(event, mailing_id, sent, failed, unknown, total = counts.total(), request_id);
@@ -432,7 +432,7 @@ async fn complete(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Resul
             tracing::error!(event = Event::MailingMismatch.as_str(), mailing_id, counted, imported, request_id);
             metrics::counter!("MailingMismatch").increment(1);
         }
-        (Completion::Complete(_), None) | (Completion::Open(_), _) => {}
+        (Completion::Complete(_), false) | (Completion::Open(_), _) => {}
     }
     Ok(())
 }

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use umavez_domain::channels::Content;
-use umavez_domain::channels::content::Email;
 use umavez_domain::codes::{Event, SendingHold};
 use umavez_domain::delivery::{Claim, Outcome, Verdict, Window, code};
 use umavez_domain::mailings::{
-    EntryRow, EntryState, MailingContent, MailingRow, Prepared, unsubscribe_headers, unsubscribe_token,
+    EntryState, MailingContent, MailingEntryRow, MailingRow, Prepared, unsubscribe_headers, unsubscribe_token,
     unsubscribe_url, values,
 };
 use umavez_domain::queue::Priority;
@@ -22,7 +21,7 @@ use umavez_domain::time::Timestamp;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deadline, deliver_once};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
-use umavez_platform::mailings::{Entry, Signing};
+use umavez_platform::mailings::{MailingEntry, Signing};
 use umavez_platform::providers::Envelope;
 use umavez_platform::store::StoreError;
 
@@ -56,22 +55,20 @@ pub struct Batch<'a> {
 
 pub enum Sent {
     Some {
-        /// The states before and after, for each entry whose attempt was settled.
-        moves: Vec<(EntryState, EntryState)>,
+        /// One for each entry whose attempt was settled.
+        moves: Vec<EntryMove>,
         /// SES refuses mail of this account or identity.
         held_for: Option<SendingHold>,
     },
     NoSlotBefore(Timestamp),
 }
 
-struct One {
-    from: EntryState,
-    to: EntryState,
-}
+/// The states of an entry before and after an attempt.
+type EntryMove = (EntryState, EntryState);
 
 impl Batch<'_> {
     /// Sends as many of the entries as there are slots for now, and removes them from `entries`.
-    pub async fn send(&self, entries: &mut Vec<(Entry, u32)>) -> Result<Sent, StoreError> {
+    pub async fn send(&self, entries: &mut Vec<(MailingEntry, u32)>) -> Result<Sent, StoreError> {
         let limit = self.deps.mail.rates.sender;
         let slots = (SLOTS_MS * 1_000 / limit.interval_us.max(1)).max(1);
         let slots = usize::try_from(slots).unwrap_or(usize::MAX).min(entries.len());
@@ -106,16 +103,12 @@ impl Batch<'_> {
             futures::stream::iter(sending).buffer_unordered(AT_ONCE).collect().await;
         // All calls have ended before the first error is returned, so one failure does not stop the
         // others.
-        let mut told = Vec::with_capacity(moves.len());
-        for moved in moves {
-            let Some(One { from, to }) = moved? else { continue };
-            told.push((from, to));
-        }
-        Ok(Sent::Some { moves: told, held_for: self.held_for.get() })
+        let moves = moves.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        Ok(Sent::Some { moves, held_for: self.held_for.get() })
     }
 
     /// Sends one entry. Returns its states before and after, or `None` if the entry was skipped.
-    async fn one(&self, entry: &Entry, attempt: u32, slot: Timestamp) -> Result<Option<One>, StoreError> {
+    async fn one(&self, entry: &MailingEntry, attempt: u32, slot: Timestamp) -> Result<Option<EntryMove>, StoreError> {
         sleep(slot.millis() - self.invocation.current().millis()).await;
         if self.held_for.get().is_some() {
             return Ok(None);
@@ -143,12 +136,12 @@ impl Batch<'_> {
         let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window };
         let settle = |outcome| self.settle(entry, &claimed, outcome);
         let settled = deliver_once(&self.deps.providers, None, self.invocation, call, settle).await?;
-        Ok(settled.map(|to| One { from: entry.row.state(), to }))
+        Ok(settled.map(|to| (entry.row.state(), to)))
     }
 
     /// Renders the mail for one recipient. Returns `None` if it is too large with the recipient's
     /// values.
-    fn content_of(&self, entry: &Entry) -> Option<Content> {
+    fn content_of(&self, entry: &MailingEntry) -> Option<Content> {
         let email = &entry.row.email;
         let token = self.signing.map(|signing| {
             unsubscribe_token(signing.current.as_bytes(), &self.mailing.mailing_id, email, self.mailing.shards)
@@ -157,22 +150,15 @@ impl Batch<'_> {
         let headers = token.iter().flat_map(|token| unsubscribe_headers(&self.deps.public_url, token)).collect();
         let variables = values(&entry.row.variables, email, self.mailing.progress.format.as_ref(), link);
         let rendered = self.prepared.render(email, &variables).ok()?;
-        Some(Content::Email(Email {
-            from: self.content.from.clone(),
-            subject: rendered.subject,
-            text: rendered.text,
-            html: rendered.html,
-            reply_to: self.content.reply_to.clone(),
-            headers,
-        }))
+        Some(self.content.email(rendered, headers))
     }
 
     /// Writes the outcome of an attempt. If SES throttled the call, it first parks the rate bucket.
     /// Returns the new state of the entry.
     async fn settle(
         &self,
-        entry: &Entry,
-        claimed: &EntryRow,
+        entry: &MailingEntry,
+        claimed: &MailingEntryRow,
         outcome: Outcome,
     ) -> Result<Option<EntryState>, StoreError> {
         let now = self.invocation.current();
@@ -207,7 +193,7 @@ pub async fn sleep(ms: i64) {
 }
 
 /// Logs one line for an entry that was not plainly sent: failed, unknown, retried or lost.
-pub fn log_entry(invocation: &Invocation, entry: &Entry, state: EntryState, code: &str) {
+pub fn log_entry(invocation: &Invocation, entry: &MailingEntry, state: EntryState, code: &str) {
     let entry_id = entry.id.to_string();
     let event = Event::MailingEntry.as_str();
     tracing::warn!(event, entry_id, state = state.as_str(), code, request_id = invocation.request_id);

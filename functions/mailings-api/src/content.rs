@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use umavez_domain::channels::content::{Content, Email};
 use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::Replay;
@@ -77,9 +76,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
     let token = unsubscribe_token(signing.current.as_bytes(), &row.mailing_id, &asked.to, row.shards.max(1));
     let public_url = public_url(deps, request);
     let link = unsubscribe_url(&public_url, &token);
-    let Rendered { subject, html, text } =
-        rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
-    let (from, reply_to) = (content.from.clone(), content.reply_to.clone());
+    let rendered = rendered(&row, &content, &asked.to, &asked.variables, link, LARGEST_MESSAGE)?;
     // Set the same headers as the mailing does, so that the test mail equals what recipients get.
     let headers = row.unsubscribe.then(|| unsubscribe_headers(&public_url, &token));
     let headers = headers.into_iter().flatten().collect();
@@ -91,7 +88,7 @@ pub async fn test(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         body_hash: identity.body.clone(),
         sender: "default".to_owned(),
         to: asked.to,
-        content: Content::Email(Email { from, subject, text, html, reply_to, headers }),
+        content: content.email(rendered, headers),
         priority: Priority::Start,
         hold: None,
         send_at: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
-use umavez_domain::mailings::{EntryState, ImportView, LineRow, MailingRow, ReportLine, report_csv};
+use umavez_domain::mailings::{EntryState, LineRow, MailingRow, report_csv};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::EntryPlace;
@@ -70,16 +70,17 @@ pub async fn report(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         return csv(deps, invocation, &row, after).await;
     }
     let (lines, next) = deps.mailings.lines(invocation, &row, after, limit).await?;
-    let import = ImportView::of(&row);
+    let line = |line: &LineRow| json!({"line": line.line, "reason": line.reason, "of_line": line.of_line});
+    let lines: Vec<_> = lines.iter().map(line).collect();
     let body = json!({
         "mailingId": row.mailing_id,
         "file_name": row.file_name,
-        "rows": import.rows,
-        "recipients": import.recipients,
-        "duplicates": import.duplicates,
-        "invalid": import.invalid,
-        "problem": import.problem,
-        "lines": told(lines),
+        "rows": row.progress.rows,
+        "recipients": row.progress.recipients,
+        "duplicates": row.progress.duplicates,
+        "invalid": row.progress.invalid,
+        "problem": row.problem_view(),
+        "lines": lines,
         "cursor": next.map(|line| paging::to_cursor(&line.to_string())),
     });
     Answer::json(200, &body)
@@ -92,7 +93,7 @@ async fn csv(deps: &Deps, invocation: &Invocation, row: &MailingRow, after: u64)
         && invocation.time_left() > ENOUGH_TIME
     {
         let (lines, more) = deps.mailings.lines(invocation, row, after, LINES_AT_ONCE).await?;
-        all.extend(told(lines));
+        all.extend(lines);
         next = more;
     }
     let answer = Answer::text(200, "text/csv; charset=utf-8", report_csv(&all));
@@ -101,8 +102,4 @@ async fn csv(deps: &Deps, invocation: &Invocation, row: &MailingRow, after: u64)
         Some(line) => answer.header("x-next-cursor", paging::to_cursor(&line.to_string())),
         None => answer,
     })
-}
-
-fn told(lines: Vec<LineRow>) -> Vec<ReportLine> {
-    lines.into_iter().map(ReportLine::from).collect()
 }

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 use umavez_domain::codes::{Event, ProblemCode};
-use umavez_domain::mailings::{MailingEvent, MailingRow, Order, RetryRequest};
+use umavez_domain::mailings::{KeyedOrder, MailingEvent, MailingRow, RetryRequest};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Ordered, Retry};
+use umavez_platform::mailings::OrderOutcome;
 
 use crate::upload::no_columns;
 use crate::{Deps, id};
@@ -26,39 +26,36 @@ pub async fn retry_failed(deps: &Deps, invocation: &Invocation, request: &Reques
     // Without an idempotency key, the request id identifies the order, so that a lost answer of the
     // store does not create a second order.
     let identity = request.identity(invocation)?;
-    let order = Order { key: identity.key, body: identity.body, entries: 0 };
-    let retry = Retry { include_unknown: asked.include_unknown, order };
-    let (done, counts) = deps.mailings.retry_failed(invocation, &id(request)?, &retry).await?;
-    let answer = |row: &MailingRow, retrying: u64| {
-        Answer::json(202, &json!({"mailingId": row.mailing_id, "status": row.state, "retrying": retrying}))
-    };
-    if let Ordered::Replayed(row, entries) = done {
-        return Ok(answer(&row, entries)?.replayed());
-    }
+    let order = KeyedOrder { key: identity.key, body: identity.body, entries: 0 };
+    let done = deps.mailings.retry_failed(invocation, &id(request)?, &order, asked.include_unknown).await?;
+    let replayed = matches!(done, Some((_, OrderOutcome::Replayed)));
     let row = ordered(invocation, done)?;
-    answer(&row, counts.failed + if asked.include_unknown { counts.unknown } else { 0 })
+    // A mailing without entries to send again does not keep the order.
+    let retrying = row.orders.iter().find(|known| known.key == order.key).map_or(0, |known| known.entries);
+    let answer = Answer::json(202, &json!({"mailingId": row.mailing_id, "status": row.state, "retrying": retrying}))?;
+    Ok(if replayed { answer.replayed() } else { answer })
 }
 
 /// Returns the mailing after an order, or the problem that explains why the order was refused.
-pub fn ordered(invocation: &Invocation, ordered: Ordered) -> Result<MailingRow, Problem> {
+pub fn ordered(invocation: &Invocation, ordered: Option<(MailingRow, OrderOutcome)>) -> Result<MailingRow, Problem> {
+    let Some((row, ordered)) = ordered else { return Err(Problem::not_found("there is no such mailing")) };
     match ordered {
-        Ordered::Done(row) => {
+        OrderOutcome::Done => {
             tracing::info!(
                 event = Event::MailingState.as_str(),
                 mailing_id = row.mailing_id.as_str(),
                 state = row.state.as_str(),
                 request_id = invocation.request_id,
             );
-            Ok(*row)
+            Ok(row)
         }
-        Ordered::Already(row) | Ordered::Replayed(row, _) => Ok(*row),
-        Ordered::Refused(row) => {
+        OrderOutcome::Already | OrderOutcome::Replayed => Ok(row),
+        OrderOutcome::Refused => {
             let begun = if row.started_at.is_some() { ", and was begun to be sent," } else { "" };
             let detail = format!("a mailing that is {}{begun} cannot be asked for this", row.state);
             Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
-        Ordered::KeyReused => Err(Problem::key_reused("an order with another body")),
-        Ordered::Misfits(misfits) => Err(no_columns(misfits)),
-        Ordered::NoMailing => Err(Problem::not_found("there is no such mailing")),
+        OrderOutcome::KeyReused => Err(Problem::key_reused("an order with another body")),
+        OrderOutcome::Misfits(misfits) => Err(no_columns(misfits)),
     }
 }

@@ -1,7 +1,7 @@
 //! `GET /mailings` and `GET /mailings/{id}`.
 
 use serde_json::json;
-use umavez_domain::mailings::{MailingSummary, MailingView};
+use umavez_domain::mailings::MailingRow;
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
@@ -16,12 +16,12 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
         return Err(Problem::invalid(errors));
     }
     let (rows, next) = deps.mailings.page(invocation, after, limit).await?;
-    let mailings: Vec<_> = rows.into_iter().map(MailingSummary::from).collect();
+    let mailings: Vec<_> = rows.iter().map(MailingRow::summary).collect();
     Answer::json(200, &json!({"mailings": mailings, "cursor": next.map(|place| paging::to_cursor(&place))}))
 }
 
 pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let row = mailing(deps, invocation, request).await?;
     let shards = deps.mailings.shards(invocation, &row.mailing_id).await?;
-    Answer::json(200, &MailingView::of(&row, &shards, invocation.now))
+    Answer::json(200, &row.view(&shards, invocation.now))
 }

@@ -5,9 +5,8 @@
 //! stored under a key that belongs to this request alone, and one transaction creates the mailing
 //! that refers to it. A request that loses the race for the name deletes its object again.
 
-use std::ops::ControlFlow::{Break, Continue};
-
 use std::collections::BTreeMap;
+use std::ops::ControlFlow::{Break, Continue};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -17,12 +16,13 @@ use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::mailings::files::inline_object;
 use umavez_domain::mailings::{
-    Format, ImportState, KeyRow, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState, NameMode,
-    Order, UPLOAD_MS, Upload, UploadRequest, check_file, content_hash, file_error, judge_upload,
+    Format, ImportState, KeyRow, KeyedOrder, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState,
+    NameMode, UploadRequest, check_file, content_hash, file_error, judge_upload,
 };
+use umavez_domain::uploaded::UPLOAD_MS;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Created, SameFile};
+use umavez_platform::mailings::{MailingCreated, SameFile};
 
 use crate::{Deps, form};
 
@@ -37,7 +37,7 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         kind @ ("text/csv" | "application/octet-stream") => {
             let asked = UploadRequest::of_csv(query()).map_err(Problem::invalid)?;
             if kind == "text/csv" {
-                came_as_text(request.body())?;
+                check_is_utf8(request.body())?;
             }
             (asked, request.body().to_vec())
         }
@@ -59,7 +59,7 @@ pub async fn inline(deps: &Deps, invocation: &Invocation, request: &Request) -> 
 
 /// Rejects a text body that was not UTF-8. API Gateway decodes text bodies as UTF-8, so other
 /// encodings arrive corrupted, with U+FFFD in place of the unknown bytes.
-fn came_as_text(file: &[u8]) -> Result<(), Problem> {
+fn check_is_utf8(file: &[u8]) -> Result<(), Problem> {
     const REPLACED: &[u8] = "\u{fffd}".as_bytes();
     let Some(at) = file.windows(REPLACED.len()).position(|part| part == REPLACED) else { return Ok(()) };
     let line = 1 + file[..at].iter().filter(|byte| **byte == b'\n').count();
@@ -106,20 +106,23 @@ async fn create(
     let identity = request.identity(invocation)?;
     // Hash the meaning of the request and not its bytes: a client never encodes the same form twice
     // in the same way.
-    let asked_as =
-        identity.given.then(|| Order { key: identity.key, body: body_hash(asked.said().as_bytes()), entries: 0 });
+    let asked_as = identity.given.then(|| KeyedOrder {
+        key: identity.key,
+        body: body_hash(asked.canonical_text().as_bytes()),
+        entries: 0,
+    });
     let step = || async {
         if let Some(order) = &asked_as
-            && let Some(first) = deps.mailings.asked(invocation, &order.key).await?
+            && let Some(first) = deps.mailings.find_request(invocation, &order.key).await?
         {
-            return again(deps, invocation, &asked, order, &first).await.map(Break);
+            return answer_replay(deps, invocation, &asked, order, &first).await.map(Break);
         }
-        let name = deps.mailings.named(invocation, &asked.file_name).await?;
+        let name = deps.mailings.find_name(invocation, &asked.file_name).await?;
         if let Some(owner) = name.as_ref().and_then(|name| name.mailing_id.as_ref()) {
             let Some(row) = deps.mailings.get(invocation, owner).await? else {
                 return Err(Problem::internal().because(&"a name without its mailing"));
             };
-            return known(deps, invocation, &asked, &row).await.map(Break);
+            return answer_known_name(deps, invocation, &asked, &row).await.map(Break);
         }
         let same_file = match &asked.sha256 {
             Some(hash) => deps.mailings.same_file(invocation, hash).await?,
@@ -139,30 +142,28 @@ async fn create(
                 row.object = inline_object(&row.mailing_id, &invocation.request_id);
                 let etag = deps.uploads.put(invocation, &row.object, file.clone()).await;
                 let etag = etag.map_err(|error| unavailable().because(&error))?;
-                row.file_is_there(etag, file.len() as u64, invocation.now);
+                row.file_uploaded(etag, file.len() as u64, invocation.now);
             }
             None => row.wait_until(invocation.now.plus_ms(UPLOAD_MS)),
         }
         let (content, asked_as) = (asked.content.as_ref(), asked_as.as_ref());
         match deps.mailings.create(invocation, name.as_ref(), &same_file, &row, content, asked_as).await? {
-            Created::New => {
-                tell(invocation, &row);
-                let told = Told { created: true, matches: Some(true), warning: None };
-                answer(deps, invocation, &asked, &row, told).map(Break)
+            MailingCreated::New => {
+                log_created(invocation, &row);
+                answer(deps, invocation, &asked, &row, UploadAnswer::CREATED).map(Break)
             }
             // This request created it in an earlier try whose reply was lost.
-            Created::Standing(standing) if file.is_some() && standing.object == row.object => {
-                let told = Told { created: true, matches: Some(true), warning: None };
-                answer(deps, invocation, &asked, &standing, told).map(Break)
+            MailingCreated::Standing(standing) if file.is_some() && standing.object == row.object => {
+                answer(deps, invocation, &asked, &standing, UploadAnswer::CREATED).map(Break)
             }
-            Created::Standing(standing) => {
-                take_away(deps, invocation, &row, file.is_some()).await;
-                known(deps, invocation, &asked, &standing).await.map(Break)
+            MailingCreated::Standing(standing) => {
+                delete_object(deps, invocation, &row, file.is_some()).await;
+                answer_known_name(deps, invocation, &asked, &standing).await.map(Break)
             }
-            Created::Again => {
+            MailingCreated::Again => {
                 let standing = deps.mailings.get(invocation, &row.mailing_id).await?;
                 if standing.is_none_or(|standing| standing.object != row.object) {
-                    take_away(deps, invocation, &row, file.is_some()).await;
+                    delete_object(deps, invocation, &row, file.is_some()).await;
                 }
                 Ok(Continue(()))
             }
@@ -177,18 +178,18 @@ fn unavailable() -> Problem {
 
 /// Deletes the object of a mailing that was not created. If that fails, the bucket's lifecycle rule
 /// deletes the object after some days.
-async fn take_away(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
+async fn delete_object(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
     if put && deps.uploads.delete(invocation, &row.object).await.is_err() {
         tracing::warn!(event = "NOT_TAKEN_AWAY", request_id = invocation.request_id);
     }
 }
 
 /// Answers a request whose idempotency key has already created a mailing.
-async fn again(
+async fn answer_replay(
     deps: &Deps,
     invocation: &Invocation,
     asked: &UploadRequest,
-    order: &Order,
+    order: &KeyedOrder,
     first: &KeyRow,
 ) -> Result<Answer, Problem> {
     if first.body != order.body {
@@ -196,50 +197,43 @@ async fn again(
     }
     match deps.mailings.get(invocation, &first.mailing_id).await? {
         Some(row) => {
-            tell_repeated(invocation, &row, Some(true));
-            let told = Told { created: true, matches: Some(true), warning: None };
-            Ok(answer(deps, invocation, asked, &row, told)?.replayed())
+            log_repeated(invocation, &row, Some(true));
+            Ok(answer(deps, invocation, asked, &row, UploadAnswer::CREATED)?.replayed())
         }
         None => Err(Problem::internal().because(&"a request without its mailing")),
     }
 }
 
 /// Answers a request whose file name already belongs to a mailing.
-async fn known(
+async fn answer_known_name(
     deps: &Deps,
     invocation: &Invocation,
     asked: &UploadRequest,
     row: &MailingRow,
 ) -> Result<Answer, Problem> {
-    let matches = match (&row.content_hash, &asked.sha256) {
-        (Some(stored), Some(asked_hash)) => match judge_upload(Some(stored), asked_hash, asked.mode) {
-            Upload::Known { content_matches } => Some(content_matches),
-            Upload::New | Upload::Refused => return Err(taken(row, "with other content")),
-        },
-        // One of the two hashes is not known, so the contents cannot be compared. Strict mode
-        // refuses.
-        _ if asked.mode == NameMode::Strict => return Err(taken(row, "and its content is not known to be this")),
-        _ => None,
-    };
+    let matches = judge_upload(row.content_hash.as_deref(), asked.sha256.as_deref(), asked.mode).map_err(|how| {
+        Problem::new(409, ProblemCode::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
+    })?;
     let stored = match asked.content {
         Some(_) => deps.mailings.content(invocation, &row.mailing_id).await?.map(|stored| stored.content),
         None => None,
     };
     let dropped = asked.content.is_some() && asked.content != stored;
-    tell_repeated(invocation, row, matches);
+    log_repeated(invocation, row, matches);
     let warning = dropped.then_some("the content of this request was not taken; PUT /mailings/{id}/content changes it");
-    answer(deps, invocation, asked, row, Told { created: false, matches, warning })
+    answer(deps, invocation, asked, row, UploadAnswer { created: false, matches, warning })
 }
 
-fn taken(row: &MailingRow, how: &str) -> Problem {
-    Problem::new(409, ProblemCode::NameTaken, format!("{} has this file name, {how}", row.mailing_id))
-}
-
-struct Told {
+/// What the answer to an accepted request says about its mailing.
+struct UploadAnswer {
     created: bool,
     /// `None` if the content of one of the files is not known.
     matches: Option<bool>,
     warning: Option<&'static str>,
+}
+
+impl UploadAnswer {
+    const CREATED: Self = Self { created: true, matches: Some(true), warning: None };
 }
 
 fn answer(
@@ -247,16 +241,16 @@ fn answer(
     invocation: &Invocation,
     asked: &UploadRequest,
     row: &MailingRow,
-    told: Told,
+    result: UploadAnswer,
 ) -> Result<Answer, Problem> {
     let mut body = json!({
         "mailingId": row.mailing_id,
         "status": row.state,
-        "created": told.created,
-        "contentMatches": told.matches,
+        "created": result.created,
+        "contentMatches": result.matches,
     });
-    let mut warnings: Vec<_> = told.warning.map(str::to_owned).into_iter().collect();
-    if let Some(earlier) = row.same_content_as.as_ref().filter(|_| told.created) {
+    let mut warnings: Vec<_> = result.warning.map(str::to_owned).into_iter().collect();
+    if let Some(earlier) = row.same_content_as.as_ref().filter(|_| result.created) {
         warnings
             .push(format!("{earlier} has the same content under another file name; its recipients get this one too"));
         body["sameContentAs"] = json!(earlier);
@@ -265,23 +259,20 @@ fn answer(
         body["warnings"] = json!(warnings);
     }
     let awaited = row.import == ImportState::AwaitingUpload && row.state != MailingState::Canceled;
-    if awaited && told.matches != Some(false) {
-        body["upload"] = form_of(deps, invocation, asked, row);
+    if awaited && result.matches != Some(false) {
+        body["upload"] = upload_form(deps, invocation, asked, row);
     }
-    Answer::json(if told.created { 202 } else { 200 }, &body)
+    Answer::json(if result.created { 202 } else { 200 }, &body)
 }
 
 /// Returns the upload form. It is signed again for every request.
-fn form_of(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &MailingRow) -> Value {
-    let largest = asked.size.unwrap_or(LARGEST_UPLOAD);
-    let sizes = asked.size.unwrap_or(1)..=largest;
+fn upload_form(deps: &Deps, invocation: &Invocation, asked: &UploadRequest, row: &MailingRow) -> Value {
+    let sizes = asked.size.unwrap_or(1)..=asked.size.unwrap_or(LARGEST_UPLOAD);
     let hash = row.content_hash.as_ref().or(asked.sha256.as_ref()).and_then(|hash| hex::decode(hash).ok());
-    let form = deps.uploads.form(invocation, &row.object, sizes, hash.map(|hash| BASE64_STANDARD.encode(hash)));
-    let fields: Value = form.post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-    json!({"url": form.post.url, "fields": fields, "expires_at": form.expires_at, "max_bytes": largest})
+    deps.uploads.form(invocation, &row.object, sizes, hash.map(|hash| BASE64_STANDARD.encode(hash)))
 }
 
-fn tell(invocation: &Invocation, row: &MailingRow) {
+fn log_created(invocation: &Invocation, row: &MailingRow) {
     tracing::info!(
         event = Event::MailingCreated.as_str(),
         mailing_id = row.mailing_id.as_str(),
@@ -295,7 +286,7 @@ fn tell(invocation: &Invocation, row: &MailingRow) {
 }
 
 /// Logs that a file was uploaded again and created no other mailing.
-fn tell_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
+fn log_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
     let (event, mailing_id) = (Event::MailingRepeated.as_str(), row.mailing_id.as_str());
     tracing::info!(event, mailing_id, content_matches, request_id = invocation.request_id);
     metrics::counter!("MailingsRepeated").increment(1);

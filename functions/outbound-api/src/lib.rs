@@ -56,8 +56,8 @@ impl Deps {
         let senders = Senders::from_env(&aws, &store, RateTable::default())?;
         let suppressions = messages.suppressions();
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
-        let intents = messages.intents.clone();
         let types = config::options("INTENT_TYPE_OPTIONS", IntentTypes::with_options)?;
+        let intents = messages.intents.clone();
         Ok(Self { messages, intents, senders, suppressions, unsubscribes, types })
     }
 }

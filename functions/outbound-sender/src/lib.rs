@@ -17,7 +17,7 @@ use umavez_domain::senders::rates::RateTable;
 use umavez_platform::aws::Aws;
 use umavez_platform::batch;
 use umavez_platform::config::{self, ConfigError};
-use umavez_platform::downsells::{Boards, Downsells};
+use umavez_platform::downsells::{BotDownsellsCache, Downsells};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Limiter;
 use umavez_platform::messages::Messages;
@@ -33,7 +33,7 @@ const AT_ONCE: usize = 10;
 #[derive(Debug)]
 pub struct Deps {
     pub messages: Messages,
-    pub boards: Boards,
+    pub bot_downsells: BotDownsellsCache,
     pub limiter: Limiter,
     pub senders: Senders,
     pub providers: Providers,
@@ -49,7 +49,7 @@ impl Deps {
         let senders = Senders::from_env(&aws, &store, config::options("SEND_RATES", RateTable::with_options)?)?;
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
         Ok(Self {
-            boards: Boards::new(Downsells::from_env(&store)?),
+            bot_downsells: BotDownsellsCache::new(Downsells::from_env(&store)?),
             limiter: Limiter { store, table: messages.table.clone() },
             messages,
             senders,

@@ -5,11 +5,11 @@
 
 use umavez_domain::channels::{Channel, Content};
 use umavez_domain::delivery::{NextStep, Outcome, Settled};
-use umavez_domain::downsells::{ChargesRow, ContactId, End, GateState, OfferId, OfferRow, Why};
+use umavez_domain::downsells::{CancelReason, ChargesRow, ClosedGate, ContactId, OfferEnd, OfferId, OfferRow};
 use umavez_domain::queue::Priority;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
-use umavez_platform::downsells::{Board, tell};
+use umavez_platform::downsells::{BotDownsells, log};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
 use umavez_platform::providers::Envelope;
@@ -41,7 +41,7 @@ async fn attempt_offer(
     contact: &ContactId,
     id: &OfferId,
 ) -> Result<Round, StoreError> {
-    let downsells = &deps.boards.downsells;
+    let downsells = &deps.bot_downsells.downsells;
     let (offer, charges) = downsells.offer_and_charges(invocation, contact, id).await?;
     let Some(offer) = offer else { return Ok(done("no_such_offer")) };
     let seen = Seen { offer, charges };
@@ -59,20 +59,20 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let attempt = match offer.delivery.next(offer.window(), invocation.current()) {
         NextStep::Leave => return Ok(done("not_to_be_sent")),
         NextStep::Wait { until } => return Ok(later("early", until)),
-        NextStep::Expire => return end(deps, invocation, seen, End::Expired).await,
+        NextStep::Expire => return end(deps, invocation, seen, OfferEnd::Expired).await,
         NextStep::Claim { attempt } => attempt,
     };
     if deliver::is_out_of_time(deps, invocation) {
         return Ok(later("out_of_time", invocation.current()));
     }
-    let board = deps.boards.of(invocation, &offer.bot).await?;
+    let current = deps.bot_downsells.of(invocation, &offer.bot).await?;
     // Check the gate before the rate slot, so that no slot is wasted. The check in the claim is the
     // one that counts.
-    if let Some(round) = closed(deps, invocation, &board, seen).await? {
+    if let Some(round) = closed(deps, invocation, &current, seen).await? {
         return Ok(round);
     }
-    let (Some(bot), Some(downsell)) = (&board.bot, board.downsells.get(&offer.downsell_id)) else {
-        return end(deps, invocation, seen, End::Canceled(Why::Deleted)).await;
+    let (Some(bot), Some(downsell)) = (&current.bot, current.downsells.get(&offer.downsell_id)) else {
+        return end(deps, invocation, seen, OfferEnd::Canceled(CancelReason::Deleted)).await;
     };
     let sender = deps.senders.of_bot(bot);
     let credential = match deliver::credential(deps, invocation, &sender).await {
@@ -91,15 +91,15 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     }
     // The wait for the slot took time: a charge or the offer itself may have expired.
     if offer.window().is_over(invocation.current()) {
-        return end(deps, invocation, seen, End::Expired).await;
+        return end(deps, invocation, seen, OfferEnd::Expired).await;
     }
-    if let Some(round) = closed(deps, invocation, &board, seen).await? {
+    if let Some(round) = closed(deps, invocation, &current, seen).await? {
         return Ok(round);
     }
     let claim = deliver::claim(deps, invocation, attempt);
-    let claimed = match deps.boards.downsells.claim(invocation, offer, charges, &claim, &sender.bucket).await? {
+    let claimed = match deps.bot_downsells.downsells.claim(invocation, offer, charges, &claim, &sender.bucket).await? {
         Claimed::Yes(claimed) => claimed,
-        Claimed::Suppressed(_) => return end(deps, invocation, seen, End::Skipped(Why::Blocked)).await,
+        Claimed::Suppressed(_) => return end(deps, invocation, seen, OfferEnd::Skipped(CancelReason::Blocked)).await,
         Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
     };
     let content = Content::Telegram(downsell.content.clone());
@@ -115,15 +115,20 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
 
 /// Ends an offer that must not be sent, or passes it on to another charge. Returns `None` if the
 /// gate is open.
-async fn closed(deps: &Deps, invocation: &Invocation, board: &Board, seen: &Seen) -> Result<Option<Round>, StoreError> {
+async fn closed(
+    deps: &Deps,
+    invocation: &Invocation,
+    current: &BotDownsells,
+    seen: &Seen,
+) -> Result<Option<Round>, StoreError> {
     let (offer, charges) = (&seen.offer, seen.charges.as_ref());
-    let downsell = board.downsells.get(&offer.downsell_id);
-    match offer.gate(board.bot.as_ref(), downsell, charges, invocation.current()) {
-        GateState::Open => Ok(None),
-        GateState::Closed(why) => end(deps, invocation, seen, why).await.map(Some),
-        GateState::PassedOn(after) => {
+    let downsell = current.downsells.get(&offer.downsell_id);
+    match offer.gate(current.bot.as_ref(), downsell, charges, invocation.current()) {
+        None => Ok(None),
+        Some(ClosedGate::Ends(why)) => end(deps, invocation, seen, why).await.map(Some),
+        Some(ClosedGate::PassedOn(after)) => {
             // Whether this write or another one changed the offer, decide again on the stored row.
-            deps.boards.downsells.pass_on(invocation, offer, charges, &after).await?;
+            deps.bot_downsells.downsells.pass_on(invocation, offer, charges, &after).await?;
             Ok(Some(Round::Continue(())))
         }
     }
@@ -145,23 +150,25 @@ async fn settle(
     let (now, jitter) = (invocation.current(), fastrand::u32(0..=1000));
     let verdict = offer.delivery.verdict(offer.window(), outcome, policy, now, jitter);
     let attempt = offer.delivery.attempt;
-    Ok(match deps.boards.downsells.settle(invocation, offer, attempt, &verdict, &request.sender.bucket).await? {
-        Settled::Now(offer) => {
-            tell::changed(invocation, &offer);
-            verdict.word()
-        }
-        Settled::Already => verdict.word(),
-        Settled::TooLate => "too_late",
-    })
+    Ok(
+        match deps.bot_downsells.downsells.settle(invocation, offer, attempt, &verdict, &request.sender.bucket).await? {
+            Settled::Now(offer) => {
+                log::changed(invocation, &offer);
+                verdict.word()
+            }
+            Settled::Already => verdict.word(),
+            Settled::TooLate => "too_late",
+        },
+    )
 }
 
 /// Ends an offer that must not be sent. Returns `Continue` if the offer, or charges that the end
 /// depends on, changed since they were read.
-async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: End) -> Result<Round, StoreError> {
-    let ended = deps.boards.downsells.end(invocation, &seen.offer, seen.charges.as_ref(), end).await?;
+async fn end(deps: &Deps, invocation: &Invocation, seen: &Seen, end: OfferEnd) -> Result<Round, StoreError> {
+    let ended = deps.bot_downsells.downsells.end(invocation, &seen.offer, seen.charges.as_ref(), end).await?;
     Ok(match ended {
         Some(after) => {
-            tell::changed(invocation, &after);
+            log::changed(invocation, &after);
             done(after.status.as_str())
         }
         None => Round::Continue(()),

@@ -17,11 +17,11 @@ use umavez_domain::messages::MessageRow;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::Conversations;
-use umavez_platform::downsells::{self, Downsells, tell};
+use umavez_platform::downsells::{Downsells, log};
 use umavez_platform::due::{self, Swept};
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Mailings, Recovered};
+use umavez_platform::mailings::{MailingRecovery, Mailings};
 use umavez_platform::messages::Messages;
 use umavez_platform::store::{Found, Store, StoreError};
 
@@ -119,7 +119,7 @@ impl Run<'_> {
     async fn mailing(&self, found: Found) -> Result<bool, StoreError> {
         let recovered = self.deps.mailings.recover(self.invocation, &found).await?;
         log_mailing(self.invocation, &found, recovered);
-        Ok(recovered != Recovered::Left)
+        Ok(recovered != MailingRecovery::Left)
     }
 
     async fn message(&self, found: Found) -> Result<bool, StoreError> {
@@ -163,12 +163,10 @@ impl Run<'_> {
     async fn offer(&self, found: Found) -> Result<bool, StoreError> {
         let policy = self.deps.policies.get(&Channel::Telegram).copied().unwrap_or_default();
         let jitter = fastrand::u32(0..=1000);
-        let recovered = self.deps.downsells.recover(self.invocation, &found, policy, jitter).await?;
-        // The effects of expired charges are logged per offer.
-        let downsells::Recovered::Offer(recovery) = recovered else { return Ok(false) };
-        match &*recovery {
-            Recovery::Emitted(offer) => tell::line(self.invocation, offer, Event::DownsellRecovered),
-            Recovery::GivenUp(offer) => tell::changed(self.invocation, offer),
+        let recovery = self.deps.downsells.recover(self.invocation, &found, policy, jitter).await?;
+        match &recovery {
+            Recovery::Emitted(offer) => log::offer_event(self.invocation, offer, Event::DownsellRecovered),
+            Recovery::GivenUp(offer) => log::changed(self.invocation, offer),
             Recovery::Nothing => return Ok(false),
         }
         Ok(true)
@@ -186,15 +184,15 @@ fn log_conversation(invocation: &Invocation, row: &ConversationRow) {
     tracing::warn!(event, conversation_id, phase, request_id = invocation.request_id);
 }
 
-fn log_mailing(invocation: &Invocation, found: &Found, recovered: Recovered) {
+fn log_mailing(invocation: &Invocation, found: &Found, recovered: MailingRecovery) {
     let (event, what) = match recovered {
-        Recovered::Shard => (Event::MailingRecovered, "shard"),
-        Recovered::Import => (Event::MailingRecovered, "import"),
-        Recovered::HandedOut => (Event::MailingRecovered, "handed_out"),
-        Recovered::GivenUp => (Event::MailingImportFailed, "input_missing"),
-        Recovered::Completed => (Event::MailingCompleted, "completed"),
-        Recovered::Mismatch => (Event::MailingMismatch, "mismatch"),
-        Recovered::Left => return,
+        MailingRecovery::Shard => (Event::MailingRecovered, "shard"),
+        MailingRecovery::Import => (Event::MailingRecovered, "import"),
+        MailingRecovery::HandedOut => (Event::MailingRecovered, "handed_out"),
+        MailingRecovery::GivenUp => (Event::MailingImportFailed, "input_missing"),
+        MailingRecovery::Completed => (Event::MailingCompleted, "completed"),
+        MailingRecovery::Mismatch => (Event::MailingMismatch, "mismatch"),
+        MailingRecovery::Left => return,
     };
     if event == Event::MailingMismatch {
         metrics::counter!("MailingMismatch").increment(1);

@@ -10,13 +10,15 @@ mod intake;
 mod payments;
 mod telegram;
 
+use umavez_domain::downsells::ChargeStatus;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
-use umavez_platform::conversations::{Conversations, Webhooks};
+use umavez_platform::conversations::Conversations;
 use umavez_platform::downsells::Downsells;
 use umavez_platform::http::Route;
 use umavez_platform::store::Store;
 use umavez_platform::suppressions::Suppressions;
+use umavez_platform::webhooks::Webhooks;
 
 /// The maximum body size. Evolution includes media in its messages if it is configured to; the
 /// media are ignored.
@@ -28,8 +30,10 @@ umavez_platform::routes! {
     Route::public("POST /webhooks/telegram/{bot}").any_query() => telegram::run,
     Route::public("POST /webhooks/evolution/{instance}").taking(LARGEST_EVOLUTION).any_query() => evolution::run,
     Route::public("POST /api/payment/webhook/pix-created").any_query() => payments::created,
-    Route::public("POST /api/payment/webhook/payment-approved").any_query() => payments::approved,
-    Route::public("POST /api/payment/webhook/pix-expired").any_query() => payments::expired,
+    Route::public("POST /api/payment/webhook/payment-approved").any_query() =>
+        async |deps, invocation, request| payments::ended(deps, invocation, request, ChargeStatus::Paid).await,
+    Route::public("POST /api/payment/webhook/pix-expired").any_query() =>
+        async |deps, invocation, request| payments::ended(deps, invocation, request, ChargeStatus::Expired).await,
 }
 
 #[derive(Debug)]

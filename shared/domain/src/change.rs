@@ -55,8 +55,17 @@ pub enum Next<R, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Asserts that the row fulfills its own fence as soon as it is stored.
+    pub(crate) fn assert_fence_holds(row: &impl Row) {
+        let stored = serde_json::to_value(row).expect("a row");
+        let Fence::Same(parts) = row.fence() else { panic!("a fence of parts") };
+        for (name, value) in parts {
+            assert_eq!(stored.get(&name).unwrap_or(&Value::Null), &value, "{name}");
+        }
+    }
 
     #[derive(Serialize)]
     struct Part {

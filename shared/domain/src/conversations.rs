@@ -10,6 +10,6 @@ pub mod responder;
 mod rows;
 pub mod views;
 
-pub use course::{Course, HeldBy, Hold, PartEnd, Phase, Step};
+pub use course::{ConversationHold, Course, HeldBy, PartEnd, Phase, WorkerStep};
 pub use identity::{BatchId, ConversationId, Via};
-pub use rows::{Answer, Author, BatchRow, ConversationRow, Received, StoredMessage, Told};
+pub use rows::{AnsweredBy, Author, BatchProgress, BatchRow, ConversationRow, ReceiveOutcome, Received, StoredMessage};

@@ -6,18 +6,20 @@
 //! read.
 
 pub mod charges;
-mod course;
 mod definition;
 mod offer;
 mod passing;
 mod schedule;
 pub mod start;
+mod transitions;
 pub mod views;
 pub mod webhook;
 
 pub use charges::{ChargeStatus, ChargesRow, TransactionRow};
-pub use course::{End, GateState};
-pub use definition::{DownsellRow, MOST_DOWNSELLS, NewDownsell, Rearm, Warning};
-pub use offer::{ContactId, DeliveryView, OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger, Why};
-pub use passing::Outdated;
-pub use schedule::{Asked, Contact, Plan, Refused, Step, offer_of_charge, plan};
+pub use definition::{DownsellRow, MOST_DOWNSELLS, Rearm, Warning};
+pub use offer::{
+    CancelReason, ContactId, DeliveryView, OfferId, OfferRow, OfferStatus, RefusedRow, SlotEnd, SlotRow, Trigger,
+};
+pub use passing::ClosedGate;
+pub use schedule::{Contact, Plan, PlanStep, Refused, TriggerEvent, offer_of_charge, plan};
+pub use transitions::OfferEnd;

@@ -96,14 +96,18 @@ impl<'a> Fields<'a> {
 
     /// Returns a whole number within `range`. `None` if the field is absent or refused.
     pub fn whole_number(&mut self, name: &'static str, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
-        let given = self.get(name)?;
-        let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
-        if !given.is_number() {
-            self.refuse(name, FieldProblem::WrongType, detail);
+        if self.get(name).is_some_and(|given| !given.is_number()) {
+            self.refuse(name, FieldProblem::WrongType, not_within(&range));
             return None;
         }
+        self.number_within(name, range)
+    }
+
+    /// Works as [`Self::whole_number`], but a value of another type is out of range too.
+    pub fn number_within(&mut self, name: &'static str, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
+        let given = self.get(name)?;
         let number = given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given));
-        self.or_refuse(name, number, FieldProblem::OutOfRange, detail)
+        self.or_refuse(name, number, FieldProblem::OutOfRange, not_within(&range))
     }
 
     fn typed<T>(&mut self, name: &'static str, read: fn(&'a Value) -> Option<T>, detail: &str) -> Option<T> {
@@ -207,6 +211,10 @@ impl<'a> Fields<'a> {
             _ => Err(self.errors),
         }
     }
+}
+
+fn not_within(range: &std::ops::RangeInclusive<u32>) -> String {
+    format!("must be a whole number from {} to {}", range.start(), range.end())
 }
 
 /// Parses a UUID in its usual form, with hyphens. The other forms that libraries accept would make

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::codes::codes;
 use crate::conversations::ConversationId;
 use crate::downsells::{ContactId, OfferId};
-use crate::ingest::{BackfillId, Upload};
+use crate::ingest::{BackfillId, backfill_of_object};
 use crate::keys;
 use crate::mailings::MailingId;
-use crate::mailings::files::Arrived;
+use crate::mailings::files::mailing_of_object;
 use crate::messages::MessageId;
 use crate::outbox::Emit;
 use crate::time::Timestamp;
-use crate::uploaded;
+use crate::uploaded::{Uploaded, uploads};
 
 /// The names of the queues, as rows store them. See [`queue`] for those of the send queues.
 pub const BACKFILL_QUEUE: &str = "backfill";
@@ -142,13 +142,13 @@ pub enum BackfillJob {
     /// Insert the lines of this backfill, resuming at its last checkpoint.
     Work(BackfillId),
     /// S3 notifies that lines were uploaded.
-    Uploaded(Vec<Upload>),
+    Uploaded(Vec<Uploaded<BackfillId>>),
 }
 
 impl BackfillJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
-        if let Some(objects) = uploaded::objects(body) {
-            return Ok(Self::Uploaded(objects.into_iter().filter_map(Upload::of).collect()));
+        if let Some(uploads) = uploads(body, backfill_of_object) {
+            return Ok(Self::Uploaded(uploads));
         }
         match serde_json::from_str(body) {
             Ok(Body::Backfill { v: 1, id }) => Ok(Self::Work(id)),
@@ -170,13 +170,13 @@ pub enum ImportJob {
     /// Enqueue the shards of the mailing.
     HandOut(MailingId),
     /// S3 notifies that files were uploaded.
-    Uploaded(Vec<Arrived>),
+    Uploaded(Vec<Uploaded<MailingId>>),
 }
 
 impl ImportJob {
     pub fn read(body: &str) -> Result<Self, Unreadable> {
-        if let Some(objects) = uploaded::objects(body) {
-            return Ok(Self::Uploaded(objects.into_iter().filter_map(Arrived::of).collect()));
+        if let Some(uploads) = uploads(body, mailing_of_object) {
+            return Ok(Self::Uploaded(uploads));
         }
         match serde_json::from_str(body) {
             Ok(Body::Import { v: 1, mailing_id }) => Ok(Self::Import(mailing_id)),

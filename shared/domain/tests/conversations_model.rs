@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use stateright::{Checker, Model, Property};
 use umavez_domain::conversations::batch::Portion;
-use umavez_domain::conversations::{Course, HeldBy, Hold, PartEnd, Phase, Step};
+use umavez_domain::conversations::{ConversationHold, Course, HeldBy, PartEnd, Phase, WorkerStep};
 use umavez_domain::delivery::{Again, Delivery, Settled, State, Verdict};
 use umavez_domain::senders::instances::Timing;
 use umavez_domain::time::Timestamp;
@@ -211,7 +211,7 @@ impl World {
         if settled {
             self.by_person = before.received;
         }
-        self.write(course.hold(Hold { by: HeldBy::Person, since: self.now, until: Some(self.now + 1) }));
+        self.write(course.hold(ConversationHold { by: HeldBy::Person, since: self.now, until: Some(self.now + 1) }));
     }
 
     fn work(&mut self, worker: usize, most: u64) {
@@ -219,24 +219,24 @@ impl World {
         let fresh = self.course == read;
         self.workers[worker] = Worker::Idle;
         match read.next(at(self.now), &TIMING) {
-            Step::Rest | Step::Wait(_) => {}
+            WorkerStep::Rest | WorkerStep::Wait(_) => {}
             // A worker that lost a race decides again on the row that won.
             _ if !fresh => self.workers[worker] = Worker::Woken(self.course.clone()),
-            step @ (Step::Claim | Step::Ask(_)) => {
+            step @ (WorkerStep::Claim | WorkerStep::Ask(_)) => {
                 let course = match step {
-                    Step::Ask(course) => course,
+                    WorkerStep::Ask(course) => course,
                     _ => read.claim(self.portion(&read, most), at(self.now), &TIMING),
                 };
                 self.claimed(&course, most);
                 self.workers[worker] = Worker::Asking { batch: course.claimed, epoch: course.epoch };
                 self.write(course);
             }
-            Step::GiveUp(course) => self.write(course),
-            Step::HandOver(course) => {
+            WorkerStep::GiveUp(course) => self.write(course),
+            WorkerStep::HandOver(course) => {
                 self.hand_over(&course);
                 self.write(course);
             }
-            Step::Look => {
+            WorkerStep::CheckReply => {
                 let of_course = |message: &&Handed| (message.batch, message.handed) == (read.claimed, read.handed);
                 let end = match self.handed.iter().find(of_course).map(|message| message.state) {
                     Some(State::Sent) => PartEnd::Sent,
@@ -318,8 +318,8 @@ impl Model for Small {
             match worker {
                 // A worker that finds nothing to do changes nothing.
                 Worker::Idle => match world.course.next(at(world.now), &TIMING) {
-                    Step::Rest | Step::Wait(_) => {}
-                    Step::Look if world.on_its_way().is_some() => {}
+                    WorkerStep::Rest | WorkerStep::Wait(_) => {}
+                    WorkerStep::CheckReply if world.on_its_way().is_some() => {}
                     _ => actions.push(Act::Wake(n)),
                 },
                 Worker::Woken(_) => actions.push(Act::Work(n)),
@@ -433,7 +433,7 @@ impl Model for Small {
             }
             Act::Holds => {
                 world.holds -= 1;
-                let hold = Hold { by: HeldBy::Operator, since: world.now, until: None };
+                let hold = ConversationHold { by: HeldBy::Operator, since: world.now, until: None };
                 let course = world.course.hold(hold);
                 world.write(course);
             }
@@ -492,7 +492,7 @@ impl Model for Small {
             }),
             Property::always("whatever is unanswered is looked for", |_, world: &World| {
                 let held = world.course.hold.is_some_and(|hold| hold.by == HeldBy::Operator);
-                world.is_answered() || held || world.course.look_again(at(world.now), &TIMING).is_some()
+                world.is_answered() || held || world.course.recovery_check_at(at(world.now), &TIMING).is_some()
             }),
             Property::always("in the end every message is answered", |model, world: &World| {
                 let every = world.stored.len() as u64 == world.course.received && world.is_answered();

@@ -29,13 +29,14 @@ use umavez_domain::delivery::{
     Cancel, Claim, Delivered, Delivery, Gate, MAX_ATTEMPTS, NextStep, Outcome, Recovery, Settled, State, ThrottleScope,
     UnknownPolicy, Verdict, Window, code,
 };
-use umavez_domain::downsells::charges::{self, Charge, OpenCharge, Told};
+use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    ChargesRow, DownsellRow, End, GateState, NewDownsell, OfferId, OfferRow, Status, Trigger, Why,
+    CancelReason, ChargesRow, ClosedGate, DownsellRow, OfferEnd, OfferId, OfferRow, OfferStatus, TransactionRow,
+    Trigger,
 };
 use umavez_domain::keys::Wake;
 use umavez_domain::mailings::{
-    EntryNext, EntryRow, EntryState, MailingEvent, MailingState, Move, move_mailing, next_of_entry,
+    EntryNext, EntryState, MailingEntryRow, MailingEvent, MailingState, Move, move_mailing, next_of_entry,
 };
 use umavez_domain::messages::ledger::LedgerEntry;
 use umavez_domain::messages::{MessageRow, Resend};
@@ -247,7 +248,7 @@ impl Subject for OfferRow {
     }
 
     fn end(&self, state: State, now: Timestamp) -> Option<Self> {
-        let end = if state == State::Expired { End::Expired } else { End::Skipped(Why::Blocked) };
+        let end = if state == State::Expired { OfferEnd::Expired } else { OfferEnd::Skipped(CancelReason::Blocked) };
         self.ended(end, now, KEEP_DAYS)
     }
 
@@ -262,14 +263,14 @@ impl Subject for OfferRow {
     fn closed(&self, shop: &Shop, paid: bool, now: Timestamp) -> Option<(Self, bool)> {
         let charges = Some(&shop.charges[usize::from(paid)]);
         match self.gate(Some(&shop.bot), Some(&shop.downsell), charges, now) {
-            GateState::Open => None,
-            GateState::Closed(end) => Some((self.ended(end, now, KEEP_DAYS)?, end.rests_on_charges())),
-            GateState::PassedOn(_) => panic!("there is one charge"),
+            None => None,
+            Some(ClosedGate::Ends(end)) => Some((self.ended(end, now, KEEP_DAYS)?, end.rests_on_charges())),
+            Some(ClosedGate::PassedOn(_)) => panic!("there is one charge"),
         }
     }
 
     fn recall(&self, now: Timestamp) -> (Cancel, Option<Self>) {
-        self.cancel(Why::Paid, now, KEEP_DAYS)
+        self.cancel(CancelReason::Paid, now, KEEP_DAYS)
     }
 
     fn declare(&self, was_sent: bool, now: Timestamp) -> Option<Self> {
@@ -277,7 +278,7 @@ impl Subject for OfferRow {
     }
 }
 
-impl Subject for EntryRow {
+impl Subject for MailingEntryRow {
     const KIND: Kind = Kind::Recipient;
 
     fn version(&self) -> u64 {
@@ -372,7 +373,7 @@ fn offer() -> OfferRow {
         passed_from: Vec::new(),
         scheduled_at: EARLY,
         not_after: EARLY.plus_days(NOT_AFTER_DAYS),
-        status: Status::Pending,
+        status: OfferStatus::Pending,
         cancel_reason: None,
         meta: None,
         correlation_id: String::new(),
@@ -395,8 +396,8 @@ fn offer() -> OfferRow {
     row
 }
 
-fn recipient() -> EntryRow {
-    EntryRow {
+fn recipient() -> MailingEntryRow {
+    MailingEntryRow {
         pk: "-".to_owned(),
         sk: "-".to_owned(),
         email: "-".to_owned(),
@@ -420,16 +421,19 @@ impl Shop {
     fn new() -> Self {
         let open = OpenCharge { made_at: EARLY.millis(), until: EARLY.plus_days(2 * LATE_DAYS).millis() };
         let none = ChargesRow::none(BOT, PERSON, EARLY);
-        let Told::New { charges: unpaid, transaction } = charges::created(&none, None, &CHARGE, open, EARLY) else {
+        let unknown = TransactionRow::unknown(CHARGE.transaction_id, EARLY);
+        let ChargeChange::Both { charges: unpaid, transaction } =
+            charges::created(&none, &unknown, &CHARGE, open, EARLY)
+        else {
             panic!("a new charge")
         };
-        let Told::New { charges: paid, .. } = charges::paid(&unpaid, Some(&transaction), &CHARGE, EARLY) else {
+        let ChargeChange::Both { charges: paid, .. } = charges::paid(&unpaid, &transaction, &CHARGE, EARLY) else {
             panic!("a payment")
         };
         let body = json!({"name": "-", "content": {"text": "?"}, "delay_minutes": 0, "after_pix": true});
-        let downsell = NewDownsell::read(body.as_object().expect("an object")).expect("a downsell");
+        let downsell = DownsellRow::read(BOT, body.as_object().expect("an object"), EARLY).expect("a downsell");
         let bot = BotRow::read(json!({"slug": BOT}).as_object().expect("an object"), EARLY).expect("a bot");
-        Self { bot, downsell: downsell.row(BOT, 1, None, EARLY), charges: [*unpaid, *paid] }
+        Self { bot, downsell: DownsellRow { id: 1, ..downsell }, charges: [*unpaid, *paid] }
     }
 }
 

@@ -23,10 +23,10 @@ use std::sync::Arc;
 use serde_json::json;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use umavez_domain::delivery::{Claim, Delivery, NextStep, Outcome, Recovery, Settled, State, UnknownPolicy, code};
-use umavez_domain::downsells::charges::{self, Charge, OpenCharge, Told};
+use umavez_domain::downsells::charges::{self, Charge, ChargeChange, OpenCharge};
 use umavez_domain::downsells::{
-    Asked, ChargeStatus, ChargesRow, Contact, DownsellRow, End, GateState, NewDownsell, OfferRow, Outdated, Plan,
-    SlotRow, Status, Step, TransactionRow, Trigger, Why, plan,
+    CancelReason, ChargeStatus, ChargesRow, ClosedGate, Contact, DownsellRow, OfferEnd, OfferRow, OfferStatus, Plan,
+    PlanStep, SlotRow, TransactionRow, Trigger, TriggerEvent, plan,
 };
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::time::Timestamp;
@@ -113,7 +113,12 @@ fn bare_offer(row: OfferRow) -> Row<OfferRow> {
 
 /// Does the same for the charges of a contact.
 fn bare_charges(row: ChargesRow) -> Row<ChargesRow> {
-    Row::of(ChargesRow { paid_at: None, wake: None, wake_at: None, created_at: at(0), updated_at: at(0), ..row })
+    Row::of(ChargesRow { paid_at: None, work: Work::default(), created_at: at(0), updated_at: at(0), ..row })
+}
+
+/// Returns the transaction as it was read, or as the row of a transaction that is not stored.
+fn known_or_new(of: &Charge<'_>, stored: Option<&Row<TransactionRow>>) -> TransactionRow {
+    stored.map_or_else(|| TransactionRow::unknown(of.transaction_id, at(0)), |row| (**row).clone())
 }
 
 /// Does the same for a transaction.
@@ -388,7 +393,7 @@ fn downsell(id: u64, after_start: bool, after_pix: bool) -> DownsellRow {
     let when = json!({"delay_minutes": 0, "after_start": after_start, "after_pix": after_pix});
     let mut body = json!({"name": "-", "content": content});
     body.as_object_mut().expect("an object").extend(when.as_object().expect("an object").clone());
-    NewDownsell::read(body.as_object().expect("an object")).expect("a downsell").row(BOT, id, None, at(0))
+    DownsellRow { id, ..DownsellRow::read(BOT, body.as_object().expect("an object"), at(0)).expect("a downsell") }
 }
 
 const FIRST: Charge<'static> = Charge { bot: BOT, telegram_id: PERSON, transaction_id: "t1" };
@@ -459,7 +464,7 @@ impl Scenario {
 
     /// Plans a trigger, on the contact as it was read.
     fn plan(&self, view: &View, trigger: Trigger, of: &Charge<'_>) -> Plan {
-        let asked = Asked {
+        let asked = TriggerEvent {
             bot: BOT,
             telegram_id: PERSON,
             trigger,
@@ -516,10 +521,10 @@ impl View {
     /// Creates a charge. `None` if it is over, or was created before.
     fn with_charge(&self, of: &Charge<'_>, ends: u8) -> Option<Self> {
         let is_first = of.transaction_id == FIRST.transaction_id;
-        let known = self.transaction.as_deref().filter(|_| is_first);
+        let known = known_or_new(of, self.transaction.as_ref().filter(|_| is_first));
         let open = OpenCharge { made_at: self.time().millis(), until: at(ends).millis() };
-        match charges::created(&self.charges, known, of, open, self.time()) {
-            Told::New { charges, transaction } => Some(Self {
+        match charges::created(&self.charges, &known, of, open, self.time()) {
+            ChargeChange::Both { charges, transaction } => Some(Self {
                 charges: bare_charges(*charges),
                 transaction: if is_first { Some(bare_transaction(*transaction)) } else { self.transaction.clone() },
                 ..self.clone()
@@ -537,7 +542,7 @@ impl View {
     fn apply(&mut self, plan: Plan) {
         for step in plan.steps {
             match step {
-                Step::Schedule { offer, slot, stale, .. } => {
+                PlanStep::Schedule { offer, slot, stale, .. } => {
                     if let Some(stale) = stale {
                         self.put(stale.1);
                     }
@@ -545,8 +550,8 @@ impl View {
                     self.slots[slot_of(offer.downsell_id)] = Some(slot);
                     self.put(*offer);
                 }
-                Step::Refuse { .. } => {}
-                Step::Join { after, .. } => self.put(*after),
+                PlanStep::Refuse { .. } => {}
+                PlanStep::Join { after, .. } => self.put(*after),
             }
         }
     }
@@ -555,15 +560,15 @@ impl View {
     fn still_holds(&self, scenario: &Scenario, read: &Self, plan: &Plan) -> bool {
         let same = |place: usize| self.offers[place] == read.offers[place];
         let same_slot = |downsell_id: u64| self.slots[slot_of(downsell_id)] == read.slots[slot_of(downsell_id)];
-        let holds = |step: &Step| match step {
-            Step::Schedule { offer, stale, .. } => {
+        let holds = |step: &PlanStep| match step {
+            PlanStep::Schedule { offer, stale, .. } => {
                 same_slot(offer.downsell_id) && stale.as_ref().is_none_or(|stale| same(place_of(&stale.0)))
             }
-            Step::Refuse { pending: Some(slot), .. } if !scenario.has(Flaw::TriggerIgnoresSlot) => {
+            PlanStep::Refuse { pending: Some(slot), .. } if !scenario.has(Flaw::TriggerIgnoresSlot) => {
                 same_slot(slot.downsell_id)
             }
-            Step::Refuse { .. } => true,
-            Step::Join { before, .. } => same(place_of(before)),
+            PlanStep::Refuse { .. } => true,
+            PlanStep::Join { before, .. } => same(place_of(before)),
         };
         self.charges.version == read.charges.version && plan.steps.iter().all(holds)
     }
@@ -580,15 +585,13 @@ impl World {
         let (before, charges, now) = (self.view.offer(place).clone(), &self.view.charges, self.now());
         let transaction = after.transaction_id.as_deref().unwrap_or_default();
         self.violations.canceled_without_reason |= match after.cancel_reason {
-            Some(Why::Expired) => charges.is_open(transaction, now),
-            Some(Why::Paid) => charges.pay_epoch == after.pay_epoch,
+            Some(CancelReason::Expired) => charges.is_open(transaction, now),
+            Some(CancelReason::Paid) => charges.pay_epoch == after.pay_epoch,
             _ => false,
         };
         self.violations.moved_backwards |= after.version != before.version + 1;
-        let ends = before.is_pending() && !after.is_pending();
-        let was_sent = before.status != Status::Sent && after.status == Status::Sent;
         if let Some(slot) = &mut self.view.slots[slot_of(after.downsell_id)]
-            && (ends || was_sent)
+            && before.slot_end(&after).is_some()
             && (slot.place, slot.pending) == (place, before.is_pending())
         {
             *slot = Slot { place, pending: false, version: slot.version + 1 };
@@ -607,16 +610,16 @@ impl World {
         };
         let attempt = match offer.delivery.next(offer.window(), self.now()) {
             NextStep::Leave | NextStep::Wait { .. } => return,
-            NextStep::Expire => return self.end(scenario, n, (place, &offer, charges), End::Expired),
+            NextStep::Expire => return self.end(scenario, n, (place, &offer, charges), OfferEnd::Expired),
             NextStep::Claim { attempt } => attempt,
         };
         match offer.gate(Some(&scenario.bot), scenario.downsell_of(&offer), Some(&charges), self.now()) {
-            GateState::Closed(end) => self.end(scenario, n, (place, &offer, charges), end),
-            GateState::Open => self.claim(scenario, n, (place, &offer, charges), attempt),
-            GateState::PassedOn(_) if scenario.has(Flaw::ExpiryEndsOffers) => {
-                self.end(scenario, n, (place, &offer, charges), End::Canceled(Why::Expired));
+            Some(ClosedGate::Ends(end)) => self.end(scenario, n, (place, &offer, charges), end),
+            None => self.claim(scenario, n, (place, &offer, charges), attempt),
+            Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
+                self.end(scenario, n, (place, &offer, charges), OfferEnd::Canceled(CancelReason::Expired));
             }
-            GateState::PassedOn(after) => {
+            Some(ClosedGate::PassedOn(after)) => {
                 let as_read = self.view.offer(place).version == offer.version;
                 if as_read && self.view.charges.version == charges.version {
                     self.write(place, *after);
@@ -667,7 +670,7 @@ impl World {
         scenario: &Scenario,
         n: usize,
         (place, offer, charges): (usize, &OfferRow, Row<ChargesRow>),
-        end: End,
+        end: OfferEnd,
     ) {
         let keeps = scenario.has(Flaw::LoserKeepsCharges);
         let as_read = keeps || !end.rests_on_charges() || self.view.charges.version == charges.version;
@@ -733,13 +736,13 @@ impl World {
     /// webhook has to cancel, end or pass on are changed afterwards, one by one.
     fn report(&self, scenario: &Scenario, webhook: usize) -> Report {
         let concerns = |offer: &OfferRow| match why(webhook) {
-            Why::Paid => offer.pay_epoch == 0,
+            CancelReason::Paid => offer.pay_epoch == 0,
             _ => offer.was_of(FIRST.transaction_id),
         };
         let mut report = Report::default();
         for (place, offer) in self.view.all().filter(|(_, offer)| concerns(offer)) {
             let to_change = match why(webhook) {
-                Why::Paid => self.canceled(scenario, place).is_some(),
+                CancelReason::Paid => self.canceled(scenario, place).is_some(),
                 _ => offer.is_queued() && offer.outdated(Some(&self.view.charges), self.now()).is_some(),
             };
             match to_change {
@@ -754,11 +757,11 @@ impl World {
     fn follow(&mut self, scenario: &Scenario, place: usize, charges: &ChargesRow) {
         let (offer, now) = (self.view.offer(place).clone(), self.now());
         let after = match offer.follow_charges(Some(charges), scenario.downsell_of(&offer), now) {
-            Some(Outdated::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
-                offer.ended(End::Canceled(Why::Expired), now, KEEP_DAYS)
+            Some(ClosedGate::PassedOn(_)) if scenario.has(Flaw::ExpiryEndsOffers) => {
+                offer.ended(OfferEnd::Canceled(CancelReason::Expired), now, KEEP_DAYS)
             }
-            Some(Outdated::PassedOn(after)) => Some(*after),
-            Some(Outdated::Ends(end)) => offer.ended(end, now, KEEP_DAYS),
+            Some(ClosedGate::PassedOn(after)) => Some(*after),
+            Some(ClosedGate::Ends(end)) => offer.ended(end, now, KEEP_DAYS),
             None => None,
         };
         if let Some(after) = after {
@@ -771,7 +774,7 @@ impl World {
     fn canceled(&self, scenario: &Scenario, place: usize) -> Option<OfferRow> {
         let offer = self.view.offer(place);
         let is_left = scenario.has(Flaw::PaymentLeavesAttempts) && !offer.is_queued();
-        offer.cancel(Why::Paid, self.now(), KEEP_DAYS).1.filter(|_| !is_left)
+        offer.cancel(CancelReason::Paid, self.now(), KEEP_DAYS).1.filter(|_| !is_left)
     }
 
     fn read_charge(&mut self, scenario: &Scenario, n: usize) {
@@ -795,19 +798,23 @@ impl World {
     fn write_charge(&mut self, n: usize) {
         let Some(Webhook::Read { transaction, charges }) = self.webhooks[n].take() else { return };
         let told = match (&transaction, why(n)) {
-            (known, Why::Paid) => charges::paid(&charges, known.as_deref(), &FIRST, self.now()),
+            (known, CancelReason::Paid) => {
+                charges::paid(&charges, &known_or_new(&FIRST, known.as_ref()), &FIRST, self.now())
+            }
             (Some(known), _) => charges::expired(&charges, known, self.now()),
             (None, _) => unreachable!("the expiry webhook waits until the transaction exists"),
         };
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
         self.webhooks[n] = Some(match told {
-            Told::Another | Told::Over(_) => unreachable!("there is one contact, and no charge is created here"),
+            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
+                unreachable!("there is one contact, and no charge is created here")
+            }
             // The expiry of a paid charge only reports the offers of that payment. The model leaves
             // this out.
-            Told::Known(ChargeStatus::Paid) if n == 2 => Webhook::Answered,
-            Told::Known(_) => Webhook::Written,
-            Told::New { .. } if !as_read => Webhook::Waiting,
-            Told::New { charges, transaction } => {
+            ChargeChange::Known(ChargeStatus::Paid) if n == 2 => Webhook::Answered,
+            ChargeChange::Known(_) => Webhook::Written,
+            ChargeChange::Both { .. } if !as_read => Webhook::Waiting,
+            ChargeChange::Both { charges, transaction } => {
                 let before = self.view.transaction.replace(bare_transaction(*transaction));
                 let status = |row: &Option<Row<TransactionRow>>| row.as_ref().map(|row| row.status);
                 self.violations.moved_backwards |= status(&before) > status(&self.view.transaction);
@@ -822,8 +829,8 @@ impl World {
         let Some(Webhook::Changing(mut report)) = self.webhooks[n].take() else { return };
         if let Some(place) = report.to_change.first() {
             match (why(n), self.canceled(scenario, place)) {
-                (Why::Paid, Some(after)) => self.write(place, after),
-                (Why::Paid, None) => {}
+                (CancelReason::Paid, Some(after)) => self.write(place, after),
+                (CancelReason::Paid, None) => {}
                 _ => self.follow(scenario, place, &self.view.charges.clone()),
             }
             report.to_change = report.to_change.without(place);
@@ -867,7 +874,7 @@ impl World {
                 self.follow(scenario, place, &charges);
                 self.recovery = ChargesRecovery::Read { charges, outdated: outdated.without(place) };
             }
-            None if as_read => self.view.charges = bare_charges(charges.looked_after(self.now())),
+            None if as_read => self.view.charges = bare_charges(charges.checked(self.now())),
             _ => {}
         }
     }
@@ -910,7 +917,9 @@ impl World {
     fn is_left_without_offer(&self) -> bool {
         let (charges, now) = (&self.view.charges, self.now());
         let of_downsell = || self.view.all().filter(|(_, offer)| offer.downsell_id == 2);
-        let ended = |offer: &OfferRow| (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Expired));
+        let ended = |offer: &OfferRow| {
+            (offer.status, offer.cancel_reason) == (OfferStatus::Canceled, Some(CancelReason::Expired))
+        };
         let unpaid = charges.pay_epoch == 0 && charges.is_open(SECOND.transaction_id, now);
         unpaid && of_downsell().next().is_some() && of_downsell().all(|(_, offer)| ended(offer))
     }
@@ -928,18 +937,19 @@ impl World {
 }
 
 /// Returns why a webhook cancels offers: the first two are payments, the third is an expiry.
-fn why(webhook: usize) -> Why {
-    if webhook < 2 { Why::Paid } else { Why::Expired }
+fn why(webhook: usize) -> CancelReason {
+    if webhook < 2 { CancelReason::Paid } else { CancelReason::Expired }
 }
 
 impl Report {
-    fn add(&mut self, place: usize, offer: &OfferRow, why: Why) {
-        let passed_on = why == Why::Expired && offer.passed_from.iter().any(|from| from == FIRST.transaction_id);
+    fn add(&mut self, place: usize, offer: &OfferRow, why: CancelReason) {
+        let passed_on =
+            why == CancelReason::Expired && offer.passed_from.iter().any(|from| from == FIRST.transaction_id);
         match (offer.status, offer.cancel_reason) {
             _ if passed_on => self.passed_on = self.passed_on.with(place),
-            (Status::Canceled, Some(reason)) if reason == why => self.canceled = self.canceled.with(place),
-            (Status::Pending, _) => self.in_flight = self.in_flight.with(place),
-            (Status::Sent, _) => self.sent = self.sent.with(place),
+            (OfferStatus::Canceled, Some(reason)) if reason == why => self.canceled = self.canceled.with(place),
+            (OfferStatus::Pending, _) => self.in_flight = self.in_flight.with(place),
+            (OfferStatus::Sent, _) => self.sent = self.sent.with(place),
             _ => {}
         }
     }
@@ -1105,10 +1115,11 @@ impl Model for Scenario {
                 world.view.all().all(|(place, offer)| world.reached[place].numbers().all(|n| is_remembered(offer, n)))
             }),
             Property::always("offers that were reported as canceled or sent stay so", |_, world: &World| {
-                let all_are = |places: Set, status: Status| {
+                let all_are = |places: Set, status: OfferStatus| {
                     world.view.all().all(|(place, offer)| !places.has(place) || offer.status == status)
                 };
-                all_are(world.reported.canceled, Status::Canceled) && all_are(world.reported.sent, Status::Sent)
+                all_are(world.reported.canceled, OfferStatus::Canceled)
+                    && all_are(world.reported.sent, OfferStatus::Sent)
             }),
             Property::always("offers that were reported as passed on are another charge's", |_, world: &World| {
                 let is_first = |offer: &OfferRow| offer.transaction_id.as_deref() == Some(FIRST.transaction_id);
@@ -1157,8 +1168,8 @@ fn is_remembered(offer: &OfferRow, attempt: usize) -> bool {
     let is_under_way = delivery.state == State::Sending && number(delivery.attempt) == attempt;
     let is_sent_soon = delivery.state == State::Sending && delivery.sent_attempt().is_some();
     match offer.status {
-        Status::Sent => true,
-        Status::Pending => is_in_doubt || is_under_way || is_sent_soon,
+        OfferStatus::Sent => true,
+        OfferStatus::Pending => is_in_doubt || is_under_way || is_sent_soon,
         _ => false,
     }
 }
@@ -1172,27 +1183,31 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         world.view.all().any(|(_, offer)| is_it(offer))
     }
     vec![
-        ("sent", |_, world| any(world, |offer| offer.status == Status::Sent)),
+        ("sent", |_, world| any(world, |offer| offer.status == OfferStatus::Sent)),
         ("canceled by a payment", |_, world| !world.reported.canceled.is_empty()),
         ("reported as in flight", |_, world| !world.reported.in_flight.is_empty()),
         ("reported as sent", |_, world| !world.reported.sent.is_empty()),
-        ("skipped", |_, world| any(world, |offer| offer.cancel_reason == Some(Why::NoUnpaidPix))),
-        ("canceled by an expiry", |_, world| any(world, |offer| offer.cancel_reason == Some(Why::Expired))),
+        ("skipped", |_, world| any(world, |offer| offer.cancel_reason == Some(CancelReason::NoUnpaidPix))),
+        ("canceled by an expiry", |_, world| any(world, |offer| offer.cancel_reason == Some(CancelReason::Expired))),
         ("unknown", |_, world| any(world, |offer| offer.delivery.state == State::Unknown)),
-        ("a second attempt", |_, world| any(world, |offer| offer.delivery.attempt > 1 && offer.status == Status::Sent)),
+        ("a second attempt", |_, world| {
+            any(world, |offer| offer.delivery.attempt > 1 && offer.status == OfferStatus::Sent)
+        }),
         ("canceled in doubt", |_, world| {
             any(world, |offer| {
                 offer.delivery.state == State::Unknown
                     && offer.delivery.recalled.is_none()
-                    && offer.cancel_reason == Some(Why::Paid)
+                    && offer.cancel_reason == Some(CancelReason::Paid)
             })
         }),
         ("recalled and canceled", |_, world| {
-            let is_it = |offer: &OfferRow| (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Paid));
+            let is_it = |offer: &OfferRow| {
+                (offer.status, offer.cancel_reason) == (OfferStatus::Canceled, Some(CancelReason::Paid))
+            };
             any(world, |offer| offer.delivery.recalled.is_some() && is_it(offer))
         }),
         ("recalled and sent", |_, world| {
-            any(world, |offer| offer.delivery.recalled.is_some() && offer.status == Status::Sent)
+            any(world, |offer| offer.delivery.recalled.is_some() && offer.status == OfferStatus::Sent)
         }),
         ("recalled and unknown", |_, world| {
             any(world, |offer| offer.delivery.recalled.is_some() && offer.delivery.state == State::Unknown)
@@ -1203,14 +1218,14 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         }),
         ("failed after a late outcome", |_, world| {
             // If no attempt is rejected, only a late outcome can end an offer as failed.
-            any(world, |offer| offer.status == Status::Failed)
+            any(world, |offer| offer.status == OfferStatus::Failed)
         }),
         ("sent by an earlier attempt while a later one is under way", |_, world| {
             any(world, |offer| offer.delivery.state == State::Sending && offer.delivery.sent_attempt().is_some())
         }),
         ("sent by an earlier attempt", |_, world| {
             let is_earlier = |delivery: &Delivery| delivery.sent_attempt().is_some_and(|sent| sent < delivery.attempt);
-            any(world, |offer| offer.status == Status::Sent && is_earlier(&offer.delivery))
+            any(world, |offer| offer.status == OfferStatus::Sent && is_earlier(&offer.delivery))
         }),
         ("rejected in doubt", |scenario, world| {
             let was_rejected = world.rejections < scenario.rejections;
@@ -1218,13 +1233,13 @@ fn reachable() -> Vec<(&'static str, Condition)> {
         }),
         ("passed on", |_, world| any(world, |offer| !offer.passed_from.is_empty())),
         ("passed on and sent", |_, world| {
-            any(world, |offer| !offer.passed_from.is_empty() && offer.status == Status::Sent)
+            any(world, |offer| !offer.passed_from.is_empty() && offer.status == OfferStatus::Sent)
         }),
         ("reported as passed on", |_, world| !world.reported.passed_on.is_empty()),
         ("canceled after it was passed on", |_, world| {
             any(world, |offer| {
                 !offer.passed_from.is_empty()
-                    && (offer.status, offer.cancel_reason) == (Status::Canceled, Some(Why::Paid))
+                    && (offer.status, offer.cancel_reason) == (OfferStatus::Canceled, Some(CancelReason::Paid))
             })
         }),
         ("a second offer", |_, world| world.view.offers[3].is_some()),

@@ -14,13 +14,11 @@
 //! reply that lost is kept until the hold ends.
 
 mod answers;
+mod hold;
 mod listing;
-mod orders;
 mod receive;
-mod recovery;
-mod webhook_secrets;
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, Phase, Via};
+use umavez_domain::conversations::{BatchProgress, ConversationId, ConversationRow, Course, Phase, Via};
 use umavez_domain::keys;
 use umavez_domain::senders::instances::{InstanceRow, Timing};
 use umavez_domain::time::Timestamp;
@@ -29,12 +27,11 @@ use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
 use crate::messages::Messages;
 use crate::senders::Instances;
-use crate::store::{Beside, Condition, Store, StoreError, Write, attribute};
+use crate::store::{Condition, Found, Store, StoreError, Write};
 
-pub use answers::{Answered, Looked};
-pub use orders::{Held, Ordered};
-pub use receive::Taken;
-pub use webhook_secrets::Webhooks;
+pub use answers::{Answered, ReplyProgress};
+pub use hold::HoldOutcome;
+pub use receive::Receipt;
 
 #[derive(Debug, Clone)]
 pub struct Conversations {
@@ -93,40 +90,45 @@ impl Conversations {
         timing: &Timing,
     ) -> Result<Option<ConversationRow>, StoreError> {
         let after = row.moved(course, invocation.current(), timing);
-        let with = self.with(row, &after, invocation.current())?;
+        let with = self.unneeded_reply(row, &after, invocation.current())?;
         let committed = self.store.commit(invocation, &self.table, row, &after, with).await?;
         Ok(committed.then_some(after))
     }
 
-    /// Returns the writes that must commit with a change of a conversation.
-    fn with(
-        &self,
-        before: &ConversationRow,
-        after: &ConversationRow,
-        now: Timestamp,
-    ) -> Result<Vec<Beside>, StoreError> {
-        Ok(self.unneeded_reply_write(before, after, now)?.into_iter().map(Beside::from).collect())
-    }
-
-    /// Finishes a batch whose withheld reply is obsolete because a person answered. Removes its
+    /// Returns the write that must commit with a change of a conversation, if there is one. It
+    /// finishes a batch whose withheld reply is obsolete because a person answered, and removes its
     /// outcome, unless a part of the reply was sent.
-    fn unneeded_reply_write(
+    fn unneeded_reply<W: From<Write>>(
         &self,
         before: &ConversationRow,
         after: &ConversationRow,
         now: Timestamp,
-    ) -> Result<Option<Write>, StoreError> {
+    ) -> Result<Vec<W>, StoreError> {
         let unneeded = before.course.phase == Phase::Replied && after.course.phase == Phase::Idle;
-        let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(None) };
-        let write = self.finished(Write::update(&self.table, keys::conversation_batch(&batch)), now)?;
+        let Some(batch) = before.batch().filter(|_| unneeded) else { return Ok(Vec::new()) };
+        let (finished_at, expires_at) = (Some(now), Some(self.expires_at(now)));
+        let progress = BatchProgress { finished_at, expires_at, ..BatchProgress::default() };
+        let write = Write::update(&self.table, keys::conversation_batch(&batch)).set_row(&progress, &[])?;
         let write = if before.course.part == 0 { write.remove("outcome") } else { write };
         // The row of a batch that has a reply exists.
-        Ok(Some(write.when(Condition::exists())))
+        Ok(vec![write.when(Condition::exists()).into()])
     }
 
-    /// Adds the end of a batch to a write. From then on, the row of the batch may expire.
-    fn finished(&self, write: Write, now: Timestamp) -> Result<Write, StoreError> {
-        let expires_at = now.plus_days(self.messages.retention_days).seconds();
-        Ok(write.set_value("finished_at", attribute(&now)?).set_number("expires_at", expires_at))
+    /// Returns when the row of a batch that finished at `now` may expire.
+    fn expires_at(&self, now: Timestamp) -> i64 {
+        now.plus_days(self.messages.retention_days).seconds()
+    }
+
+    /// Wakes a conversation that is overdue: a wake-up was lost, a worker stopped, a late answer
+    /// did not arrive, or a hold has ended. Returns its new row; `None` if it was not overdue, or
+    /// has changed since it was read.
+    pub async fn recover(&self, invocation: &Invocation, found: &Found) -> Result<Option<ConversationRow>, StoreError> {
+        let row: Option<ConversationRow> = self.store.get(invocation, &self.table, &found.key).await?;
+        let now = invocation.current();
+        let Some(row) = row.filter(|row| row.is_overdue(now)) else { return Ok(None) };
+        let timing = self.settings(invocation, &row).await?.timing();
+        let after = row.recovered(now, &timing);
+        let committed = self.store.commit(invocation, &self.table, &row, &after, Vec::new()).await?;
+        Ok(committed.then_some(after))
     }
 }

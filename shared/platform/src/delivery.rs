@@ -8,5 +8,20 @@
 mod claim;
 mod once;
 
+use umavez_domain::delivery::Settled;
+
+use crate::store::Committed;
+
 pub use claim::{Claimed, Tables};
 pub use once::{Attempt, Parcel, deadline, deliver_once, sender_unknown};
+
+impl<R> Committed<R, Settled<()>> {
+    /// Returns the outcome of a rule that ends with [`Settled::into_next`].
+    pub fn settled(self) -> Settled<R> {
+        match self {
+            Self::Done(row, _) => Settled::Now(row),
+            Self::Stopped(_, Settled::Already) => Settled::Already,
+            Self::Stopped(..) | Self::Gone => Settled::TooLate,
+        }
+    }
+}

@@ -19,24 +19,23 @@
 //! - An offer is passed on to another charge because its own expired: `domain::downsells::passing`
 //!   lists the interleavings.
 
-mod boards;
+mod bot_downsells;
 mod contact;
 mod definitions;
 mod listing;
+pub mod log;
 mod offers;
 mod passing;
 mod payments;
-pub mod tell;
 mod triggers;
 
-pub use boards::{Board, Boards};
-pub use definitions::Created;
-pub use listing::{QueuePage, QueuePageOf};
-pub use offers::Recovered;
+pub use bot_downsells::{BotDownsells, BotDownsellsCache};
+pub use definitions::CreatedDownsell;
+pub use listing::QueueFilter;
 pub use payments::Charged;
-pub use triggers::Triggered;
 
 use crate::config::{self, ConfigError};
+use crate::messages::Messages;
 use crate::senders::Bots;
 use crate::store::Store;
 
@@ -58,7 +57,7 @@ impl Downsells {
             table: config::required("DOWNSELLS_TABLE")?,
             bots: Bots::from_env(store)?,
             outbound_table: config::required("OUTBOUND_TABLE")?,
-            keep_days: config::number("MESSAGE_RETENTION_DAYS", 90, 1..=3_650, "a number of days")?.into(),
+            keep_days: Messages::retention_from_env()?,
         })
     }
 }

@@ -161,5 +161,5 @@ fn check_query(query: QueryParameters, request: &Request) -> Result<(), Problem>
     unknown.sort();
     let errors: Vec<_> =
         unknown.into_iter().map(|name| FieldError::new(name, FieldProblem::Unknown, detail.as_str())).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
+    Problem::if_any(errors)
 }

@@ -10,6 +10,6 @@ mod backfills;
 mod entries;
 mod settings;
 
-pub use backfills::{Backfills, Begun, Job, LEASE_MS, Turn};
+pub use backfills::{Backfills, Begun};
 pub use entries::{Entries, Inserted};
 pub use settings::{Settings, SettingsTable};

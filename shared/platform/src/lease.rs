@@ -1,6 +1,7 @@
 //! Leases on rows: a worker takes a lease when it is free or over and renews it under its epoch.
 //! Every write under a lease is conditional on [`Lease::fence`].
 
+use umavez_domain::change::Row;
 use umavez_domain::keys::Key;
 use umavez_domain::lease::{EPOCH, Lease, UNTIL};
 use umavez_domain::time::Timestamp;
@@ -16,6 +17,40 @@ pub enum LeaseTaken {
     Busy(Timestamp),
     /// There is no such row to work on.
     NoRow,
+}
+
+/// The outcome of asking for a turn at a row.
+#[derive(Debug)]
+pub enum Turn<R> {
+    /// This worker holds the lease. Contains the current row.
+    Mine(Lease, Box<R>),
+    Busy(Timestamp),
+    NothingToDo,
+    NoRow,
+}
+
+/// Takes the lease on a row if the row has work and no other worker does it.
+pub async fn turn<R: Row>(
+    store: &Store,
+    invocation: &Invocation,
+    table: &str,
+    key: &Key,
+    for_ms: i64,
+    has_work: impl Fn(&R) -> bool,
+) -> Result<Turn<R>, StoreError> {
+    match store.get::<R>(invocation, table, key).await? {
+        Some(row) if has_work(&row) => {}
+        Some(_) => return Ok(Turn::NothingToDo),
+        None => return Ok(Turn::NoRow),
+    }
+    let held = match take(store, invocation, table, key, &invocation.request_id, for_ms).await? {
+        LeaseTaken::Mine(held) => held,
+        LeaseTaken::Busy(until) => return Ok(Turn::Busy(until)),
+        LeaseTaken::NoRow => return Ok(Turn::NoRow),
+    };
+    // Read the row again, now that no other worker writes to it.
+    let row = store.get(invocation, table, key).await?.filter(has_work);
+    Ok(row.map_or(Turn::NothingToDo, |row| Turn::Mine(held, Box::new(row))))
 }
 
 /// Nobody holds the lease of a row.

@@ -31,3 +31,4 @@ pub mod suppressions;
 pub mod telemetry;
 pub mod uploads;
 pub mod visibility;
+pub mod webhooks;

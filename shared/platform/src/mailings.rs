@@ -6,9 +6,9 @@
 
 mod counts;
 mod course;
+mod enqueue;
 mod entries;
 mod files;
-mod handing_out;
 mod imports;
 mod lines;
 mod link_secrets;
@@ -20,24 +20,22 @@ mod unsubscribes;
 
 use umavez_domain::change::Row;
 use umavez_domain::keys;
-use umavez_domain::lease::Lease;
-use umavez_domain::mailings::{KeyRow, MailingContent, MailingId, MailingRow, NameRow, Order, ShardRow};
+use umavez_domain::mailings::{KeyRow, KeyedOrder, MailingContent, MailingId, MailingRow, NameRow, ShardRow};
 
 pub use counts::Tally;
-pub use entries::{Entry, EntryApplied, EntryPage};
+pub use entries::{EntryApplied, EntryPage, MailingEntry};
 pub use files::SameFile;
-pub use imports::{Checkpoint, Importing};
-pub use lines::{Line, LinesInserted};
+pub use imports::Checkpoint;
 pub use link_secrets::{LinkSecrets, Signing};
 pub use listing::EntryPlace;
-pub use orders::{Ordered, Retry};
-pub use recovery::Recovered;
-pub use shards::{Finished, ShardTurn, Taken};
-pub use unsubscribes::{Unsubscribes, Why};
+pub use orders::OrderOutcome;
+pub use recovery::MailingRecovery;
+pub use shards::{PassEnd, ShardTurn};
+pub use unsubscribes::{NoSendReason, Unsubscribes};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Beside, Committed, Condition, Next, Query, Start, Store, StoreError, Transacted, Write};
+use crate::store::{Committed, Condition, Next, Query, Start, Store, StoreError, Transacted, Write};
 
 #[derive(Debug, Clone)]
 pub struct Mailings {
@@ -47,7 +45,7 @@ pub struct Mailings {
 
 /// The outcome of creating a mailing.
 #[derive(Debug)]
-pub enum Created {
+pub enum MailingCreated {
     New,
     /// Another mailing owns the name.
     Standing(Box<MailingRow>),
@@ -58,7 +56,7 @@ pub enum Created {
 
 /// The content of a mailing, in a row of its own.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ContentRow {
+pub struct MailingContentRow {
     pub version: u32,
     #[serde(flatten)]
     pub content: MailingContent,
@@ -79,16 +77,20 @@ impl Mailings {
     }
 
     /// Reads which mailing a request with this idempotency key created.
-    pub async fn asked(&self, invocation: &Invocation, key: &str) -> Result<Option<KeyRow>, StoreError> {
+    pub async fn find_request(&self, invocation: &Invocation, key: &str) -> Result<Option<KeyRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_request(key)).await
     }
 
     /// Reads which mailing owns a name.
-    pub async fn named(&self, invocation: &Invocation, file_name: &str) -> Result<Option<NameRow>, StoreError> {
+    pub async fn find_name(&self, invocation: &Invocation, file_name: &str) -> Result<Option<NameRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_name(file_name)).await
     }
 
-    pub async fn content(&self, invocation: &Invocation, id: &MailingId) -> Result<Option<ContentRow>, StoreError> {
+    pub async fn content(
+        &self,
+        invocation: &Invocation,
+        id: &MailingId,
+    ) -> Result<Option<MailingContentRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_content(id)).await
     }
 
@@ -109,44 +111,41 @@ impl Mailings {
         same_file: &SameFile,
         row: &MailingRow,
         content: Option<&MailingContent>,
-        asked_as: Option<&Order>,
-    ) -> Result<Created, StoreError> {
+        asked_as: Option<&KeyedOrder>,
+    ) -> Result<MailingCreated, StoreError> {
         let id = &row.mailing_id;
         // No mailing owns the name: its row does not exist, or the name was released in the turn
         // that was read.
-        let free = match seen {
-            None => Condition::Absent,
-            Some(seen) => Condition::all([Condition::has_not("mailing_id"), Condition::is_number("turn", seen.turn)]),
-        };
-        let name = NameRow { file_name: row.file_name.clone(), mailing_id: Some(id.clone()), turn: row.turn };
+        let free = seen.map_or(Ok(Condition::Absent), |seen| Condition::of(&seen.fence()))?;
+        let name = row.name();
         let listed = ListedRow { mailing_id: id.clone() };
         let mut writes = vec![
-            Write::put(&self.table, keys::mailing_name(&row.file_name), &name)?.when(free),
+            Write::put(&self.table, name.key(), &name)?.when(free),
             Write::put(&self.table, keys::mailing(id), row)?.when(Condition::Absent),
             Write::put(&self.table, keys::mailing_listed(id, row.created_at), &listed)?,
         ];
         if let Some(content) = content {
-            let content = ContentRow { version: row.content_version, content: content.clone() };
+            let content = MailingContentRow { version: row.content_version, content: content.clone() };
             writes.push(Write::put(&self.table, keys::mailing_content(id), &content)?);
         }
-        writes.extend(self.first_with(row, same_file)?);
-        if let Some(Order { key, body, .. }) = asked_as {
+        writes.extend(self.claim_new_file(row, same_file)?);
+        if let Some(KeyedOrder { key, body, .. }) = asked_as {
             let known = KeyRow { mailing_id: id.clone(), body: body.clone() };
             writes.push(Write::put(&self.table, keys::mailing_request(key), &known)?.when(Condition::Absent));
         }
         if self.store.transact(invocation, writes).await? == Transacted::Done {
-            return Ok(Created::New);
+            return Ok(MailingCreated::New);
         }
         // The same request ran twice at the same time.
         if let Some(order) = asked_as
-            && self.asked(invocation, &order.key).await?.is_some()
+            && self.find_request(invocation, &order.key).await?.is_some()
         {
-            return Ok(Created::Again);
+            return Ok(MailingCreated::Again);
         }
-        let Some(name) = self.named(invocation, &row.file_name).await? else { return Ok(Created::Again) };
-        let Some(owner) = name.mailing_id else { return Ok(Created::Again) };
+        let Some(name) = self.find_name(invocation, &row.file_name).await? else { return Ok(MailingCreated::Again) };
+        let Some(owner) = name.mailing_id else { return Ok(MailingCreated::Again) };
         match self.get(invocation, &owner).await? {
-            Some(standing) => Ok(Created::Standing(Box::new(standing))),
+            Some(standing) => Ok(MailingCreated::Standing(Box::new(standing))),
             None => Err(StoreError::Corrupt("a name without its mailing")),
         }
     }
@@ -166,39 +165,5 @@ impl Mailings {
             })
         };
         self.store.change(invocation, &self.table, start, rule).await
-    }
-
-    /// Commits one change of a mailing that was read as `before`, together with other writes: all
-    /// or none. Returns `None` if the mailing, or a row that another write depends on, has changed
-    /// since.
-    async fn commit_with(
-        &self,
-        invocation: &Invocation,
-        before: &MailingRow,
-        after: MailingRow,
-        others: Vec<Write>,
-    ) -> Result<Option<MailingRow>, StoreError> {
-        let after = after.changed(before, invocation.current());
-        let with = others.into_iter().map(Beside::required).collect();
-        let committed = self.store.commit(invocation, &self.table, before, &after, with).await?;
-        Ok(committed.then_some(after))
-    }
-
-    /// Works as [`Self::commit_with`], under a lease of the mailing's row.
-    async fn commit_held(
-        &self,
-        invocation: &Invocation,
-        held: &Lease,
-        before: &MailingRow,
-        after: MailingRow,
-        others: Vec<Write>,
-    ) -> Result<Option<MailingRow>, StoreError> {
-        let after = after.changed(before, invocation.current());
-        let as_read = Condition::of(&before.fence())?;
-        let write = Write::changes(&self.table, before.key(), before, &after)?;
-        let mut writes = vec![write.when(Condition::all([as_read, Condition::of(&held.fence())?]))];
-        writes.extend(others);
-        let transacted = self.store.transact(invocation, writes).await?;
-        Ok((transacted == Transacted::Done).then_some(after))
     }
 }

@@ -67,8 +67,8 @@ impl Relay {
             }
         }
         // The stream redelivers from the first record that failed, so only that one is reported.
-        let first = failures.into_iter().min_by_key(|(record, _)| *record);
-        let Some((record, error)) = first else { return DynamoDbEventResponse::default() };
+        let failed = failures.into_iter().min_by_key(|(record, _)| *record);
+        let Some((record, error)) = failed else { return DynamoDbEventResponse::default() };
         let id = event.records[record].change.sequence_number.clone().unwrap_or_default();
         batch::log_record(invocation, &id, &Err(error));
         batch::failed_from(id)

@@ -70,7 +70,7 @@ pub fn attribute<T: Serialize>(value: &T) -> Result<AttributeValue, StoreError> 
     serde_dynamo::to_attribute_value(value).map_err(|_| StoreError::Corrupt(std::any::type_name::<T>()))
 }
 
-fn key_item(key: &Key) -> Item {
+pub(crate) fn key_item(key: &Key) -> Item {
     HashMap::from([
         ("pk".to_owned(), AttributeValue::S(key.pk.clone())),
         ("sk".to_owned(), AttributeValue::S(key.sk.clone())),

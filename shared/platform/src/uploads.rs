@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use serde_json::{Value, json};
 use umavez_domain::codes::Reason;
-use umavez_domain::time::Timestamp;
 
-use crate::aws::{Aws, PresignedPost};
+use crate::aws::Aws;
 use crate::invocation::Invocation;
 use crate::store::StoreError;
 
@@ -25,10 +25,19 @@ impl std::fmt::Debug for Uploads {
     }
 }
 
-/// A form for one upload.
-pub struct UploadForm {
-    pub post: PresignedPost,
-    pub expires_at: Timestamp,
+/// One version of an uploaded file.
+#[derive(Debug)]
+pub struct UploadedObject {
+    pub key: String,
+    pub etag: String,
+    pub size: u64,
+}
+
+/// Bytes of a file from a position on. `at_end` says that the file ends with them.
+#[derive(Debug)]
+pub struct Piece {
+    pub bytes: Vec<u8>,
+    pub at_end: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,22 +50,25 @@ impl Uploads {
         Self { aws, client, bucket }
     }
 
-    /// Creates a form for one key. It limits the size to `bytes` and is valid for 15 minutes. If
-    /// `sha256` (in base64) is given, the content must have this hash.
+    /// Creates a form for one key, as callers get it. It limits the size to `bytes` and is valid
+    /// for 15 minutes. If `sha256` (in base64) is given, the content must have this hash.
     pub fn form(
         &self,
         invocation: &Invocation,
         key: &str,
         bytes: std::ops::RangeInclusive<u64>,
         sha256: Option<String>,
-    ) -> UploadForm {
+    ) -> Value {
         let checksum: Vec<_> = sha256
             .into_iter()
             .flat_map(|sha256| [("x-amz-checksum-algorithm", "SHA256".to_owned()), ("x-amz-checksum-sha256", sha256)])
             .collect();
+        let max_bytes = *bytes.end();
         let post = self.aws.presigned_post(&self.bucket, key, bytes, &checksum, VALID_FOR);
+        let fields: Value = post.fields.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
         let valid_ms = i64::try_from(VALID_FOR.as_millis()).unwrap_or(i64::MAX);
-        UploadForm { post, expires_at: invocation.now.plus_ms(valid_ms) }
+        let expires_at = invocation.now.plus_ms(valid_ms);
+        json!({"url": post.url, "fields": fields, "expires_at": expires_at, "max_bytes": max_bytes})
     }
 
     /// Stores an object and returns its ETag.
@@ -72,18 +84,20 @@ impl Uploads {
         invocation.within(call).await.map_err(|_| Unavailable)?.map(drop).map_err(|_| Unavailable)
     }
 
-    /// Reads bytes `from..to` of the object, if it still has this ETag. The inner error is the
-    /// reason why the object can never be read.
+    /// Reads at most `length` bytes of the object from `from` on, if it is still this version. The
+    /// inner error is the reason why the object can never be read.
     pub async fn read(
         &self,
         invocation: &Invocation,
-        key: &str,
-        etag: &str,
+        object: &UploadedObject,
         from: u64,
-        to: u64,
-    ) -> Result<Result<Vec<u8>, Reason>, StoreError> {
+        length: u64,
+    ) -> Result<Result<Piece, Reason>, StoreError> {
+        let UploadedObject { key, etag, size } = object;
+        let to = from.saturating_add(length).min(*size);
+        let at_end = to == *size;
         if from >= to {
-            return Ok(Ok(Vec::new()));
+            return Ok(Ok(Piece { bytes: Vec::new(), at_end }));
         }
         let call = self.client.get_object().bucket(&self.bucket).key(key);
         let call = call.if_match(format!("\"{etag}\"")).range(format!("bytes={from}-{}", to - 1)).send();
@@ -98,7 +112,7 @@ impl Uploads {
             }
         };
         match invocation.within(found.body.collect()).await? {
-            Ok(bytes) => Ok(Ok(bytes.to_vec())),
+            Ok(bytes) => Ok(Ok(Piece { bytes: bytes.to_vec(), at_end })),
             // The connection broke before the whole body was read.
             Err(_) => Err(StoreError::Unavailable),
         }

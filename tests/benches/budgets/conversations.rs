@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::conversations::inbound::{Inbound, Kind};
-use umavez_domain::conversations::{ConversationId, Told, Via};
+use umavez_domain::conversations::inbound::{Inbound, MessageKind};
+use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_local::calls::Call;
 use umavez_platform::conversations::Conversations;
@@ -79,16 +79,16 @@ async fn fill(world: &World, contact: &str, length: u64) {
             message_id: format!("m{number}"),
             from_me: false,
             by_gateway: false,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             // Short, so that one reply can repeat them all.
             text: Some("x".to_owned()),
             media: None,
             name: None,
             sent_at: None,
         };
-        let taken = conversations.receive(&world.invocation(), &instance, row, &inbound).await.expect("stored");
-        assert_eq!(taken.told, Told::Stored);
-        row = taken.row;
+        let receipt = conversations.receive(&world.invocation(), &instance, row, &inbound).await.expect("stored");
+        assert_eq!(receipt.outcome, ReceiveOutcome::Stored);
+        row = receipt.row;
     }
 }
 

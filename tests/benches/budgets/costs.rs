@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use umavez_domain::mailings::LANES;
+use umavez_domain::mailings::SHARD_GROUPS;
 use umavez_domain::time::Timestamp;
 use umavez_local::binaries::workspace_root;
 use umavez_local::calls::Call;
@@ -53,29 +53,23 @@ async fn document(world: &World) -> String {
     let single = operations.iter().find(|one| one.name == SINGLE_MAIL).expect("a single mail");
     let mut text = String::new();
     let mut line = |words: &str| writeln!(text, "{words}").expect("text takes lines");
-    line("# What it costs");
+    line("# Costs");
     line("");
     line(&format!("Made by `{COMMAND}` on {}.", today()));
     line("");
-    line(
-        "Requests, capacity units, invocations and log lines are counted by the local stack while one of each is done, all",
-    );
-    line(
-        "functions together, up to its end. Prices are the list prices of us-east-1 on arm64, in dollars, without the free tier.",
-    );
-    line(&format!(
-        "An invocation is billed for {:.0} ms of {:.0} MB, and handles one message: under load a batch has up to ten, and costs less.",
-        BILLED_SECONDS * 1e3,
-        GIGABYTES * 1024.0
-    ));
-    line(
-        "Left out: storage (0.25 a GB-month, and 0.20 for its recovery to a point in time), KMS, data to the internet.",
-    );
+    line("The local stack counts requests, capacity units, invocations and log lines of all functions while");
+    line("one operation of each kind runs to its end. Prices are the list prices of us-east-1 on arm64, in");
+    line("dollars, without the free tier.");
     line("");
-    line("## A million of each");
+    line(&format!("- An invocation is billed for {:.0} ms of {:.0} MB.", BILLED_SECONDS * 1e3, GIGABYTES * 1024.0));
+    line("- An invocation handles one message. Under load a batch has up to ten messages and costs less.");
+    line("- Not included: storage (0.25 per GB-month, and 0.20 for point-in-time recovery), KMS, and data");
+    line("  transfer to the internet.");
+    line("");
+    line("## A million operations");
     line("");
     line(
-        "| operation | DynamoDB | SQS | Lambda | HTTP API | logs | SES | together | write u. | read u. | invocations |",
+        "| operation | DynamoDB | SQS | Lambda | HTTP API | logs | SES | total | write units | read units | invocations |",
     );
     line("|---|---|---|---|---|---|---|---|---|---|---|");
     for one in &operations {
@@ -91,11 +85,11 @@ async fn document(world: &World) -> String {
     line("");
     line("## 1,000 emails end to end");
     line("");
-    line("From the file, or the request, to what SES tells afterwards (taken, delivered).");
+    line("From the file or the request to the last SES event (accepted, delivered).");
     line("");
-    line("| | DynamoDB | SQS | Lambda | HTTP API | logs | SES | together |");
+    line("| | DynamoDB | SQS | Lambda | HTTP API | logs | SES | total |");
     line("|---|---|---|---|---|---|---|---|");
-    let of_mailing = format!("as a mailing, {LANES} senders at {MAILS_PER_SECOND} mails a second");
+    let of_mailing = format!("as a mailing, {SHARD_GROUPS} senders at {MAILS_PER_SECOND} mails per second");
     for (name, bill) in [(of_mailing.as_str(), mailing), ("as single messages", single.bill().times(1e-3))] {
         let Bill { dynamodb, sqs, lambda, api, logs, ses } = &bill;
         let together = bill.together();
@@ -104,23 +98,20 @@ async fn document(world: &World) -> String {
         ));
     }
     line("");
-    line("## A month in which nothing happens");
+    line("## An idle month");
     line("");
-    line("| | how much | dollars |");
+    line("| | quantity | dollars |");
     line("|---|---|---|");
     let idle = idle(world).await;
     for (name, how_much, dollars) in &idle {
         line(&format!("| {name} | {how_much} | {dollars:.2} |"));
     }
-    line(&format!("| together | | **{:.2}** |", idle.iter().map(|(_, _, dollars)| dollars).sum::<f64>()));
+    line(&format!("| total | | **{:.2}** |", idle.iter().map(|(_, _, dollars)| dollars).sum::<f64>()));
     line("");
-    line(
-        "Most of it is flat: a dashboard, alarms, metrics, secrets, and pollers that wait. Metrics are billed for the hours in which they are",
-    );
-    line(
-        "told of; in use there are more of them, some per type of intent, kind of event or class of status. Each process that reads a secret",
-    );
-    line("reads it once, and again every five minutes at most while it serves: 0.05 dollars for 10,000 reads.");
+    line("Most of this is a fixed cost: the dashboard, alarms, metrics, secrets and idle pollers. A metric is");
+    line("billed for the hours in which it gets values. A stage in use has more metrics, some of them per");
+    line("intent type, event kind or status class. A process reads each secret once, and again at most every");
+    line("five minutes while it runs: 0.05 dollars for 10,000 reads.");
     text
 }
 
@@ -274,7 +265,7 @@ async fn posted(world: &World, name: &'static str, path: &str, body: &Value) -> 
 
 /// A message of a contact by Telegram, its wait for others, the responder's reply and its sending.
 async fn answered(world: &World, turn: u32) -> Spent {
-    spent(world, "message of a contact, stored, answered and the reply sent", 1, async {
+    spent(world, "message of a contact, stored and answered, reply sent", 1, async {
         let chat = 5_000 + turn;
         let update = json!({"update_id": turn, "message": {"message_id": turn + 1, "date": world.now().seconds(),
             "chat": {"id": chat, "type": "private"}, "from": {"id": chat, "is_bot": false, "first_name": "Ana"}, "text": "Oi"}});
@@ -295,10 +286,10 @@ async fn offered(world: &World, turn: u32) -> Vec<Spent> {
     };
     let (paid, sent) = (charge("paid", 6_000), charge("sent", 7_000));
     let created = "/api/payment/webhook/pix-created";
-    let first = posted(world, "charge told, one offer scheduled", created, &paid).await;
+    let first = posted(world, "charge reported, one offer scheduled", created, &paid).await;
     let payment =
-        posted(world, "payment told, one offer called back", "/api/payment/webhook/payment-approved", &paid).await;
-    let whole = spent(world, "charge told, its offer swept and sent", 1, async {
+        posted(world, "payment reported, one offer canceled", "/api/payment/webhook/payment-approved", &paid).await;
+    let whole = spent(world, "charge reported, its offer swept and sent", 1, async {
         assert_eq!(world.post(created, &sent).await.body["scheduled"], 1);
         world.advance(Duration::from_secs(600)).await;
         // The sweep of this minute is counted as part of an idle month.
@@ -313,7 +304,7 @@ async fn offered(world: &World, turn: u32) -> Vec<Spent> {
 async fn mailing(world: &World) -> Bill {
     let spent = spent(world, "mailing", 2, mail(world, RECIPIENTS)).await;
     assert!((spent.mails - RECIPIENTS as f64).abs() < 0.5, "each once");
-    let waiting = f64::from(LANES) * GIGABYTES * RECIPIENTS as f64 / MAILS_PER_SECOND;
+    let waiting = f64::from(SHARD_GROUPS) * GIGABYTES * RECIPIENTS as f64 / MAILS_PER_SECOND;
     let bill = spent.bill().times(1e-6);
     Bill { lambda: bill.lambda + waiting * prices::GIGABYTE_SECOND * 1e-6, ..bill }
 }
@@ -333,7 +324,7 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
         ticks += often;
     }
     let told = metrics(&world.stack.logs().since(logs));
-    let ticked = format!("{ticks:.0} ticks");
+    let ticked = format!("{ticks:.0} invocations");
     all.push(("schedules: Lambda".to_owned(), ticked.clone(), bill.lambda));
     all.push(("schedules: DynamoDB".to_owned(), ticked.clone(), bill.dynamodb));
     all.push(("schedules: logs".to_owned(), ticked, bill.logs));
@@ -345,7 +336,7 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
     all.push(("CloudWatch alarms".to_owned(), alarms.to_string(), alarms as f64 * prices::ALARM));
     let dashboards = template().matches("Type: AWS::CloudWatch::Dashboard").count();
     all.push(("CloudWatch dashboards".to_owned(), dashboards.to_string(), dashboards as f64 * prices::DASHBOARD));
-    all.push(("CloudWatch metrics that ticks tell of".to_owned(), told.to_string(), told as f64 * prices::METRIC));
+    all.push(("CloudWatch metrics written by schedules".to_owned(), told.to_string(), told as f64 * prices::METRIC));
     let secrets = model.secrets.len();
     all.push(("Secrets Manager".to_owned(), format!("{secrets} secrets"), secrets as f64 * prices::SECRET));
     all

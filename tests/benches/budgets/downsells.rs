@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use umavez_domain::downsells::{Asked, Contact, ContactId, DownsellRow, NewDownsell, Step, Trigger, plan};
+use umavez_domain::downsells::{Contact, ContactId, DownsellRow, PlanStep, Trigger, TriggerEvent, plan};
 use umavez_domain::keys;
 use umavez_local::calls::Call;
 use umavez_platform::store::{Item, row_of};
@@ -105,13 +105,13 @@ async fn fill(world: &World, from: u32, count: u32, due_at: umavez_domain::time:
 
 fn downsell(world: &World) -> DownsellRow {
     let body = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 1});
-    let new = NewDownsell::read(body.as_object().expect("an object")).expect("fits");
-    new.row("default", 1, None, world.now())
+    let new = DownsellRow::read("default", body.as_object().expect("an object"), world.now()).expect("fits");
+    DownsellRow { id: 1, ..new }
 }
 
 fn offer(world: &World, downsell: &DownsellRow, n: u32, at: umavez_domain::time::Timestamp) -> Item {
     let telegram_id = i64::from(n) + 1;
-    let asked = Asked {
+    let asked = TriggerEvent {
         bot: "default",
         telegram_id,
         trigger: Trigger::Start,
@@ -122,7 +122,7 @@ fn offer(world: &World, downsell: &DownsellRow, n: u32, at: umavez_domain::time:
         keep_days: 90,
     };
     let plan = plan(&asked, std::slice::from_ref(downsell), &Contact::default(), world.now());
-    let Some(Step::Schedule { offer, .. }) = plan.steps.into_iter().next() else { panic!("an offer") };
+    let Some(PlanStep::Schedule { offer, .. }) = plan.steps.into_iter().next() else { panic!("an offer") };
     let key = keys::offer(&ContactId::of("default", telegram_id), &offer.id);
     let mut row = row_of(&offer).expect("a row");
     for (name, value) in [("pk", key.pk), ("sk", key.sk)] {

@@ -6,7 +6,7 @@ mod imports;
 mod sending;
 
 use serde_json::{Value, json};
-use umavez_domain::mailings::LANES;
+use umavez_domain::mailings::SHARD_GROUPS;
 use umavez_tests::World;
 
 use self::imports::{header, import};
@@ -34,7 +34,7 @@ pub async fn budgets() {
     let world = &start(1, "SendRates", &json!({"email": {"sender": "2000/1s"}})).await;
     let sent = send(world, RECIPIENTS, "").await;
     sent.print("as fast as it goes");
-    prices::of_recipients(&sent.calls(), &sent.after, RECIPIENTS, LANES, MAILS_PER_SECOND);
+    prices::of_recipients(&sent.calls(), &sent.after, RECIPIENTS, SHARD_GROUPS, MAILS_PER_SECOND);
     header();
     let few = import(world, "few", FEW).await;
     world.drain().await;
@@ -61,13 +61,13 @@ pub async fn mail(world: &World, recipients: usize) {
     send(world, recipients, "").await;
 }
 
-/// A mailing that waits for its slots: its lanes ask for them beside each other, and some are
+/// A mailing that waits for its slots: its groups ask for them beside each other, and some are
 /// refused.
 async fn at_the_rate_of_a_new_account() {
-    let world = &start(LANES as usize, "SendRates", &json!({})).await;
-    // Long names make more shards of few recipients than there are lanes.
+    let world = &start(SHARD_GROUPS as usize, "SendRates", &json!({})).await;
+    // Long names make more shards of few recipients than there are groups.
     let sent = send(world, SLOW_RECIPIENTS, &"x".repeat(300)).await;
-    sent.print(&format!("at {MAILS_PER_SECOND} a second in {LANES} lanes"));
+    sent.print(&format!("at {MAILS_PER_SECOND} a second in {SHARD_GROUPS} groups"));
     world.stack.stop().await.expect("stops");
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 use umavez_domain::keys;
-use umavez_domain::mailings::{LANES, MailingEntryId, MailingId};
+use umavez_domain::mailings::{MailingEntryId, MailingId, SHARD_GROUPS};
 
 use crate::World;
 
@@ -89,7 +89,7 @@ impl Rows<'_> {
     }
 
     /// I4: what is over is all over, and what is not, somebody looks for: the mailing, and of each
-    /// lane one shard and no more.
+    /// group one shard and no more.
     fn nothing_is_forgotten(&self) {
         let (state, mailing) = (self.mailing["state"].as_str().expect("a state"), self.mailing);
         let over = matches!(state, "COMPLETED" | "CANCELED" | "FAILED");
@@ -105,15 +105,15 @@ impl Rows<'_> {
         if !imported || !held {
             assert!(mailing["wake"].is_string(), "nobody looks for it: {mailing}");
         }
-        for lane in 0..u64::from(LANES) {
+        for group in 0..u64::from(SHARD_GROUPS) {
             let open = |shard: &&&Value| {
-                shard["shard"].as_u64().is_some_and(|shard| shard % u64::from(LANES) == lane)
+                shard["shard"].as_u64().is_some_and(|shard| shard % u64::from(SHARD_GROUPS) == group)
                     && shard["state"] != "FINISHED"
             };
             let handed_over = self.shards.iter().filter(open).filter(|shard| shard["wake"].is_string()).count();
             let wanted = usize::from(!held && self.shards.iter().any(|shard| open(&shard)));
-            assert!(handed_over <= 1, "{handed_over} shards of a lane at a time: {:?}", self.shards);
-            assert!(handed_over >= wanted, "a lane stands still: {:?}", self.shards);
+            assert!(handed_over <= 1, "{handed_over} shards of a group at a time: {:?}", self.shards);
+            assert!(handed_over >= wanted, "a group stands still: {:?}", self.shards);
         }
     }
 }

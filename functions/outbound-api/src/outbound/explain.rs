@@ -56,9 +56,7 @@ async fn by_address(deps: &Deps, invocation: &Invocation, request: &Request, to:
     if addresses.is_empty() && errors.is_empty() {
         errors.push(FieldError::new("to", FieldProblem::Malformed, "is not an address of any channel"));
     }
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let (mut found, mut suppressed) = (Vec::new(), Vec::new());
     for (channel, to) in addresses {
         let partition = keys::recipient(channel.as_str(), &to);

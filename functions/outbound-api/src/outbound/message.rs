@@ -27,9 +27,7 @@ pub async fn unknown(deps: &Deps, invocation: &Invocation, request: &Request) ->
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
     let after = paging::cursor(request, &mut errors, is_place);
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
+    Problem::if_any(errors)?;
     let (rows, next) = deps.messages.unknown_page(invocation, after.as_deref(), limit).await?;
     let messages: Vec<_> = rows.iter().map(MessageRow::view).collect();
     Answer::json(200, &json!({"messages": messages, "cursor": next.map(|place| paging::to_cursor(&place))}))

@@ -83,7 +83,7 @@ pub fn in_order(via: Via, mut messages: Vec<StoredMessage>) -> Vec<StoredMessage
 
 #[cfg(test)]
 mod tests {
-    use super::super::inbound::Kind;
+    use super::super::inbound::MessageKind;
     use super::super::rows::Author;
     use super::*;
 
@@ -95,7 +95,7 @@ mod tests {
             place: String::new(),
             number: Some(number),
             author: Author::Contact,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             text: Some(text.to_owned()),
             media: None,
             sent_at: None,

@@ -18,8 +18,10 @@ use crate::time::Timestamp;
 
 codes! {
     /// The phase of the batch in process.
+    #[derive(Default)]
     Phase {
         /// No batch is in process.
+        #[default]
         Idle = "idle",
         /// A worker asks the responder under its lease, or a worker will ask when the backoff has
         /// passed.
@@ -47,7 +49,7 @@ codes! {
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Hold {
+pub struct ConversationHold {
     pub by: HeldBy,
     /// Milliseconds.
     pub since: i64,
@@ -56,7 +58,7 @@ pub struct Hold {
 }
 
 #[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Course {
     pub received: u64,
     pub claimed: u64,
@@ -96,12 +98,12 @@ pub struct Course {
     /// is sent after the hold.
     #[serde(default, skip_serializing_if = "is_default")]
     pub recalled: u32,
-    pub hold: Option<Hold>,
+    pub hold: Option<ConversationHold>,
 }
 
 /// What a worker does after a wake-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum WorkerStep {
     /// Do nothing: there is no work, or another event will continue the conversation.
     Rest,
     /// Do nothing before this time.
@@ -114,7 +116,7 @@ pub enum Step {
     /// Write this course, and with it the next part of the reply as a message.
     HandOver(Course),
     /// Read the state of the message that is being sent.
-    Look,
+    CheckReply,
     /// Write this course: all attempts to ask the responder are used up.
     GiveUp(Course),
 }
@@ -127,31 +129,6 @@ pub enum PartEnd {
     Sent,
     NotSent,
     Canceled,
-}
-
-impl Default for Course {
-    fn default() -> Self {
-        Self {
-            received: 0,
-            claimed: 0,
-            answered: 0,
-            settled: 0,
-            phase: Phase::Idle,
-            pending_since: None,
-            last_at: None,
-            last_sent_at: None,
-            batch_since: None,
-            epoch: 0,
-            lease_until: None,
-            attempts: 0,
-            not_before: None,
-            part: 0,
-            parts: 0,
-            handed: 0,
-            recalled: 0,
-            hold: None,
-        }
-    }
 }
 
 impl Course {
@@ -188,26 +165,26 @@ impl Course {
         Self { received: self.received + 1, pending_since, last_at: Some(last_at), last_sent_at, ..self.clone() }
     }
 
-    pub fn next(&self, now: Timestamp, timing: &Timing) -> Step {
+    pub fn next(&self, now: Timestamp, timing: &Timing) -> WorkerStep {
         let waits = |until: Option<i64>| until.filter(|until| *until > now.millis());
         match self.phase {
-            Phase::Sending => Step::Look,
-            Phase::Stuck => Step::Rest,
+            Phase::Sending => WorkerStep::CheckReply,
+            Phase::Stuck => WorkerStep::Rest,
             // A worker holds the lease (it may have crashed), or the responder answers later: wait
             // for them.
-            Phase::Asking if waits(self.lease_until).is_some() => Step::Rest,
-            Phase::Awaiting if waits(self.not_before).is_some() => Step::Rest,
-            _ if self.is_held(now) => Step::Rest,
-            Phase::Replied => Step::HandOver(self.handed_over()),
+            Phase::Asking if waits(self.lease_until).is_some() => WorkerStep::Rest,
+            Phase::Awaiting if waits(self.not_before).is_some() => WorkerStep::Rest,
+            _ if self.is_held(now) => WorkerStep::Rest,
+            Phase::Replied => WorkerStep::HandOver(self.handed_over()),
             Phase::Asking | Phase::Awaiting => match waits(self.not_before) {
-                Some(until) => Step::Wait(Timestamp::from_millis(until)),
-                None if self.attempts >= timing.attempts => Step::GiveUp(self.stuck()),
-                None => Step::Ask(self.asking(now, timing)),
+                Some(until) => WorkerStep::Wait(Timestamp::from_millis(until)),
+                None if self.attempts >= timing.attempts => WorkerStep::GiveUp(self.stuck()),
+                None => WorkerStep::Ask(self.asking(now, timing)),
             },
             Phase::Idle => match self.due(timing).filter(|_| self.is_pending()) {
-                None => Step::Rest,
-                Some(due) if due > now => Step::Wait(due),
-                Some(_) => Step::Claim,
+                None => WorkerStep::Rest,
+                Some(due) if due > now => WorkerStep::Wait(due),
+                Some(_) => WorkerStep::Claim,
             },
         }
     }
@@ -305,8 +282,8 @@ impl Course {
     }
 
     /// Holds the conversation. Of two holds, the one that ends later applies.
-    pub fn hold(&self, hold: Hold) -> Self {
-        let ends = |hold: &Hold| hold.until.unwrap_or(i64::MAX);
+    pub fn hold(&self, hold: ConversationHold) -> Self {
+        let ends = |hold: &ConversationHold| hold.until.unwrap_or(i64::MAX);
         let hold = self.hold.filter(|before| ends(before) >= ends(&hold)).unwrap_or(hold);
         let recalled = if self.phase == Phase::Sending { self.handed } else { 0 };
         Self { hold: Some(hold), recalled, ..self.clone() }
@@ -348,23 +325,12 @@ impl Course {
         }
     }
 
+    /// Ends the batch. Everything about it returns to its initial value.
     fn finished(&self) -> Self {
         let done = self.claimed.max(self.settled);
-        Self {
-            claimed: done,
-            answered: done,
-            settled: 0,
-            phase: Phase::Idle,
-            batch_since: None,
-            lease_until: None,
-            attempts: 0,
-            not_before: None,
-            part: 0,
-            parts: 0,
-            handed: 0,
-            recalled: 0,
-            ..self.clone()
-        }
+        let Self { received, pending_since, last_at, last_sent_at, epoch, hold, .. } = *self;
+        let kept = Self { received, pending_since, last_at, last_sent_at, epoch, hold, ..Self::default() };
+        Self { claimed: done, answered: done, ..kept }
     }
 
     /// Returns when a wake-up must arrive for the conversation to continue. `None` if nothing is to
@@ -384,7 +350,7 @@ impl Course {
 
     /// Returns when recovery must check the conversation if nothing happens before. `None` if
     /// nothing is to be checked: recovery does not watch a conversation that waits for a person.
-    pub fn look_again(&self, now: Timestamp, timing: &Timing) -> Option<Timestamp> {
+    pub fn recovery_check_at(&self, now: Timestamp, timing: &Timing) -> Option<Timestamp> {
         if let Some(hold) = self.hold.filter(|_| self.is_held(now)) {
             return hold.until.map(Timestamp::from_millis);
         }

@@ -14,7 +14,7 @@ use crate::time::{SECOND_MS, Timestamp};
 
 codes! {
     /// The kind of a message's content.
-    Kind {
+    MessageKind {
         Text = "text",
         Image = "image",
         Video = "video",
@@ -61,7 +61,7 @@ pub struct Inbound {
     pub from_me: bool,
     /// The gateway itself reports that the message was sent through it, so no person wrote it.
     pub by_gateway: bool,
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The text, or the caption of the media.
     pub text: Option<String>,
     pub media: Option<Media>,
@@ -87,7 +87,7 @@ pub struct Reading {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum UnreadableWebhook {
     /// The body is not JSON, or not an object.
     NotJson,
     /// A required field is missing. Holds the path of the field.
@@ -109,14 +109,14 @@ impl From<Ignored> for Refusal {
 impl Reading {
     /// Collects what was read. Returns an error if the body has a single entry and it cannot be
     /// read. Among several, an unreadable entry is ignored, so that the others are not lost.
-    fn of(told: Vec<Result<Inbound, Refusal>>) -> Result<Self, Unreadable> {
-        let is_alone = told.len() == 1;
+    fn of(entries: Vec<Result<Inbound, Refusal>>) -> Result<Self, UnreadableWebhook> {
+        let is_alone = entries.len() == 1;
         let mut reading = Self::default();
-        for one in told {
-            match one {
+        for entry in entries {
+            match entry {
                 Ok(message) => reading.messages.push(message),
                 Err(Refusal::Ignored(why)) => reading.ignored.push(why),
-                Err(Refusal::Missing(field)) if is_alone => return Err(Unreadable::Missing(field)),
+                Err(Refusal::Missing(field)) if is_alone => return Err(UnreadableWebhook::Missing(field)),
                 Err(Refusal::Missing(_)) => reading.ignored.push(Ignored::Malformed),
             }
         }
@@ -132,9 +132,9 @@ impl Media {
     }
 }
 
-fn object(body: &[u8]) -> Result<Value, Unreadable> {
+fn object(body: &[u8]) -> Result<Value, UnreadableWebhook> {
     let read = serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&mend(body)));
-    read.ok().filter(Value::is_object).ok_or(Unreadable::NotJson)
+    read.ok().filter(Value::is_object).ok_or(UnreadableWebhook::NotJson)
 }
 
 /// The maximum length of a text, in bytes. No provider lets a person write so much; longer texts
@@ -271,8 +271,8 @@ mod tests {
     #[test]
     fn no_secret_of_a_body_is_kept() {
         for fixture in fixtures() {
-            let told = format!("{:?}", read_by_all(fixture.to_string().as_bytes()));
-            assert!(!told.contains("s3cret"), "{fixture}");
+            let read = format!("{:?}", read_by_all(fixture.to_string().as_bytes()));
+            assert!(!read.contains("s3cret"), "{fixture}");
         }
     }
 
@@ -280,10 +280,10 @@ mod tests {
     fn what_is_no_object_is_no_json_to_us() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         for body in ["", "null", "[]", "[{}]", "7", "\"a\"", "{", "{}}", "{\"a\":1e999}", "\u{feff}{}", &deep] {
-            assert_eq!(evolution::read(body.as_bytes()), Err(Unreadable::NotJson));
-            assert_eq!(telegram::read(body.as_bytes()), Err(Unreadable::NotJson));
+            assert_eq!(evolution::read(body.as_bytes()), Err(UnreadableWebhook::NotJson));
+            assert_eq!(telegram::read(body.as_bytes()), Err(UnreadableWebhook::NotJson));
         }
-        assert_eq!(telegram::read(b"{\"update_id\":\"\xff\"}"), Err(Unreadable::NotJson));
+        assert_eq!(telegram::read(b"{\"update_id\":\"\xff\"}"), Err(UnreadableWebhook::NotJson));
     }
 
     #[test]

@@ -27,7 +27,7 @@ codes! {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
+pub enum ResponderAnswer {
     /// `None` means that the responder has nothing to say.
     Reply(Option<String>),
     /// The responder answers later.
@@ -36,29 +36,29 @@ pub enum Heard {
 }
 
 /// Reads a responder's answer: 200 `{"reply": "…"}`, 200 `{"reply": null}`, or 202.
-pub fn hear(status: u16, body: &[u8]) -> Heard {
+pub fn read_answer(status: u16, body: &[u8]) -> ResponderAnswer {
     match status {
-        202 => Heard::Later,
+        202 => ResponderAnswer::Later,
         200 => match serde_json::from_slice::<Value>(body) {
-            Err(_) => Heard::Problem(ResponderProblem::NotJson),
+            Err(_) => ResponderAnswer::Problem(ResponderProblem::NotJson),
             // A missing `reply` is an error; only null means that there is nothing to say.
             Ok(answer) => match answer.get("reply").map(read_reply) {
-                None | Some(Err(None)) => Heard::Problem(ResponderProblem::NoReply),
-                Some(Err(Some(problem))) => Heard::Problem(problem),
-                Some(Ok(reply)) => Heard::Reply(reply),
+                None => ResponderAnswer::Problem(ResponderProblem::NoReply),
+                Some(Err(problem)) => ResponderAnswer::Problem(problem),
+                Some(Ok(reply)) => ResponderAnswer::Reply(reply),
             },
         },
-        _ => Heard::Problem(ResponderProblem::Status),
+        _ => ResponderAnswer::Problem(ResponderProblem::Status),
     }
 }
 
 /// Reads a reply: text or null. `Ok(None)` means that there is nothing to say: null or blank text.
-pub fn read_reply(value: &Value) -> Result<Option<String>, Option<ResponderProblem>> {
+pub fn read_reply(value: &Value) -> Result<Option<String>, ResponderProblem> {
     match value {
         Value::Null => Ok(None),
-        Value::String(text) if text.len() > LONGEST_REPLY => Err(Some(ResponderProblem::TooLong)),
+        Value::String(text) if text.len() > LONGEST_REPLY => Err(ResponderProblem::TooLong),
         Value::String(text) => Ok(clean(text)),
-        _ => Err(None),
+        _ => Err(ResponderProblem::NoReply),
     }
 }
 
@@ -122,10 +122,10 @@ mod tests {
 
     #[test]
     fn a_responder_answers_now_later_nothing_or_not_at_all() {
-        assert_eq!(hear(200, br#"{"reply": " Oi! "}"#), Heard::Reply(Some("Oi!".into())));
-        assert_eq!(hear(200, br#"{"reply": null, "why": "spam"}"#), Heard::Reply(None));
-        assert_eq!(hear(200, br#"{"reply": "  "}"#), Heard::Reply(None));
-        assert_eq!(hear(202, b""), Heard::Later);
+        assert_eq!(read_answer(200, br#"{"reply": " Oi! "}"#), ResponderAnswer::Reply(Some("Oi!".into())));
+        assert_eq!(read_answer(200, br#"{"reply": null, "why": "spam"}"#), ResponderAnswer::Reply(None));
+        assert_eq!(read_answer(200, br#"{"reply": "  "}"#), ResponderAnswer::Reply(None));
+        assert_eq!(read_answer(202, b""), ResponderAnswer::Later);
         for (status, body, problem) in [
             (200, &b"Oi"[..], ResponderProblem::NotJson),
             (200, b"{}", ResponderProblem::NoReply),
@@ -135,10 +135,10 @@ mod tests {
             (500, b"", ResponderProblem::Status),
             (301, b"", ResponderProblem::Status),
         ] {
-            assert_eq!(hear(status, body), Heard::Problem(problem), "{status}");
+            assert_eq!(read_answer(status, body), ResponderAnswer::Problem(problem), "{status}");
         }
         let long = serde_json::json!({"reply": "x".repeat(LONGEST_REPLY + 1)}).to_string();
-        assert_eq!(hear(200, long.as_bytes()), Heard::Problem(ResponderProblem::TooLong));
+        assert_eq!(read_answer(200, long.as_bytes()), ResponderAnswer::Problem(ResponderProblem::TooLong));
     }
 
     #[test]

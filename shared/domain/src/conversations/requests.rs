@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::identity::{BatchId, ConversationId};
-use super::inbound::{Inbound, Kind, Media};
-use super::reply::{LONGEST_REPLY, read_reply};
+use super::inbound::{Inbound, Media, MessageKind};
+use super::reply::{LONGEST_REPLY, ResponderProblem, read_reply};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::senders::is_name;
@@ -15,18 +15,18 @@ pub const DEFAULT_INSTANCE: &str = "default";
 
 const LONGEST_ID: usize = 255;
 const LONGEST_TEXT: usize = 64 * 1024;
-const LONGEST_HOLD_SECONDS: u64 = 366 * 86_400;
+const LONGEST_HOLD_SECONDS: u32 = 366 * 86_400;
 /// How far ahead of our clock `sent_at` may be, because the clock that set it may be ahead of ours.
 const AHEAD_MS: i64 = 300 * SECOND_MS;
 
 /// Names a conversation in a path: by its id, or by the caller's name for the contact.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum ConversationName {
     Id(ConversationId),
     Contact(String),
 }
 
-impl Named {
+impl ConversationName {
     /// Returns `None` if the text is neither an id nor a name.
     pub fn parse(text: &str) -> Option<Self> {
         match ConversationId::parse(text) {
@@ -75,12 +75,12 @@ pub fn read_message(
     fields.finish(read)
 }
 
-fn read_kind(fields: &mut Fields<'_>) -> Kind {
-    let Some(text) = fields.optional_text("kind") else { return Kind::Text };
-    Kind::parse(text).unwrap_or_else(|| {
-        let all: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+fn read_kind(fields: &mut Fields<'_>) -> MessageKind {
+    let Some(text) = fields.optional_text("kind") else { return MessageKind::Text };
+    MessageKind::parse(text).unwrap_or_else(|| {
+        let all: Vec<_> = MessageKind::ALL.iter().map(|kind| kind.as_str()).collect();
         fields.refuse("kind", FieldProblem::NotAllowed, format!("must be one of {}", all.join(", ")));
-        Kind::Text
+        MessageKind::Text
     })
 }
 
@@ -102,41 +102,34 @@ pub struct Callback {
 /// Reads `{batch_id, reply}`. `reply` is required, but may be null.
 pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldError>> {
     let mut fields = Fields::of(body);
-    let batch = fields.text("batch_id").map(BatchId::parse);
-    if batch == Some(None) {
+    let batch = fields.text("batch_id").and_then(BatchId::parse);
+    if batch.is_none() && !fields.refused("batch_id") {
         fields.refuse("batch_id", FieldProblem::Malformed, "is not one that a responder was asked with");
     }
-    let given = fields.get("reply");
-    let reply = match (given, fields.is_null("reply")) {
-        (None, false) => Err((FieldProblem::Missing, "is required; null is nothing to say".to_owned())),
-        (None, true) => Ok(None),
-        (Some(value), _) => read_reply(value).map_err(|problem| match problem {
-            Some(_) => (FieldProblem::OutOfRange, format!("must not be larger than {LONGEST_REPLY} bytes")),
-            None => (FieldProblem::WrongType, "must be a string or null".to_owned()),
-        }),
+    let is_null = fields.is_null("reply");
+    let reply = match fields.get("reply").map(read_reply) {
+        Some(Ok(reply)) => reply,
+        None if is_null => None,
+        refused => {
+            let (code, detail) = match refused {
+                None => (FieldProblem::Missing, "is required; null is nothing to say".to_owned()),
+                Some(Err(ResponderProblem::TooLong)) => {
+                    (FieldProblem::OutOfRange, format!("must not be larger than {LONGEST_REPLY} bytes"))
+                }
+                Some(_) => (FieldProblem::WrongType, "must be a string or null".to_owned()),
+            };
+            fields.refuse("reply", code, detail);
+            None
+        }
     };
-    let reply = reply.unwrap_or_else(|(code, detail)| {
-        fields.refuse("reply", code, detail);
-        None
-    });
-    fields.finish(batch.flatten().map(|batch| Callback { batch, reply }))
+    fields.finish(batch.map(|batch| Callback { batch, reply }))
 }
 
 /// Reads `{seconds?}`. Returns the end of the hold, or `None` if the hold has no end.
 pub fn read_hold(body: &Map<String, Value>, now: Timestamp) -> Result<Option<Timestamp>, Vec<FieldError>> {
     let mut fields = Fields::of(body);
-    let until = match fields.get("seconds") {
-        None => None,
-        Some(value) => match value.as_u64().filter(|seconds| (1..=LONGEST_HOLD_SECONDS).contains(seconds)) {
-            Some(seconds) => Some(now.plus_ms(i64::try_from(seconds).unwrap_or(i64::MAX) * SECOND_MS)),
-            None => {
-                let detail = format!("must be a whole number from 1 to {LONGEST_HOLD_SECONDS}");
-                fields.refuse("seconds", FieldProblem::OutOfRange, detail);
-                None
-            }
-        },
-    };
-    fields.finish(Some(until))
+    let seconds = fields.number_within("seconds", 1..=LONGEST_HOLD_SECONDS);
+    fields.finish(Some(seconds.map(|seconds| now.plus_ms(i64::from(seconds) * SECOND_MS))))
 }
 
 /// Reads `{answer_pending?}`. Returns whether the bot answers the messages that arrived during the
@@ -167,7 +160,7 @@ mod tests {
     fn a_message_needs_an_identity_and_something_in_it() {
         let read = |body: Value| read_message(object(&body), "ana", NOW);
         let (instance, message) = read(json!({"message_id": "m1", "text": "Oi"})).expect("a message");
-        assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", Kind::Text));
+        assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", MessageKind::Text));
         let media = json!({"message_id": "m1", "kind": "image", "media": {"reference": "https://x/y"}});
         assert!(read(media).is_ok());
         assert_eq!(refused(read(json!({"text": "Oi"}))), ["message_id"]);
@@ -205,9 +198,9 @@ mod tests {
     #[test]
     fn a_path_names_an_id_or_a_contact() {
         let id = "conv_0123456789abcdef0123456789abcdef";
-        assert!(matches!(Named::parse(id), Some(Named::Id(_))));
-        assert_eq!(Named::parse("ana-77"), Some(Named::Contact("ana-77".into())));
-        assert_eq!(Named::parse("ana 77"), None);
-        assert_eq!(Named::parse(""), None);
+        assert!(matches!(ConversationName::parse(id), Some(ConversationName::Id(_))));
+        assert_eq!(ConversationName::parse("ana-77"), Some(ConversationName::Contact("ana-77".into())));
+        assert_eq!(ConversationName::parse("ana 77"), None);
+        assert_eq!(ConversationName::parse(""), None);
     }
 }

@@ -98,7 +98,7 @@ pub fn reply_message(conversation: &ConversationRow, batch: &BatchId, handed: u3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversations::inbound::Kind;
+    use crate::conversations::inbound::MessageKind;
     use crate::conversations::{Author, ConversationRow};
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
@@ -112,7 +112,7 @@ mod tests {
             place: "IN#0000000001".into(),
             number: Some(1),
             author: Author::Contact,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             text: Some("Oi".into()),
             media: None,
             sent_at: None,

@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::course::{Course, Phase};
+use super::course::{ConversationHold, Course, HeldBy, Phase};
 use super::identity::{BatchId, ConversationId, Via};
-use super::inbound::{Inbound, Kind, Media};
+use super::inbound::{Inbound, Media, MessageKind};
 use crate::change::{Fence, Row};
 use crate::codes::codes;
 use crate::keys::{self, Key, Wake};
 use crate::messages::MessageId;
 use crate::outbox::Emit;
 use crate::queue::WakeUp;
-use crate::senders::instances::Timing;
-use crate::time::Timestamp;
+use crate::senders::instances::{InstanceRow, Timing};
+use crate::time::{SECOND_MS, Timestamp};
 use crate::work::Work;
 
 /// A time after the end of every hold.
@@ -113,7 +113,7 @@ impl ConversationRow {
             (None, Some(since)) => work.wait_until(Wake::Check, self.id.as_str(), since),
             (None, None) => {}
         }
-        let check_at = course.look_again(now, timing).map(Timestamp::millis);
+        let check_at = course.recovery_check_at(now, timing).map(Timestamp::millis);
         Self { course, work, check_at, updated_at: now, version: self.version + 1, ..self.clone() }
     }
 
@@ -130,8 +130,12 @@ impl ConversationRow {
 
     /// Returns the batch in process, if any.
     pub fn batch(&self) -> Option<BatchId> {
-        let number = self.course.claimed;
-        (self.course.phase != Phase::Idle).then(|| BatchId { conversation: self.id.clone(), number })
+        (self.course.phase != Phase::Idle).then(|| self.batch_id(self.course.claimed))
+    }
+
+    /// Returns the id of the batch that ends with this message.
+    pub fn batch_id(&self, number: u64) -> BatchId {
+        BatchId { conversation: self.id.clone(), number }
     }
 }
 
@@ -146,7 +150,7 @@ codes! {
 
 codes! {
     /// What was done with a message that a provider delivered.
-    Told {
+    ReceiveOutcome {
         /// The message is stored and will be answered.
         Stored = "stored",
         Duplicate = "duplicate",
@@ -169,7 +173,7 @@ pub struct StoredMessage {
     /// `None` if the message belongs to no batch.
     pub number: Option<u64>,
     pub author: Author,
-    pub kind: Kind,
+    pub kind: MessageKind,
     pub text: Option<String>,
     pub media: Option<Media>,
     pub sent_at: Option<Timestamp>,
@@ -179,19 +183,53 @@ pub struct StoredMessage {
     pub expires_at: i64,
 }
 
-/// An inbound message, with its channel and instance, and how long it is kept.
+/// An inbound message of an instance, and how long it is kept.
 #[derive(Debug, Clone)]
 pub struct Received<'a> {
-    pub via: Via,
-    pub instance: &'a str,
+    pub instance: &'a InstanceRow,
     pub message: &'a Inbound,
     pub retention_days: i64,
 }
 
 impl Received<'_> {
+    pub fn conversation(&self) -> ConversationId {
+        ConversationId::of(self.instance.channel, &self.instance.instance, &self.message.contact)
+    }
+
+    /// Returns what to do with a message that this system did not send.
+    pub fn outcome(&self, now: Timestamp) -> ReceiveOutcome {
+        match self.message.from_me {
+            // A phone that is linked again reports its history: it gets no answer and is none.
+            _ if self.instance.is_old(self.message.sent_at, now) => ReceiveOutcome::History,
+            true => ReceiveOutcome::Person,
+            false => ReceiveOutcome::Stored,
+        }
+    }
+
+    /// Returns the conversation after the message, and the message to store.
+    pub fn apply(&self, row: &ConversationRow, now: Timestamp) -> (ConversationRow, StoredMessage) {
+        let timing = self.instance.timing();
+        match self.outcome(now) {
+            ReceiveOutcome::Stored => {
+                let next = row.received(self.message, now, &timing);
+                let stored = self.numbered(&next, now, &timing);
+                (next, stored)
+            }
+            ReceiveOutcome::Person => {
+                let settled = row.course.answered_by_person(self.message.sent_at);
+                let silent_ms = i64::from(self.instance.person_hold_seconds) * SECOND_MS;
+                let hold =
+                    ConversationHold { by: HeldBy::Person, since: now.millis(), until: Some(now.millis() + silent_ms) };
+                let course = if silent_ms > 0 { settled.hold(hold) } else { settled };
+                (row.moved(course, now, &timing), self.aside(now))
+            }
+            _ => (row.clone(), self.aside(now)),
+        }
+    }
+
     /// Returns a message to be answered: the last that `row` counts. It wakes a worker when its
     /// burst is due according to the current row.
-    pub fn numbered(&self, row: &ConversationRow, now: Timestamp, timing: &Timing) -> StoredMessage {
+    fn numbered(&self, row: &ConversationRow, now: Timestamp, timing: &Timing) -> StoredMessage {
         let number = row.course.received;
         let wake = WakeUp { conversation: row.id.clone(), received: number };
         let due = row.course.due(timing).unwrap_or(now);
@@ -202,8 +240,9 @@ impl Received<'_> {
     }
 
     /// Returns a message that will not be answered.
-    pub fn aside(&self, author: Author, now: Timestamp) -> StoredMessage {
+    fn aside(&self, now: Timestamp) -> StoredMessage {
         let at = self.message.sent_at.unwrap_or(now);
+        let author = if self.message.from_me { Author::Person } else { Author::Contact };
         self.stored(keys::conversation_aside(at, &self.message.message_id), author, now)
     }
 
@@ -217,7 +256,7 @@ impl Received<'_> {
 
 codes! {
     /// How a batch was answered.
-    Answer {
+    AnsweredBy {
         /// In the response to the request.
         Responder = "responder",
         /// Later, in a request of the responder's own.
@@ -235,7 +274,7 @@ pub struct BatchRow {
     pub from: u64,
     /// `None` if the responder had nothing to say.
     pub reply: Option<String>,
-    pub answered_by: Answer,
+    pub answered_by: AnsweredBy,
     pub attempts: u32,
     /// The outbound messages that carry the reply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -248,11 +287,21 @@ pub struct BatchRow {
     pub expires_at: Option<i64>,
 }
 
+/// What a change of a conversation writes to the row of its batch, which is not read for that.
+/// Absent fields keep their values.
+#[skip_serializing_none]
+#[derive(Debug, Default, Serialize)]
+pub struct BatchProgress<'a> {
+    pub parts_ended: Option<u32>,
+    pub outcome: Option<&'a str>,
+    pub finished_at: Option<Timestamp>,
+    pub expires_at: Option<i64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::conversations::batch::Portion;
-    use crate::conversations::{HeldBy, Hold};
 
     const TIMING: Timing = Timing {
         debounce_ms: 5_000,
@@ -270,7 +319,7 @@ mod tests {
             message_id: "3EB0".into(),
             from_me: false,
             by_gateway: false,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             text: Some("Oi".into()),
             media: None,
             name: Some("Ana".into()),
@@ -285,10 +334,10 @@ mod tests {
     #[test]
     fn a_message_emits_its_own_wake_up_and_its_conversation_does_not() {
         let inbound = inbound();
-        let received = Received { via: Via::Whatsapp, instance: "loja", message: &inbound, retention_days: 90 };
-        let next = row().received(&inbound, NOW, &TIMING);
+        let instance = InstanceRow::by_default(Via::Whatsapp, "loja", NOW);
+        let received = Received { instance: &instance, message: &inbound, retention_days: 90 };
+        let (next, message) = received.apply(&row(), NOW);
         assert_eq!((next.work.emit.as_ref(), next.version, next.name.as_deref()), (None, 1, Some("Ana")));
-        let message = received.numbered(&next, NOW, &TIMING);
         let emit = message.emit.expect("a wake-up");
         assert_eq!(emit.not_before, Some(NOW.plus_ms(5_000).millis()));
         assert_eq!((message.number, message.place.as_str()), (Some(1), "IN#0000000001"));
@@ -314,7 +363,7 @@ mod tests {
     fn what_is_held_or_stuck_is_listed_and_what_is_answered_is_not() {
         let pending = row().received(&inbound(), NOW, &TIMING);
         let word = |row: &ConversationRow| row.work.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
-        let hold = Hold { by: HeldBy::Operator, since: NOW.millis(), until: None };
+        let hold = ConversationHold { by: HeldBy::Operator, since: NOW.millis(), until: None };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         assert_eq!(word(&held), Some(Some("HELD".into())));
         assert!(!held.is_overdue(NOW.plus_days(400)), "until it is released");
@@ -327,7 +376,8 @@ mod tests {
     #[test]
     fn a_release_wakes_what_waited_and_recovery_wakes_later_each_time() {
         let pending = row().received(&inbound(), NOW, &TIMING);
-        let hold = Hold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
+        let hold =
+            ConversationHold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         let released = held.moved(held.course.release(), NOW, &TIMING);
         assert_eq!(released.work.emit.as_ref().map(|emit| emit.seq), Some(1));

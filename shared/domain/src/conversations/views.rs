@@ -1,19 +1,16 @@
 //! The views of conversations that callers get.
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::course::{Hold, Phase};
-use super::identity::BatchId;
-use super::inbound::{Kind, Media};
-use super::rows::{Author, BatchRow, ConversationRow, StoredMessage};
+use super::course::Phase;
+use super::rows::{BatchRow, ConversationRow, StoredMessage};
 use crate::codes::codes;
-use crate::messages::MessageId;
 use crate::senders::instances::Timing;
 use crate::time::Timestamp;
 
 codes! {
     /// The status of a conversation.
-    Status {
+    ConversationStatus {
         /// Every message is answered.
         Idle = "idle",
         /// Messages wait for their burst to end.
@@ -42,165 +39,114 @@ codes! {
     }
 }
 
-#[derive(Debug, Serialize)]
-pub struct ConversationView {
-    pub conversation_id: String,
-    pub channel: String,
-    pub instance: String,
-    pub contact: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    pub status: Status,
-    pub received: u64,
-    pub answered: u64,
-    pub pending: u64,
-    /// Since when the contact has waited for an answer.
-    pub unanswered_since: Option<Timestamp>,
-    /// When the pending messages will be claimed.
-    pub due_at: Option<Timestamp>,
-    pub processing: Option<ProcessingView>,
-    pub hold: Option<HoldView>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-}
-
-#[derive(Debug, Serialize)]
-pub struct ProcessingView {
-    pub batch_id: String,
-    pub from: u64,
-    pub to: u64,
-    pub phase: Phase,
-    pub attempts: u32,
-    /// When the responder is asked again, or when we stop waiting for its late answer.
-    pub next_at: Option<Timestamp>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct HoldView {
-    pub by: super::course::HeldBy,
-    pub since: Timestamp,
-    pub until: Option<Timestamp>,
-}
-
-impl HoldView {
-    fn of(hold: &Hold) -> Self {
-        let until = hold.until.map(Timestamp::from_millis);
-        Self { by: hold.by, since: Timestamp::from_millis(hold.since), until }
-    }
-}
-
-impl ConversationView {
-    pub fn of(row: &ConversationRow, timing: Option<&Timing>, now: Timestamp) -> Self {
-        let course = &row.course;
-        let processing = row.batch().map(|batch| ProcessingView {
-            batch_id: batch.to_string(),
-            from: course.answered + 1,
-            to: course.claimed,
-            phase: course.phase,
-            attempts: course.attempts,
-            next_at: course.not_before.map(Timestamp::from_millis),
+impl ConversationRow {
+    /// Returns the conversation as callers see it. `timing` is needed to say when the pending
+    /// messages will be claimed.
+    pub fn view(&self, timing: Option<&Timing>, now: Timestamp) -> Value {
+        let course = &self.course;
+        let processing = self.batch().map(|batch| {
+            json!({
+                "batch_id": batch.to_string(),
+                "from": course.answered + 1,
+                "to": course.claimed,
+                "phase": course.phase,
+                "attempts": course.attempts,
+                // When the responder is asked again, or when we stop waiting for its late answer.
+                "next_at": course.not_before.map(Timestamp::from_millis),
+            })
+        });
+        let hold = course.hold.filter(|_| course.is_held(now)).map(|hold| {
+            let until = hold.until.map(Timestamp::from_millis);
+            json!({"by": hold.by, "since": Timestamp::from_millis(hold.since), "until": until})
         });
         let due = timing.filter(|_| course.phase == Phase::Idle && course.is_pending() && !course.is_held(now));
-        Self {
-            conversation_id: row.id.to_string(),
-            channel: row.channel.to_string(),
-            instance: row.instance.clone(),
-            contact: row.contact.clone(),
-            name: row.name.clone(),
-            status: status(row, now),
-            received: course.received,
-            answered: course.answered,
-            pending: course.received - course.claimed.max(course.settled),
-            unanswered_since: course.unanswered_since().map(Timestamp::from_millis),
-            due_at: due.and_then(|timing| course.due(timing)),
-            processing,
-            hold: course.hold.filter(|_| course.is_held(now)).as_ref().map(HoldView::of),
-            created_at: row.created_at,
-            updated_at: row.updated_at,
+        let mut view = json!({
+            "conversation_id": self.id,
+            "channel": self.channel,
+            "instance": self.instance,
+            "contact": self.contact,
+            "status": status(self, now),
+            "received": course.received,
+            "answered": course.answered,
+            "pending": course.received - course.claimed.max(course.settled),
+            // Since when the contact has waited for an answer.
+            "unanswered_since": course.unanswered_since().map(Timestamp::from_millis),
+            "due_at": due.and_then(|timing| course.due(timing)),
+            "processing": processing,
+            "hold": hold,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+        });
+        if let Some(name) = &self.name {
+            view["name"] = json!(name);
         }
+        view
     }
 }
 
-pub fn status(row: &ConversationRow, now: Timestamp) -> Status {
+pub fn status(row: &ConversationRow, now: Timestamp) -> ConversationStatus {
     let course = &row.course;
     match course.phase {
-        Phase::Stuck => Status::NeedsHuman,
-        _ if course.is_held(now) => Status::Held,
-        Phase::Idle if course.is_pending() => Status::Pending,
-        Phase::Idle => Status::Idle,
-        _ => Status::Processing,
+        Phase::Stuck => ConversationStatus::NeedsHuman,
+        _ if course.is_held(now) => ConversationStatus::Held,
+        Phase::Idle if course.is_pending() => ConversationStatus::Pending,
+        Phase::Idle => ConversationStatus::Idle,
+        _ => ConversationStatus::Processing,
     }
 }
 
-#[derive(Debug, Serialize)]
-pub struct BatchView {
-    pub batch_id: String,
-    pub from: u64,
-    pub to: u64,
-    pub reply: Option<String>,
-    pub answered_by: super::rows::Answer,
-    pub attempts: u32,
-    pub message_ids: Vec<MessageId>,
-    pub outcome: Option<String>,
-    pub replied_at: Timestamp,
-    pub finished_at: Option<Timestamp>,
-}
-
-impl BatchView {
-    pub fn of(conversation: &ConversationRow, row: &BatchRow) -> Self {
-        let id = BatchId { conversation: conversation.id.clone(), number: row.batch };
-        Self {
-            batch_id: id.to_string(),
-            from: row.from,
-            to: row.batch,
-            reply: row.reply.clone(),
-            answered_by: row.answered_by,
-            attempts: row.attempts,
-            message_ids: row.messages.clone(),
-            outcome: row.outcome.clone(),
-            replied_at: row.replied_at,
-            finished_at: row.finished_at,
-        }
+impl BatchRow {
+    /// Returns the batch of this conversation as callers see it.
+    pub fn view(&self, conversation: &ConversationRow) -> Value {
+        json!({
+            "batch_id": conversation.batch_id(self.batch).to_string(),
+            "from": self.from,
+            "to": self.batch,
+            "reply": self.reply,
+            "answered_by": self.answered_by,
+            "attempts": self.attempts,
+            "message_ids": self.messages,
+            "outcome": self.outcome,
+            "replied_at": self.replied_at,
+            "finished_at": self.finished_at,
+        })
     }
 }
 
-#[derive(Debug, Serialize)]
-pub struct MessageView {
-    pub number: Option<u64>,
-    pub message_id: String,
-    pub author: Author,
-    pub kind: Kind,
-    pub text: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub media: Option<Media>,
-    pub sent_at: Option<Timestamp>,
-    pub received_at: Timestamp,
-    pub fate: Fate,
-    pub batch_id: Option<String>,
-}
-
-impl MessageView {
-    /// Builds the view. `batches` are the batches that the message may belong to.
-    pub fn of(conversation: &ConversationRow, batches: &[BatchRow], row: StoredMessage) -> Self {
-        let batch = row.number.and_then(|number| batches.iter().find(|b| (b.from..=b.batch).contains(&number)));
+impl StoredMessage {
+    /// Returns the message of this conversation as callers see it. `batches` are the batches that
+    /// it may belong to.
+    pub fn view(&self, conversation: &ConversationRow, batches: &[BatchRow]) -> Value {
+        let batch = self.number.and_then(|number| batches.iter().find(|b| (b.from..=b.batch).contains(&number)));
         let course = &conversation.course;
         let in_process = |number: u64| number > course.answered && number <= course.claimed;
-        let fate = match (row.number, batch) {
+        let fate = match (self.number, batch) {
             (None, _) => Fate::NotForAnswer,
             (Some(number), _) if number > course.claimed.max(course.settled) => Fate::Pending,
             (Some(number), _) if in_process(number) => Fate::Processing,
             (Some(_), None) => Fate::AnsweredByPerson,
             (Some(_), Some(batch)) => answered(batch),
         };
-        let number = match (batch, row.number) {
+        let ends_batch = match (batch, self.number) {
             (Some(batch), _) => Some(batch.batch),
             (None, Some(number)) if in_process(number) => Some(course.claimed),
             _ => None,
         };
-        let id = |number| BatchId { conversation: conversation.id.clone(), number }.to_string();
-        let batch_id = number.map(id);
-        let StoredMessage { number, message_id, author, kind, text, media, sent_at, received_at, .. } = row;
-        Self { number, message_id, author, kind, text, media, sent_at, received_at, fate, batch_id }
+        let mut view = json!({
+            "number": self.number,
+            "message_id": self.message_id,
+            "author": self.author,
+            "kind": self.kind,
+            "text": self.text,
+            "sent_at": self.sent_at,
+            "received_at": self.received_at,
+            "fate": fate,
+            "batch_id": ends_batch.map(|number| conversation.batch_id(number).to_string()),
+        });
+        if let Some(media) = &self.media {
+            view["media"] = json!(media);
+        }
+        view
     }
 }
 

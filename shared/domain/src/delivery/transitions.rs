@@ -7,7 +7,7 @@ use super::outcome::{HELD_WAIT_MS, MAX_ATTEMPTS, Outcome, backoff_ms, code};
 use super::state::State;
 use super::verdict::{Again, UnknownPolicy, Verdict};
 use crate::absent::is_default;
-use crate::change::{Fence, Row};
+use crate::change::{Fence, Next, Row};
 use crate::channels::Channel;
 use crate::keys::{Key, Wake};
 use crate::outbox::Emit;
@@ -124,6 +124,15 @@ impl<D> Settled<D> {
             Self::Now(delivery) => Settled::Now(row(delivery)),
             Self::Already => Settled::Already,
             Self::TooLate => Settled::TooLate,
+        }
+    }
+
+    /// Returns the decision of a rule: commit the row, if there is one to write.
+    pub fn into_next(self) -> Next<D, Settled<()>> {
+        match self {
+            Self::Now(row) => Next::Commit(row, Settled::Now(())),
+            Self::Already => Next::Stop(Settled::Already),
+            Self::TooLate => Next::Stop(Settled::TooLate),
         }
     }
 }

@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::offer::ContactId;
+use crate::change::{Fence, Row};
 use crate::codes::codes;
-use crate::keys::{self, Wake};
+use crate::keys::{self, Key, Wake};
 use crate::time::Timestamp;
+use crate::work::Work;
 
 codes! {
     ChargeStatus {
@@ -52,11 +54,21 @@ pub struct ChargesRow {
     pub paid_at: Option<Timestamp>,
     /// Milliseconds: when recovery checks that outdated offers have ended.
     pub look_at: Option<i64>,
-    pub wake: Option<String>,
-    pub wake_at: Option<String>,
+    #[serde(flatten)]
+    pub work: Work,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
+}
+
+impl Row for ChargesRow {
+    fn key(&self) -> Key {
+        keys::charges(&ContactId::of(&self.bot, self.telegram_id))
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
 }
 
 impl ChargesRow {
@@ -69,8 +81,7 @@ impl ChargesRow {
             pay_epoch: 0,
             paid_at: None,
             look_at: None,
-            wake: None,
-            wake_at: None,
+            work: Work::default(),
             created_at: now,
             updated_at: now,
             version: 0,
@@ -116,7 +127,7 @@ impl ChargesRow {
 
     /// Returns the row after everything that follows from it was done. Charges whose time has
     /// passed are removed.
-    pub fn looked_after(&self, now: Timestamp) -> Self {
+    pub fn checked(&self, now: Timestamp) -> Self {
         let mut next = self.next(now);
         next.open.retain(|_, charge| charge.until > now.millis());
         next.look_at = None;
@@ -137,9 +148,10 @@ impl ChargesRow {
 
     fn waiting(mut self) -> Self {
         let contact = ContactId::of(&self.bot, self.telegram_id);
-        let at = self.wakes_at().map(Timestamp::from_millis);
-        self.wake = at.map(|_| keys::wake(Wake::Check, keys::wake_shard(contact.as_str())));
-        self.wake_at = at.map(|at| keys::at_time(at, contact.as_str()));
+        match self.wakes_at().map(Timestamp::from_millis) {
+            Some(at) => self.work.wait_until(Wake::Check, contact.as_str(), at),
+            None => self.work.rest(),
+        }
         self
     }
 }
@@ -167,7 +179,34 @@ pub struct TransactionRow {
 /// How long a transaction is kept: long after a gateway has stopped sending events about it.
 const KEEP_DAYS: i64 = 400;
 
+impl Row for TransactionRow {
+    fn key(&self) -> Key {
+        keys::transaction(&self.transaction_id)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
+}
+
 impl TransactionRow {
+    /// Returns the row of a transaction that nothing is known about. Version zero means that it is
+    /// not stored.
+    pub fn unknown(transaction_id: &str, now: Timestamp) -> Self {
+        Self {
+            transaction_id: transaction_id.to_owned(),
+            bot: None,
+            telegram_id: None,
+            status: ChargeStatus::Unpaid,
+            open_until: None,
+            pay_epoch: None,
+            created_at: now,
+            updated_at: now,
+            version: 0,
+            expires_at: None,
+        }
+    }
+
     /// Returns the status at this time: an unpaid charge expires when its time has passed.
     pub fn status_at(&self, now: Timestamp) -> ChargeStatus {
         match (self.status, self.open_until) {
@@ -176,37 +215,32 @@ impl TransactionRow {
         }
     }
 
-    /// Returns the bot and the Telegram id of the owner, if known.
-    pub fn owner(&self) -> Option<(&str, i64)> {
-        Some((self.bot.as_deref()?, self.telegram_id?))
+    /// Returns the transaction with its owner. `None` if the owner is not known.
+    pub fn charge(&self) -> Option<Charge<'_>> {
+        let (bot, telegram_id) = (self.bot.as_deref()?, self.telegram_id?);
+        Some(Charge { bot, telegram_id, transaction_id: &self.transaction_id })
     }
 
     /// Returns whether the transaction was paid and its owner is not known yet.
     pub fn is_unplaced_payment(&self) -> bool {
-        self.status == ChargeStatus::Paid && self.owner().is_none()
+        self.status == ChargeStatus::Paid && self.charge().is_none()
     }
 
-    fn belongs(&self, bot: &str, telegram_id: i64) -> bool {
-        self.owner().is_none_or(|owner| owner == (bot, telegram_id))
+    fn belongs_to_another(&self, of: &Charge<'_>) -> bool {
+        self.charge().is_some_and(|charge| charge != *of)
     }
 
-    fn moved(before: Option<&Self>, of: &Charge<'_>, status: ChargeStatus, now: Timestamp) -> Self {
-        Self {
-            transaction_id: of.transaction_id.to_owned(),
-            bot: Some(of.bot.to_owned()),
-            telegram_id: Some(of.telegram_id),
-            status,
-            open_until: before.and_then(|row| row.open_until),
-            pay_epoch: before.and_then(|row| row.pay_epoch),
-            created_at: before.map_or(now, |row| row.created_at),
-            updated_at: now,
-            version: before.map_or(1, |row| row.version + 1),
-            expires_at: Some(now.plus_days(KEEP_DAYS).seconds()),
-        }
+    fn moved(&self, status: ChargeStatus, now: Timestamp) -> Self {
+        let expires_at = Some(now.plus_days(KEEP_DAYS).seconds());
+        Self { status, updated_at: now, version: self.version + 1, expires_at, ..self.clone() }
+    }
+
+    fn owned(&self, of: &Charge<'_>, status: ChargeStatus, now: Timestamp) -> Self {
+        Self { bot: Some(of.bot.to_owned()), telegram_id: Some(of.telegram_id), ..self.moved(status, now) }
     }
 }
 
-/// A charge as a webhook reports it.
+/// A transaction and the contact that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge<'a> {
     pub bot: &'a str,
@@ -214,95 +248,84 @@ pub struct Charge<'a> {
     pub transaction_id: &'a str,
 }
 
-/// What a webhook changes.
+impl Charge<'_> {
+    pub fn contact(&self) -> ContactId {
+        ContactId::of(self.bot, self.telegram_id)
+    }
+}
+
+/// What an event changes about a charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum ChargeChange {
     /// Write both rows.
-    New { charges: Box<ChargesRow>, transaction: Box<TransactionRow> },
-    /// The charge was over before it was reported as made. Write this row.
-    Over(Box<TransactionRow>),
+    Both { charges: Box<ChargesRow>, transaction: Box<TransactionRow> },
+    /// The charge was over before it was reported as made. Write only this row.
+    Transaction(Box<TransactionRow>),
     /// The event was known. The status of the charge does not change.
     Known(ChargeStatus),
     /// The transaction belongs to another contact.
-    Another,
+    OtherContact,
 }
 
-impl Told {
-    fn of(charges: ChargesRow, transaction: TransactionRow) -> Self {
-        Self::New { charges: Box::new(charges), transaction: Box::new(transaction) }
+impl ChargeChange {
+    fn both(charges: ChargesRow, transaction: TransactionRow) -> Self {
+        Self::Both { charges: Box::new(charges), transaction: Box::new(transaction) }
     }
 }
 
 /// Records that a charge was made. A charge that is known to be over stays over.
 pub fn created(
     charges: &ChargesRow,
-    known: Option<&TransactionRow>,
+    known: &TransactionRow,
     of: &Charge<'_>,
     open: OpenCharge,
     now: Timestamp,
-) -> Told {
-    match known {
-        Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
-        // The charge was reported as over before it was reported as made. Its status stays, and its
-        // owner is known from now on.
-        Some(known) if known.owner().is_none() => {
-            Told::Over(Box::new(TransactionRow::moved(Some(known), of, known.status, now)))
-        }
-        Some(known) => Told::Known(known.status_at(now)),
-        None if open.until <= now.millis() => {
-            Told::Over(Box::new(TransactionRow::moved(None, of, ChargeStatus::Expired, now)))
-        }
-        None => {
-            let transaction = TransactionRow::moved(None, of, ChargeStatus::Unpaid, now);
+) -> ChargeChange {
+    let over = |status| ChargeChange::Transaction(Box::new(known.owned(of, status, now)));
+    match known.version {
+        _ if known.belongs_to_another(of) => ChargeChange::OtherContact,
+        0 if open.until <= now.millis() => over(ChargeStatus::Expired),
+        0 => {
+            let transaction = known.owned(of, ChargeStatus::Unpaid, now);
             let kept = Timestamp::from_millis(open.until).plus_days(KEEP_DAYS).seconds();
-            Told::of(
+            ChargeChange::both(
                 charges.created(of.transaction_id, open, now),
                 TransactionRow { open_until: Some(open.until), expires_at: Some(kept), ..transaction },
             )
         }
+        // The charge was reported as over before it was reported as made. Its status stays, and its
+        // owner is known from now on.
+        _ if known.charge().is_none() => over(known.status),
+        _ => ChargeChange::Known(known.status_at(now)),
     }
 }
 
 /// Records that a charge was paid: offers that were scheduled for its contact until now are no
 /// longer sent. A payment that was stored before its contact was named counts now.
-pub fn paid(charges: &ChargesRow, known: Option<&TransactionRow>, of: &Charge<'_>, now: Timestamp) -> Told {
-    match known {
-        Some(known) if !known.belongs(of.bot, of.telegram_id) => Told::Another,
-        Some(known) if known.status == ChargeStatus::Paid && !known.is_unplaced_payment() => {
-            Told::Known(ChargeStatus::Paid)
-        }
-        known => {
-            let charges = charges.paid(of.transaction_id, now);
-            let transaction = TransactionRow::moved(known, of, ChargeStatus::Paid, now);
-            let transaction = TransactionRow { pay_epoch: Some(charges.pay_epoch), ..transaction };
-            Told::of(charges, transaction)
-        }
+pub fn paid(charges: &ChargesRow, known: &TransactionRow, of: &Charge<'_>, now: Timestamp) -> ChargeChange {
+    if known.belongs_to_another(of) {
+        return ChargeChange::OtherContact;
     }
+    if known.status == ChargeStatus::Paid && !known.is_unplaced_payment() {
+        return ChargeChange::Known(ChargeStatus::Paid);
+    }
+    let charges = charges.paid(of.transaction_id, now);
+    let pay_epoch = Some(charges.pay_epoch);
+    ChargeChange::both(charges, TransactionRow { pay_epoch, ..known.owned(of, ChargeStatus::Paid, now) })
 }
 
-/// Records that a charge can no longer be paid. A paid charge stays paid.
-pub fn expired(charges: &ChargesRow, known: &TransactionRow, now: Timestamp) -> Told {
-    let Some((bot, telegram_id)) = known.owner() else { return Told::Known(known.status) };
-    if known.status != ChargeStatus::Unpaid {
-        return Told::Known(known.status);
+/// Records that a charge with a known owner can no longer be paid. A paid charge stays paid.
+pub fn expired(charges: &ChargesRow, known: &TransactionRow, now: Timestamp) -> ChargeChange {
+    if known.status != ChargeStatus::Unpaid || known.charge().is_none() {
+        return ChargeChange::Known(known.status);
     }
-    let of = Charge { bot, telegram_id, transaction_id: &known.transaction_id };
-    let transaction = TransactionRow::moved(Some(known), &of, ChargeStatus::Expired, now);
-    Told::of(charges.without(&known.transaction_id, now), transaction)
+    ChargeChange::both(charges.without(&known.transaction_id, now), known.moved(ChargeStatus::Expired, now))
 }
 
 /// Returns the row of a transaction that is over and whose contact is not known. `None` if `known`
 /// already has this status or a later one.
-pub fn unplaced(
-    known: Option<&TransactionRow>,
-    transaction_id: &str,
-    status: ChargeStatus,
-    now: Timestamp,
-) -> Option<TransactionRow> {
-    let of = Charge { bot: "", telegram_id: 0, transaction_id };
-    let moves = known.is_none_or(|known| known.status < status);
-    let row = || TransactionRow::moved(known, &of, status, now);
-    moves.then(|| TransactionRow { bot: None, telegram_id: None, ..row() })
+pub fn unplaced(known: &TransactionRow, status: ChargeStatus, now: Timestamp) -> Option<TransactionRow> {
+    (known.status < status).then(|| known.moved(status, now))
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 
-use crate::channels::content::Telegram;
-use crate::channels::content::read as read_content;
+use crate::change::{Fence, Row};
+use crate::channels::content::{Telegram, read as read_content};
 use crate::channels::{Channel, Content};
 use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
+use crate::keys::{self, Key};
 use crate::time::Timestamp;
 
 /// The maximum number of downsells of one bot: one trigger decides on all of them in one
@@ -65,7 +66,74 @@ pub struct DownsellRow {
     pub version: u64,
 }
 
+impl Row for DownsellRow {
+    fn key(&self) -> Key {
+        keys::downsell(&self.slug, self.id)
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::version(self.version)
+    }
+}
+
 impl DownsellRow {
+    /// Reads a new downsell of a bot. Its id is 0 until the store has numbered it.
+    pub fn read(slug: &str, body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
+        let blank = Self {
+            id: 0,
+            slug: slug.to_owned(),
+            name: String::new(),
+            content: Telegram { text: None, parse_mode: None, media: None, buttons: None },
+            delay_minutes: DEFAULT_DELAY_MINUTES,
+            active: true,
+            after_start: true,
+            after_pix: false,
+            rearm: Rearm::OncePerTrigger,
+            cooldown_days: None,
+            expires_after_minutes: DEFAULT_EXPIRY_MINUTES,
+            created_at: now,
+            updated_at: now,
+            version: 0,
+        };
+        blank.read_over(body)
+    }
+
+    /// Reads a change. Fields that are absent keep their values.
+    pub fn read_change(&self, body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
+        Self { updated_at: now, ..self.clone() }.read_over(body)
+    }
+
+    fn read_over(self, body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+        let mut fields = Fields::of(body);
+        let (name, content) = (read_name(&mut fields), read_offer(&mut fields));
+        for (field, given) in [("name", name.is_some()), ("content", content.is_some())] {
+            let is_missing = !given && self.version == 0;
+            if is_missing && !fields.refused(field) && !body.get(field).is_some_and(Value::is_object) {
+                fields.refuse(field, FieldProblem::Missing, "is required");
+            }
+        }
+        let delay_minutes = fields.whole_number("delay_minutes", 0..=LONGEST_DELAY_MINUTES);
+        let expires_after_minutes = fields.whole_number("expires_after_minutes", 1..=LONGEST_DELAY_MINUTES);
+        let mut flag = |name, stored| fields.optional_bool(name).unwrap_or(stored);
+        let active = flag("active", self.active);
+        let after_start = flag("after_start", self.after_start);
+        let after_pix = flag("after_pix", self.after_pix);
+        let (rearm, cooldown_days) = read_rearm(&mut fields, &self);
+        fields.finish(Some(Self {
+            name: name.unwrap_or(self.name),
+            content: content.unwrap_or(self.content),
+            delay_minutes: delay_minutes.unwrap_or(self.delay_minutes),
+            active,
+            after_start,
+            after_pix,
+            rearm,
+            cooldown_days,
+            expires_after_minutes: expires_after_minutes.unwrap_or(self.expires_after_minutes),
+            version: self.version + 1,
+            ..self
+        }))
+    }
+
     pub fn warnings(&self) -> Vec<Warning> {
         let no_trigger = (!self.after_start && !self.after_pix).then_some(Warning::NoTrigger);
         no_trigger.into_iter().chain((!self.active).then_some(Warning::Inactive)).collect()
@@ -82,82 +150,6 @@ impl DownsellRow {
 
 fn minutes_ms(minutes: u32) -> i64 {
     i64::from(minutes) * 60_000
-}
-
-/// A downsell as requested: a new one, or the new values of an existing one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewDownsell {
-    pub name: String,
-    pub content: Telegram,
-    pub delay_minutes: u32,
-    pub active: bool,
-    pub after_start: bool,
-    pub after_pix: bool,
-    pub rearm: Rearm,
-    pub cooldown_days: Option<u32>,
-    pub expires_after_minutes: u32,
-}
-
-impl NewDownsell {
-    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
-        Self::read_over(body, None)
-    }
-
-    /// Reads a change. Fields that are absent keep their values.
-    pub fn read_change(body: &Map<String, Value>, standing: &DownsellRow) -> Result<Self, Vec<FieldError>> {
-        Self::read_over(body, Some(standing))
-    }
-
-    fn read_over(body: &Map<String, Value>, standing: Option<&DownsellRow>) -> Result<Self, Vec<FieldError>> {
-        let mut fields = Fields::of(body);
-        let name = read_name(&mut fields).or_else(|| standing.map(|row| row.name.clone()));
-        let content = read_offer(&mut fields).or_else(|| standing.map(|row| row.content.clone()));
-        for (field, given) in [("name", name.is_some()), ("content", content.is_some())] {
-            if !given && !fields.refused(field) && !body.get(field).is_some_and(Value::is_object) {
-                fields.refuse(field, FieldProblem::Missing, "is required");
-            }
-        }
-        let number = |row: Option<u32>, or: u32| row.unwrap_or(or);
-        let (delay, expiry) = (standing.map(|row| row.delay_minutes), standing.map(|row| row.expires_after_minutes));
-        let delay_minutes = fields.whole_number("delay_minutes", 0..=LONGEST_DELAY_MINUTES);
-        let expires = fields.whole_number("expires_after_minutes", 1..=LONGEST_DELAY_MINUTES);
-        let mut flag = |name, row: Option<bool>, or| fields.optional_bool(name).or(row).unwrap_or(or);
-        let active = flag("active", standing.map(|row| row.active), true);
-        let after_start = flag("after_start", standing.map(|row| row.after_start), true);
-        let after_pix = flag("after_pix", standing.map(|row| row.after_pix), false);
-        let (rearm, cooldown_days) = read_rearm(&mut fields, standing);
-        let read = name.zip(content).map(|(name, content)| Self {
-            name,
-            content,
-            delay_minutes: delay_minutes.unwrap_or(number(delay, DEFAULT_DELAY_MINUTES)),
-            active,
-            after_start,
-            after_pix,
-            rearm,
-            cooldown_days,
-            expires_after_minutes: expires.unwrap_or(number(expiry, DEFAULT_EXPIRY_MINUTES)),
-        });
-        fields.finish(read)
-    }
-
-    pub fn row(self, slug: &str, id: u64, before: Option<&DownsellRow>, now: Timestamp) -> DownsellRow {
-        DownsellRow {
-            id,
-            slug: slug.to_owned(),
-            name: self.name,
-            content: self.content,
-            delay_minutes: self.delay_minutes,
-            active: self.active,
-            after_start: self.after_start,
-            after_pix: self.after_pix,
-            rearm: self.rearm,
-            cooldown_days: self.cooldown_days,
-            expires_after_minutes: self.expires_after_minutes,
-            created_at: before.map_or(now, |row| row.created_at),
-            updated_at: now,
-            version: before.map_or(1, |row| row.version + 1),
-        }
-    }
 }
 
 fn read_name(fields: &mut Fields<'_>) -> Option<String> {
@@ -180,29 +172,22 @@ fn read_offer(fields: &mut Fields<'_>) -> Option<Telegram> {
     }
 }
 
-fn read_rearm(fields: &mut Fields<'_>, standing: Option<&DownsellRow>) -> (Rearm, Option<u32>) {
-    let given = fields.optional_text("rearm").map(|text| (text, Rearm::parse(text)));
-    if let Some((_, None)) = given {
+fn read_rearm(fields: &mut Fields<'_>, stored: &DownsellRow) -> (Rearm, Option<u32>) {
+    let text = fields.optional_text("rearm").unwrap_or(stored.rearm.as_str());
+    let rearm = Rearm::parse(text).unwrap_or_else(|| {
         let detail = "must be one of once_per_trigger, once_ever, cooldown_days";
         fields.refuse("rearm", FieldProblem::NotAllowed, detail);
+        stored.rearm
+    });
+    let given = fields.whole_number("cooldown_days", 1..=LONGEST_COOLDOWN_DAYS);
+    let days = given.or(stored.cooldown_days.filter(|_| stored.rearm == rearm));
+    if rearm == Rearm::CooldownDays && days.is_none() && !fields.refused("cooldown_days") {
+        fields.refuse("cooldown_days", FieldProblem::Missing, "is required where rearm is cooldown_days");
     }
-    let rearm = given.and_then(|(_, rearm)| rearm).or(standing.map(|row| row.rearm)).unwrap_or(Rearm::OncePerTrigger);
-    let days = fields.whole_number("cooldown_days", 1..=LONGEST_COOLDOWN_DAYS);
-    let kept = standing.filter(|row| row.rearm == rearm).and_then(|row| row.cooldown_days);
-    match (rearm, days.or(kept)) {
-        (Rearm::CooldownDays, None) if !fields.refused("cooldown_days") => {
-            fields.refuse("cooldown_days", FieldProblem::Missing, "is required where rearm is cooldown_days");
-            (rearm, None)
-        }
-        (Rearm::CooldownDays, days) => (rearm, days),
-        (_, _) => {
-            if days.is_some() {
-                let detail = "counts only where rearm is cooldown_days";
-                fields.refuse("cooldown_days", FieldProblem::Conflicting, detail);
-            }
-            (rearm, None)
-        }
+    if rearm != Rearm::CooldownDays && given.is_some() {
+        fields.refuse("cooldown_days", FieldProblem::Conflicting, "counts only where rearm is cooldown_days");
     }
+    (rearm, days.filter(|_| rearm == Rearm::CooldownDays))
 }
 
 #[cfg(test)]
@@ -211,8 +196,10 @@ mod tests {
 
     use super::*;
 
-    fn read(body: &Value) -> Result<NewDownsell, Vec<FieldError>> {
-        NewDownsell::read(body.as_object().expect("an object"))
+    const NOW: Timestamp = Timestamp::from_seconds(5);
+
+    fn read(body: &Value) -> Result<DownsellRow, Vec<FieldError>> {
+        DownsellRow::read("loja", body.as_object().expect("an object"), NOW)
     }
 
     fn with(more: &Value) -> Value {
@@ -235,30 +222,28 @@ mod tests {
 
     #[test]
     fn a_change_leaves_the_rest_as_it_was() {
-        let now = Timestamp::from_seconds(5);
         let first = with(&json!({"rearm": "cooldown_days", "cooldown_days": 7}));
-        let standing = read(&first).expect("fits").row("loja", 3, None, now);
+        let standing = DownsellRow { id: 3, ..read(&first).expect("fits") };
+        assert_eq!((standing.slug.as_str(), standing.version), ("loja", 1));
         let change = json!({"delay_minutes": 30, "after_pix": true});
-        let changed = NewDownsell::read_change(change.as_object().expect("an object"), &standing).expect("fits");
-        let row = changed.row("loja", 3, Some(&standing), now.plus_ms(1));
+        let row = standing.read_change(change.as_object().expect("an object"), NOW.plus_ms(1)).expect("fits");
         let expected = DownsellRow {
             delay_minutes: 30,
             after_pix: true,
-            updated_at: now.plus_ms(1),
+            updated_at: NOW.plus_ms(1),
             version: 2,
             ..standing.clone()
         };
         assert_eq!(row, expected);
         let ever = json!({"rearm": "once_ever"});
-        let changed = NewDownsell::read_change(ever.as_object().expect("an object"), &standing).expect("fits");
+        let changed = standing.read_change(ever.as_object().expect("an object"), NOW).expect("fits");
         assert_eq!((changed.rearm, changed.cooldown_days), (Rearm::OnceEver, None));
     }
 
     #[test]
     fn neither_trigger_is_allowed_and_warned_of() {
         let body = with(&json!({"after_start": false, "after_pix": false}));
-        let row = read(&body).expect("fits").row("loja", 1, None, Timestamp::from_seconds(0));
-        assert_eq!(row.warnings(), [Warning::NoTrigger]);
+        assert_eq!(read(&body).expect("fits").warnings(), [Warning::NoTrigger]);
     }
 
     #[test]

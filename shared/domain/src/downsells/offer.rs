@@ -23,7 +23,7 @@ codes! {
 
 codes! {
     /// The status of an offer.
-    Status {
+    OfferStatus {
         Pending = "pending",
         Sent = "sent",
         Failed = "failed",
@@ -46,7 +46,7 @@ codes! {
 
 codes! {
     /// Why an offer was not sent.
-    Why {
+    CancelReason {
         Paid = "paid",
         /// Its charge expired.
         Expired = "expired",
@@ -117,8 +117,8 @@ pub struct OfferRow {
     pub passed_from: Vec<String>,
     pub scheduled_at: Timestamp,
     pub not_after: Timestamp,
-    pub status: Status,
-    pub cancel_reason: Option<Why>,
+    pub status: OfferStatus,
+    pub cancel_reason: Option<CancelReason>,
     /// What the trigger contained, as JSON text.
     pub meta: Option<String>,
     pub correlation_id: String,
@@ -171,7 +171,7 @@ impl OfferRow {
     }
 
     pub fn is_pending(&self) -> bool {
-        self.status == Status::Pending
+        self.status == OfferStatus::Pending
     }
 
     pub fn is_queued(&self) -> bool {
@@ -231,6 +231,34 @@ pub struct SlotRow {
     #[serde(default)]
     pub sent: u32,
     pub version: u64,
+}
+
+/// What the end of an offer changes in its slot, which is not read for that.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlotEnd {
+    pub pending: bool,
+    pub ended_at: Timestamp,
+    /// Set if the offer was sent. The slot counts the offer then.
+    pub sent_at: Option<Timestamp>,
+}
+
+impl OfferRow {
+    /// Returns what a change of this offer to `after` changes in its slot, on condition that no
+    /// other offer has taken the slot since. `None` if the offer neither ends nor was sent.
+    pub fn slot_end(&self, after: &Self) -> Option<(SlotEnd, Fence)> {
+        #[derive(Serialize)]
+        struct Held<'a> {
+            offer: &'a OfferId,
+            pending: bool,
+        }
+        let ends = self.is_pending() && !after.is_pending();
+        let was_sent = self.status != OfferStatus::Sent && after.status == OfferStatus::Sent;
+        let sent_at = after.delivery.sent_at.filter(|_| was_sent);
+        let end = SlotEnd { pending: false, ended_at: after.updated_at, sent_at };
+        let fence = Fence::same(&Held { offer: &after.id, pending: self.is_pending() });
+        (ends || was_sent).then_some((end, fence))
+    }
 }
 
 impl SlotRow {

@@ -21,19 +21,19 @@
 //!   trigger ends the offer and makes its own.
 
 use super::charges::ChargesRow;
-use super::course::End;
 use super::definition::DownsellRow;
-use super::offer::{OfferRow, Trigger, Why};
+use super::offer::{CancelReason, OfferRow, Trigger};
+use super::transitions::OfferEnd;
 use crate::time::Timestamp;
 
 /// The maximum number of transactions that an offer keeps in `passed_from`.
 const MOST_PASSED: usize = 20;
 
-/// What the charges of its contact require for a queued offer.
+/// Why an offer cannot be sent as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outdated {
-    Ends(End),
-    /// Write this row: from now on it is the offer of another charge.
+pub enum ClosedGate {
+    Ends(OfferEnd),
+    /// Its charge expired. Write this row, which is the offer of another charge, and decide again.
     PassedOn(Box<OfferRow>),
 }
 
@@ -51,11 +51,11 @@ impl OfferRow {
         charges: Option<&ChargesRow>,
         downsell: Option<&DownsellRow>,
         now: Timestamp,
-    ) -> Option<Outdated> {
+    ) -> Option<ClosedGate> {
         let end = self.outdated(charges, now).filter(|_| self.is_queued())?;
-        let expired = end == End::Canceled(Why::Expired);
+        let expired = end == OfferEnd::Canceled(CancelReason::Expired);
         let passed_on = charges.filter(|_| expired).and_then(|charges| self.passed_on(charges, downsell, now));
-        Some(passed_on.map_or(Outdated::Ends(end), |row| Outdated::PassedOn(Box::new(row))))
+        Some(passed_on.map_or(ClosedGate::Ends(end), |row| ClosedGate::PassedOn(Box::new(row))))
     }
 
     /// Returns the offer as an offer of the newest unpaid charge of its contact. The offer leaves
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::delivery::{Delivery, State};
     use crate::downsells::charges::OpenCharge;
-    use crate::downsells::offer::Status;
+    use crate::downsells::offer::OfferStatus;
     use crate::downsells::schedule::tests::{after_payment, downsell, minutes, offer, open, pix, start};
     use crate::keys::{self, Wake};
 
@@ -116,7 +116,7 @@ mod tests {
 
     fn passed(row: &OfferRow, charges: &ChargesRow, at: Timestamp) -> OfferRow {
         match row.follow_charges(Some(charges), Some(&plain()), at) {
-            Some(Outdated::PassedOn(row)) => *row,
+            Some(ClosedGate::PassedOn(row)) => *row,
             other => panic!("{other:?}"),
         }
     }
@@ -126,7 +126,7 @@ mod tests {
         let (before, of) = (of_first(), charges(&[("t2", 1, 60), ("t3", 2, 60), ("t4", 3, 4)]));
         let after = passed(&before, &of, minutes(4));
         assert_eq!((after.transaction_id.as_deref(), &after.passed_from[..]), (Some("t3"), &["t1".to_owned()][..]));
-        assert_eq!((&after.id, after.version, after.status), (&before.id, before.version + 1, Status::Pending));
+        assert_eq!((&after.id, after.version, after.status), (&before.id, before.version + 1, OfferStatus::Pending));
         assert_eq!(after.pay_epoch, before.pay_epoch);
         assert_eq!(after.follow_charges(Some(&of), Some(&plain()), minutes(4)), None, "its charge is open");
         let last = passed(&after, &charges(&[("t2", 1, 60)]), minutes(4));
@@ -155,7 +155,7 @@ mod tests {
         let due = keys::wake(Wake::Due, keys::wake_shard(far.id.as_str()));
         let slow = downsell(12, &json!({"delay_minutes": 60}));
         let far = far.follow_charges(Some(&charges(&[("t3", 30, 99)])), Some(&slow), minutes(30));
-        let Some(Outdated::PassedOn(far)) = far else { panic!("{far:?}") };
+        let Some(ClosedGate::PassedOn(far)) = far else { panic!("{far:?}") };
         assert_eq!(
             (far.work.wake.as_deref(), &far.work.emit),
             (Some(due.as_str()), &None),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn it_ends_where_nothing_is_left_to_pay_or_its_downsell_is_not_for_charges() {
-        let expired = Some(Outdated::Ends(End::Canceled(Why::Expired)));
+        let expired = Some(ClosedGate::Ends(OfferEnd::Canceled(CancelReason::Expired)));
         let follow = |row: &OfferRow, charges: Option<&ChargesRow>, change: Value| {
             row.follow_charges(charges, Some(&downsell(12, &change)), minutes(4))
         };
@@ -189,7 +189,7 @@ mod tests {
         let paid = after_payment(&charges(&[("t2", 3, 60)]), "t9");
         let follow =
             |row: &OfferRow, charges: &ChargesRow| row.follow_charges(Some(charges), Some(&plain()), minutes(4));
-        assert_eq!(follow(&of_first(), &paid), Some(Outdated::Ends(End::Canceled(Why::Paid))));
+        assert_eq!(follow(&of_first(), &paid), Some(ClosedGate::Ends(OfferEnd::Canceled(CancelReason::Paid))));
         let other = charges(&[("t2", 3, 60)]);
         for state in [State::Sending, State::Unknown] {
             let row = OfferRow { delivery: Delivery { state, ..Delivery::default() }, ..of_first() };

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::charges::ChargesRow;
-use super::course::End;
 use super::definition::{DownsellRow, Rearm};
-use super::offer::{OfferId, OfferRow, RefusedRow, SlotRow, Status, Trigger};
+use super::offer::{OfferId, OfferRow, OfferStatus, RefusedRow, SlotRow, Trigger};
+use super::transitions::OfferEnd;
 use crate::codes::codes;
 use crate::delivery::Delivery;
 use crate::keys;
@@ -52,7 +52,7 @@ impl Contact {
         let before = in_epoch.map(|slot| {
             // A slot counts its own offer if the offer had ended when the slot was read. It does
             // not count an offer that was still pending then.
-            let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == Status::Sent);
+            let sent = self.offers.get(&slot.offer).is_some_and(|offer| offer.status == OfferStatus::Sent);
             slot.sent.saturating_sub(u32::from(sent && !slot.pending))
         });
         before.sum()
@@ -72,7 +72,7 @@ fn event_id(bot: &str, telegram_id: i64, downsell_id: u64, trigger: Trigger, sou
 
 /// A trigger: what happened, and to which contact.
 #[derive(Debug, Clone)]
-pub struct Asked<'a> {
+pub struct TriggerEvent<'a> {
     pub bot: &'a str,
     pub telegram_id: i64,
     pub trigger: Trigger,
@@ -89,7 +89,7 @@ pub struct Asked<'a> {
 /// How long refused events are stored: as long as they may be redelivered.
 const REFUSED_DAYS: i64 = 8;
 
-impl Asked<'_> {
+impl TriggerEvent<'_> {
     /// Returns the ids of the offers that this trigger could make.
     pub fn events(&self, downsells: &[DownsellRow]) -> Vec<OfferId> {
         downsells.iter().map(|downsell| OfferId::of(&self.event_id(downsell.id))).collect()
@@ -102,7 +102,7 @@ impl Asked<'_> {
 
 /// One change that a trigger makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PlanStep {
     /// A new offer takes the slot. `stale` is the outdated offer that held the slot, before and
     /// after the change; it ends in the same write.
     Schedule {
@@ -122,7 +122,7 @@ pub enum Step {
 /// All changes that a trigger makes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// The number of events that were delivered before.
     pub duplicates: u32,
 }
@@ -130,32 +130,40 @@ pub struct Plan {
 impl Plan {
     pub fn scheduled(&self) -> impl Iterator<Item = &OfferRow> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Schedule { offer, .. } => Some(&**offer),
+            PlanStep::Schedule { offer, .. } => Some(&**offer),
+            _ => None,
+        })
+    }
+
+    /// Returns the outdated offers that the new offers replace, as they end.
+    pub fn ended(&self) -> impl Iterator<Item = &OfferRow> {
+        self.steps.iter().filter_map(|step| match step {
+            PlanStep::Schedule { stale: Some(stale), .. } => Some(&stale.1),
             _ => None,
         })
     }
 
     pub fn refused(&self, why: Refused) -> usize {
-        let is_it = |step: &&Step| match step {
-            Step::Refuse { event, .. } | Step::Join { event, .. } => event.refused == why,
-            Step::Schedule { .. } => false,
+        let is_it = |step: &&PlanStep| match step {
+            PlanStep::Refuse { event, .. } | PlanStep::Join { event, .. } => event.refused == why,
+            PlanStep::Schedule { .. } => false,
         };
         self.steps.iter().filter(is_it).count()
     }
 }
 
 /// Decides on every downsell that the trigger applies to.
-pub fn plan(asked: &Asked<'_>, downsells: &[DownsellRow], contact: &Contact, now: Timestamp) -> Plan {
+pub fn plan(event: &TriggerEvent<'_>, downsells: &[DownsellRow], contact: &Contact, now: Timestamp) -> Plan {
     let is_for = |row: &&DownsellRow| {
         row.active
-            && match asked.trigger {
+            && match event.trigger {
                 Trigger::Start => row.after_start,
                 Trigger::Pix => row.after_pix,
             }
     };
     let mut plan = Plan::default();
     for downsell in downsells.iter().filter(is_for) {
-        match step(asked, downsell, contact, now) {
+        match step(event, downsell, contact, now) {
             Some(step) => plan.steps.push(step),
             None => plan.duplicates += 1,
         }
@@ -164,42 +172,42 @@ pub fn plan(asked: &Asked<'_>, downsells: &[DownsellRow], contact: &Contact, now
 }
 
 /// Decides on one downsell. `None` if the event is a duplicate.
-fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Timestamp) -> Option<Step> {
-    let event_id = asked.event_id(downsell.id);
+fn step(event: &TriggerEvent<'_>, downsell: &DownsellRow, contact: &Contact, now: Timestamp) -> Option<PlanStep> {
+    let event_id = event.event_id(downsell.id);
     let id = OfferId::of(&event_id);
     if contact.offers.contains_key(&id) || contact.refused.contains_key(&id) {
         return None;
     }
-    let scheduled_at = downsell.scheduled_at(asked.at);
+    let scheduled_at = downsell.scheduled_at(event.at);
     let refuse = |refused: Refused, by: Option<&OfferRow>| RefusedRow {
         id: id.clone(),
         event_id: event_id.clone(),
         refused,
         by: by.map(|offer| offer.id.clone()),
-        correlation_id: asked.correlation_id.to_owned(),
+        correlation_id: event.correlation_id.to_owned(),
         created_at: now,
-        expires_at: now.plus_days(asked.keep_days.min(REFUSED_DAYS)).seconds(),
+        expires_at: now.plus_days(event.keep_days.min(REFUSED_DAYS)).seconds(),
     };
     let mut stale = None;
     if let Some(pending) = contact.pending(downsell.id) {
         let outdated = pending.outdated(contact.charges.as_ref(), now);
-        match outdated.and_then(|end: End| pending.ended(end, now, asked.keep_days)) {
+        match outdated.and_then(|end: OfferEnd| pending.ended(end, now, event.keep_days)) {
             // An offer that may have been sent keeps its slot.
             Some(ended) if !ended.is_pending() => stale = Some(Box::new((pending.clone(), ended))),
             _ => {
-                let joined = match asked.trigger {
-                    Trigger::Pix => pending.joined(asked.source, scheduled_at, now),
+                let joined = match event.trigger {
+                    Trigger::Pix => pending.joined(event.source, scheduled_at, now),
                     Trigger::Start => None,
                 };
                 return Some(match joined {
-                    Some(after) => Step::Join {
+                    Some(after) => PlanStep::Join {
                         before: Box::new(pending.clone()),
                         after: Box::new(after),
                         event: Box::new(refuse(Refused::Upgraded, Some(pending))),
                     },
-                    None => Step::Refuse {
+                    None => PlanStep::Refuse {
                         event: Box::new(refuse(Refused::AlreadyPending, Some(pending))),
-                        pending: contact.slots.get(&downsell.id).filter(|_| asked.trigger == Trigger::Pix).cloned(),
+                        pending: contact.slots.get(&downsell.id).filter(|_| event.trigger == Trigger::Pix).cloned(),
                     },
                 });
             }
@@ -207,11 +215,11 @@ fn step(asked: &Asked<'_>, downsell: &DownsellRow, contact: &Contact, now: Times
     }
     let slot = contact.slots.get(&downsell.id);
     if !is_rearmed(downsell, slot, now) {
-        return Some(Step::Refuse { event: Box::new(refuse(Refused::NotRearmed, None)), pending: None });
+        return Some(PlanStep::Refuse { event: Box::new(refuse(Refused::NotRearmed, None)), pending: None });
     }
-    let offer = new_offer(asked, downsell, (id.clone(), event_id.clone()), contact.pay_epoch(), now);
+    let offer = new_offer(event, downsell, (id.clone(), event_id.clone()), contact.pay_epoch(), now);
     let taken = SlotRow::taken(slot, &offer);
-    Some(Step::Schedule { offer: Box::new(offer), slot: taken, slot_before: slot.cloned(), stale })
+    Some(PlanStep::Schedule { offer: Box::new(offer), slot: taken, slot_before: slot.cloned(), stale })
 }
 
 fn is_rearmed(downsell: &DownsellRow, slot: Option<&SlotRow>, now: Timestamp) -> bool {
@@ -224,31 +232,31 @@ fn is_rearmed(downsell: &DownsellRow, slot: Option<&SlotRow>, now: Timestamp) ->
 }
 
 fn new_offer(
-    asked: &Asked<'_>,
+    event: &TriggerEvent<'_>,
     downsell: &DownsellRow,
     (id, event_id): (OfferId, String),
     pay_epoch: u64,
     now: Timestamp,
 ) -> OfferRow {
-    let scheduled_at = downsell.scheduled_at(asked.at);
-    let transaction = (asked.trigger == Trigger::Pix).then(|| asked.source.to_owned());
+    let scheduled_at = downsell.scheduled_at(event.at);
+    let transaction = (event.trigger == Trigger::Pix).then(|| event.source.to_owned());
     let row = OfferRow {
-        listed: keys::offers_of_bot(asked.bot, keys::wake_shard(id.as_str())),
+        listed: keys::offers_of_bot(event.bot, keys::wake_shard(id.as_str())),
         listed_at: keys::at_time(now, id.as_str()),
         id,
         event_id,
-        bot: asked.bot.to_owned(),
-        telegram_id: asked.telegram_id,
+        bot: event.bot.to_owned(),
+        telegram_id: event.telegram_id,
         downsell_id: downsell.id,
-        trigger: asked.trigger,
+        trigger: event.trigger,
         transaction_id: transaction,
         passed_from: Vec::new(),
         scheduled_at,
         not_after: downsell.not_after(scheduled_at),
-        status: Status::Pending,
+        status: OfferStatus::Pending,
         cancel_reason: None,
-        meta: asked.meta.map(str::to_owned),
-        correlation_id: asked.correlation_id.to_owned(),
+        meta: event.meta.map(str::to_owned),
+        correlation_id: event.correlation_id.to_owned(),
         pay_epoch,
         delivery: Delivery::default(),
         work: Work::default(),

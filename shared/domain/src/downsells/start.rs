@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 const LONGEST_PAYLOAD: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct StartCommand {
     pub telegram_id: i64,
     pub update_id: i64,
     pub at: Option<Timestamp>,
@@ -18,7 +18,7 @@ pub struct Start {
 
 /// Reads a /start. `None` for everything else, including a message that was edited, was written in
 /// a group, or was written by a bot.
-pub fn read(body: &[u8]) -> Option<Start> {
+pub fn read(body: &[u8]) -> Option<StartCommand> {
     let update: Value = serde_json::from_slice(body).ok()?;
     let message = update.get("message")?;
     let private = message["chat"]["type"] == "private" && message["from"]["is_bot"] != true;
@@ -28,7 +28,7 @@ pub fn read(body: &[u8]) -> Option<Start> {
     // In a private chat, a name after the command can only be the bot's own.
     let command = command.split_once('@').map_or(command, |(command, _)| command);
     let payload: String = rest.trim().chars().filter(|c| !c.is_control()).take(LONGEST_PAYLOAD).collect();
-    (command == "/start").then(|| Start {
+    (command == "/start").then(|| StartCommand {
         telegram_id,
         update_id: update["update_id"].as_i64().unwrap_or_default(),
         at: message["date"].as_i64().and_then(|at| Timestamp::of_calendar(at.checked_mul(1_000)?)),
@@ -55,7 +55,7 @@ mod tests {
     fn a_start_is_read_with_and_without_what_follows_it() {
         let plain = read(&update("message", &json!({}))).expect("a start");
         let at = Some(Timestamp::from_seconds(1_760_000_000));
-        assert_eq!(plain, Start { telegram_id: 7, update_id: 5_001, at, payload: None });
+        assert_eq!(plain, StartCommand { telegram_id: 7, update_id: 5_001, at, payload: None });
         for text in ["/start promo-7", "/start@LojaBot promo-7", "/start\npromo-7 "] {
             let start = read(&update("message", &json!({ "text": text }))).expect("a start");
             assert_eq!(start.payload.as_deref(), Some("promo-7"), "{text}");

@@ -2,40 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use serde_with::skip_serializing_none;
 
 use super::charges::ChargeStatus;
-use super::offer::{DeliveryView, OfferId, OfferRow, Status, Trigger, Why};
+use super::offer::{CancelReason, DeliveryView, OfferRow, OfferStatus, Trigger};
 use super::schedule::{Plan, Refused};
 use super::webhook::OwnerField;
 use crate::delivery::State;
-use crate::time::Timestamp;
-
-/// An offer as the queue shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OfferView<'a> {
-    pub id: &'a OfferId,
-    pub event_id: &'a str,
-    pub bot_slug: &'a str,
-    pub telegram_id: i64,
-    pub downsell_id: u64,
-    pub trigger: Trigger,
-    pub transaction_id: Option<&'a str>,
-    pub scheduled_at: Timestamp,
-    pub not_after: Timestamp,
-    pub status: Status,
-    /// Set if the offer is pending.
-    pub delivery: Option<DeliveryView>,
-    pub cancel_reason: Option<Why>,
-    /// The result of the last attempt.
-    pub code: Option<&'a str>,
-    pub meta: Value,
-    pub correlation_id: &'a str,
-    pub attempts: u32,
-    pub last_attempt_at: Option<Timestamp>,
-    pub sent_at: Option<Timestamp>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-}
 
 impl DeliveryView {
     /// Returns `None` if the offer has ended.
@@ -49,31 +22,34 @@ impl DeliveryView {
     }
 }
 
-impl<'a> OfferView<'a> {
-    pub fn of(row: &'a OfferRow) -> Self {
-        let meta = row.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok());
-        Self {
-            id: &row.id,
-            event_id: &row.event_id,
-            bot_slug: &row.bot,
-            telegram_id: row.telegram_id,
-            downsell_id: row.downsell_id,
-            trigger: row.trigger,
-            transaction_id: row.transaction_id.as_deref(),
-            scheduled_at: row.scheduled_at,
-            not_after: row.not_after,
-            status: row.status,
-            delivery: DeliveryView::of(row.delivery.state),
-            cancel_reason: row.cancel_reason,
-            code: row.delivery.reason.as_deref(),
-            meta: meta.unwrap_or_else(|| json!({})),
-            correlation_id: &row.correlation_id,
-            attempts: row.delivery.attempt,
-            last_attempt_at: row.last_attempt_at,
-            sent_at: row.delivery.sent_at,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
+impl OfferRow {
+    /// Returns the offer as the queue shows it.
+    pub fn view(&self) -> Value {
+        let meta = self.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok());
+        json!({
+            "id": self.id,
+            "event_id": self.event_id,
+            "bot_slug": self.bot,
+            "telegram_id": self.telegram_id,
+            "downsell_id": self.downsell_id,
+            "trigger": self.trigger,
+            "transaction_id": self.transaction_id,
+            "scheduled_at": self.scheduled_at,
+            "not_after": self.not_after,
+            "status": self.status,
+            // Set if the offer is pending.
+            "delivery": DeliveryView::of(self.delivery.state),
+            "cancel_reason": self.cancel_reason,
+            // The result of the last attempt.
+            "code": self.delivery.reason,
+            "meta": meta.unwrap_or_else(|| json!({})),
+            "correlation_id": self.correlation_id,
+            "attempts": self.delivery.attempt,
+            "last_attempt_at": self.last_attempt_at,
+            "sent_at": self.delivery.sent_at,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+        })
     }
 }
 
@@ -127,11 +103,11 @@ impl Withdrawn {
 
     /// Counts an offer by its current state: canceled for this reason, possibly still to be sent,
     /// or sent.
-    pub fn count(&mut self, offer: &OfferRow, why: Why) {
+    pub fn count(&mut self, offer: &OfferRow, why: CancelReason) {
         match (offer.status, offer.cancel_reason) {
-            (Status::Canceled, Some(reason)) if reason == why => self.canceled += 1,
-            (Status::Pending, _) => self.in_flight += 1,
-            (Status::Sent, _) => self.already_sent += 1,
+            (OfferStatus::Canceled, Some(reason)) if reason == why => self.canceled += 1,
+            (OfferStatus::Pending, _) => self.in_flight += 1,
+            (OfferStatus::Sent, _) => self.already_sent += 1,
             _ => {}
         }
     }
@@ -148,17 +124,28 @@ pub struct ListedOffer {
     pub pk: String,
     pub sk: String,
     pub listed_at: String,
-    pub status: Status,
+    pub status: OfferStatus,
     pub trigger: Trigger,
     pub downsell_id: u64,
     #[serde(default)]
-    pub cancel_reason: Option<Why>,
+    pub cancel_reason: Option<CancelReason>,
     #[serde(default)]
     pub enqueued: bool,
     #[serde(default)]
     pub unknown: bool,
     #[serde(default)]
     pub late_ms: Option<i64>,
+}
+
+/// Selects offers by fields that [`ListedOffer`] has. An absent field selects all offers.
+#[skip_serializing_none]
+#[derive(Debug, Default, Serialize)]
+pub struct OfferFilter {
+    pub status: Option<OfferStatus>,
+    pub trigger: Option<Trigger>,
+    pub downsell_id: Option<u64>,
+    /// `true` selects the offers whose outcome is unknown.
+    pub unknown: Option<bool>,
 }
 
 /// The numbers of a bot, under the names of the metrics.
@@ -197,16 +184,16 @@ impl Numbers {
         }
         self.downsells_enqueued += u64::from(offer.enqueued);
         let of_status = match (offer.status, offer.cancel_reason) {
-            (Status::Pending, _) if offer.unknown => &mut self.downsells_unknown,
-            (Status::Pending, _) => &mut self.downsells_pending,
-            (Status::Sent, _) => &mut self.downsells_sent,
-            (Status::Failed, _) => &mut self.downsells_failed,
-            (Status::Skipped, Some(Why::NoUnpaidPix)) => &mut self.downsells_skipped_gate,
-            (Status::Skipped, _) => &mut self.downsells_skipped_other,
-            (Status::Canceled, Some(Why::Paid)) => &mut self.downsells_canceled_paid,
-            (Status::Canceled, Some(Why::Expired)) => &mut self.downsells_canceled_expired,
-            (Status::Canceled, _) => &mut self.downsells_canceled_other,
-            (Status::Expired, _) => &mut self.downsells_expired,
+            (OfferStatus::Pending, _) if offer.unknown => &mut self.downsells_unknown,
+            (OfferStatus::Pending, _) => &mut self.downsells_pending,
+            (OfferStatus::Sent, _) => &mut self.downsells_sent,
+            (OfferStatus::Failed, _) => &mut self.downsells_failed,
+            (OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix)) => &mut self.downsells_skipped_gate,
+            (OfferStatus::Skipped, _) => &mut self.downsells_skipped_other,
+            (OfferStatus::Canceled, Some(CancelReason::Paid)) => &mut self.downsells_canceled_paid,
+            (OfferStatus::Canceled, Some(CancelReason::Expired)) => &mut self.downsells_canceled_expired,
+            (OfferStatus::Canceled, _) => &mut self.downsells_canceled_other,
+            (OfferStatus::Expired, _) => &mut self.downsells_expired,
         };
         *of_status += 1;
         if let Some(late_ms) = offer.late_ms {

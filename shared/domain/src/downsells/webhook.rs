@@ -78,36 +78,21 @@ impl ChargeCreated {
     }
 }
 
-/// An optional field: absent, unreadable, or a value.
+/// An optional field that may be absent or invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Said<T> {
-    Nothing,
-    /// The field is present, but its value is invalid.
-    Unreadable,
-    Is(T),
+struct Given<T> {
+    is_given: bool,
+    /// `None` if the field is absent or invalid.
+    value: Option<T>,
 }
 
-impl<T: PartialEq> Said<T> {
+impl<T: PartialEq> Given<T> {
     fn of(given: Option<&Value>, read: impl Fn(&Value) -> Option<T>) -> Self {
-        match given {
-            None => Self::Nothing,
-            Some(given) => read(given).map_or(Self::Unreadable, Self::Is),
-        }
+        Self { is_given: given.is_some(), value: given.and_then(read) }
     }
 
     fn differs_from(&self, stored: &T) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::Unreadable => true,
-            Self::Is(said) => said != stored,
-        }
-    }
-
-    fn value(&self) -> Option<&T> {
-        match self {
-            Self::Is(said) => Some(said),
-            _ => None,
-        }
+        self.is_given && self.value.as_ref() != Some(stored)
     }
 }
 
@@ -117,8 +102,8 @@ impl<T: PartialEq> Said<T> {
 pub struct ChargeEnded {
     pub transaction_id: String,
     pub correlation_id: Option<String>,
-    bot: Said<String>,
-    telegram_id: Said<i64>,
+    bot: Given<String>,
+    telegram_id: Given<i64>,
 }
 
 impl ChargeEnded {
@@ -130,27 +115,23 @@ impl ChargeEnded {
         let ended = transaction_id.map(|transaction_id| Self {
             transaction_id,
             correlation_id: fields.get("correlation_id").and_then(id_of),
-            bot: Said::of(fields.get("bot_slug"), slug),
-            telegram_id: Said::of(fields.get("telegram_id"), person_of),
+            bot: Given::of(fields.get("bot_slug"), slug),
+            telegram_id: Given::of(fields.get("telegram_id"), person_of),
         });
         fields.finish(ended)
-    }
-
-    /// Returns the charge of this person.
-    pub fn charge_of<'a>(&'a self, (bot, telegram_id): (&'a str, i64)) -> Charge<'a> {
-        Charge { bot, telegram_id, transaction_id: &self.transaction_id }
     }
 
     /// Returns the charge of the person that the body names. `None` unless the body names both the
     /// bot and the person.
     pub fn named(&self) -> Option<Charge<'_>> {
-        Some(self.charge_of((self.bot.value()?, *self.telegram_id.value()?)))
+        let (bot, telegram_id) = (self.bot.value.as_deref()?, self.telegram_id.value?);
+        Some(Charge { bot, telegram_id, transaction_id: &self.transaction_id })
     }
 
     /// Returns the fields that are present and do not match the owner of the stored transaction.
-    pub fn differs(&self, bot: &str, telegram_id: i64) -> Vec<OwnerField> {
-        let of_bot = self.bot.differs_from(&bot.to_owned()).then_some(OwnerField::BotSlug);
-        let of_person = self.telegram_id.differs_from(&telegram_id).then_some(OwnerField::TelegramId);
+    pub fn differs(&self, stored: &Charge<'_>) -> Vec<OwnerField> {
+        let of_bot = self.bot.differs_from(&stored.bot.to_owned()).then_some(OwnerField::BotSlug);
+        let of_person = self.telegram_id.differs_from(&stored.telegram_id).then_some(OwnerField::TelegramId);
         of_bot.into_iter().chain(of_person).collect()
     }
 }
@@ -172,11 +153,13 @@ fn read_id_of_person(fields: &mut Fields<'_>) -> Option<i64> {
         return None;
     };
     let id = person_of(given);
-    match (id, given) {
-        (Some(_), _) => {}
-        (None, Value::Number(_)) => fields.refuse("telegram_id", FieldProblem::OutOfRange, NOT_A_PERSON),
-        (None, Value::String(_)) => fields.refuse("telegram_id", FieldProblem::Malformed, NOT_A_PERSON),
-        (None, _) => fields.refuse("telegram_id", FieldProblem::WrongType, NOT_A_PERSON),
+    if id.is_none() {
+        let problem = match given {
+            Value::Number(_) => FieldProblem::OutOfRange,
+            Value::String(_) => FieldProblem::Malformed,
+            _ => FieldProblem::WrongType,
+        };
+        fields.refuse("telegram_id", problem, NOT_A_PERSON);
     }
     id
 }
@@ -190,17 +173,13 @@ fn person_of(given: &Value) -> Option<i64> {
 }
 
 fn read_transaction_id(fields: &mut Fields<'_>) -> Option<String> {
-    match fields.get("transaction_id") {
-        Some(Value::String(text)) if text.trim().is_empty() => {
-            fields.refuse("transaction_id", FieldProblem::Missing, "is blank");
-            None
-        }
-        Some(given) => read_id(fields, "transaction_id", given),
-        None => {
-            fields.refuse("transaction_id", FieldProblem::Missing, "is required");
-            None
-        }
-    }
+    let missing = match fields.get("transaction_id") {
+        Some(Value::String(text)) if text.trim().is_empty() => "is blank",
+        Some(given) => return read_id(fields, "transaction_id", given),
+        None => "is required",
+    };
+    fields.refuse("transaction_id", FieldProblem::Missing, missing);
+    None
 }
 
 fn read_id(fields: &mut Fields<'_>, name: &'static str, given: &Value) -> Option<String> {
@@ -249,17 +228,17 @@ mod tests {
         let plain = created(&json!({})).expect("fits");
         assert_eq!((plain.at, plain.open_until), (now(), now().plus_days(OPEN_DAYS)));
         let times = json!({"created_at": "2026-03-10T11:00:00Z", "expires_at": "2026-03-10T13:00:00Z"});
-        let told = created(&times).expect("fits");
-        assert_eq!((told.at, told.open_until), (now().plus_ms(-3_600_000), now().plus_ms(3_600_000)));
+        let read = created(&times).expect("fits");
+        assert_eq!((read.at, read.open_until), (now().plus_ms(-3_600_000), now().plus_ms(3_600_000)));
     }
 
     #[test]
     fn fields_of_the_gateway_are_ignored_and_ids_are_numbers_or_text() {
         let more = json!({"amount": 1990, "status": "pending", "data": {"id": 7}, "telegram_id": "123456789",
             "transaction_id": 42, "correlation_id": 43});
-        let told = created(&more).expect("fits");
-        assert_eq!((told.telegram_id, told.transaction_id.as_str()), (123_456_789, "42"));
-        assert_eq!(told.correlation_id.as_deref(), Some("43"));
+        let read = created(&more).expect("fits");
+        assert_eq!((read.telegram_id, read.transaction_id.as_str()), (123_456_789, "42"));
+        assert_eq!(read.correlation_id.as_deref(), Some("43"));
     }
 
     #[test]
@@ -283,8 +262,8 @@ mod tests {
             (json!({"expires_at": "2028-03-10T12:00:00Z"}), "expires_at", "out_of_range"),
         ] {
             let errors = created(&more).expect_err("refused");
-            let told: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code.as_str())).collect();
-            assert_eq!(told, [(field, code)], "{more}");
+            let read: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code.as_str())).collect();
+            assert_eq!(read, [(field, code)], "{more}");
         }
     }
 
@@ -307,9 +286,9 @@ mod tests {
         ] {
             let mut body = json!({"transaction_id": 42});
             body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-            let told = ended(&body).expect("fits");
-            assert_eq!((told.transaction_id.as_str(), told.correlation_id.as_deref()), ("42", None), "{more}");
-            assert_eq!(told.named(), None, "{more}");
+            let read = ended(&body).expect("fits");
+            assert_eq!((read.transaction_id.as_str(), read.correlation_id.as_deref()), ("42", None), "{more}");
+            assert_eq!(read.named(), None, "{more}");
         }
         let named = ended(&json!({"transaction_id": "t", "bot_slug": "loja", "telegram_id": "7"})).expect("fits");
         assert_eq!(named.named(), Some(Charge { bot: "loja", telegram_id: 7, transaction_id: "t" }));
@@ -330,7 +309,11 @@ mod tests {
         ] {
             let mut body = json!({"transaction_id": "t"});
             body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-            assert_eq!(ended(&body).expect("fits").differs("loja", 7), differs, "{more}");
+            assert_eq!(
+                ended(&body).expect("fits").differs(&Charge { bot: "loja", telegram_id: 7, transaction_id: "t" }),
+                differs,
+                "{more}"
+            );
         }
     }
 }

@@ -15,8 +15,9 @@ mod upload;
 
 pub use dry_run::DryRun;
 pub use identity::{BackfillId, LineRef};
-pub use lines::{LONGEST_LINE, Line, Lines, Position, read_line};
-pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, Settled, Unsettled};
+pub use lines::{LONGEST_LINE, Line, Lines, read_line};
+pub use progress::{Counts, LineError, LineResult, MOST_ERRORS, Progress, SettledLine, Unsettled};
 pub use request::{BackfillInput, BackfillOptions, BackfillRequest};
-pub use row::{BackfillRow, BackfillState, BackfillView};
-pub use upload::{UPLOAD_PREFIX, Upload, upload_key};
+pub use row::{BackfillRow, BackfillState, LEASE_MS};
+pub(crate) use upload::backfill_of_object;
+pub use upload::{UPLOAD_PREFIX, upload_key};

@@ -1,7 +1,7 @@
 //! Checks whether a file can be read to its end, and explains to the file's author why not.
 
 use super::format::{Format, ImportOptions};
-use super::records::{Records, Unreadable};
+use super::records::{Records, UnreadableFile};
 use crate::codes::{FieldProblem, FileProblem};
 use crate::fields::FieldError;
 
@@ -16,7 +16,7 @@ pub struct Checked {
 }
 
 /// Reads a whole file, so that a file that would fail on its last line leaves nothing behind.
-pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, Unreadable> {
+pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, UnreadableFile> {
     let format = Format::detect(file, true, options)?;
     let start = usize::try_from(format.start.next_byte).unwrap_or(usize::MAX);
     let mut rows = 0;
@@ -24,17 +24,17 @@ pub fn check_file(file: &[u8], options: &ImportOptions) -> Result<Checked, Unrea
         let record = record?;
         rows += 1;
         if rows > MOST_ROWS {
-            return Err(Unreadable { line: record.line, problem: FileProblem::TooManyRows });
+            return Err(UnreadableFile { line: record.line, problem: FileProblem::TooManyRows });
         }
     }
     match rows {
-        0 => Err(Unreadable { line: format.start.next_line, problem: FileProblem::Empty }),
+        0 => Err(UnreadableFile { line: format.start.next_line, problem: FileProblem::Empty }),
         _ => Ok(Checked { format, rows }),
     }
 }
 
 /// Returns the error for a file that came within its request.
-pub fn file_error(unreadable: Unreadable) -> FieldError {
+pub fn file_error(unreadable: UnreadableFile) -> FieldError {
     let code = match unreadable.problem {
         FileProblem::Empty => FieldProblem::Missing,
         FileProblem::HeaderTooLong | FileProblem::TooManyColumns | FileProblem::TooManyRows => FieldProblem::OutOfRange,
@@ -43,7 +43,7 @@ pub fn file_error(unreadable: Unreadable) -> FieldError {
     FieldError::new("file", code, unreadable.sentence())
 }
 
-impl Unreadable {
+impl UnreadableFile {
     /// Explains the problem to the file's author: where it is, what is wrong, and how to fix it
     /// where that is not obvious.
     pub fn sentence(&self) -> String {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_problem_of_a_file_has_a_sentence_of_its_own() {
-        let sentence = |problem: &FileProblem| file_error(Unreadable { line: 7, problem: *problem }).detail;
+        let sentence = |problem: &FileProblem| file_error(UnreadableFile { line: 7, problem: *problem }).detail;
         let mut all: Vec<_> = FileProblem::ALL.iter().map(sentence).collect();
         assert!(all.iter().all(|text| text.starts_with("line 7: ") || text.starts_with("the file ")), "{all:?}");
         all.sort_unstable();

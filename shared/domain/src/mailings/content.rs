@@ -10,7 +10,7 @@ use serde_with::skip_serializing_none;
 
 use super::format::Format;
 use super::template::{Target, Template, TemplateError};
-use crate::channels::content::{Email, address_of_mailbox, read_email};
+use crate::channels::content::{Content, Email, address_of_mailbox, read_email};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
 use crate::unicode::composed;
@@ -72,6 +72,13 @@ impl MailingContent {
             (!names.is_empty()).then_some((name, names))
         };
         self.templates().filter_map(unknown).collect()
+    }
+
+    /// Returns the mail for one recipient. `headers` are those of the unsubscribe link.
+    pub fn email(&self, rendered: Rendered, headers: Vec<(String, String)>) -> Content {
+        let Rendered { subject, html, text } = rendered;
+        let (from, reply_to) = (self.from.clone(), self.reply_to.clone());
+        Content::Email(Email { from, subject, text, html, reply_to, headers })
     }
 
     fn templates(&self) -> impl Iterator<Item = (&'static str, Result<Template, TemplateError>)> {

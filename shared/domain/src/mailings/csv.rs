@@ -13,7 +13,8 @@ pub(super) enum State {
     QuoteInQuoted,
 }
 
-enum Step {
+/// What a unit of the file is, given the units before it.
+enum UnitRole {
     /// The unit belongs to the field.
     Text,
     /// The unit is a quote that is syntax, not part of the field.
@@ -27,18 +28,18 @@ const LF: u32 = '\n' as u32;
 const CR: u32 = '\r' as u32;
 
 impl State {
-    fn step(&mut self, unit: u32, separator: u32) -> Step {
-        let (next, step) = match (*self, unit) {
-            (Self::Quoted, QUOTE) => (Self::QuoteInQuoted, Step::Quote),
-            (Self::Quoted, _) => (Self::Quoted, Step::Text),
-            (Self::QuoteInQuoted, QUOTE) => (Self::Quoted, Step::Text),
-            (_, LF | CR) => (Self::FieldStart, Step::RecordEnd),
-            (_, unit) if unit == separator => (Self::FieldStart, Step::FieldEnd),
-            (Self::FieldStart, QUOTE) => (Self::Quoted, Step::Quote),
-            _ => (Self::Plain, Step::Text),
+    fn advance(&mut self, unit: u32, separator: u32) -> UnitRole {
+        let (next, role) = match (*self, unit) {
+            (Self::Quoted, QUOTE) => (Self::QuoteInQuoted, UnitRole::Quote),
+            (Self::Quoted, _) => (Self::Quoted, UnitRole::Text),
+            (Self::QuoteInQuoted, QUOTE) => (Self::Quoted, UnitRole::Text),
+            (_, LF | CR) => (Self::FieldStart, UnitRole::RecordEnd),
+            (_, unit) if unit == separator => (Self::FieldStart, UnitRole::FieldEnd),
+            (Self::FieldStart, QUOTE) => (Self::Quoted, UnitRole::Quote),
+            _ => (Self::Plain, UnitRole::Text),
         };
         *self = next;
-        step
+        role
     }
 }
 
@@ -58,7 +59,7 @@ pub(super) fn record_end(bytes: &[u8], encoding: Encoding, separator: char, last
     let mut state = State::FieldStart;
     let mut units = encoding.units(bytes).enumerate();
     while let Some((at, unit)) = units.next() {
-        if !matches!(state.step(unit.into(), separator.into()), Step::RecordEnd) {
+        if !matches!(state.advance(unit.into(), separator.into()), UnitRole::RecordEnd) {
             continue;
         }
         let text = at * encoding.width();
@@ -98,10 +99,10 @@ pub(super) fn lines(bytes: &[u8], encoding: Encoding) -> u64 {
 pub(super) fn fields(text: &str, separator: char) -> Vec<String> {
     let (mut state, mut all, mut field) = (State::FieldStart, Vec::new(), String::new());
     for c in text.chars() {
-        match state.step(c.into(), separator.into()) {
-            Step::Text => field.push(c),
-            Step::Quote => {}
-            Step::FieldEnd | Step::RecordEnd => all.push(std::mem::take(&mut field)),
+        match state.advance(c.into(), separator.into()) {
+            UnitRole::Text => field.push(c),
+            UnitRole::Quote => {}
+            UnitRole::FieldEnd | UnitRole::RecordEnd => all.push(std::mem::take(&mut field)),
         }
     }
     all.push(field);

@@ -1,7 +1,7 @@
 //! A recipient of a mailing: its states as callers see them, and its delivery.
 
 use super::mailing::MailingState;
-use super::rows::EntryRow;
+use super::rows::MailingEntryRow;
 use crate::channels::email::ses_events::SesEvent;
 use crate::codes::codes;
 use crate::delivery::{
@@ -10,7 +10,9 @@ use crate::delivery::{
 use crate::time::Timestamp;
 
 codes! {
+    #[derive(Default)]
     EntryState {
+        #[default]
         Pending = "PENDING",
         Sending = "SENDING",
         Sent = "SENT",
@@ -98,7 +100,7 @@ pub fn next_of_entry(entry: &Delivery, mailing: MailingState, suppressed: bool, 
     }
 }
 
-impl EntryRow {
+impl MailingEntryRow {
     pub fn state(&self) -> EntryState {
         self.delivery.state.into()
     }
@@ -171,10 +173,10 @@ mod tests {
         Delivery { state, attempt: 2, ..Delivery::default() }
     }
 
-    fn entry(state: State, attempt: u32) -> EntryRow {
+    fn entry(state: State, attempt: u32) -> MailingEntryRow {
         let (pk, sk, email) = ("p".into(), "s".into(), "a@example.com".into());
         let delivery = Delivery { state, attempt, ..Delivery::default() };
-        EntryRow {
+        MailingEntryRow {
             pk,
             sk,
             email,

@@ -1,7 +1,6 @@
 //! Where the files of mailings are stored, and how an uploaded one is recognized.
 
 use super::identity::MailingId;
-use crate::uploaded::Object;
 
 /// Prefixes of objects that callers upload by a form, and of those that came within a request. S3
 /// sends notifications only about the first.
@@ -20,21 +19,10 @@ pub fn inline_object(id: &MailingId, request_id: &str) -> String {
     format!("{INLINE}{id}/{request}.csv")
 }
 
-/// A file that was uploaded by a form.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrived {
-    pub mailing: MailingId,
-    pub etag: String,
-    pub size: u64,
-}
-
-impl Arrived {
-    /// Returns the uploaded file that an object of the bucket is. `None` for objects that were not
-    /// uploaded by a form.
-    pub(crate) fn of(object: Object) -> Option<Self> {
-        let mailing = MailingId::parse(object.key.strip_prefix(UPLOADED)?.strip_suffix(".csv")?)?;
-        Some(Self { mailing, etag: object.etag, size: object.size })
-    }
+/// Returns the mailing whose file an object is. `None` for objects that were not uploaded by a
+/// form.
+pub(crate) fn mailing_of_object(key: &str) -> Option<MailingId> {
+    MailingId::parse(key.strip_prefix(UPLOADED)?.strip_suffix(".csv")?)
 }
 
 #[cfg(test)]

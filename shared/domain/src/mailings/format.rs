@@ -8,8 +8,9 @@ use serde_with::skip_serializing_none;
 
 use super::csv::{self, End};
 use super::encoding::Encoding;
-use super::records::{LONGEST_RECORD, Place, Unreadable};
+use super::records::{LONGEST_RECORD, UnreadableFile};
 use crate::codes::{FileProblem, codes};
+use crate::uploaded::Position;
 
 pub const MOST_COLUMNS: usize = 100;
 /// The most bytes of a column's name. The name is stored with every recipient.
@@ -58,15 +59,15 @@ pub struct Format {
     /// The index of the address column.
     pub email: usize,
     /// Where the first record with a recipient begins.
-    pub start: Place,
+    pub start: Position,
 }
 
 impl Format {
     /// Detects the format of a file. `head` is the whole file, or at least its first
     /// [`LONGEST_RECORD`] bytes; `at_end` says which.
-    pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, Unreadable> {
+    pub fn detect(head: &[u8], at_end: bool, options: &ImportOptions) -> Result<Self, UnreadableFile> {
         let (encoding, mark) = Encoding::of(head, options.encoding);
-        let mut at = Place { next_line: 1, next_byte: mark as u64, skipping: false };
+        let mut at = Position::START.further(mark);
         let (mut rest, mut named) = (&head[mark..], None);
         while let End::At { text, whole } = csv::line_end(rest, encoding, at_end) {
             if !is_blank(&rest[..text], encoding) {
@@ -75,9 +76,9 @@ impl Format {
                     _ => break,
                 }
             }
-            (rest, at) = (&rest[whole..], Place { next_line: at.next_line + 1, ..at.further(whole) });
+            (rest, at) = (&rest[whole..], Position { next_line: at.next_line + 1, ..at.further(whole) });
         }
-        let refused = |problem| Unreadable { line: at.next_line, problem };
+        let refused = |problem| UnreadableFile { line: at.next_line, problem };
         if is_blank(rest, encoding) {
             return Err(refused(FileProblem::Empty));
         }
@@ -105,7 +106,7 @@ impl Format {
         let email = email.map_err(refused)?;
         let columns = first.columns();
         check_columns(&columns).map_err(refused)?;
-        let start = Place { next_line: at.next_line + first.lines, ..at.further(first.whole) };
+        let start = Position { next_line: at.next_line + first.lines, ..at.further(first.whole) };
         Ok(Self { encoding, separator, columns, email, start })
     }
 
@@ -285,7 +286,7 @@ mod tests {
             assert_eq!(detect(file), Err(problem), "{:.20}", file);
         }
         let latin = Format::detect(b"email,endere\xe7o\n", true, &ImportOptions::default());
-        assert_eq!(latin, Err(Unreadable { line: 1, problem: FileProblem::NotUtf8 }));
+        assert_eq!(latin, Err(UnreadableFile { line: 1, problem: FileProblem::NotUtf8 }));
         let asked = ImportOptions { encoding: Some(Encoding::Latin1), email_column: None };
         let latin = Format::detect(b"email,endere\xe7o\n", true, &asked).expect("a format");
         assert_eq!(latin.columns, ["email", "endereço"]);

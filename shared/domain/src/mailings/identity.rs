@@ -113,48 +113,23 @@ codes! {
     }
 }
 
-/// How an upload relates to the mailing that has its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Upload {
-    /// No mailing has the name: create one.
-    New,
-    /// Answer with the mailing that has the name: `created: false`.
-    Known { content_matches: bool },
-    /// Refuse with 409.
-    Refused,
-}
-
-/// Decides about an upload. `stored` is the content hash of the mailing that has the name, if there
-/// is one.
-pub fn judge_upload(stored: Option<&str>, asked: &str, mode: NameMode) -> Upload {
-    match stored {
-        None => Upload::New,
-        Some(stored) if stored == asked => Upload::Known { content_matches: true },
-        Some(_) if mode == NameMode::Strict => Upload::Refused,
-        Some(_) => Upload::Known { content_matches: false },
+/// Returns whether an upload has the content of the mailing that has its name; `None` if one of the
+/// two hashes is not known, so that the contents cannot be compared. The error says how the mailing
+/// has the name, if strict mode refuses the upload.
+pub fn judge_upload(stored: Option<&str>, asked: Option<&str>, mode: NameMode) -> Result<Option<bool>, &'static str> {
+    let matches = stored.zip(asked).map(|(stored, asked)| stored == asked);
+    match (mode, matches) {
+        (NameMode::Strict, Some(false)) => Err("with other content"),
+        (NameMode::Strict, None) => Err("and its content is not known to be this"),
+        _ => Ok(matches),
     }
 }
 
-/// The result of inserting an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inserted {
-    New,
-    /// The same line inserted the row before a crash: it counts as new.
-    Mine,
-    /// An earlier line has the same address.
-    Duplicate {
-        of_line: u64,
-    },
-}
-
-/// Decides about an insert. `stored` is the line of the entry that has the address, if there is
-/// one.
-pub fn judge_entry(stored: Option<u64>, line: u64) -> Inserted {
-    match stored {
-        None => Inserted::New,
-        Some(of_line) if of_line == line => Inserted::Mine,
-        Some(of_line) => Inserted::Duplicate { of_line },
-    }
+/// Returns the earlier line that has the address of `line`. `stored` is the line of the entry that
+/// existed already. If it is the same line, an importer inserted it before a crash, and it counts
+/// as new.
+pub fn duplicate_of(stored: Option<u64>, line: u64) -> Option<u64> {
+    stored.filter(|stored| *stored != line)
 }
 
 #[cfg(test)]
@@ -214,24 +189,25 @@ mod tests {
     }
 
     #[test]
-    fn the_same_name_with_other_content_is_told_or_refused() {
+    fn the_same_name_with_other_content_is_reported_or_refused() {
         let (october, november) = (content_hash(b"a@b.co"), content_hash(b"c@d.co"));
-        let known = |content_matches| Upload::Known { content_matches };
-        for (stored, mode, upload) in [
-            (None, NameMode::Strict, Upload::New),
-            (Some(november.as_str()), NameMode::Strict, known(true)),
-            (Some(november.as_str()), NameMode::Lenient, known(true)),
-            (Some(october.as_str()), NameMode::Lenient, known(false)),
-            (Some(october.as_str()), NameMode::Strict, Upload::Refused),
+        let (october, november) = (Some(october.as_str()), Some(november.as_str()));
+        for (stored, asked, mode, judged) in [
+            (november, november, NameMode::Strict, Ok(Some(true))),
+            (november, november, NameMode::Lenient, Ok(Some(true))),
+            (october, november, NameMode::Lenient, Ok(Some(false))),
+            (october, november, NameMode::Strict, Err("with other content")),
+            (None, november, NameMode::Lenient, Ok(None)),
+            (october, None, NameMode::Strict, Err("and its content is not known to be this")),
         ] {
-            assert_eq!(judge_upload(stored, &november, mode), upload, "{mode}");
+            assert_eq!(judge_upload(stored, asked, mode), judged, "{mode}");
         }
     }
 
     #[test]
     fn a_replay_knows_its_own_rows_from_duplicates() {
-        assert_eq!(judge_entry(None, 3), Inserted::New);
-        assert_eq!(judge_entry(Some(3), 3), Inserted::Mine);
-        assert_eq!(judge_entry(Some(1), 3), Inserted::Duplicate { of_line: 1 });
+        assert_eq!(duplicate_of(None, 3), None);
+        assert_eq!(duplicate_of(Some(3), 3), None);
+        assert_eq!(duplicate_of(Some(1), 3), Some(1));
     }
 }

@@ -1,11 +1,15 @@
 //! The states of a mailing, and when it is over.
 
 use std::collections::BTreeSet;
+use std::iter::Sum;
 
 use serde::{Deserialize, Serialize};
 
 use super::entry::EntryState;
+use super::rows::{ImportState, MailingRow, ShardRow};
+use super::shard::ShardState;
 use crate::codes::codes;
+use crate::time::Timestamp;
 
 codes! {
     MailingState {
@@ -126,19 +130,6 @@ impl EntryCounts {
         }
     }
 
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            pending: self.pending + other.pending,
-            sending: self.sending + other.sending,
-            sent: self.sent + other.sent,
-            failed: self.failed + other.failed,
-            invalid: self.invalid + other.invalid,
-            unknown: self.unknown + other.unknown,
-            suppressed: self.suppressed + other.suppressed,
-            canceled: self.canceled + other.canceled,
-        }
-    }
-
     /// Returns how many entries were sent, or tried for the last time.
     pub fn tried(&self) -> u64 {
         self.sent + self.failed + self.unknown
@@ -150,6 +141,16 @@ impl EntryCounts {
 
     pub fn total(&self) -> u64 {
         self.open() + self.sent + self.failed + self.invalid + self.unknown + self.suppressed + self.canceled
+    }
+}
+
+impl Sum for EntryCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let mut sum = Self::default();
+        for mut counts in all {
+            EntryState::ALL.iter().for_each(|state| *sum.of(*state) += *counts.of(*state));
+        }
+        sum
     }
 }
 
@@ -167,6 +168,39 @@ pub enum Completion {
     },
 }
 
+impl MailingRow {
+    /// Returns whether the mailing is over, and the row after its end. `shards` are all its shards.
+    /// The row is `None` if the mailing cannot end now, or if it ended before and waits for
+    /// nothing.
+    pub fn completed(&self, shards: &[ShardRow], now: Timestamp) -> (Completion, Option<Self>) {
+        let finished = shards.iter().filter(|shard| shard.state == ShardState::Finished);
+        let finished: Vec<_> = finished.map(|shard| (shard.shard, shard.counts)).collect();
+        let is_partial = self.progress.partial;
+        let found = completion(self.shards, &finished, (!is_partial).then(|| self.progress.entries()));
+        let Completion::Complete(counts) = &found else { return (found, None) };
+        let is_imported = matches!(self.import, ImportState::Done | ImportState::Failed);
+        if !is_imported || self.has_new_order(shards) && self.state != MailingState::Canceled {
+            return (found, None);
+        }
+        let mut after = self.clone();
+        if is_partial {
+            after.progress.correct(counts);
+        }
+        match move_mailing(self.state, MailingEvent::Finished, self.is_ready()) {
+            Move::To(state) => (after.state, after.finished_at) = (state, Some(now)),
+            _ if self.work.wake.is_none() => return (found, None),
+            _ => {}
+        }
+        after.work.rest();
+        (found, Some(after))
+    }
+
+    /// Returns whether a shard has not followed the latest retry order. The order may reopen it.
+    pub fn has_new_order(&self, shards: &[ShardRow]) -> bool {
+        shards.iter().any(|shard| shard.retried < self.retry)
+    }
+}
+
 /// Returns whether a mailing is over. `shards` is the number of shards; `finished` lists those that
 /// report to be finished, with their counts. `imported` is the number of entries that the import
 /// created, invalid ones included. It is `None` for a file that was not read to its end: then
@@ -178,7 +212,7 @@ pub fn completion(shards: u32, finished: &[(u32, EntryCounts)], imported: Option
     if !open.is_empty() {
         return Completion::Open(open);
     }
-    let counts = finished.iter().fold(EntryCounts::default(), |all, (_, counts)| all.plus(*counts));
+    let counts: EntryCounts = finished.iter().map(|(_, counts)| *counts).sum();
     match (counts.total(), imported) {
         (counted, Some(imported)) if counted != imported => Completion::Mismatch { counted, imported },
         _ => Completion::Complete(counts),
@@ -251,9 +285,13 @@ mod tests {
         let open = EntryCounts { sending: 1, ..two };
         assert_eq!(completion(2, &[(0, one)], Some(5)), Completion::Open(vec![1]));
         assert_eq!(completion(2, &[(0, one), (1, open)], Some(6)), Completion::Open(vec![1]));
-        assert_eq!(completion(2, &[(0, one), (1, two)], Some(5)), Completion::Complete(one.plus(two)));
+        assert_eq!(completion(2, &[(0, one), (1, two)], Some(5)), Completion::Complete([one, two].into_iter().sum()));
         assert_eq!(completion(2, &[(1, two), (0, one)], Some(6)), Completion::Mismatch { counted: 5, imported: 6 });
-        assert_eq!(completion(2, &[(0, one), (1, two)], None), Completion::Complete(one.plus(two)), "nobody knows");
+        assert_eq!(
+            completion(2, &[(0, one), (1, two)], None),
+            Completion::Complete([one, two].into_iter().sum()),
+            "nobody knows"
+        );
         assert_eq!(completion(2, &[(0, one)], None), Completion::Open(vec![1]));
         let mut every = EntryCounts::default();
         EntryState::ALL.iter().for_each(|state| every.add(*state));

@@ -1,41 +1,22 @@
 //! Reads the recipients of a file from pieces of it, starting at any record.
 //!
-//! A checkpoint is a [`Place`] with the file's [`Format`]: between two records the parser has no
+//! A checkpoint is a [`Position`] with the file's [`Format`]: between two records the parser has no
 //! other state. The result does not depend on how the file is cut into pieces.
 
 use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
 
 use super::csv::{self, End, State};
 use super::format::Format;
 use super::recipient::normalize_email;
 use crate::codes::{FileProblem, RowProblem};
+use crate::uploaded::Position;
 
 /// The most bytes of a record. If a quoted field is longer than this, its closing quote is missing.
 pub const LONGEST_RECORD: usize = 64 * 1024;
 
-/// Where the next record begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// The number of its first line, starting at 1.
-    pub next_line: u64,
-    pub next_byte: u64,
-    /// The place is inside of a record that is too long: the reader skips to the end of the line.
-    #[serde(default)]
-    pub skipping: bool,
-}
-
-impl Place {
-    pub(super) fn further(self, bytes: usize) -> Self {
-        Self { next_byte: self.next_byte + bytes as u64, ..self }
-    }
-}
-
 /// A recipient as the file has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    pub line: u64,
+pub struct FileRecipient {
     /// Normalized.
     pub email: String,
     /// The other columns by name. A column that the row leaves out is empty.
@@ -46,14 +27,14 @@ pub struct Row {
 pub struct Record {
     /// The line where the record begins.
     pub line: u64,
-    pub row: Result<Row, RowProblem>,
-    pub after: Place,
+    pub recipient: Result<FileRecipient, RowProblem>,
+    pub after: Position,
 }
 
 /// The file cannot be read, or not beyond this line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} in line {line}")]
-pub struct Unreadable {
+pub struct UnreadableFile {
     pub line: u64,
     pub problem: FileProblem,
 }
@@ -65,17 +46,17 @@ pub struct Unreadable {
 pub struct Records<'a> {
     rest: &'a [u8],
     format: &'a Format,
-    at: Place,
+    at: Position,
     at_end: bool,
 }
 
 impl<'a> Records<'a> {
     /// Reads `piece`, which begins at `at`. `at_end` says whether the file ends with it.
-    pub fn of(piece: &'a [u8], format: &'a Format, at: Place, at_end: bool) -> Self {
+    pub fn of(piece: &'a [u8], format: &'a Format, at: Position, at_end: bool) -> Self {
         Self { rest: piece, format, at, at_end }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Position {
         self.at
     }
 
@@ -92,7 +73,7 @@ impl<'a> Records<'a> {
         self.at.next_line += csv::lines(taken, self.format.encoding);
         let fields = csv::fields(&text, self.format.separator.char());
         let blank = fields.iter().all(|field| field.trim().is_empty());
-        Ok((!blank).then(|| Record { line, row: row(line, fields, self.format), after: self.at }))
+        Ok((!blank).then(|| Record { line, recipient: recipient(fields, self.format), after: self.at }))
     }
 
     /// Skips to the end of a line that is too long. `None` if this piece does not contain it.
@@ -109,18 +90,18 @@ impl<'a> Records<'a> {
         };
         let line = self.at.next_line;
         self.consume(whole);
-        self.at = Place { next_line: line + 1, skipping: false, ..self.at };
-        Some(Record { line, row: Err(RowProblem::RowTooLong), after: self.at })
+        self.at = Position { next_line: line + 1, skipping: false, ..self.at };
+        Some(Record { line, recipient: Err(RowProblem::RowTooLong), after: self.at })
     }
 
-    fn unreadable(&mut self, problem: FileProblem) -> Option<Result<Record, Unreadable>> {
+    fn unreadable(&mut self, problem: FileProblem) -> Option<Result<Record, UnreadableFile>> {
         (self.rest, self.at_end) = (&[], false);
-        Some(Err(Unreadable { line: self.at.next_line, problem }))
+        Some(Err(UnreadableFile { line: self.at.next_line, problem }))
     }
 }
 
 impl Iterator for Records<'_> {
-    type Item = Result<Record, Unreadable>;
+    type Item = Result<Record, UnreadableFile>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -156,7 +137,7 @@ impl Iterator for Records<'_> {
     }
 }
 
-fn row(line: u64, fields: Vec<String>, format: &Format) -> Result<Row, RowProblem> {
+fn recipient(fields: Vec<String>, format: &Format) -> Result<FileRecipient, RowProblem> {
     // Spreadsheets pad rows with empty cells.
     if fields.iter().skip(format.columns.len()).any(|field| !field.trim().is_empty()) {
         return Err(RowProblem::TooManyFields);
@@ -170,7 +151,7 @@ fn row(line: u64, fields: Vec<String>, format: &Format) -> Result<Row, RowProble
             variables.insert(name.clone(), value.trim().to_owned());
         }
     }
-    Ok(Row { line, email, variables })
+    Ok(FileRecipient { email, variables })
 }
 
 #[cfg(test)]

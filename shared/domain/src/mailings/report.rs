@@ -1,31 +1,13 @@
 //! The report of a file's rows that did not become recipients, and why, for people and for
 //! spreadsheets.
 
-use serde::{Deserialize, Serialize};
-
+use super::rows::LineRow;
 use crate::codes::RowProblem;
 
 /// The reason of a row whose address is in an earlier row.
 pub const DUPLICATE: &str = "duplicate";
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReportLine {
-    pub line: u64,
-    /// The code of a [`RowProblem`], or [`DUPLICATE`].
-    pub reason: String,
-    /// The line where a duplicate's address occurs first.
-    pub of_line: Option<u64>,
-}
-
-impl ReportLine {
-    pub fn invalid(line: u64, problem: RowProblem) -> Self {
-        Self { line, reason: problem.as_str().to_owned(), of_line: None }
-    }
-
-    pub fn duplicate(line: u64, of_line: u64) -> Self {
-        Self { line, reason: DUPLICATE.to_owned(), of_line: Some(of_line) }
-    }
-
+impl LineRow {
     fn detail(&self) -> String {
         match (RowProblem::parse(&self.reason), self.of_line) {
             (Some(problem), _) => sentence(problem).to_owned(),
@@ -48,7 +30,7 @@ fn sentence(problem: RowProblem) -> &'static str {
 }
 
 /// Writes the report as CSV, following RFC 4180.
-pub fn csv<'l>(lines: impl IntoIterator<Item = &'l ReportLine>) -> String {
+pub fn csv<'l>(lines: impl IntoIterator<Item = &'l LineRow>) -> String {
     let mut file = "line,reason,of_line,detail\r\n".to_owned();
     for line in lines {
         let of_line = line.of_line.map(|line| line.to_string()).unwrap_or_default();
@@ -86,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_report_is_a_table_with_a_sentence_in_each_row() {
-        let lines = [ReportLine::invalid(3, RowProblem::EmailMissing), ReportLine::duplicate(7, 2)];
+        let lines = [LineRow::invalid(3, RowProblem::EmailMissing), LineRow::duplicate(7, 2)];
         assert_eq!(
             csv(&lines),
             "line,reason,of_line,detail\r\n3,email_missing,,the row has no address\r\n\
@@ -94,12 +76,12 @@ mod tests {
         );
         assert_eq!(csv([]), "line,reason,of_line,detail\r\n");
         let json = serde_json::to_string(&lines[1]).expect("json");
-        assert_eq!(json, r#"{"line":7,"reason":"duplicate","of_line":2}"#);
+        assert_eq!(json, r#"{"line":7,"reason":"duplicate","of_line":2}"#, "a duplicate line has no state");
     }
 
     #[test]
     fn every_reason_has_a_sentence_of_its_own() {
-        let mut all: Vec<_> = RowProblem::ALL.iter().map(|problem| ReportLine::invalid(1, *problem).detail()).collect();
+        let mut all: Vec<_> = RowProblem::ALL.iter().map(|problem| LineRow::invalid(1, *problem).detail()).collect();
         assert!(all.iter().all(|sentence| !sentence.is_empty()));
         all.sort_unstable();
         all.dedup();

@@ -3,32 +3,34 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_with::skip_serializing_none;
 
 use super::content::list_of;
 use super::entry::EntryState;
 use super::files::uploaded_object;
 use super::format::{Format, ImportOptions};
-use super::identity::{MOST_SHARDS, MailingId, shards_of};
+use super::identity::{MOST_SHARDS, MailingEntryId, MailingId, shards_of};
 use super::mailing::{EntryCounts, MailingState};
-use super::records::Place;
+use super::records::FileRecipient;
+use super::report::DUPLICATE;
 use super::running_hash::RunningHash;
 use super::shard::ShardState;
 use super::upload::UploadRequest;
+use crate::absent::is_default;
 use crate::access::KeyId;
 use crate::change::{Fence, Row};
-use crate::codes::{FileProblem, Reason, SendingHold, codes};
+use crate::codes::{FileProblem, Reason, RowProblem, SendingHold, codes};
 use crate::delivery::{Delivered, Delivery, Marks};
 use crate::keys::{self, Key, Wake};
 use crate::lease::Lease;
 use crate::queue::{emit_hand_out, emit_import, emit_shard};
 use crate::time::Timestamp;
+use crate::uploaded::Position;
 use crate::work::{Work, check_after_ms};
 
-/// How long a mailing waits for its upload. This is hours longer than an upload form is valid.
-pub const UPLOAD_MS: i64 = 8 * 3_600_000;
 /// The most duplicate lines that are reported one by one. Further ones are only counted.
-pub const MOST_DUPLICATES_TOLD: u64 = 10_000;
+pub const MOST_DUPLICATES_REPORTED: u64 = 10_000;
 
 /// Which mailing has a file's name.
 #[skip_serializing_none]
@@ -38,6 +40,25 @@ pub struct NameRow {
     /// `None` after the file proved unreadable, which releases the name.
     pub mailing_id: Option<MailingId>,
     pub turn: u32,
+}
+
+impl NameRow {
+    /// Returns the name after its file proved unreadable.
+    #[must_use]
+    pub fn released(&self) -> Self {
+        Self { mailing_id: None, turn: self.turn + 1, ..self.clone() }
+    }
+}
+
+impl Row for NameRow {
+    fn key(&self) -> Key {
+        keys::mailing_name(&self.file_name)
+    }
+
+    /// The same mailing has the name, or none has it, in the same turn.
+    fn fence(&self) -> Fence {
+        Fence::same(&json!({"mailing_id": self.mailing_id, "turn": self.turn}))
+    }
 }
 
 /// The first mailing whose file has certain bytes.
@@ -61,7 +82,7 @@ codes! {
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportProgress {
-    pub place: Place,
+    pub place: Position,
     /// Detected with the first piece.
     pub format: Option<Format>,
     pub rows: u64,
@@ -82,7 +103,7 @@ pub struct ImportProgress {
 impl Default for ImportProgress {
     fn default() -> Self {
         Self {
-            place: Place { next_line: 1, next_byte: 0, skipping: false },
+            place: Position::START,
             format: None,
             rows: 0,
             recipients: 0,
@@ -151,6 +172,16 @@ pub enum ImportCause {
     Object(Reason),
 }
 
+impl ImportProblem {
+    pub fn in_file(line: Option<u64>, problem: FileProblem) -> Self {
+        Self { line, cause: ImportCause::File(problem) }
+    }
+
+    pub fn of_object(reason: Reason) -> Self {
+        Self { line: None, cause: ImportCause::Object(reason) }
+    }
+}
+
 impl ImportCause {
     pub fn code(self) -> &'static str {
         match self {
@@ -163,7 +194,7 @@ impl ImportCause {
 /// An order that came with an `Idempotency-Key`. It stores hashes, because callers choose the text
 /// of their keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct KeyedOrder {
     pub key: String,
     pub body: String,
     /// The number of entries that the order applied to.
@@ -227,9 +258,12 @@ pub struct MailingRow {
     #[serde(default)]
     pub retry_unknown: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub orders: Vec<Order>,
+    pub orders: Vec<KeyedOrder>,
     #[serde(flatten)]
     pub work: Work,
+    /// The lease of the importer.
+    #[serde(flatten)]
+    pub lease: Option<Lease>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub started_at: Option<Timestamp>,
@@ -272,6 +306,7 @@ impl MailingRow {
             retry_unknown: 0,
             orders: Vec::new(),
             work: Work::default(),
+            lease: None,
             created_at: now,
             updated_at: now,
             started_at: None,
@@ -283,11 +318,17 @@ impl MailingRow {
         }
     }
 
+    /// Returns the row of its name.
+    pub fn name(&self) -> NameRow {
+        let mailing_id = Some(self.mailing_id.clone());
+        NameRow { file_name: self.file_name.clone(), mailing_id, turn: self.turn }
+    }
+
     /// Records that the file is stored, and enqueues its import.
-    pub fn file_is_there(&mut self, etag: String, size: u64, now: Timestamp) {
+    pub fn file_uploaded(&mut self, etag: String, size: u64, now: Timestamp) {
         self.import = ImportState::Queued;
         (self.etag, self.size, self.shards) = (Some(etag), Some(size), shards_of(size));
-        self.hand_to_importer(now);
+        self.enqueue_import(now);
     }
 
     /// Returns whether the mailing can be sent: it is imported and has content.
@@ -296,13 +337,13 @@ impl MailingRow {
     }
 
     /// Enqueues the import of its file.
-    pub fn hand_to_importer(&mut self, now: Timestamp) {
+    pub fn enqueue_import(&mut self, now: Timestamp) {
         let id = &self.mailing_id;
         self.work.hand_over(id.as_str(), None, now, |seq| emit_import(id, seq));
     }
 
-    /// Enqueues the job that hands its shards to workers.
-    pub fn hand_out(&mut self, now: Timestamp) {
+    /// Enqueues the job that enqueues its shards.
+    pub fn enqueue_hand_out(&mut self, now: Timestamp) {
         let id = &self.mailing_id;
         self.work.hand_over(id.as_str(), None, now, |seq| emit_hand_out(id, seq));
     }
@@ -319,7 +360,25 @@ impl MailingRow {
 
     /// The import's state has not changed since the row was read.
     pub fn importing_as_read(&self) -> Fence {
-        Fence::same(&Importing { import: self.import })
+        Fence::same(&json!({"import": self.import}))
+    }
+
+    /// Returns whether senders must go through the shards of the mailing: to send the entries, or
+    /// to mark them as not to be sent.
+    pub fn needs_senders(&self) -> bool {
+        let canceled = self.state == MailingState::Canceled;
+        let open = matches!(self.state, MailingState::Pending | MailingState::Queued | MailingState::Processing);
+        match self.import {
+            ImportState::Done => canceled || open && self.is_ready(),
+            // The import had determined the shards, and there may be entries in them.
+            ImportState::Failed => self.shards > 0 && self.progress.partial,
+            ImportState::AwaitingUpload | ImportState::Queued | ImportState::Running => false,
+        }
+    }
+
+    /// Returns whether this turn of an importer still holds the mailing's lease.
+    pub fn is_held_by(&self, held: &Lease) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.is_same_turn(held))
     }
 
     /// Returns the row after a change of its state.
@@ -328,20 +387,20 @@ impl MailingRow {
     }
 }
 
-#[derive(Serialize)]
-struct Importing {
-    import: ImportState,
-}
-
 impl Row for MailingRow {
     fn key(&self) -> Key {
         keys::mailing(&self.mailing_id)
     }
 
-    /// Nobody has changed the mailing's state since it was read. Checkpoints of its import may have
-    /// been written.
+    /// Nobody has changed the mailing's state or taken its lease since it was read. Checkpoints of
+    /// its import may have been written.
     fn fence(&self) -> Fence {
-        Fence::version(self.version)
+        let lease = self.lease.as_ref();
+        Fence::same(&json!({
+            "version": self.version,
+            "lease_owner": lease.map(|lease| &lease.lease_owner),
+            "lease_epoch": lease.map(|lease| lease.lease_epoch),
+        }))
     }
 }
 
@@ -402,7 +461,7 @@ impl ShardRow {
 
     /// Enqueues the shard for a worker, no earlier than `not_before`. `id` replaces the default id
     /// of the emitted message.
-    pub fn hand_over(&mut self, not_before: Option<Timestamp>, id: Option<String>, now: Timestamp) {
+    pub fn enqueue(&mut self, not_before: Option<Timestamp>, id: Option<String>, now: Timestamp) {
         self.begun = true;
         let (mailing, shard, wake_id) =
             (&self.mailing_id, self.shard, keys::mailing_shard_id(&self.mailing_id, self.shard));
@@ -414,81 +473,38 @@ impl ShardRow {
         self.work.wait_until(Wake::Check, &keys::mailing_shard_id(&self.mailing_id, self.shard), until);
     }
 
-    /// The shard is in this state.
-    pub fn in_state(state: ShardState) -> Fence {
-        Fence::same(&InState { state })
-    }
-
-    /// Nobody has taken or renewed the lease since the row was read.
-    pub fn unleased(&self) -> Fence {
-        let lease = self.lease.as_ref();
-        Fence::same(&Unleased {
-            state: self.state,
-            lease_epoch: lease.map(|lease| lease.lease_epoch),
-            lease_until: lease.map(|lease| lease.lease_until),
-        })
-    }
-
-    /// Nobody has enqueued or taken the shard since the row was read.
-    pub fn handed_over_as_read(&self) -> Fence {
-        Fence::same(&HandedOver { state: self.state, emits: Some(self.work.emits).filter(|emits| *emits > 0) })
-    }
-
-    /// Since the row was read, no event changed an entry of the shard and no retry order was given.
-    pub fn counted_as_read(&self) -> Fence {
-        let Self { touched, retried, retried_unknown, .. } = *self;
-        Fence::same(&Counted { touched, retried, retried_unknown })
-    }
-
-    /// The shard's state and its retry order are unchanged since the row was read, and no event
-    /// changed one of its entries.
-    pub fn ordered_as_read(&self) -> Fence {
-        Fence::same(&Ordered { state: self.state, touched: self.touched, retried: self.retried })
-    }
-
     /// Returns whether the shard is enqueued or with a worker, so that recovery checks on it. A
-    /// shard at rest is enqueued by its lane.
-    pub fn is_handed_over(&self) -> bool {
+    /// shard that is not active is enqueued by its group.
+    pub fn is_active(&self) -> bool {
         self.state != ShardState::Finished && self.work.wake.is_some()
     }
 }
 
-#[derive(Serialize)]
-struct InState {
-    state: ShardState,
-}
+impl Row for ShardRow {
+    fn key(&self) -> Key {
+        keys::mailing_shard(&self.mailing_id, self.shard)
+    }
 
-#[derive(Serialize)]
-struct Unleased {
-    state: ShardState,
-    lease_epoch: Option<u64>,
-    lease_until: Option<i64>,
-}
-
-#[derive(Serialize)]
-struct HandedOver {
-    state: ShardState,
-    emits: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Counted {
-    touched: u64,
-    retried: u32,
-    retried_unknown: u32,
-}
-
-#[derive(Serialize)]
-struct Ordered {
-    state: ShardState,
-    touched: u64,
-    retried: u32,
+    /// Since the row was read, nobody has enqueued, taken or finished the shard or renewed its
+    /// lease, no event has changed one of its entries, and no retry order was given.
+    fn fence(&self) -> Fence {
+        let lease = self.lease.as_ref();
+        Fence::same(&json!({
+            "state": self.state,
+            "lease_epoch": lease.map(|lease| lease.lease_epoch),
+            "lease_until": lease.map(|lease| lease.lease_until),
+            "emits": Some(self.work.emits).filter(|emits| *emits > 0),
+            "touched": self.touched,
+            "retried": self.retried,
+            "retried_unknown": self.retried_unknown,
+        }))
+    }
 }
 
 /// The row of a recipient.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryRow {
+pub struct MailingEntryRow {
     pub pk: String,
     pub sk: String,
     pub email: String,
@@ -502,12 +518,33 @@ pub struct EntryRow {
     pub marks: Marks,
     /// The latest retry order that is done for this entry: the entry followed it, or the order was
     /// given before the entry's latest attempt and does not apply to it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub retried: u32,
     pub last_attempt: Option<Timestamp>,
 }
 
-impl Row for EntryRow {
+impl MailingEntryRow {
+    /// A recipient of a file, before any attempt. An empty variable means the same as an absent
+    /// one.
+    pub fn new(id: &MailingEntryId, line: u64, recipient: FileRecipient) -> Self {
+        let Key { pk, sk } = keys::mailing_entry(id);
+        let FileRecipient { email, mut variables } = recipient;
+        variables.retain(|_, value| !value.is_empty());
+        Self {
+            pk,
+            sk,
+            email,
+            line,
+            variables,
+            delivery: Delivery::default(),
+            marks: Marks::default(),
+            retried: 0,
+            last_attempt: None,
+        }
+    }
+}
+
+impl Row for MailingEntryRow {
     fn key(&self) -> Key {
         Key { pk: self.pk.clone(), sk: self.sk.clone() }
     }
@@ -517,7 +554,7 @@ impl Row for EntryRow {
     }
 }
 
-impl Delivered for EntryRow {
+impl Delivered for MailingEntryRow {
     fn delivery(&self) -> &Delivery {
         &self.delivery
     }
@@ -530,13 +567,62 @@ impl Delivered for EntryRow {
 pub struct LineRow {
     pub line: u64,
     pub state: Option<EntryState>,
+    /// The code of a [`RowProblem`], or [`DUPLICATE`].
     pub reason: String,
+    /// The line where a duplicate's address occurs first.
     pub of_line: Option<u64>,
+}
+
+impl LineRow {
+    pub fn invalid(line: u64, problem: RowProblem) -> Self {
+        Self { line, state: Some(EntryState::Invalid), reason: problem.as_str().to_owned(), of_line: None }
+    }
+
+    pub fn duplicate(line: u64, of_line: u64) -> Self {
+        Self { line, state: None, reason: DUPLICATE.to_owned(), of_line: Some(of_line) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::tests::assert_fence_holds;
+
+    fn lease() -> Option<Lease> {
+        Some(Lease { lease_owner: "a".into(), lease_epoch: 4, lease_until: 5_000 })
+    }
+
+    /// An import is mostly the cost of these rows.
+    #[test]
+    fn a_new_entry_stores_no_more_than_it_needs() {
+        let id = MailingEntryId::of(&MailingId::of("a.csv", 0), "a@example.com", 1);
+        let variables = BTreeMap::from([("nome".to_owned(), String::new())]);
+        let row = MailingEntryRow::new(&id, 7, FileRecipient { email: "a@example.com".into(), variables });
+        let stored = serde_json::to_value(&row).expect("a row");
+        let key = row.key();
+        let expected = json!({"pk": key.pk, "sk": key.sk, "email": "a@example.com", "line": 7, "state": "QUEUED"});
+        assert_eq!(stored, expected);
+        assert_eq!(serde_json::from_value::<MailingEntryRow>(stored).expect("read back"), row);
+    }
+
+    #[test]
+    fn the_fences_name_what_the_rows_store() {
+        let name = NameRow { file_name: "a.csv".into(), mailing_id: Some(MailingId::of("a.csv", 0)), turn: 2 };
+        [&name.released(), &name].into_iter().for_each(assert_fence_holds);
+        let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 7, EntryCounts::default());
+        assert_fence_holds(&shard);
+        (shard.lease, shard.touched, shard.retried, shard.retried_unknown) = (lease(), 2, 3, 3);
+        shard.enqueue(None, None, Timestamp::from_seconds(1));
+        assert_fence_holds(&shard);
+        let request = UploadRequest::of_csv([("filename", "a.csv")]).expect("a request");
+        let key = KeyId::parse("0123456789abcdef").expect("a key");
+        let mailing = MailingRow::new(&request, 0, &key, Timestamp::from_seconds(1));
+        assert_fence_holds(&mailing);
+        let leased = MailingRow { lease: lease(), ..mailing };
+        assert_fence_holds(&leased);
+        let stored = serde_json::to_value(&leased).expect("a row");
+        assert_eq!(serde_json::from_value::<MailingRow>(stored).expect("read back"), leased);
+    }
 
     #[test]
     fn entries_are_counted_by_shard() {
@@ -565,7 +651,7 @@ mod tests {
         let mut waits = Vec::new();
         for recoveries in [0, 1, 20] {
             shard.work.recoveries = recoveries;
-            shard.hand_over(Some(now.plus_ms(5)), None, now);
+            shard.enqueue(Some(now.plus_ms(5)), None, now);
             let at = shard.work.wake_at.as_deref().and_then(keys::time_of).expect("a time");
             waits.push((at.millis() - now.millis()) / 60_000);
         }

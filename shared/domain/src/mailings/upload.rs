@@ -83,7 +83,7 @@ impl UploadRequest {
 
     /// Returns the request as text, so that a repeated request can be recognized. Absent fields are
     /// left out, so a field that a later version adds does not change the text of an old request.
-    pub fn said(&self) -> String {
+    pub fn canonical_text(&self) -> String {
         let content = self.content.as_ref();
         let text = |part: fn(&MailingContent) -> Option<&String>| content.and_then(part).cloned();
         let said: [(&str, Option<String>); 13] = [

@@ -1,125 +1,88 @@
 //! Mailings and their entries as callers see them.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::entry::EntryState;
-use super::identity::{MailingEntryId, MailingId};
+use super::identity::MailingEntryId;
 use super::mailing::{EntryCounts, MailingState};
-use super::records::Unreadable;
-use super::report::ReportLine;
-use super::rows::{EntryRow, ImportCause, ImportProblem, ImportState, LineRow, MailingRow, ShardRow};
-use crate::codes::{Reason, SendingHold};
+use super::records::UnreadableFile;
+use super::rows::{ImportCause, ImportProblem, ImportState, LineRow, MailingEntryRow, MailingRow, ShardRow};
+use crate::codes::Reason;
 use crate::time::Timestamp;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MailingView {
-    #[serde(rename = "mailingId")]
-    pub mailing_id: MailingId,
-    pub file_name: String,
-    pub status: MailingState,
-    pub list: Option<String>,
-    pub unsubscribe: bool,
-    pub has_content: bool,
-    pub import: ImportView,
-    pub counts: EntryCounts,
-    pub total: u64,
-    /// The share of settled entries, 0 to 1.
-    pub progress: f64,
-    /// The rate of the current run, or of the last one.
-    pub rate_per_second: Option<f64>,
-    pub eta_seconds: Option<u64>,
-    pub created_at: Timestamp,
-    pub started_at: Option<Timestamp>,
-    pub finished_at: Option<Timestamp>,
-    pub last_attempt: Option<Timestamp>,
-    /// An earlier mailing with the same bytes under another name.
-    pub same_content_as: Option<MailingId>,
-    /// Why the mailing paused by itself.
-    pub paused_for: Option<SendingHold>,
-    pub updated_at: Timestamp,
-}
+impl MailingRow {
+    /// Returns the mailing as an item of a list. `total` is the number of its entries, as far as it
+    /// is imported.
+    pub fn summary(&self) -> Value {
+        json!({
+            "mailingId": self.mailing_id,
+            "file_name": self.file_name,
+            "status": self.state,
+            "list": self.list,
+            "total": self.progress.entries(),
+            "created_at": self.created_at,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "updated_at": self.updated_at,
+        })
+    }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ImportView {
-    pub state: ImportState,
-    pub rows: u64,
-    pub recipients: u64,
-    pub duplicates: u64,
-    pub invalid: u64,
-    pub bytes: u64,
-    pub size: Option<u64>,
-    pub problem: Option<ProblemView>,
-}
+    /// Returns the mailing by itself: the fields of the summary, and more. `shards` are all shards
+    /// that exist so far.
+    pub fn view(&self, shards: &[ShardRow], now: Timestamp) -> Value {
+        let counts: EntryCounts = match shards.is_empty() {
+            // The import creates the entries before the rows of the shards.
+            true => (0..self.shards).map(|shard| self.progress.of_shard(shard)).sum(),
+            false => shards.iter().map(|shard| shard.counts).sum(),
+        };
+        let total = counts.total();
+        let settled = total - counts.open();
+        let rate = rate(self, &counts, now);
+        let eta = rate.filter(|rate| *rate > 0.0 && counts.open() > 0).map(|rate| seconds(counts.open(), rate));
+        let mut view = self.summary();
+        view["total"] = json!(total);
+        view["unsubscribe"] = json!(self.unsubscribe);
+        view["has_content"] = json!(self.content_version > 0);
+        view["import"] = self.import_view();
+        view["counts"] = json!(counts);
+        // The share of settled entries, 0 to 1.
+        view["progress"] = json!(if total == 0 { 0.0 } else { ratio(settled, total) });
+        // The rate of the current run, or of the last one.
+        view["rate_per_second"] = json!(rate);
+        view["eta_seconds"] = json!(eta.filter(|_| self.state == MailingState::Processing));
+        view["last_attempt"] = json!(self.last_attempt);
+        view["same_content_as"] = json!(self.same_content_as);
+        view["paused_for"] = json!(self.paused_for);
+        view
+    }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ProblemView {
-    pub line: Option<u64>,
-    pub code: &'static str,
-    pub detail: String,
+    fn import_view(&self) -> Value {
+        json!({
+            "state": self.import,
+            "rows": self.progress.rows,
+            "recipients": self.progress.recipients,
+            "duplicates": self.progress.duplicates,
+            "invalid": self.progress.invalid,
+            "bytes": if self.import == ImportState::Done { self.size.unwrap_or(0) } else { self.progress.place.next_byte },
+            "size": self.size,
+            "problem": self.problem_view(),
+        })
+    }
+
+    /// Returns the problem of the import, if it has one.
+    pub fn problem_view(&self) -> Option<Value> {
+        let problem = self.problem?;
+        Some(json!({"line": problem.line, "code": problem.cause.code(), "detail": sentence(problem)}))
+    }
 }
 
 /// Describes a problem for the caller.
 fn sentence(problem: ImportProblem) -> String {
     match problem.cause {
-        ImportCause::File(cause) => Unreadable { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
+        ImportCause::File(cause) => UnreadableFile { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
         ImportCause::Object(Reason::InputMissing) => "the file was not uploaded, or is gone".to_owned(),
         ImportCause::Object(_) => "the file is not the one any more that the import began with".to_owned(),
-    }
-}
-
-impl ImportView {
-    pub fn of(row: &MailingRow) -> Self {
-        let problem = row.problem.map(|problem| ProblemView {
-            line: problem.line,
-            code: problem.cause.code(),
-            detail: sentence(problem),
-        });
-        Self {
-            state: row.import,
-            rows: row.progress.rows,
-            recipients: row.progress.recipients,
-            duplicates: row.progress.duplicates,
-            invalid: row.progress.invalid,
-            bytes: if row.import == ImportState::Done { row.size.unwrap_or(0) } else { row.progress.place.next_byte },
-            size: row.size,
-            problem,
-        }
-    }
-}
-
-impl MailingView {
-    /// `shards` are all shards that exist so far.
-    pub fn of(row: &MailingRow, shards: &[ShardRow], now: Timestamp) -> Self {
-        let counts = match shards.is_empty() {
-            // The import creates the entries before the rows of the shards.
-            true => (0..row.shards).fold(EntryCounts::default(), |all, shard| all.plus(row.progress.of_shard(shard))),
-            false => shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)),
-        };
-        let total = counts.total();
-        let settled = total - counts.open();
-        let rate = rate(row, &counts, now);
-        let eta = rate.filter(|rate| *rate > 0.0 && counts.open() > 0).map(|rate| seconds(counts.open(), rate));
-        Self {
-            mailing_id: row.mailing_id.clone(),
-            file_name: row.file_name.clone(),
-            status: row.state,
-            list: row.list.clone(),
-            unsubscribe: row.unsubscribe,
-            has_content: row.content_version > 0,
-            import: ImportView::of(row),
-            counts,
-            total,
-            progress: if total == 0 { 0.0 } else { ratio(settled, total) },
-            rate_per_second: rate,
-            eta_seconds: eta.filter(|_| row.state == MailingState::Processing),
-            created_at: row.created_at,
-            started_at: row.started_at,
-            finished_at: row.finished_at,
-            last_attempt: row.last_attempt,
-            same_content_as: row.same_content_as.clone(),
-            paused_for: row.paused_for,
-            updated_at: row.updated_at,
-        }
     }
 }
 
@@ -150,41 +113,9 @@ fn seconds(open: u64, rate: f64) -> u64 {
     (open as f64 / rate).ceil() as u64
 }
 
-/// A mailing as an item of a list.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MailingSummary {
-    #[serde(rename = "mailingId")]
-    pub mailing_id: MailingId,
-    pub file_name: String,
-    pub status: MailingState,
-    pub list: Option<String>,
-    /// The number of its entries, as far as it is imported.
-    pub total: u64,
-    pub created_at: Timestamp,
-    pub started_at: Option<Timestamp>,
-    pub finished_at: Option<Timestamp>,
-    pub updated_at: Timestamp,
-}
-
-impl From<MailingRow> for MailingSummary {
-    fn from(row: MailingRow) -> Self {
-        Self {
-            mailing_id: row.mailing_id,
-            file_name: row.file_name,
-            status: row.state,
-            list: row.list,
-            total: row.progress.entries(),
-            created_at: row.created_at,
-            started_at: row.started_at,
-            finished_at: row.finished_at,
-            updated_at: row.updated_at,
-        }
-    }
-}
-
 /// A recipient or an invalid row as an item of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct EntryView {
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct MailingEntryView {
     pub entry_id: Option<String>,
     pub email: Option<String>,
     pub status: EntryState,
@@ -199,8 +130,8 @@ pub struct EntryView {
     pub complained_at: Option<Timestamp>,
 }
 
-impl EntryView {
-    pub fn of(id: &MailingEntryId, row: EntryRow) -> Self {
+impl MailingEntryView {
+    pub fn of(id: &MailingEntryId, row: MailingEntryRow) -> Self {
         Self {
             entry_id: Some(id.to_string()),
             email: Some(row.email.clone()),
@@ -219,26 +150,7 @@ impl EntryView {
 
     /// Returns the view of an invalid line. `None` for a duplicate line, which is not an entry.
     pub fn of_line(row: LineRow) -> Option<Self> {
-        Some(Self {
-            entry_id: None,
-            email: None,
-            status: row.state?,
-            line: row.line,
-            attempts: 0,
-            last_attempt: None,
-            external_id: None,
-            sent_at: None,
-            reason: Some(row.reason),
-            delivered_at: None,
-            bounced_at: None,
-            complained_at: None,
-        })
-    }
-}
-
-impl From<LineRow> for ReportLine {
-    fn from(row: LineRow) -> Self {
-        Self { line: row.line, reason: row.reason, of_line: row.of_line }
+        Some(Self { status: row.state?, line: row.line, reason: Some(row.reason), ..Self::default() })
     }
 }
 
@@ -258,8 +170,8 @@ mod tests {
     }
 
     fn view(row: &MailingRow, counts: EntryCounts) -> (Option<f64>, Option<u64>) {
-        let view = MailingView::of(row, &[ShardRow::new(&row.mailing_id, 0, counts)], NOW);
-        (view.rate_per_second, view.eta_seconds)
+        let view = row.view(&[ShardRow::new(&row.mailing_id, 0, counts)], NOW);
+        (view["rate_per_second"].as_f64(), view["eta_seconds"].as_u64())
     }
 
     #[test]

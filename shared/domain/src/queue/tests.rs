@@ -99,7 +99,7 @@ mod backfills {
     #[test]
     fn an_upload_is_known_by_its_key_and_anything_else_in_the_bucket_is_left() {
         let of = |key: &str| BackfillJob::read(&s3_put(key));
-        let upload = Upload { id: id(), etag: "e1".to_owned(), size: 7 };
+        let upload = Uploaded { id: id(), etag: "e1".to_owned(), size: 7 };
         assert_eq!(of(&upload_key(&id())), Ok(BackfillJob::Uploaded(vec![upload])));
         assert_eq!(of("backfills/x"), Ok(BackfillJob::Uploaded(Vec::new())));
         assert_eq!(of(&format!("other/{BACKFILL}")), Ok(BackfillJob::Uploaded(Vec::new())));
@@ -137,7 +137,7 @@ mod mailings {
     #[test]
     fn s3_tells_of_files_and_of_itself() {
         let of = |key: &str| ImportJob::read(&s3_put(key));
-        let arrived = Arrived { mailing: mailing(), etag: "e1".to_owned(), size: 7 };
+        let arrived = Uploaded { id: mailing(), etag: "e1".to_owned(), size: 7 };
         assert_eq!(of(&uploaded_object(&mailing())), Ok(ImportJob::Uploaded(vec![arrived])));
         assert_eq!(of(&inline_object(&mailing(), "r/1")), Ok(ImportJob::Uploaded(Vec::new())));
         assert_eq!(of("other/x.csv"), Ok(ImportJob::Uploaded(Vec::new())));

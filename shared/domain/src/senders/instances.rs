@@ -111,14 +111,7 @@ impl InstanceRow {
         let mut fields = Fields::of(body);
         let mut row = Self::by_default(channel, instance, now);
         let mut number = |name: &'static str, value: &mut u32, range: std::ops::RangeInclusive<u32>| {
-            let Some(given) = fields.get(name) else { return };
-            match given.as_u64().and_then(|given| u32::try_from(given).ok()).filter(|given| range.contains(given)) {
-                Some(given) => *value = given,
-                None => {
-                    let detail = format!("must be a whole number from {} to {}", range.start(), range.end());
-                    fields.refuse(name, FieldProblem::OutOfRange, detail);
-                }
-            }
+            *value = fields.number_within(name, range).unwrap_or(*value);
         };
         number("debounce_seconds", &mut row.debounce_seconds, 0..=300);
         number("max_wait_seconds", &mut row.max_wait_seconds, 1..=600);

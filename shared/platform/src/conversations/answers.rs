@@ -3,7 +3,7 @@
 use umavez_domain::conversations::batch::MOST_MESSAGES;
 use umavez_domain::conversations::responder::reply_message;
 use umavez_domain::conversations::{
-    Answer, BatchId, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
+    AnsweredBy, BatchId, BatchProgress, BatchRow, ConversationRow, Course, PartEnd, Phase, StoredMessage, Via, reply,
 };
 use umavez_domain::delivery::State;
 use umavez_domain::keys;
@@ -32,9 +32,9 @@ pub enum Answered {
 
 /// The result of looking at a reply that was handed over.
 #[derive(Debug)]
-pub enum Looked {
+pub enum ReplyProgress {
     /// The message is not settled yet: its end wakes the conversation.
-    OnItsWay,
+    InFlight,
     /// The message is settled, and the conversation has moved on. `None` if the conversation has
     /// changed since it was read.
     Moved(Option<Box<ConversationRow>>),
@@ -43,7 +43,7 @@ pub enum Looked {
 /// What a change of a conversation writes to the row of its batch.
 enum OfBatch<'a> {
     /// The one reply of the batch, and who answered.
-    Reply(Option<&'a str>, Answer),
+    Reply(Option<&'a str>, AnsweredBy),
     /// How a message of the batch ended, if one did.
     Ended(Option<&'a str>),
 }
@@ -89,7 +89,7 @@ impl Conversations {
         invocation: &Invocation,
         row: &ConversationRow,
         said: Option<&str>,
-        by: Answer,
+        by: AnsweredBy,
         timing: &Timing,
     ) -> Result<Answered, StoreError> {
         let parts = said.map_or(0, |said| reply::split(row.channel, said).len());
@@ -112,15 +112,15 @@ impl Conversations {
 
     /// Looks at the outcome of the part of a reply that was handed over, and moves the conversation
     /// on if the part is settled.
-    pub async fn look(
+    pub async fn check_reply(
         &self,
         invocation: &Invocation,
         row: &ConversationRow,
         timing: &Timing,
-    ) -> Result<Looked, StoreError> {
-        let Some(batch) = row.batch() else { return Ok(Looked::OnItsWay) };
+    ) -> Result<ReplyProgress, StoreError> {
+        let Some(batch) = row.batch() else { return Ok(ReplyProgress::InFlight) };
         let message = self.messages.get(invocation, &batch.message_id(row.course.handed)).await?;
-        let Some((end, state)) = end_of(message.as_ref()) else { return Ok(Looked::OnItsWay) };
+        let Some((end, state)) = end_of(message.as_ref()) else { return Ok(ReplyProgress::InFlight) };
         let course = row.course.part_ended(end, invocation.current());
         let said = if course.phase == Phase::Sending { self.reply_of(invocation, row).await? } else { None };
         // If a reply was canceled because a person had answered, do not record it as undelivered.
@@ -129,7 +129,7 @@ impl Conversations {
         self.commit(invocation, row, course, said.as_deref(), &of_batch, timing)
             .await?
             .moved()
-            .map(|row| Looked::Moved(row.map(Box::new)))
+            .map(|row| ReplyProgress::Moved(row.map(Box::new)))
     }
 
     async fn reply_of(&self, invocation: &Invocation, row: &ConversationRow) -> Result<Option<String>, StoreError> {
@@ -167,7 +167,7 @@ impl Conversations {
             (false, _) => None,
         };
         let finished = after.course.phase == Phase::Idle;
-        let expires_at = now.plus_days(self.messages.retention_days).seconds();
+        let (finished_at, expires_at) = (finished.then_some(now), finished.then(|| self.expires_at(now)));
         let mut writes = vec![Write::of_change(&self.table, row, &after)?];
         writes.push(match of_batch {
             OfBatch::Reply(reply, by) => {
@@ -185,26 +185,23 @@ impl Conversations {
                     messages: message.iter().map(|message| message.id.clone()).collect(),
                     outcome: outcome.map(str::to_owned),
                     replied_at: now,
-                    finished_at: finished.then_some(now),
-                    expires_at: finished.then_some(expires_at),
+                    finished_at,
+                    expires_at,
                 };
                 // Nobody has answered this batch.
                 Write::put(&self.table, keys::conversation_batch(&batch), &stored)?.when(Condition::Absent)
             }
             OfBatch::Ended(outcome) => {
-                let mut write = Write::update(&self.table, keys::conversation_batch(&batch))
-                    .set_number("parts_ended", after.course.part)
+                let outcome = outcome.or((finished && keeps).then_some(KEPT));
+                let parts_ended = Some(after.course.part);
+                let progress = BatchProgress { parts_ended, outcome, finished_at, expires_at };
+                let write = Write::update(&self.table, keys::conversation_batch(&batch))
+                    .set_row(&progress, &[])?
                     .when(Condition::exists());
-                match outcome.or((finished && keeps).then_some(KEPT)) {
-                    Some(outcome) => write = write.set("outcome", outcome),
-                    None if finished && row.course.part == 0 => write = write.remove("outcome"),
-                    None => {}
-                }
-                if finished {
-                    write = self.finished(write, now)?;
-                }
                 match &message {
                     Some(message) => write.append("messages", message.id.as_str()),
+                    // No part was sent, and the end has no outcome: a person has answered.
+                    None if finished && outcome.is_none() && row.course.part == 0 => write.remove("outcome"),
                     None => write,
                 }
             }

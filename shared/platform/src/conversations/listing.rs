@@ -9,7 +9,7 @@ use umavez_domain::time::Timestamp;
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::{Found, Query, StoreError};
+use crate::store::{Query, StoreError};
 
 impl Conversations {
     /// Reads messages that are answered or will be, the newest first, with numbers below `before`.
@@ -58,20 +58,6 @@ impl Conversations {
         Ok(batches)
     }
 
-    /// Reads the rows that wait in one shard, the earliest first, up to `until`.
-    pub(super) async fn waiting(
-        &self,
-        invocation: &Invocation,
-        wake: Wake,
-        shard: u32,
-        until: Option<Timestamp>,
-        after: Option<String>,
-        limit: usize,
-    ) -> Result<Vec<Found>, StoreError> {
-        let query = Query::waiting(&self.table, wake, shard).until(until).after(after).limit(limit);
-        self.store.nominate(invocation, &query).await
-    }
-
     /// Reads a page of the conversations that wait for `wake`, the longest waiting first. Returns
     /// it with the place where the next page starts.
     pub async fn waiting_page(
@@ -98,7 +84,7 @@ impl Conversations {
         for (wake, shard) in
             [Wake::Check, Wake::Human].into_iter().flat_map(|wake| (0..WAKE_SHARDS).map(move |s| (wake, s)))
         {
-            let first = self.waiting(invocation, wake, shard, None, None, 1).await?;
+            let first = self.store.nominate(invocation, &Query::waiting(&self.table, wake, shard).limit(1)).await?;
             let since = first.first().and_then(|found| keys::time_of(&found.place));
             oldest = oldest.into_iter().chain(since).min();
         }

@@ -4,10 +4,9 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::channels::{Channel, brazilian_twin};
+use umavez_domain::codes::Event;
 use umavez_domain::conversations::inbound::Inbound;
-use umavez_domain::conversations::{
-    Author, BatchId, ConversationId, ConversationRow, HeldBy, Hold, Received, StoredMessage, Told, Via,
-};
+use umavez_domain::conversations::{ConversationRow, ReceiveOutcome, Received, Via};
 use umavez_domain::delivery::State;
 use umavez_domain::keys;
 use umavez_domain::keys::index::BY_RECIPIENT;
@@ -26,77 +25,52 @@ const LATEST: usize = 20;
 
 /// The outcome of receiving a message, and the current state of its conversation, if it is known.
 #[derive(Debug)]
-pub struct Taken {
-    pub told: Told,
+pub struct Receipt {
+    pub outcome: ReceiveOutcome,
     pub row: Option<ConversationRow>,
 }
 
 impl Conversations {
-    /// Receives a message that a provider reported. `row` is its conversation as it was read.
+    /// Receives a message that a provider reported, and logs it. `row` is its conversation as it
+    /// was read.
     pub async fn receive(
         &self,
         invocation: &Invocation,
         instance: &InstanceRow,
         row: Option<ConversationRow>,
         message: &Inbound,
-    ) -> Result<Taken, StoreError> {
-        let received = Received {
-            via: instance.channel,
-            instance: &instance.instance,
-            message,
-            retention_days: self.messages.retention_days,
+    ) -> Result<Receipt, StoreError> {
+        let received = Received { instance, message, retention_days: self.messages.retention_days };
+        let receipt = match message.from_me && self.is_ours(invocation, row.as_ref(), &received).await? {
+            true => Receipt { outcome: ReceiveOutcome::Ours, row },
+            false => self.store_message(invocation, row, &received).await?,
         };
-        if message.from_me {
-            return self.ours_or_a_persons(invocation, instance, row, &received).await;
-        }
-        if instance.is_old(message.sent_at, invocation.now) {
-            let aside = received.aside(Author::Contact, invocation.now);
-            return self.stored_with(invocation, row, &received, Told::History, |_| aside.clone(), Clone::clone).await;
-        }
-        let (now, timing) = (invocation.now, instance.timing());
-        let next = |row: &ConversationRow| row.received(message, now, &timing);
-        let numbered = |row: &ConversationRow| received.numbered(row, now, &timing);
-        self.stored_with(invocation, row, &received, Told::Stored, numbered, next).await
+        let (event, request_id) = (Event::ConversationMessage.as_str(), &invocation.request_id);
+        let (channel, outcome) = (instance.channel.as_str(), receipt.outcome.as_str());
+        tracing::info!(event, conversation_id = received.conversation().as_str(), channel, outcome, request_id);
+        metrics::counter!("ConversationMessages", "Channel" => channel, "Outcome" => outcome).increment(1);
+        Ok(receipt)
     }
 
-    /// Handles a message from our own account: the echo of one of our messages, or the answer of a
-    /// person.
-    async fn ours_or_a_persons(
+    /// Returns whether a message from our own account is the echo of a message that this system or
+    /// its gateway sent, and so not the answer of a person. Confirms the message that was echoed.
+    async fn is_ours(
         &self,
         invocation: &Invocation,
-        instance: &InstanceRow,
-        row: Option<ConversationRow>,
+        row: Option<&ConversationRow>,
         received: &Received<'_>,
-    ) -> Result<Taken, StoreError> {
-        if let Some(ours) = self.one_of_ours(invocation, row.as_ref(), received).await? {
-            if ours.delivery.provider_id.is_none() || ours.delivery.state != State::Sent {
-                // If the message has no provider's id, the echo belongs to the first attempt that
-                // may have been sent, or else to the last attempt.
-                let attempt = ours.delivery.doubts.first().copied().unwrap_or(ours.delivery.attempt);
-                self.messages.confirm(invocation, &ours, attempt, &received.message.message_id).await?;
-            }
-            return Ok(Taken { told: Told::Ours, row });
-        }
-        // Another program sent the message through the gateway: no person has taken over.
-        if received.message.by_gateway {
-            return Ok(Taken { told: Told::Ours, row });
-        }
-        let (now, timing) = (invocation.now, instance.timing());
-        let aside = received.aside(Author::Person, now);
-        // An old message that a phone reports is not an answer to anything.
-        if instance.is_old(received.message.sent_at, now) {
-            return self.stored_with(invocation, row, received, Told::History, |_| aside.clone(), Clone::clone).await;
-        }
-        let silent_ms = i64::from(instance.person_hold_seconds) * SECOND_MS;
-        let hold = Hold { by: HeldBy::Person, since: now.millis(), until: Some(now.millis() + silent_ms) };
-        let next = |row: &ConversationRow| {
-            let settled = row.course.answered_by_person(received.message.sent_at);
-            let course = if silent_ms > 0 { settled.hold(hold) } else { settled };
-            row.moved(course, now, &timing)
+    ) -> Result<bool, StoreError> {
+        let Some(ours) = self.one_of_ours(invocation, row, received).await? else {
+            // Another program sent the message through the gateway: no person has taken over.
+            return Ok(received.message.by_gateway);
         };
-        let taken = self.stored_with(invocation, row, received, Told::Person, |_| aside.clone(), next).await?;
-        self.cancel_recalled(invocation, received, &taken).await?;
-        Ok(taken)
+        if ours.delivery.provider_id.is_none() || ours.delivery.state != State::Sent {
+            // If the message has no provider's id, the echo belongs to the first attempt that may
+            // have been sent, or else to the last attempt.
+            let attempt = ours.delivery.doubts.first().copied().unwrap_or(ours.delivery.attempt);
+            self.messages.confirm(invocation, &ours, attempt, &received.message.message_id).await?;
+        }
+        Ok(true)
     }
 
     /// Cancels the reply that a person's message made unnecessary, or that waits for the end of the
@@ -106,16 +80,13 @@ impl Conversations {
         &self,
         invocation: &Invocation,
         received: &Received<'_>,
-        taken: &Taken,
+        receipt: &Receipt,
     ) -> Result<(), StoreError> {
-        let read = match (taken.told, &taken.row) {
-            (Told::Person, Some(_)) => None,
-            _ => {
-                let id = ConversationId::of(received.via, received.instance, &received.message.contact);
-                self.get(invocation, &id).await?
-            }
+        let read = match (receipt.outcome, &receipt.row) {
+            (ReceiveOutcome::Person, Some(_)) => None,
+            _ => self.get(invocation, &received.conversation()).await?,
         };
-        let row = read.as_ref().or(taken.row.as_ref()).filter(|row| row.course.is_recalled());
+        let row = read.as_ref().or(receipt.row.as_ref()).filter(|row| row.course.is_recalled());
         if let Some((batch, row)) = row.and_then(|row| Some((row.batch()?, row))) {
             self.messages.cancel(invocation, &batch.message_id(row.course.handed)).await?;
         }
@@ -124,35 +95,35 @@ impl Conversations {
 
     /// Stores a message and the change of its conversation together, and retries if others write at
     /// the same time.
-    async fn stored_with(
+    async fn store_message(
         &self,
         invocation: &Invocation,
         row: Option<ConversationRow>,
         received: &Received<'_>,
-        told: Told,
-        message: impl Fn(&ConversationRow) -> StoredMessage,
-        next: impl Fn(&ConversationRow) -> ConversationRow,
-    ) -> Result<Taken, StoreError> {
-        let (message, next) = (&message, &next);
+    ) -> Result<Receipt, StoreError> {
+        let outcome = received.outcome(invocation.now);
         let step = |row: Option<ConversationRow>| async move {
-            let before = row.unwrap_or_else(|| new_row(received, invocation.now));
-            let mut after = next(&before);
+            let InstanceRow { channel, instance, .. } = received.instance;
+            let contact = &received.message.contact;
+            let before = row.unwrap_or_else(|| ConversationRow::new(*channel, instance, contact, invocation.now));
+            let (mut after, message) = received.apply(&before, invocation.now);
             let key = keys::conversation_message(&before.id, &received.message.message_id);
             // This message was not stored by an earlier delivery.
-            let stored = Write::put(&self.table, key, &message(&after))?.when(Condition::Absent);
+            let stored = Write::put(&self.table, key, &message)?.when(Condition::Absent);
             if after == before && before.version > 0 {
-                return Ok(Break(match self.store.write(invocation, stored).await? {
-                    Written::New | Written::Mine => Taken { told, row: Some(before) },
-                    Written::Refused(_) => Taken { told: Told::Duplicate, row: Some(before) },
-                }));
+                let outcome = match self.store.write(invocation, stored).await? {
+                    Written::New | Written::Mine => outcome,
+                    Written::Refused(_) => ReceiveOutcome::Duplicate,
+                };
+                return Ok::<_, StoreError>(Break(Receipt { outcome, row: Some(before) }));
             }
             after.version = before.version + 1;
             let mut writes = vec![stored, Write::of_change(&self.table, &before, &after)?];
-            writes.extend(self.unneeded_reply_write(&before, &after, invocation.now)?);
+            writes.extend(self.unneeded_reply::<Write>(&before, &after, invocation.now)?);
             Ok(match self.store.transact(invocation, writes).await? {
-                Transacted::Done => Break(Taken { told, row: Some(after) }),
+                Transacted::Done => Break(Receipt { outcome, row: Some(after) }),
                 Transacted::Refused(refusals) if refusals.first().is_some_and(Option::is_some) => {
-                    Break(Taken { told: Told::Duplicate, row: None })
+                    Break(Receipt { outcome: ReceiveOutcome::Duplicate, row: None })
                 }
                 // Another message was faster, so this message gets a later number.
                 Transacted::Refused(mut refusals) => {
@@ -161,7 +132,11 @@ impl Conversations {
                 }
             })
         };
-        self.store.retry_from(invocation, row, step).await
+        let receipt = self.store.retry_from(invocation, row, step).await?;
+        if outcome == ReceiveOutcome::Person {
+            self.cancel_recalled(invocation, received, &receipt).await?;
+        }
+        Ok(receipt)
     }
 
     /// Finds a message of ours by its provider's id, or else one with the same text whose outcome
@@ -172,7 +147,7 @@ impl Conversations {
         row: Option<&ConversationRow>,
         received: &Received<'_>,
     ) -> Result<Option<MessageRow>, StoreError> {
-        let channel = match received.via {
+        let channel = match received.instance.channel {
             Via::Whatsapp => Channel::Whatsapp,
             Via::Telegram => Channel::Telegram,
             Via::Api => return Ok(None),
@@ -180,8 +155,8 @@ impl Conversations {
         let mut candidates = Vec::new();
         // The last reply is known without the index, which may lag behind.
         if let Some(row) = row.filter(|row| row.course.claimed > 0) {
-            let last = BatchId { conversation: row.id.clone(), number: row.course.claimed };
-            for id in self.batch(invocation, &last).await?.map(|batch| batch.messages).unwrap_or_default() {
+            let last = self.batch(invocation, &row.batch_id(row.course.claimed)).await?;
+            for id in last.map(|batch| batch.messages).unwrap_or_default() {
                 candidates.extend(self.messages.get(invocation, &id).await?);
             }
         }
@@ -191,7 +166,7 @@ impl Conversations {
             let latest = self.messages.latest(invocation, BY_RECIPIENT, partition, None, LATEST).await?;
             candidates.extend(latest.into_iter().map(|(row, _)| row));
         }
-        candidates.retain(|row| row.sender == received.instance);
+        candidates.retain(|row| row.sender == received.instance.instance);
         let id = &received.message.message_id;
         if let Some(known) = candidates.iter().position(|row| row.delivery.provider_id.as_ref() == Some(id)) {
             return Ok(Some(candidates.swap_remove(known)));
@@ -224,8 +199,4 @@ fn may_come_back(row: &MessageRow, now: Timestamp) -> bool {
         State::Failed => is_recent(row.declared_unsent_at()),
         _ => false,
     }
-}
-
-fn new_row(received: &Received<'_>, now: Timestamp) -> ConversationRow {
-    ConversationRow::new(received.via, received.instance, &received.message.contact, now)
 }

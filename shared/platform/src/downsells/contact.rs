@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use umavez_domain::downsells::{ChargesRow, Contact, ContactId, OfferId, OfferRow, SlotRow};
-use umavez_domain::keys::{self, OfContact};
+use umavez_domain::keys::{self, Key, OfContact};
 
 use super::Downsells;
 use crate::invocation::Invocation;
@@ -27,27 +27,19 @@ impl Downsells {
         // finds the offer.
         let wanted: BTreeSet<_> = contact.slots.values().map(|slot| &slot.offer).chain(events).collect();
         let rows = wanted.iter().map(|offer| keys::offer(id, offer)).chain([keys::charges(id)]);
-        let rows: Vec<_> = rows.collect();
-        for item in self.store.get_many(invocation, &self.table, &rows).await?.into_values() {
-            add(&mut contact, item)?;
-        }
+        self.add_rows(invocation, rows.collect(), &mut contact).await?;
         Ok(contact)
     }
 
-    /// Adds these offers to `contact`. A no-op if there are none.
-    pub(super) async fn read_offers(
+    /// Adds the rows with these keys to `contact`.
+    pub(super) async fn add_rows(
         &self,
         invocation: &Invocation,
-        id: &ContactId,
-        offers: &[OfferId],
+        rows: Vec<Key>,
         contact: &mut Contact,
     ) -> Result<(), StoreError> {
-        if offers.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<_> = offers.iter().map(|offer| keys::offer(id, offer)).collect();
         let found = self.store.get_many(invocation, &self.table, &rows).await?;
-        found.into_values().try_for_each(|item| add(contact, item))
+        found.into_iter().try_for_each(|found| add(contact, found))
     }
 
     pub async fn offer(
@@ -73,28 +65,14 @@ impl Downsells {
         Ok((offer, found.remove(&wanted[1]).map(read_row).transpose()?))
     }
 
-    /// Returns the write that changes an offer. The offer has not changed since it was read.
-    pub(super) fn offer_write(&self, before: &OfferRow, after: &OfferRow) -> Result<Write, StoreError> {
-        Write::of_change(&self.table, before, after)
-    }
-
-    /// The charges have not changed since they were read.
-    pub(super) fn charges_as_read(read: Option<&ChargesRow>) -> Condition {
-        match read.filter(|row| row.version > 0) {
-            Some(row) => Condition::version(row.version),
-            None => Condition::Absent,
-        }
-    }
-
-    pub(super) fn charges_write(&self, before: Option<&ChargesRow>, after: &ChargesRow) -> Result<Write, StoreError> {
-        let key = keys::charges(&ContactId::of(&after.bot, after.telegram_id));
-        Ok(Write::put(&self.table, key, after)?.when(Self::charges_as_read(before)))
+    /// Returns the check that the charges of a contact have not changed since they were read.
+    pub(super) fn charges_unchanged(&self, id: &ContactId, read: Option<&ChargesRow>) -> Write {
+        Write::check(&self.table, keys::charges(id), Condition::version(read.map_or(0, |row| row.version)))
     }
 }
 
-fn add(contact: &mut Contact, item: Item) -> Result<(), StoreError> {
-    let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
-    match keys::contact_of(&keys::Key { pk: text("pk"), sk: text("sk") }) {
+fn add(contact: &mut Contact, (key, item): (Key, Item)) -> Result<(), StoreError> {
+    match keys::contact_of(&key) {
         Some((_, OfContact::Charges)) => contact.charges = Some(read_row(item)?),
         Some((_, OfContact::Offer(id))) if is_offer(&item) => {
             contact.offers.insert(id, read_row(item)?);

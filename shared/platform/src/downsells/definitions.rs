@@ -4,13 +4,16 @@
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use serde::{Deserialize, Serialize};
-use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS, NewDownsell};
+use serde_json::{Map, Value};
+use umavez_domain::change::Row;
+use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS};
+use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::Replay;
 use umavez_domain::keys;
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Query, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Condition, Next, Query, StoreError, Transacted, Write, read_row};
 
 /// How long the idempotency key of a request is kept.
 const REQUEST_DAYS: i64 = 2;
@@ -31,7 +34,7 @@ struct RequestRow {
 
 /// The outcome of a request to create a downsell.
 #[derive(Debug)]
-pub enum Created {
+pub enum CreatedDownsell {
     New(DownsellRow),
     /// The same request created this downsell before.
     Replayed(DownsellRow),
@@ -62,9 +65,9 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         slug: &str,
-        new: &NewDownsell,
+        new: &DownsellRow,
         request: Option<(&str, &str)>,
-    ) -> Result<Created, StoreError> {
+    ) -> Result<CreatedDownsell, StoreError> {
         self.store.retry(invocation, || self.create_once(invocation, slug, new, request)).await
     }
 
@@ -72,29 +75,28 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         slug: &str,
-        new: &NewDownsell,
+        new: &DownsellRow,
         request: Option<(&str, &str)>,
-    ) -> Result<ControlFlow<Created>, StoreError> {
+    ) -> Result<ControlFlow<CreatedDownsell>, StoreError> {
         let counter_key = keys::downsell_counter(slug);
         let counter: Option<Counter> = self.store.get(invocation, &self.table, &counter_key).await?;
-        let as_read = counter_as_read(counter.as_ref());
         let counter = counter.unwrap_or_default();
         if counter.count >= MOST_DOWNSELLS {
             // A duplicate of an earlier request gets its answer even if the bot has no room for
             // another downsell.
-            let Some((key, body_hash)) = request else { return Ok(Break(Created::TooMany)) };
+            let Some((key, body_hash)) = request else { return Ok(Break(CreatedDownsell::TooMany)) };
             let before: Option<RequestRow> =
                 self.store.get(invocation, &self.table, &keys::downsell_request(slug, key)).await?;
             return Ok(Break(match before.filter(|row| row.expires_at > invocation.now.seconds()) {
                 Some(before) => self.replayed(invocation, slug, &before, body_hash).await?,
-                None => Created::TooMany,
+                None => CreatedDownsell::TooMany,
             }));
         }
-        let row = new.clone().row(slug, counter.next + 1, None, invocation.now);
+        let row = DownsellRow { id: counter.next + 1, ..new.clone() };
         let next = Counter { next: row.id, count: counter.count + 1, version: counter.version + 1 };
         let mut writes = vec![
-            Write::put(&self.table, counter_key, &next)?.when(as_read),
-            Write::put(&self.table, keys::downsell(slug, row.id), &row)?.when(Condition::Absent),
+            Write::put(&self.table, counter_key, &next)?.when(Condition::version(counter.version)),
+            Write::put(&self.table, row.key(), &row)?.when(Condition::Absent),
         ];
         if let Some((key, body_hash)) = request {
             let expires_at = invocation.now.plus_days(REQUEST_DAYS).seconds();
@@ -103,7 +105,7 @@ impl Downsells {
             writes.push(Write::put(&self.table, keys::downsell_request(slug, key), &made)?.when(free));
         }
         let refusals = match self.store.transact(invocation, writes).await? {
-            Transacted::Done => return Ok(Break(Created::New(row))),
+            Transacted::Done => return Ok(Break(CreatedDownsell::New(row))),
             Transacted::Refused(refusals) => refusals,
         };
         let made = refusals.into_iter().nth(2).flatten().and_then(|refusal| refusal.item);
@@ -121,32 +123,34 @@ impl Downsells {
         slug: &str,
         made: &RequestRow,
         body_hash: &str,
-    ) -> Result<Created, StoreError> {
+    ) -> Result<CreatedDownsell, StoreError> {
         if Replay::of(&made.body_hash, body_hash) == Replay::OtherBody {
-            return Ok(Created::KeyReused);
+            return Ok(CreatedDownsell::KeyReused);
         }
         // A downsell that was deleted since was still created by this key: creating another one
         // needs another key.
         Ok(match self.downsell(invocation, slug, made.id).await? {
-            Some(row) => Created::Replayed(row),
-            None => Created::KeyReused,
+            Some(row) => CreatedDownsell::Replayed(row),
+            None => CreatedDownsell::KeyReused,
         })
     }
 
-    /// Changes a downsell that was read as `standing`. Returns `None` if it has changed since.
+    /// Changes a downsell that was read as `stored` by the fields of `body`. Returns `None` if it
+    /// was deleted since. The inner result is the changed row, or the fields that are refused.
     pub async fn change_downsell(
         &self,
         invocation: &Invocation,
-        standing: &DownsellRow,
-        wanted: NewDownsell,
-    ) -> Result<Option<DownsellRow>, StoreError> {
-        let row = wanted.row(&standing.slug, standing.id, Some(standing), invocation.now);
-        let as_read = Condition::version(standing.version);
-        let write = Write::put(&self.table, keys::downsell(&row.slug, row.id), &row)?.when(as_read);
-        match self.store.write(invocation, write).await? {
-            Written::New | Written::Mine => Ok(Some(row)),
-            Written::Refused(_) => Ok(None),
-        }
+        stored: &DownsellRow,
+        body: &Map<String, Value>,
+    ) -> Result<Option<Result<DownsellRow, Vec<FieldError>>>, StoreError> {
+        let rule = |stored: &DownsellRow| {
+            Ok(match stored.read_change(body, invocation.now) {
+                Ok(row) => Next::commit(row, Ok(())),
+                Err(errors) => Next::Stop(Err(errors)),
+            })
+        };
+        let changed = self.store.change(invocation, &self.table, stored, rule).await?.row();
+        Ok(changed.map(|(row, refused)| refused.map(|()| row)))
     }
 
     /// Deletes a downsell. Returns whether it existed. Its pending offers are canceled when they
@@ -155,8 +159,8 @@ impl Downsells {
         let counter_key = &keys::downsell_counter(slug);
         let step = || async move {
             let counter: Option<Counter> = self.store.get(invocation, &self.table, counter_key).await?;
-            let as_read = counter_as_read(counter.as_ref());
             let Some(counter) = counter else { return Ok(Break(false)) };
+            let as_read = Condition::version(counter.version);
             let count = counter.count.saturating_sub(1);
             let next = Counter { count, version: counter.version + 1, ..counter };
             let writes = vec![
@@ -170,12 +174,5 @@ impl Downsells {
             })
         };
         self.store.retry(invocation, step).await
-    }
-}
-
-fn counter_as_read(counter: Option<&Counter>) -> Condition {
-    match counter {
-        Some(counter) => Condition::version(counter.version),
-        None => Condition::Absent,
     }
 }

@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use umavez_domain::downsells::views::{ListedOffer, Numbers};
-use umavez_domain::downsells::{ContactId, OfferId, OfferRow, Status, Trigger};
+use umavez_domain::change::Fence;
+use umavez_domain::downsells::views::{ListedOffer, Numbers, OfferFilter};
+use umavez_domain::downsells::{ContactId, OfferRow};
 use umavez_domain::keys::index::BY_BOT;
 use umavez_domain::keys::{self, Key, WAKE_SHARDS};
 use umavez_domain::time::Timestamp;
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Query, StoreError, read_row};
+use crate::store::{Condition, Page, Query, StoreError, read_row};
 
 /// The most requests for one page, when few offers match its filters.
 const MOST_REQUESTS: usize = 10;
@@ -23,36 +24,29 @@ const LOW_TIME: Duration = Duration::from_secs(5);
 
 /// Selects offers of a bot, newest first.
 #[derive(Debug, Default)]
-pub struct QueuePageOf {
+pub struct QueueFilter {
     pub telegram_id: Option<i64>,
-    pub status: Option<Status>,
-    pub trigger: Option<Trigger>,
-    pub downsell_id: Option<u64>,
-    /// Selects only offers whose outcome is unknown.
-    pub unknown: bool,
+    pub offers: OfferFilter,
     pub after: Option<String>,
     pub limit: usize,
 }
 
-#[derive(Debug)]
-pub struct QueuePage {
-    pub offers: Vec<OfferRow>,
-    pub next: Option<String>,
-}
-
-impl QueuePageOf {
-    fn filter(&self) -> Option<Condition> {
-        let mut parts = Vec::new();
-        parts.extend(self.status.map(|status| Condition::is("status", status.as_str())));
-        parts.extend(self.trigger.map(|trigger| Condition::is("trigger", trigger.as_str())));
-        parts.extend(self.downsell_id.map(|id| Condition::is_number("downsell_id", id)));
-        parts.extend(self.unknown.then(|| Condition::has("unknown")));
-        (!parts.is_empty()).then_some(Condition::All(parts))
+impl QueueFilter {
+    fn filter(&self) -> Result<Option<Condition>, StoreError> {
+        match Fence::same(&self.offers) {
+            Fence::Same(parts) if parts.is_empty() => Ok(None),
+            same => Condition::of(&same).map(Some),
+        }
     }
 }
 
 impl Downsells {
-    pub async fn queue(&self, invocation: &Invocation, slug: &str, of: &QueuePageOf) -> Result<QueuePage, StoreError> {
+    pub async fn queue(
+        &self,
+        invocation: &Invocation,
+        slug: &str,
+        of: &QueueFilter,
+    ) -> Result<Page<OfferRow>, StoreError> {
         match of.telegram_id {
             Some(telegram_id) => self.queue_of_contact(invocation, &ContactId::of(slug, telegram_id), of).await,
             None => self.queue_of_bot(invocation, slug, of).await,
@@ -65,10 +59,10 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         contact: &ContactId,
-        of: &QueuePageOf,
-    ) -> Result<QueuePage, StoreError> {
+        of: &QueueFilter,
+    ) -> Result<Page<OfferRow>, StoreError> {
         let mut parts = vec![Condition::has("scheduled_at")];
-        parts.extend(of.filter());
+        parts.extend(of.filter()?);
         let query = Query::partition(&self.table, keys::contact_partition(contact))
             .prefix(keys::OFFER_PREFIX)
             .only(Condition::All(parts))
@@ -76,19 +70,19 @@ impl Downsells {
             .limit(of.limit);
         let mut page = self.store.page::<OfferRow>(invocation, &query).await?;
         page.rows.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
-        Ok(QueuePage { offers: page.rows, next: page.next })
+        Ok(page)
     }
 
     async fn queue_of_bot(
         &self,
         invocation: &Invocation,
         slug: &str,
-        of: &QueuePageOf,
-    ) -> Result<QueuePage, StoreError> {
+        of: &QueueFilter,
+    ) -> Result<Page<OfferRow>, StoreError> {
         let shards = (0..WAKE_SHARDS).map(|shard| async move {
             let query = Query::index(&self.table, BY_BOT, keys::offers_of_bot(slug, shard))
                 .after(of.after.clone())
-                .only(of.filter())
+                .only(of.filter()?)
                 .newest_first()
                 .limit(of.limit)
                 .requests(MOST_REQUESTS);
@@ -105,20 +99,9 @@ impl Downsells {
         let next = if more { listed.last().map(|row| row.listed_at.clone()) } else { seen_to };
         let wanted: Vec<_> = listed.into_iter().map(|row| Key { pk: row.pk, sk: row.sk }).collect();
         let items = self.store.get_many(invocation, &self.table, &wanted).await?;
-        let mut offers = items.into_values().map(read_row).collect::<Result<Vec<OfferRow>, _>>()?;
-        offers.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
-        Ok(QueuePage { offers, next })
-    }
-
-    /// Reads an offer of a bot by its id.
-    pub async fn find_offer(
-        &self,
-        invocation: &Invocation,
-        slug: &str,
-        telegram_id: i64,
-        id: &OfferId,
-    ) -> Result<Option<OfferRow>, StoreError> {
-        self.offer(invocation, &ContactId::of(slug, telegram_id), id).await
+        let mut rows = items.into_values().map(read_row).collect::<Result<Vec<OfferRow>, _>>()?;
+        rows.sort_by(|a, b| b.listed_at.cmp(&a.listed_at));
+        Ok(Page { rows, next })
     }
 
     /// Counts the offers of a bot that were made between two times, from the newest on. Also

@@ -4,13 +4,13 @@
 use umavez_domain::change::Next;
 use umavez_domain::channels::Channel;
 use umavez_domain::delivery::{Claim, Recovery, Settled, UnknownPolicy, Verdict};
-use umavez_domain::downsells::{ChargesRow, End, OfferRow, Status, Why};
+use umavez_domain::downsells::{CancelReason, ChargesRow, OfferEnd, OfferRow};
 use umavez_domain::keys::{self, OfContact};
 use umavez_domain::queue::emit_offer;
 use umavez_domain::suppression::{SuppressionRow, source};
 use umavez_domain::time::Timestamp;
 
-use super::{Downsells, tell};
+use super::{Downsells, log};
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
 use crate::invocation::Invocation;
@@ -18,16 +18,6 @@ use crate::store::{
     Beside, Committed, Condition, Found, Next as Commit, Returned, StoreError, Write, attribute, read_row,
 };
 use crate::suppressions;
-
-/// The outcome of recovery for a row of the Downsells table.
-#[derive(Debug)]
-pub enum Recovered {
-    Offer(Box<Recovery<OfferRow>>),
-    /// The charges of a contact and the offers that depend on them. Contains whether there was
-    /// anything to do.
-    Charges(bool),
-    Nothing,
-}
 
 impl Downsells {
     /// Starts an attempt at an offer that may be sent. The claim holds only if the rows are as they
@@ -54,11 +44,7 @@ impl Downsells {
         verdict: &Verdict,
         sender: &str,
     ) -> Result<Settled<OfferRow>, StoreError> {
-        let rule = |offer: &OfferRow| match offer.settled(attempt, verdict, invocation.current(), self.keep_days) {
-            Settled::Now(after) => Next::Commit(after, Settled::Now(())),
-            Settled::Already => Next::Stop(Settled::Already),
-            Settled::TooLate => Next::Stop(Settled::TooLate),
-        };
+        let rule = |offer: &OfferRow| offer.settled(attempt, verdict, invocation.current(), self.keep_days).into_next();
         let suppression = match verdict {
             Verdict::Failed { code, suppress: true } => {
                 let (to, id) = (offer.telegram_id.to_string(), Some(offer.id.as_str()));
@@ -68,11 +54,7 @@ impl Downsells {
             }
             _ => None,
         };
-        Ok(match self.change_offer(invocation, offer, rule, suppression).await? {
-            Committed::Done(offer, _) => Settled::Now(offer),
-            Committed::Stopped(_, Settled::Already) => Settled::Already,
-            Committed::Stopped(..) | Committed::Gone => Settled::TooLate,
-        })
+        self.change_offer(invocation, offer, rule, suppression).await.map(Committed::settled)
     }
 
     /// Ends an offer that may not be sent. If the end follows from the charges, it is conditional
@@ -83,12 +65,12 @@ impl Downsells {
         invocation: &Invocation,
         offer: &OfferRow,
         charges: Option<&ChargesRow>,
-        end: End,
+        end: OfferEnd,
     ) -> Result<Option<OfferRow>, StoreError> {
         let Some(after) = offer.ended(end, invocation.current(), self.keep_days) else { return Ok(None) };
         let mut with = self.slot_writes(offer, &after)?;
         if end.rests_on_charges() {
-            with.push(Beside::required(self.charges_unchanged(offer, charges)));
+            with.push(Beside::required(self.charges_unchanged(&offer.contact(), charges)));
         }
         let committed = self.store.commit(invocation, &self.table, offer, &after, with).await?;
         Ok(committed.then_some(after))
@@ -100,20 +82,17 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         offer: &OfferRow,
-        why: Why,
+        why: CancelReason,
     ) -> Result<Option<OfferRow>, StoreError> {
         let rule = |offer: &OfferRow| match offer.cancel(why, invocation.current(), self.keep_days).1 {
             Some(after) => Next::Commit(after, ()),
             None => Next::Stop(()),
         };
-        Ok(match self.change_offer(invocation, offer, rule, None).await? {
-            Committed::Done(offer, ()) => {
-                tell::ended(invocation, &offer);
-                Some(offer)
-            }
-            Committed::Stopped(offer, ()) => Some(offer),
-            Committed::Gone => None,
-        })
+        let committed = self.change_offer(invocation, offer, rule, None).await?;
+        if let Committed::Done(offer, ()) = &committed {
+            log::ended(invocation, offer);
+        }
+        Ok(committed.row().map(|(offer, ())| offer))
     }
 
     /// Settles an unknown offer by an operator's decision. Returns the current offer and whether
@@ -151,35 +130,34 @@ impl Downsells {
         let enqueued = attribute(&true)?;
         let handed = due::hand_over(&self.store, invocation, &due, None, |write| write.set_value("enqueued", enqueued));
         let Returned::Row(row) = handed.await? else { return Ok(false) };
-        tell::enqueued(invocation, &read_row(row)?);
+        log::enqueued(invocation, &read_row(row)?);
         Ok(true)
     }
 
-    /// Recovers an overdue row: an offer, or the charges of a contact.
+    /// Recovers an overdue row: an offer, or the charges of a contact with the offers that depend
+    /// on them. Those are logged one by one, so the result for charges is always `Nothing`.
     pub async fn recover(
         &self,
         invocation: &Invocation,
         found: &Found,
         policy: UnknownPolicy,
         jitter: u32,
-    ) -> Result<Recovered, StoreError> {
-        match keys::contact_of(&found.key) {
-            Some((contact, OfContact::Charges)) => self.look_after(invocation, &contact).await.map(Recovered::Charges),
-            Some((contact, OfContact::Offer(id))) => {
-                let row = self.offer(invocation, &contact, &id).await?;
-                let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else {
-                    return Ok(Recovered::Nothing);
-                };
-                let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
-                let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else {
-                    return Ok(Recovered::Nothing);
-                };
-                let with = self.slot_writes(&row, after)?;
-                let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
-                Ok(if committed { Recovered::Offer(Box::new(recovery)) } else { Recovered::Nothing })
+    ) -> Result<Recovery<OfferRow>, StoreError> {
+        let (contact, id) = match keys::contact_of(&found.key) {
+            Some((contact, OfContact::Offer(id))) => (contact, id),
+            Some((contact, OfContact::Charges)) => {
+                self.check_charges(invocation, &contact).await?;
+                return Ok(Recovery::Nothing);
             }
-            _ => Ok(Recovered::Nothing),
-        }
+            _ => return Ok(Recovery::Nothing),
+        };
+        let row = self.offer(invocation, &contact, &id).await?;
+        let Some(row) = row.filter(|row| row.work.waits_at(&found.place)) else { return Ok(Recovery::Nothing) };
+        let recovery = row.recovered(policy, invocation.current(), jitter, self.keep_days);
+        let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else { return Ok(recovery) };
+        let with = self.slot_writes(&row, after)?;
+        let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
+        Ok(if committed { recovery } else { Recovery::Nothing })
     }
 
     async fn change_offer<T>(
@@ -203,30 +181,14 @@ impl Downsells {
             .await
     }
 
-    /// The charges have not changed since they were read.
-    pub(super) fn charges_unchanged(&self, offer: &OfferRow, charges: Option<&ChargesRow>) -> Write {
-        Write::check(&self.table, keys::charges(&offer.contact()), Self::charges_as_read(charges))
-    }
-
     /// Returns the writes to the slot of an offer that has ended: the slot is free again, and
     /// counts the offer if it was sent. If another offer has taken the slot since, the slot stays
     /// unchanged.
     pub(super) fn slot_writes(&self, before: &OfferRow, after: &OfferRow) -> Result<Vec<Beside>, StoreError> {
-        let ends = before.is_pending() && !after.is_pending();
-        let was_sent = before.status != Status::Sent && after.status == Status::Sent;
-        if !ends && !was_sent {
-            return Ok(Vec::new());
-        }
-        let write = Write::update(&self.table, keys::offer_slot(&after.contact(), after.downsell_id))
-            .set_value("pending", attribute(&false)?)
-            .set("ended_at", after.updated_at.to_string())
-            .increment("version");
-        let write = match after.delivery.sent_at.filter(|_| was_sent) {
-            Some(at) => write.set("sent_at", at.to_string()).increment("sent"),
-            None => write,
-        };
-        let is_its = Condition::is("offer", after.id.as_str());
-        let was_pending = Condition::Is("pending".to_owned(), attribute(&before.is_pending())?);
-        Ok(vec![write.when(Condition::all([is_its, was_pending])).into()])
+        let Some((end, fence)) = before.slot_end(after) else { return Ok(Vec::new()) };
+        let write = Write::update(&self.table, keys::offer_slot(&after.contact(), after.downsell_id));
+        let write = write.set_row(&end, &[])?.increment("version");
+        let write = if end.sent_at.is_some() { write.increment("sent") } else { write };
+        Ok(vec![write.when(Condition::of(&fence)?).into()])
     }
 }

@@ -3,9 +3,9 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
-use umavez_domain::downsells::{ChargesRow, DownsellRow, OfferRow, Outdated};
+use umavez_domain::downsells::{ChargesRow, ClosedGate, DownsellRow, OfferRow};
 
-use super::{Downsells, tell};
+use super::{Downsells, log};
 use crate::invocation::Invocation;
 use crate::store::{Beside, StoreError};
 
@@ -20,10 +20,10 @@ impl Downsells {
         after: &OfferRow,
     ) -> Result<bool, StoreError> {
         // The charge that takes over the offer is still unpaid and still the newest.
-        let with = vec![Beside::required(self.charges_unchanged(before, charges))];
+        let with = vec![Beside::required(self.charges_unchanged(&before.contact(), charges))];
         let passed = self.store.commit(invocation, &self.table, before, after, with).await?;
         if passed {
-            tell::passed_on(invocation, after);
+            log::passed_on(invocation, after);
         }
         Ok(passed)
     }
@@ -35,13 +35,15 @@ impl Downsells {
         invocation: &Invocation,
         offer: &OfferRow,
         charges: Option<&ChargesRow>,
-        outdated: Outdated,
+        closed: ClosedGate,
     ) -> Result<Option<OfferRow>, StoreError> {
-        match outdated {
-            Outdated::PassedOn(after) => Ok(self.pass_on(invocation, offer, charges, &after).await?.then_some(*after)),
-            Outdated::Ends(end) => {
+        match closed {
+            ClosedGate::PassedOn(after) => {
+                Ok(self.pass_on(invocation, offer, charges, &after).await?.then_some(*after))
+            }
+            ClosedGate::Ends(end) => {
                 let ended = self.end(invocation, offer, charges, end).await?;
-                ended.iter().for_each(|after| tell::ended(invocation, after));
+                ended.iter().for_each(|after| log::ended(invocation, after));
                 Ok(ended)
             }
         }
@@ -49,7 +51,7 @@ impl Downsells {
 
     /// Ends an offer or passes it on, as the charges require, and retries if the offer or the
     /// charges change meanwhile. Returns the current offer; `None` if it no longer exists.
-    pub(super) async fn see_to(
+    pub(super) async fn follow_until_current(
         &self,
         invocation: &Invocation,
         offer: &OfferRow,
@@ -59,10 +61,10 @@ impl Downsells {
         let contact = &offer.contact();
         let step = |(offer, charges): (OfferRow, Option<ChargesRow>)| async move {
             let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
-            let Some(outdated) = offer.follow_charges(charges.as_ref(), downsell, invocation.current()) else {
+            let Some(closed) = offer.follow_charges(charges.as_ref(), downsell, invocation.current()) else {
                 return Ok(Break(Some(offer)));
             };
-            if let Some(after) = self.follow(invocation, &offer, charges.as_ref(), outdated).await? {
+            if let Some(after) = self.follow(invocation, &offer, charges.as_ref(), closed).await? {
                 return Ok(Break(Some(after)));
             }
             Ok(match self.offer_and_charges(invocation, contact, &offer.id).await? {

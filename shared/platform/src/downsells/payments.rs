@@ -6,30 +6,29 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use umavez_domain::downsells::charges::{self, Charge, Told};
+use umavez_domain::downsells::charges::{self, Charge, ChargeChange};
 use umavez_domain::downsells::views::Withdrawn;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded};
 use umavez_domain::downsells::{
-    Asked, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, TransactionRow, Trigger, Why,
-    offer_of_charge, plan,
+    CancelReason, ChargeStatus, ChargesRow, Contact, ContactId, DownsellRow, OfferRow, Plan, TransactionRow, Trigger,
+    TriggerEvent, offer_of_charge, plan,
 };
 use umavez_domain::keys;
 use umavez_domain::senders::bots::BotRow;
 
 use super::Downsells;
-use super::triggers::Triggered;
 use crate::invocation::Invocation;
-use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
+use crate::store::{Beside, StoreError, Write};
 
 /// The outcome of a created charge.
 #[derive(Debug)]
 pub enum Charged {
     Made {
         charge: ChargeStatus,
-        triggered: Triggered,
+        plan: Plan,
     },
     /// The transaction belongs to another contact.
-    Another,
+    OtherContact,
 }
 
 impl Downsells {
@@ -42,11 +41,8 @@ impl Downsells {
         correlation_id: &str,
     ) -> Result<Charged, StoreError> {
         // The charge counts even while the bot is inactive; its offers would only be skipped.
-        let downsells = match bot.active {
-            true => self.downsells(invocation, &event.bot).await?,
-            false => Vec::new(),
-        };
-        let asked = Asked {
+        let downsells = self.downsells_if(invocation, &event.bot, bot.active).await?;
+        let trigger = TriggerEvent {
             bot: &event.bot,
             telegram_id: event.telegram_id,
             trigger: Trigger::Pix,
@@ -56,7 +52,7 @@ impl Downsells {
             meta: None,
             keep_days: self.keep_days,
         };
-        self.store.retry(invocation, || self.charged_once(invocation, event, &downsells, &asked)).await
+        self.store.retry(invocation, || self.charged_once(invocation, event, &downsells, &trigger)).await
     }
 
     async fn charged_once(
@@ -64,70 +60,66 @@ impl Downsells {
         invocation: &Invocation,
         event: &ChargeCreated,
         downsells: &[DownsellRow],
-        asked: &Asked<'_>,
+        trigger: &TriggerEvent<'_>,
     ) -> Result<ControlFlow<Charged>, StoreError> {
-        let id = ContactId::of(&event.bot, event.telegram_id);
-        let made = |charge: ChargeStatus, triggered: Triggered| Break(Charged::Made { charge, triggered });
+        let (of, now) = (event.charge(), invocation.now);
+        let made = |charge: ChargeStatus, plan: Plan| Break(Charged::Made { charge, plan });
         let known = self.transaction(invocation, &event.transaction_id).await?;
-        if known.as_ref().is_some_and(TransactionRow::is_unplaced_payment) {
+        if known.is_unplaced_payment() {
             // The payment arrived first, without a contact. It belongs to this contact.
-            let paid = self.pay(invocation, &event.charge(), known.as_ref()).await?;
-            return Ok(paid.map_or(Continue(()), |paid| made(paid.charge, Triggered::default())));
+            let paid = self.pay(invocation, &of, &known).await?;
+            return Ok(paid.map_or(Continue(()), |paid| made(paid.charge, Plan::default())));
         }
-        let contact = self.contact(invocation, &id, &asked.events(downsells)).await?;
-        let before = contact.charges.clone();
-        let none = ChargesRow::none(&event.bot, event.telegram_id, invocation.now);
-        let now_open = before.as_ref().unwrap_or(&none);
-        let (base, after) =
-            match charges::created(now_open, known.as_ref(), &event.charge(), event.open(), invocation.now) {
-                Told::Another => return Ok(Break(Charged::Another)),
-                Told::Known(ChargeStatus::Unpaid) => {
-                    let as_read = Self::charges_as_read(before.as_ref());
-                    let still_unpaid = Self::transaction_as_read(known.as_ref());
-                    let checks = vec![
-                        Write::check(&self.table, keys::charges(&id), as_read),
-                        Write::check(&self.table, keys::transaction(&event.transaction_id), still_unpaid),
-                    ];
-                    (checks, None)
-                }
-                Told::Over(transaction) => {
-                    let write = self.transaction_write(known.as_ref(), &transaction)?;
-                    return Ok(match self.store.write(invocation, write).await? {
-                        Written::New | Written::Mine => made(transaction.status, Triggered::default()),
-                        Written::Refused(_) => Continue(()),
-                    });
-                }
-                // A charge that is over has no effect.
-                Told::Known(charge) => return Ok(made(charge, Triggered::default())),
-                Told::New { charges, transaction } => {
-                    let writes = vec![
-                        self.charges_write(before.as_ref(), &charges)?,
-                        self.transaction_write(known.as_ref(), &transaction)?,
-                    ];
-                    (writes, Some(*charges))
-                }
-            };
+        let id = of.contact();
+        let contact = self.contact(invocation, &id, &trigger.events(downsells)).await?;
+        let before = contact.charges.clone().unwrap_or_else(|| ChargesRow::none(of.bot, of.telegram_id, now));
+        let (base, after) = match charges::created(&before, &known, &of, event.open(), now) {
+            ChargeChange::OtherContact => return Ok(Break(Charged::OtherContact)),
+            // The charge is still unpaid if neither row has changed since it was read.
+            ChargeChange::Known(ChargeStatus::Unpaid) => {
+                (vec![Write::unchanged(&self.table, &before)?, Write::unchanged(&self.table, &known)?], None)
+            }
+            // A charge that is over has no effect.
+            ChargeChange::Known(charge) => return Ok(made(charge, Plan::default())),
+            ChargeChange::Transaction(after) => {
+                let committed = self.store.commit(invocation, &self.table, &known, &after, Vec::new()).await?;
+                return Ok(if committed { made(after.status, Plan::default()) } else { Continue(()) });
+            }
+            ChargeChange::Both { charges, transaction } => {
+                let of_charges = Write::of_change(&self.table, &before, &charges)?;
+                (vec![of_charges, Write::of_change(&self.table, &known, &transaction)?], Some(*charges))
+            }
+        };
         let is_new = after.is_some();
-        let plan = plan(asked, downsells, &Self::with_charges(&contact, after), invocation.now);
+        let contact = Contact { charges: after.or(contact.charges), ..contact };
+        let plan = plan(trigger, downsells, &contact, now);
         let nothing_to_write = plan.steps.is_empty() && !is_new;
-        let committed = nothing_to_write || self.make(invocation, &id, base, &plan).await?;
-        Ok(if committed { made(ChargeStatus::Unpaid, Triggered::of(plan)) } else { Continue(()) })
+        let committed = nothing_to_write || self.commit_plan(invocation, &id, base, &plan).await?;
+        Ok(if committed { made(ChargeStatus::Unpaid, plan) } else { Continue(()) })
     }
 
-    /// Handles the payment of a charge. If neither the stored transaction nor the request names the
-    /// contact, the payment is kept until one of them does.
-    pub async fn paid(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
+    /// Handles the end of a charge: it was paid, or it can no longer be paid. If the stored
+    /// transaction names no contact, a payment belongs to the contact that the request names. An
+    /// event that neither of them places is kept until its contact is known.
+    pub async fn charge_ended(
+        &self,
+        invocation: &Invocation,
+        event: &ChargeEnded,
+        status: ChargeStatus,
+    ) -> Result<Withdrawn, StoreError> {
+        let is_paid = status == ChargeStatus::Paid;
         let step = || async {
             let known = self.transaction(invocation, &event.transaction_id).await?;
-            let of = match known.as_ref().and_then(TransactionRow::owner) {
-                Some(owner) => Some(event.charge_of(owner)),
-                None => self.named_by(invocation, event).await?,
+            let of = match known.charge() {
+                None if is_paid => self.named_by(invocation, event).await?,
+                of => of,
             };
             let withdrawn = match &of {
-                Some(of) => self.pay(invocation, of, known.as_ref()).await?,
-                None => self.keep(invocation, event, known.as_ref(), ChargeStatus::Paid).await?,
+                Some(of) if is_paid => self.pay(invocation, of, &known).await?,
+                Some(of) => self.expire(invocation, of, &known).await?,
+                None => self.keep(invocation, &known, status).await?,
             };
-            let differs = of.map(|of| event.differs(of.bot, of.telegram_id)).unwrap_or_default();
+            let differs = of.map(|of| event.differs(&of)).unwrap_or_default();
             Ok(withdrawn.map_or(Continue(()), |withdrawn| Break(Withdrawn { differs, ..withdrawn })))
         };
         self.store.retry(invocation, step).await
@@ -149,15 +141,14 @@ impl Downsells {
     async fn keep(
         &self,
         invocation: &Invocation,
-        event: &ChargeEnded,
-        known: Option<&TransactionRow>,
+        known: &TransactionRow,
         status: ChargeStatus,
     ) -> Result<Option<Withdrawn>, StoreError> {
-        let Some(row) = charges::unplaced(known, &event.transaction_id, status, invocation.now) else {
-            return Ok(Some(Withdrawn::unplaced(known.map_or(status, |known| known.status))));
+        let Some(after) = charges::unplaced(known, status, invocation.now) else {
+            return Ok(Some(Withdrawn::unplaced(known.status)));
         };
-        let written = self.store.write(invocation, self.transaction_write(known, &row)?).await?;
-        Ok((!matches!(written, Written::Refused(_))).then(|| Withdrawn::unplaced(status)))
+        let committed = self.store.commit(invocation, &self.table, known, &after, Vec::new()).await?;
+        Ok(committed.then(|| Withdrawn::unplaced(status)))
     }
 
     /// Handles the payment of a charge of this contact. One write closes the gate; offers that are
@@ -167,87 +158,54 @@ impl Downsells {
         &self,
         invocation: &Invocation,
         of: &Charge<'_>,
-        known: Option<&TransactionRow>,
+        known: &TransactionRow,
     ) -> Result<Option<Withdrawn>, StoreError> {
-        let id = ContactId::of(of.bot, of.telegram_id);
-        let before = self.charges(invocation, &id).await?;
-        let none = ChargesRow::none(of.bot, of.telegram_id, invocation.now);
-        let epoch = match charges::paid(before.as_ref().unwrap_or(&none), known, of, invocation.now) {
-            Told::Another => return Err(StoreError::Corrupt("a transaction of two contacts")),
-            Told::Known(_) | Told::Over(_) => known.and_then(|row| row.pay_epoch).unwrap_or(0),
-            Told::New { charges, transaction } => {
-                if !self.commit_charge(invocation, before.as_ref(), &charges, known, &transaction).await? {
-                    return Ok(None);
-                }
-                charges.pay_epoch
-            }
-        };
+        let before = self.charges(invocation, of).await?;
+        let change = charges::paid(&before, known, of, invocation.now);
+        let committed = self.commit_charge(invocation, &before, known, change).await?;
+        let Some(transaction) = committed else { return Ok(None) };
+        let epoch = transaction.pay_epoch.unwrap_or(0);
         // This read follows the write of the payment, whichever request made it. An offer that it
         // does not find was created later or has ended.
-        let contact = self.contact(invocation, &id, &[]).await?;
+        let contact = self.contact(invocation, &of.contact(), &[]).await?;
         let mut withdrawn = Withdrawn::of(ChargeStatus::Paid);
         // Skip offers of earlier payments: the answers to those payments have counted them.
         let concerns =
             |offer: &&OfferRow| offer.pay_epoch + 1 == epoch || (offer.is_pending() && offer.pay_epoch < epoch);
         for offer in contact.offers.values().filter(concerns) {
-            let stands = self.cancel_offer(invocation, offer, Why::Paid).await?;
-            stands.iter().for_each(|offer| withdrawn.count(offer, Why::Paid));
+            let current = self.cancel_offer(invocation, offer, CancelReason::Paid).await?;
+            current.iter().for_each(|offer| withdrawn.count(offer, CancelReason::Paid));
         }
         withdrawn.already_sent +=
             epoch.checked_sub(1).map_or(0, |before| contact.sent_count_beyond_current_slots(before));
         Ok(Some(withdrawn))
     }
 
-    /// Handles the expiry of a charge: its offers end, or go to the newest charge that can still be
-    /// paid.
-    pub async fn expired(&self, invocation: &Invocation, event: &ChargeEnded) -> Result<Withdrawn, StoreError> {
-        let step = || async {
-            let known = self.transaction(invocation, &event.transaction_id).await?;
-            let owned = known.as_ref().and_then(|row| Some((row, row.owner()?)));
-            let withdrawn = match owned {
-                Some((known, (bot, telegram_id))) => {
-                    let withdrawn = self.expire(invocation, known, (bot, telegram_id)).await?;
-                    withdrawn.map(|withdrawn| Withdrawn { differs: event.differs(bot, telegram_id), ..withdrawn })
-                }
-                None => self.keep(invocation, event, known.as_ref(), ChargeStatus::Expired).await?,
-            };
-            Ok(withdrawn.map_or(Continue(()), Break))
-        };
-        self.store.retry(invocation, step).await
-    }
-
-    /// Expires a charge with a known owner. Returns `None` if the transaction or the charges have
-    /// changed since they were read.
+    /// Handles the expiry of a charge of this contact: its offers end, or go to the newest charge
+    /// that can still be paid. Returns `None` if the transaction or the charges have changed since
+    /// they were read.
     async fn expire(
         &self,
         invocation: &Invocation,
+        of: &Charge<'_>,
         known: &TransactionRow,
-        (bot, telegram_id): (&str, i64),
     ) -> Result<Option<Withdrawn>, StoreError> {
-        let id = ContactId::of(bot, telegram_id);
-        let before = self.charges(invocation, &id).await?;
-        let none = ChargesRow::none(bot, telegram_id, invocation.now);
-        let charge = match charges::expired(before.as_ref().unwrap_or(&none), known, invocation.now) {
-            Told::Known(charge) => charge,
-            Told::Another | Told::Over(_) => return Err(StoreError::Corrupt("a transaction of two contacts")),
-            Told::New { charges, transaction } => {
-                if !self.commit_charge(invocation, before.as_ref(), &charges, Some(known), &transaction).await? {
-                    return Ok(None);
-                }
-                ChargeStatus::Expired
-            }
-        };
-        let transaction_id = known.transaction_id.as_str();
-        let contact = self.contact_of_charge(invocation, &id, (bot, telegram_id), transaction_id).await?;
-        let concerned: Vec<_> = contact.offers.values().filter(|offer| offer.was_of(transaction_id)).collect();
-        let downsells = self.downsells_if(invocation, bot, concerned.iter().any(|offer| offer.is_queued())).await?;
+        let before = self.charges(invocation, of).await?;
+        let change = charges::expired(&before, known, invocation.now);
+        let committed = self.commit_charge(invocation, &before, known, change).await?;
+        let Some(TransactionRow { status: charge, .. }) = committed else { return Ok(None) };
+        let contact = self.contact_of_charge(invocation, of).await?;
+        let concerned: Vec<_> = contact.offers.values().filter(|offer| offer.was_of(of.transaction_id)).collect();
+        let downsells = self.downsells_if(invocation, of.bot, concerned.iter().any(|offer| offer.is_queued())).await?;
         // If the charge was paid after all, the payment has ended its offers.
-        let why = if charge == ChargeStatus::Paid { Why::Paid } else { Why::Expired };
+        let why = if charge == ChargeStatus::Paid { CancelReason::Paid } else { CancelReason::Expired };
         let mut withdrawn = Withdrawn::of(charge);
         for offer in concerned {
-            let stands = self.see_to(invocation, offer, contact.charges.clone(), &downsells).await?;
-            match stands {
-                Some(row) if row.passed_from.iter().any(|from| from == transaction_id) && why == Why::Expired => {
+            let current = self.follow_until_current(invocation, offer, contact.charges.clone(), &downsells).await?;
+            match current {
+                Some(row)
+                    if row.passed_from.iter().any(|from| from == of.transaction_id) && why == CancelReason::Expired =>
+                {
                     withdrawn.passed_on += 1;
                 }
                 Some(row) => withdrawn.count(&row, why),
@@ -267,86 +225,78 @@ impl Downsells {
         if needed { self.downsells(invocation, bot).await } else { Ok(Vec::new()) }
     }
 
-    async fn transaction(&self, invocation: &Invocation, id: &str) -> Result<Option<TransactionRow>, StoreError> {
-        self.store.get(invocation, &self.table, &keys::transaction(id)).await
+    async fn transaction(&self, invocation: &Invocation, id: &str) -> Result<TransactionRow, StoreError> {
+        let stored = self.store.get(invocation, &self.table, &keys::transaction(id)).await?;
+        Ok(stored.unwrap_or_else(|| TransactionRow::unknown(id, invocation.now)))
     }
 
-    async fn charges(&self, invocation: &Invocation, id: &ContactId) -> Result<Option<ChargesRow>, StoreError> {
-        self.store.get(invocation, &self.table, &keys::charges(id)).await
+    async fn charges(&self, invocation: &Invocation, of: &Charge<'_>) -> Result<ChargesRow, StoreError> {
+        let stored = self.store.get(invocation, &self.table, &keys::charges(&of.contact())).await?;
+        Ok(stored.unwrap_or_else(|| ChargesRow::none(of.bot, of.telegram_id, invocation.now)))
     }
 
     /// Like [`Self::contact`], but also reads the offers of a charge that are no longer in their
     /// slots.
-    async fn contact_of_charge(
-        &self,
-        invocation: &Invocation,
-        id: &ContactId,
-        (bot, telegram_id): (&str, i64),
-        transaction_id: &str,
-    ) -> Result<Contact, StoreError> {
-        let mut contact = self.contact(invocation, id, &[]).await?;
-        let events = contact.slots.keys().map(|downsell| offer_of_charge(bot, telegram_id, *downsell, transaction_id));
+    async fn contact_of_charge(&self, invocation: &Invocation, of: &Charge<'_>) -> Result<Contact, StoreError> {
+        let id = of.contact();
+        let mut contact = self.contact(invocation, &id, &[]).await?;
+        let event = |downsell: &u64| offer_of_charge(of.bot, of.telegram_id, *downsell, of.transaction_id);
+        let events = contact.slots.keys().map(event);
         let unread: Vec<_> = events.filter(|event| !contact.offers.contains_key(event)).collect();
-        self.read_offers(invocation, id, &unread, &mut contact).await?;
+        let rows = unread.iter().map(|event| keys::offer(&id, event)).collect();
+        self.add_rows(invocation, rows, &mut contact).await?;
         // If a charge joined an offer, that offer's row contains the charge.
         let joined = unread.iter().filter_map(|event| contact.refused.get(event)?.by.clone());
-        let joined: Vec<_> = joined.filter(|offer| !contact.offers.contains_key(offer)).collect();
-        self.read_offers(invocation, id, &joined, &mut contact).await?;
+        let joined = joined.filter(|offer| !contact.offers.contains_key(offer));
+        let rows = joined.map(|offer| keys::offer(&id, &offer)).collect();
+        self.add_rows(invocation, rows, &mut contact).await?;
         Ok(contact)
     }
 
-    /// Writes charges and transaction atomically. Returns `false` if either changed since it was
-    /// read.
+    /// Writes what an event changes about a charge of this contact: charges and transaction
+    /// atomically. Returns the transaction after the event; `None` if either row has changed since
+    /// it was read.
     async fn commit_charge(
         &self,
         invocation: &Invocation,
-        before: Option<&ChargesRow>,
-        charges: &ChargesRow,
-        known: Option<&TransactionRow>,
-        transaction: &TransactionRow,
-    ) -> Result<bool, StoreError> {
-        let writes = vec![self.charges_write(before, charges)?, self.transaction_write(known, transaction)?];
-        Ok(self.store.transact(invocation, writes).await? == Transacted::Done)
-    }
-
-    fn transaction_write(&self, before: Option<&TransactionRow>, after: &TransactionRow) -> Result<Write, StoreError> {
-        let key = keys::transaction(&after.transaction_id);
-        Ok(Write::put(&self.table, key, after)?.when(Self::transaction_as_read(before)))
-    }
-
-    fn transaction_as_read(read: Option<&TransactionRow>) -> Condition {
-        match read {
-            Some(row) => Condition::version(row.version),
-            None => Condition::Absent,
+        before: &ChargesRow,
+        known: &TransactionRow,
+        change: ChargeChange,
+    ) -> Result<Option<TransactionRow>, StoreError> {
+        match change {
+            ChargeChange::Known(_) => Ok(Some(known.clone())),
+            ChargeChange::Both { charges, transaction } => {
+                let with = vec![Beside::required(Write::of_change(&self.table, before, &charges)?)];
+                let committed = self.store.commit(invocation, &self.table, known, &transaction, with).await?;
+                Ok(committed.then_some(*transaction))
+            }
+            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
+                Err(StoreError::Corrupt("a transaction of two contacts"))
+            }
         }
     }
 
-    /// Applies the charges of a contact to its offers: outdated offers end or are passed on.
-    /// Returns whether there was anything to do.
-    pub async fn look_after(&self, invocation: &Invocation, id: &ContactId) -> Result<bool, StoreError> {
+    /// Applies the charges of a contact to its offers, if the charges are overdue: outdated offers
+    /// end or are passed on.
+    pub(super) async fn check_charges(&self, invocation: &Invocation, id: &ContactId) -> Result<(), StoreError> {
         let contact = self.contact(invocation, id, &[]).await?;
         let now = invocation.current();
         let Some(charges) = contact.charges.as_ref().filter(|charges| charges.is_overdue(now)) else {
-            return Ok(false);
+            return Ok(());
         };
         let outdated = |offer: &&OfferRow| offer.is_queued() && offer.outdated(Some(charges), now).is_some();
         let outdated: Vec<_> = contact.offers.values().filter(outdated).collect();
         let downsells = self.downsells_if(invocation, &charges.bot, !outdated.is_empty()).await?;
         for offer in outdated {
             let downsell = downsells.iter().find(|row| row.id == offer.downsell_id);
-            let Some(outdated) = offer.follow_charges(Some(charges), downsell, now) else { continue };
+            let Some(closed) = offer.follow_charges(Some(charges), downsell, now) else { continue };
             // If a row changed meanwhile, another request has handled it, or the next run finds it
             // again.
-            if self.follow(invocation, offer, Some(charges), outdated).await?.is_none() {
-                return Ok(true);
+            if self.follow(invocation, offer, Some(charges), closed).await?.is_none() {
+                return Ok(());
             }
         }
-        let after = charges.looked_after(now);
         // A request that changed the charges meanwhile has put them back into the index.
-        match self.store.write(invocation, self.charges_write(Some(charges), &after)?).await? {
-            Written::New | Written::Mine => {}
-            Written::Refused(item) => drop(item.map(read_row::<ChargesRow>).transpose()?),
-        }
-        Ok(true)
+        self.store.commit(invocation, &self.table, charges, &charges.checked(now), Vec::new()).await.map(drop)
     }
 }

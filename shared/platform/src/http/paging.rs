@@ -57,6 +57,22 @@ pub fn optional<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     request.query.get(name).map(String::as_str).filter(|text| !text.is_empty())
 }
 
+/// Parses an optional query parameter. If it does not parse, adds an error with this code and
+/// detail.
+pub fn parsed<T>(
+    request: &Request,
+    name: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    (code, detail): (FieldProblem, &str),
+    errors: &mut Vec<FieldError>,
+) -> Option<T> {
+    let value = parse(optional(request, name)?);
+    if value.is_none() {
+        errors.push(FieldError::new(name, code, detail));
+    }
+    value
+}
+
 pub fn client_id(text: &str, errors: &mut Vec<FieldError>) -> Option<Uuid> {
     let client = parse_uuid(text);
     if client.is_none() {

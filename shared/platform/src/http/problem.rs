@@ -32,6 +32,11 @@ impl Problem {
         Self { errors, ..Self::new(422, ProblemCode::InvalidRequest, detail) }
     }
 
+    /// Fails with these errors, if there are any.
+    pub fn if_any(errors: Vec<FieldError>) -> Result<(), Self> {
+        if errors.is_empty() { Ok(()) } else { Err(Self::invalid(errors)) }
+    }
+
     /// The `Idempotency-Key` was used before with another body. `used_for` describes that request.
     pub fn key_reused(used_for: &str) -> Self {
         let detail = format!("this Idempotency-Key was used before, for {used_for}; another request needs another key");

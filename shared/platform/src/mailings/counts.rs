@@ -38,7 +38,7 @@ impl Mailings {
         let touch = Write::update(&self.table, keys::mailing_shard(&id.mailing, id.shard)).increment("touched");
         let finished = ShardState::Finished.as_str();
         Ok(match shard.state == ShardState::Finished {
-            true => touch.add(column(from), -1).add(column(to), 1).when(Condition::is("state", finished)),
+            true => touch.add(&column(from), -1).add(&column(to), 1).when(Condition::is("state", finished)),
             false => touch.when(Condition::is_not("state", finished)),
         })
     }
@@ -78,16 +78,7 @@ struct Counted {
     deadline: Option<i64>,
 }
 
-/// Returns the attribute of a shard that counts the entries in a state.
-fn column(state: EntryState) -> &'static str {
-    match state {
-        EntryState::Pending => "pending",
-        EntryState::Sending => "sending",
-        EntryState::Sent => "sent",
-        EntryState::Failed => "failed",
-        EntryState::Invalid => "invalid",
-        EntryState::Unknown => "unknown",
-        EntryState::Suppressed => "suppressed",
-        EntryState::Canceled => "canceled",
-    }
+/// Returns the attribute of a shard that counts the entries in a state: a field of [`EntryCounts`].
+fn column(state: EntryState) -> String {
+    state.as_str().to_ascii_lowercase()
 }

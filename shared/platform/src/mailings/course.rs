@@ -1,16 +1,12 @@
 //! The start and end of a mailing: its first sender starts it, and the worker that finishes its
 //! last shard ends it.
 
-use std::ops::ControlFlow::{Break, Continue};
-
-use umavez_domain::mailings::{
-    Completion, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, SendingRun, ShardState,
-    completion, move_mailing,
-};
+use umavez_domain::keys;
+use umavez_domain::mailings::{Completion, MailingEvent, MailingId, MailingRow, Move, SendingRun, move_mailing};
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::StoreError;
+use crate::store::{Next, Start, StoreError};
 
 impl Mailings {
     /// Marks the mailing as being sent, after a sender has taken a shard. Returns `None` if the
@@ -40,47 +36,25 @@ impl Mailings {
     }
 
     /// Ends the mailing if all of its shards are finished and their counts add up. Returns the
-    /// completion that it found and, if this call ended the mailing, the new row. Returns `None` if
-    /// there is no such mailing.
+    /// completion that it found, and whether this call ended the mailing. Returns `None` if there
+    /// is no such mailing.
     pub async fn complete(
         &self,
         invocation: &Invocation,
         id: &MailingId,
-    ) -> Result<Option<(Completion, Option<MailingRow>)>, StoreError> {
-        let step = || async {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(None)) };
+    ) -> Result<Option<(Completion, bool)>, StoreError> {
+        let rule = |row: MailingRow| async move {
             let shards = self.shards(invocation, id).await?;
-            let finished: Vec<_> = shards
-                .iter()
-                .filter(|shard| shard.state == ShardState::Finished)
-                .map(|shard| (shard.shard, shard.counts))
-                .collect();
-            let partial = row.progress.partial;
-            let found = completion(row.shards, &finished, (!partial).then(|| row.progress.entries()));
-            let imported = matches!(row.import, ImportState::Done | ImportState::Failed);
-            let Completion::Complete(counts) = &found else { return Ok(Break(Some((found, None)))) };
-            if !imported {
-                return Ok(Break(Some((found, None))));
-            }
-            // A shard that has not followed the latest retry order yet will be reopened.
-            let ordered = shards.iter().any(|shard| shard.retried < row.retry);
-            let mut after = row.clone();
-            if partial {
-                after.progress.correct(counts);
-            }
-            match move_mailing(row.state, MailingEvent::Finished, row.is_ready()) {
-                _ if ordered && row.state != MailingState::Canceled => return Ok(Break(Some((found, None)))),
-                Move::To(state) => {
-                    (after.state, after.finished_at) = (state, Some(invocation.current()));
-                    after.work.rest();
+            let now = invocation.current();
+            Ok(match row.completed(&shards, now) {
+                (found, Some(after)) => {
+                    let is_ended = after.state != row.state;
+                    Next::commit(after.changed(&row, now), (found, is_ended))
                 }
-                _ if row.work.wake.is_some() => after.work.rest(),
-                _ => return Ok(Break(Some((found, None)))),
-            }
-            let ended = after.state != row.state;
-            let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;
-            Ok(committed.map_or(Continue(()), |row| Break(Some((found, Some(row).filter(|_| ended))))))
+                (found, None) => Next::Stop((found, false)),
+            })
         };
-        self.store.retry(invocation, step).await
+        let start = Start::Key(keys::mailing(id));
+        Ok(self.store.change_with(invocation, &self.table, start, rule).await?.out())
     }
 }

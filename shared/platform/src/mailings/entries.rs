@@ -5,7 +5,7 @@ use umavez_domain::change::Next;
 use umavez_domain::channels::email::ses_events::SesEvent;
 use umavez_domain::delivery::{Claim, Settled, State, Verdict};
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryRow, EntryState, MailingEntryId, MailingId, ShardRow};
+use umavez_domain::mailings::{EntryState, MailingEntryId, MailingEntryRow, MailingId, ShardRow};
 
 use super::Mailings;
 use crate::delivery::{Claimed, Tables};
@@ -13,15 +13,15 @@ use crate::invocation::Invocation;
 use crate::store::{Beside, Committed, Condition, Item, Next as Commit, Query, Start, StoreError, read_row};
 
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct MailingEntry {
     pub id: MailingEntryId,
-    pub row: EntryRow,
+    pub row: MailingEntryRow,
 }
 
 /// Some entries of a shard.
 #[derive(Debug)]
 pub struct EntryPage {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<MailingEntry>,
     /// Where the next page starts, if there may be one.
     pub next: Option<String>,
 }
@@ -63,7 +63,11 @@ impl Mailings {
         Ok(EntryPage { entries: entries.collect::<Result<_, _>>()?, next: slice.next })
     }
 
-    pub async fn entry(&self, invocation: &Invocation, id: &MailingEntryId) -> Result<Option<EntryRow>, StoreError> {
+    pub async fn entry(
+        &self,
+        invocation: &Invocation,
+        id: &MailingEntryId,
+    ) -> Result<Option<MailingEntryRow>, StoreError> {
         self.store.get(invocation, &self.table, &keys::mailing_entry(id)).await
     }
 
@@ -72,10 +76,10 @@ impl Mailings {
     pub async fn claim(
         &self,
         invocation: &Invocation,
-        entry: &Entry,
+        entry: &MailingEntry,
         claim: &Claim,
         order: u32,
-    ) -> Result<Claimed<EntryRow>, StoreError> {
+    ) -> Result<Claimed<MailingEntryRow>, StoreError> {
         let Some(after) = entry.row.claimed(claim, order, invocation.current()) else { return Ok(Claimed::Lost(None)) };
         let tables = Tables { own: &self.table, outbound: &self.table };
         self.store.claim(invocation, tables, &entry.row, after, &[]).await
@@ -86,7 +90,7 @@ impl Mailings {
     pub async fn end_unsent(
         &self,
         invocation: &Invocation,
-        entry: &Entry,
+        entry: &MailingEntry,
         state: State,
         reason: &str,
     ) -> Result<Option<EntryState>, StoreError> {
@@ -99,7 +103,7 @@ impl Mailings {
     pub async fn lost(
         &self,
         invocation: &Invocation,
-        entry: &Entry,
+        entry: &MailingEntry,
         order: u32,
     ) -> Result<Option<EntryState>, StoreError> {
         self.commit(invocation, entry, entry.row.lost(order, invocation.current())).await
@@ -110,19 +114,19 @@ impl Mailings {
     pub async fn send_again(
         &self,
         invocation: &Invocation,
-        entry: &Entry,
+        entry: &MailingEntry,
         order: u32,
-    ) -> Result<Option<Entry>, StoreError> {
+    ) -> Result<Option<MailingEntry>, StoreError> {
         let Some(after) = entry.row.sent_again(order) else { return Ok(None) };
         let committed = self.store.commit(invocation, &self.table, &entry.row, &after, Vec::new()).await?;
-        Ok(committed.then(|| Entry { id: entry.id.clone(), row: after }))
+        Ok(committed.then(|| MailingEntry { id: entry.id.clone(), row: after }))
     }
 
     async fn commit(
         &self,
         invocation: &Invocation,
-        entry: &Entry,
-        after: Option<EntryRow>,
+        entry: &MailingEntry,
+        after: Option<MailingEntryRow>,
     ) -> Result<Option<EntryState>, StoreError> {
         let Some(after) = after else { return Ok(None) };
         let committed = self.store.commit(invocation, &self.table, &entry.row, &after, Vec::new()).await?;
@@ -135,11 +139,11 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         id: &MailingEntryId,
-        row: &EntryRow,
+        row: &MailingEntryRow,
         attempt: u32,
         verdict: &Verdict,
     ) -> Result<Option<EntryState>, StoreError> {
-        let rule = |row: &EntryRow| match row.settled(attempt, verdict, invocation.current()) {
+        let rule = |row: &MailingEntryRow| match row.settled(attempt, verdict, invocation.current()) {
             Settled::Now(after) => Next::Commit(after, ()),
             Settled::Already | Settled::TooLate => Next::Stop(()),
         };
@@ -155,7 +159,7 @@ impl Mailings {
         attempt: u32,
         event: &SesEvent,
     ) -> Result<EntryApplied, StoreError> {
-        let rule = |row: &EntryRow| match row.of_event(event, attempt) {
+        let rule = |row: &MailingEntryRow| match row.of_event(event, attempt) {
             Some((after, true)) => {
                 let state = after.state();
                 Next::Commit(after, EntryApplied::Reconciled(state))
@@ -173,11 +177,11 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         id: &MailingEntryId,
-        start: impl Into<Start<EntryRow>>,
-        rule: impl Fn(&EntryRow) -> Next<EntryRow, T>,
-    ) -> Result<Committed<EntryRow, T>, StoreError> {
+        start: impl Into<Start<MailingEntryRow>>,
+        rule: impl Fn(&MailingEntryRow) -> Next<MailingEntryRow, T>,
+    ) -> Result<Committed<MailingEntryRow, T>, StoreError> {
         let rule = &rule;
-        let asked = |before: EntryRow| async move {
+        let asked = |before: MailingEntryRow| async move {
             let (row, out) = match rule(&before) {
                 Next::Stop(out) => return Ok(Commit::Stop(out)),
                 Next::Commit(row, out) => (row, out),
@@ -193,11 +197,11 @@ impl Mailings {
     }
 }
 
-pub(super) fn entry_of(mailing: &MailingId, shard: u32, item: Item) -> Result<Entry, StoreError> {
-    let row: EntryRow = read_row(item)?;
+pub(super) fn entry_of(mailing: &MailingId, shard: u32, item: Item) -> Result<MailingEntry, StoreError> {
+    let row: MailingEntryRow = read_row(item)?;
     let hash = row.sk.strip_prefix(keys::MAILING_ENTRY_PREFIX);
     let email_hash = hash.ok_or(StoreError::Corrupt("the key of an entry"))?.to_owned();
-    Ok(Entry { id: MailingEntryId { mailing: mailing.clone(), shard, email_hash }, row })
+    Ok(MailingEntry { id: MailingEntryId { mailing: mailing.clone(), shard, email_hash }, row })
 }
 
 /// The recipient, or the invalid line, is in this state.

@@ -49,7 +49,7 @@ impl Mailings {
 
     /// Builds the write that makes a new mailing the first with its file. Returns `None` if `seen`
     /// is an earlier mailing, or if the hash is not known yet.
-    pub(super) fn first_with(&self, row: &MailingRow, seen: &SameFile) -> Result<Option<Write>, StoreError> {
+    pub(super) fn claim_new_file(&self, row: &MailingRow, seen: &SameFile) -> Result<Option<Write>, StoreError> {
         let Some(content_hash) = &row.content_hash else { return Ok(None) };
         self.file_claim(content_hash, &row.mailing_id, seen, row.created_at)
     }
@@ -72,7 +72,7 @@ impl Mailings {
 
     /// Makes a mailing the first with a file whose hash the importer computed, unless another
     /// mailing is. Returns that other mailing.
-    pub(super) async fn note_file(
+    pub(super) async fn claim_file(
         &self,
         invocation: &Invocation,
         content_hash: &str,

@@ -5,40 +5,28 @@
 //! and each entry stores its line. An importer that lost its lease inserts the same rows as its
 //! successor, and cannot write its progress.
 
-use std::ops::ControlFlow::{Break, Continue};
-
 use umavez_domain::change::Row;
-use umavez_domain::codes::{FileProblem, Reason};
+use umavez_domain::codes::FileProblem;
 use umavez_domain::keys;
 use umavez_domain::lease::Lease;
-use umavez_domain::mailings::files::Arrived;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
-    RunningHash, ShardRow, first_in_lanes, move_mailing,
+    RunningHash, SHARD_GROUPS, ShardRow, move_mailing,
 };
-use umavez_domain::time::Timestamp;
+use umavez_domain::uploaded::Uploaded;
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::lease::{self, LeaseTaken};
-use crate::store::{Committed, Condition, Start, StoreError, Write, Written, read_row};
+use crate::lease::{self, Turn};
+use crate::store::{Beside, Condition, Next, Start, StoreError, Write, Written, read_row};
 
 /// An importer that does not renew its lease for this long loses its mailing.
 const LEASE_MS: i64 = 60_000;
 
-/// The outcome of asking for a turn at an import.
-#[derive(Debug)]
-pub enum Importing {
-    Mine(Lease, Box<MailingRow>),
-    Busy(Timestamp),
-    /// The import has ended, or waits for its file.
-    NothingToDo,
-}
-
 /// The outcome of a checkpoint.
 #[derive(Debug)]
 pub enum Checkpoint {
-    Kept(Box<(Lease, MailingRow)>),
+    Kept(Box<MailingRow>),
     /// The import must not continue; the importer reports what it has read so far.
     Canceled,
     /// Another importer has taken over.
@@ -46,43 +34,33 @@ pub enum Checkpoint {
 }
 
 impl Mailings {
-    /// Records that the file has arrived, so that its import may start. Returns whether this event
-    /// was the first to report it.
-    pub async fn arrived(&self, invocation: &Invocation, arrived: &Arrived) -> Result<bool, StoreError> {
+    /// Records that the file was uploaded, so that its import may start.
+    pub async fn uploaded(&self, invocation: &Invocation, file: &Uploaded<MailingId>) -> Result<(), StoreError> {
         let rule = |row: &MailingRow| {
             if row.import != ImportState::AwaitingUpload || row.state == MailingState::Canceled {
                 return (None, ());
             }
             let mut after = row.clone();
-            after.file_is_there(arrived.etag.clone(), arrived.size, invocation.now);
+            after.file_uploaded(file.etag.clone(), file.size, invocation.now);
             (Some(after), ())
         };
-        let committed = self.change(invocation, Start::Key(keys::mailing(&arrived.mailing)), rule).await?;
-        Ok(matches!(committed, Committed::Done(..)))
+        self.change(invocation, Start::Key(keys::mailing(&file.id)), rule).await.map(drop)
     }
 
     /// Takes the import, if there is one to do and no other importer does it.
-    pub async fn import_turn(&self, invocation: &Invocation, id: &MailingId) -> Result<Importing, StoreError> {
+    pub async fn import_turn(&self, invocation: &Invocation, id: &MailingId) -> Result<Turn<MailingRow>, StoreError> {
         // A canceled mailing is included: its existing rows must be counted before they can be
         // reported.
-        let to_do = |row: &MailingRow| matches!(row.import, ImportState::Queued | ImportState::Running);
-        if !self.get(invocation, id).await?.is_some_and(|row| to_do(&row)) {
-            return Ok(Importing::NothingToDo);
-        }
-        let (key, owner) = (keys::mailing(id), &invocation.request_id);
-        let held = match lease::take(&self.store, invocation, &self.table, &key, owner, LEASE_MS).await? {
-            LeaseTaken::Mine(held) => held,
-            LeaseTaken::Busy(until) => return Ok(Importing::Busy(until)),
-            LeaseTaken::NoRow => return Ok(Importing::NothingToDo),
-        };
-        // Read the row again, now that no other importer reads the file.
-        let Some(row) = self.get(invocation, id).await?.filter(to_do) else { return Ok(Importing::NothingToDo) };
+        let has_work = |row: &MailingRow| matches!(row.import, ImportState::Queued | ImportState::Running);
+        let key = keys::mailing(id);
+        let turn = lease::turn(&self.store, invocation, &self.table, &key, LEASE_MS, has_work).await?;
+        let Turn::Mine(held, row) = turn else { return Ok(turn) };
         // From here on, recovery looks for the mailing when the lease ends.
-        match self.checkpoint(invocation, &held, &row, row.progress.clone()).await? {
-            Checkpoint::Kept(kept) => Ok(Importing::Mine(kept.0, Box::new(kept.1))),
-            Checkpoint::Canceled => Ok(Importing::Mine(held, Box::new(row))),
-            Checkpoint::Lost => Ok(Importing::NothingToDo),
-        }
+        Ok(match self.checkpoint(invocation, &held, &row, row.progress.clone()).await? {
+            Checkpoint::Kept(row) => Turn::Mine(held, row),
+            Checkpoint::Canceled => Turn::Mine(held, row),
+            Checkpoint::Lost => Turn::NothingToDo,
+        })
     }
 
     /// Writes the progress of the import, and extends the lease in the same write.
@@ -94,48 +72,44 @@ impl Mailings {
         progress: ImportProgress,
     ) -> Result<Checkpoint, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
-        let mut next = MailingRow { progress, import: ImportState::Running, ..row.clone() };
+        let lease = Some(held.ending(until));
+        let mut next = MailingRow { progress, import: ImportState::Running, lease, ..row.clone() };
         next.work.emit = None;
         next.wait_until(until);
-        let held_on = held.ending(until);
-        let write = Write::changes(&self.table, row.key(), row, &next)?.set_row(&held_on, &[])?;
         // This importer still holds the lease, the import is still under way, and nobody has
         // canceled the mailing.
         let importing = Condition::of(&row.importing_as_read())?;
         let canceled = Condition::is_not("state", MailingState::Canceled.as_str());
         let wanted = Condition::all([Condition::of(&held.fence())?, importing, canceled]);
-        match self.store.write(invocation, write.when(wanted)).await? {
-            Written::New | Written::Mine => Ok(Checkpoint::Kept(Box::new((held_on, next)))),
-            Written::Refused(_) if self.is_lost(invocation, held, &row.mailing_id).await? => Ok(Checkpoint::Lost),
-            Written::Refused(_) => Ok(Checkpoint::Canceled),
-        }
+        let write = Write::changes(&self.table, row.key(), row, &next)?.when(wanted);
+        let stored: Option<MailingRow> = match self.store.write(invocation, write).await? {
+            Written::New | Written::Mine => return Ok(Checkpoint::Kept(Box::new(next))),
+            Written::Refused(item) => item.map(read_row).transpose()?,
+        };
+        let is_held = stored.is_some_and(|row| row.is_held_by(held));
+        Ok(if is_held { Checkpoint::Canceled } else { Checkpoint::Lost })
     }
 
-    /// Hands the import over when the time of this invocation ends: another invocation continues
-    /// from the last checkpoint. Returns `false` if this importer no longer holds the lease.
-    pub async fn hand_on_import(
+    /// Enqueues the import when the time of this invocation ends: another invocation continues from
+    /// the last checkpoint. Returns `false` if this importer no longer holds the lease.
+    pub async fn requeue_import(
         &self,
         invocation: &Invocation,
         held: &Lease,
         id: &MailingId,
     ) -> Result<bool, StoreError> {
-        let step = || async {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(false)) };
-            let now = invocation.current();
-            let mut after = row.clone();
-            after.hand_to_importer(now);
-            let after = after.changed(&row, now);
-            let write = Write::of_change(&self.table, &row, &after)?;
-            // End the lease now, so that the next importer need not wait for it.
-            let as_read = Condition::all([Condition::of(&row.fence())?, Condition::of(&held.fence())?]);
-            let write = write.set_row(&held.ending(now), &[])?.when(as_read);
-            match self.store.write(invocation, write).await? {
-                Written::New | Written::Mine => Ok(Break(true)),
-                Written::Refused(_) if self.is_lost(invocation, held, id).await? => Ok(Break(false)),
-                Written::Refused(_) => Ok(Continue(())),
+        let rule = |row: &MailingRow| {
+            if !row.is_held_by(held) {
+                return (None, ());
             }
+            let now = invocation.current();
+            // End the lease now, so that the next importer need not wait for it.
+            let mut after = MailingRow { lease: Some(held.ending(now)), ..row.clone() };
+            after.enqueue_import(now);
+            (Some(after), ())
         };
-        self.store.retry(invocation, step).await
+        let committed = self.change(invocation, Start::Key(keys::mailing(id)), rule).await?;
+        Ok(committed.done().is_some())
     }
 
     /// Returns whether the content of the mailing, if it has any by now, names only columns of the
@@ -153,7 +127,7 @@ impl Mailings {
 
     /// Ends the import of a file that was read to its end, or to the point where the mailing was
     /// canceled. One transaction marks the mailing as imported and creates its shards. If senders
-    /// can go through the shards, it also hands over the first of each lane. Returns `None` if the
+    /// can go through the shards, it also enqueues the first of each group. Returns `None` if the
     /// import is no longer this importer's.
     pub async fn imported(
         &self,
@@ -162,18 +136,17 @@ impl Mailings {
         id: &MailingId,
         progress: &ImportProgress,
     ) -> Result<Option<MailingRow>, StoreError> {
-        let step = || async {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(None)) };
-            if matches!(row.import, ImportState::Done | ImportState::Failed) {
-                return Ok(Break(None));
+        let rule = |row: MailingRow| async move {
+            if matches!(row.import, ImportState::Done | ImportState::Failed) || !row.is_held_by(held) {
+                return Ok(Next::Stop(()));
             }
             let now = invocation.current();
             // From here on, the rows of the shards hold these counts.
-            let told = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
-            let found = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
-            let mut after = MailingRow { import: ImportState::Done, progress: told, ..row.clone() };
-            if let (None, Some(content_hash)) = (&row.content_hash, found) {
-                after.same_content_as = self.note_file(invocation, &content_hash, id).await?;
+            let reported = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
+            let hash = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
+            let mut after = MailingRow { import: ImportState::Done, progress: reported, ..row.clone() };
+            if let (None, Some(content_hash)) = (&row.content_hash, hash) {
+                after.same_content_as = self.claim_file(invocation, &content_hash, id).await?;
                 after.content_hash = Some(content_hash);
             }
             after.work.recoveries = 0;
@@ -181,38 +154,29 @@ impl Mailings {
             if !self.fits(invocation, &row, progress).await? {
                 // The mailing waits for content that names only columns of the file.
                 after.content_version = 0;
-                after.problem =
-                    Some(ImportProblem { line: None, cause: ImportCause::File(FileProblem::MissingColumn) });
+                after.problem = Some(ImportProblem::in_file(None, FileProblem::MissingColumn));
             }
             if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
                 after.state = state;
             }
+            let mut shards = new_shards(&row, progress);
             // Senders must go through the shards: to send the entries, or to mark them as not to be
             // sent.
-            let goes = matches!(after.state, MailingState::Queued | MailingState::Canceled);
-            if goes {
+            if matches!(after.state, MailingState::Queued | MailingState::Canceled) {
                 after.watch(now);
+                shards.iter_mut().take(SHARD_GROUPS as usize).for_each(|shard| shard.enqueue(None, None, now));
             }
-            let mut shards = Vec::new();
-            for number in 0..row.shards {
-                let mut shard = ShardRow::new(id, number, progress.of_shard(number));
-                if goes && first_in_lanes(row.shards).contains(&number) {
-                    shard.hand_over(None, None, now);
-                }
-                shards.push(Write::put(&self.table, keys::mailing_shard(id, number), &shard)?.when(Condition::Absent));
-            }
-            if let Some(row) = self.commit_held(invocation, held, &row, after, shards).await? {
-                return Ok(Break(Some(row)));
-            }
-            Ok(if self.is_lost(invocation, held, id).await? { Break(None) } else { Continue(()) })
+            let with = self.shard_writes(&shards)?.into_iter().map(Beside::required).collect();
+            Ok(Next::Commit { row: after.changed(&row, now), with, out: () })
         };
-        self.store.retry(invocation, step).await
+        let start = Start::Key(keys::mailing(id));
+        Ok(self.store.change_with(invocation, &self.table, start, rule).await?.done())
     }
 
     /// Fails a mailing whose file cannot be imported and releases its name, in one transaction. The
-    /// entries that exist are handed out, so that senders mark them as not to be sent. `found` is
-    /// the importer's lease and progress; it is `None` for a file that did not arrive, because
-    /// nobody holds a lease for it.
+    /// shards with the entries that exist are enqueued, so that senders mark the entries as not to
+    /// be sent. `found` is the importer's lease and progress; it is `None` for a file that did not
+    /// arrive, because nobody holds a lease for it.
     pub async fn import_failed(
         &self,
         invocation: &Invocation,
@@ -220,77 +184,54 @@ impl Mailings {
         id: &MailingId,
         problem: ImportProblem,
     ) -> Result<Option<MailingRow>, StoreError> {
-        let held = found.map(|(held, _)| held);
-        let step = || async {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(None)) };
+        let rule = |row: MailingRow| async move {
             let Move::To(state) = move_mailing(row.state, MailingEvent::Unreadable, row.is_ready()) else {
-                return Ok(Break(None));
+                return Ok(Next::Stop(()));
             };
-            // The file has arrived after all.
-            if held.is_none() && row.import != ImportState::AwaitingUpload {
-                return Ok(Break(None));
+            let is_obsolete = match found {
+                Some((held, _)) => !row.is_held_by(held),
+                // The file has arrived after all.
+                None => row.import != ImportState::AwaitingUpload,
+            };
+            if is_obsolete {
+                return Ok(Next::Stop(()));
             }
             let now = invocation.current();
-            let mut after = MailingRow {
-                state,
-                import: ImportState::Failed,
-                problem: Some(problem),
-                finished_at: Some(now),
-                ..row.clone()
-            };
+            let (problem, finished_at) = (Some(problem), Some(now));
+            let mut after = MailingRow { state, import: ImportState::Failed, problem, finished_at, ..row.clone() };
             after.work.rest();
             if let Some((_, progress)) = found {
                 after.progress = progress.clone();
                 // An earlier importer may have inserted rows from a file that is gone now. They
                 // cannot be counted from the file again.
-                if progress.entries() > 0 || matches!(problem.cause, ImportCause::Object(_)) {
+                let is_gone = problem.is_some_and(|problem| matches!(problem.cause, ImportCause::Object(_)));
+                if progress.entries() > 0 || is_gone {
                     after.progress.partial = true;
-                    after.hand_out(now);
+                    after.enqueue_hand_out(now);
                 }
             }
-            let name = Write::update(&self.table, keys::mailing_name(&row.file_name))
-                .remove("mailing_id")
-                .set_number("turn", row.turn + 1)
-                .when(Condition::is("mailing_id", id.as_str()));
-            let committed = match held {
-                Some(held) => self.commit_held(invocation, held, &row, after, vec![name]).await?,
-                None => self.commit_with(invocation, &row, after, vec![name]).await?,
-            };
-            if let Some(row) = committed {
-                return Ok(Break(Some(row)));
-            }
-            let is_lost = match held {
-                Some(held) => self.is_lost(invocation, held, id).await?,
-                None => false,
-            };
-            Ok(if is_lost { Break(None) } else { Continue(()) })
+            let name = row.name();
+            let with = vec![Beside::required(Write::of_change(&self.table, &name, &name.released())?)];
+            Ok(Next::Commit { row: after.changed(&row, now), with, out: () })
         };
-        self.store.retry(invocation, step).await
+        let start = Start::Key(keys::mailing(id));
+        Ok(self.store.change_with(invocation, &self.table, start, rule).await?.done())
     }
 
     /// Creates the rows of the shards of a mailing whose import failed. The transaction of the
     /// failure does not include them: with the mailing and its name, they would exceed the limit of
     /// a transaction.
-    pub(super) async fn make_shards(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
-        let id = &row.mailing_id;
-        let shard = |number| {
-            let shard = ShardRow::new(id, number, row.progress.of_shard(number));
-            Ok(Write::put(&self.table, keys::mailing_shard(id, number), &shard)?.when(Condition::Absent))
-        };
-        let shards = (0..row.shards).map(shard).collect::<Result<Vec<_>, StoreError>>()?;
+    pub(super) async fn create_shards(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
         // If the transaction is refused, another worker has created the rows.
-        self.store.transact(invocation, shards).await.map(drop)
+        self.store.transact(invocation, self.shard_writes(&new_shards(row, &row.progress))?).await.map(drop)
     }
 
-    /// Returns whether this importer no longer holds the lease.
-    async fn is_lost(&self, invocation: &Invocation, held: &Lease, id: &MailingId) -> Result<bool, StoreError> {
-        let item = self.store.get_item(invocation, &self.table, &keys::mailing(id)).await?;
-        let lease: Option<Lease> = item.map(read_row).transpose()?;
-        Ok(lease.is_none_or(|lease| !lease.is_same_turn(held)))
+    fn shard_writes(&self, shards: &[ShardRow]) -> Result<Vec<Write>, StoreError> {
+        let new = |shard: &ShardRow| Ok(Write::put(&self.table, shard.key(), shard)?.when(Condition::Absent));
+        shards.iter().map(new).collect()
     }
+}
 
-    /// Returns the problem of a missing file.
-    pub fn missing(reason: Reason) -> ImportProblem {
-        ImportProblem { line: None, cause: ImportCause::Object(reason) }
-    }
+fn new_shards(row: &MailingRow, progress: &ImportProgress) -> Vec<ShardRow> {
+    (0..row.shards).map(|number| ShardRow::new(&row.mailing_id, number, progress.of_shard(number))).collect()
 }

@@ -1,136 +1,112 @@
 //! Turns the lines of a file into rows: one entry per recipient, invalid lines with their reason,
 //! and a note about duplicate lines.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 
-use aws_sdk_dynamodb::types::AttributeValue::{M, N, S};
 use futures::{StreamExt, TryStreamExt};
-use umavez_domain::keys;
+use umavez_domain::keys::{self, Key};
 use umavez_domain::mailings::{
-    DUPLICATE, EntryRow, EntryState, ImportProgress, Inserted, LineRow, MOST_DUPLICATES_TOLD, MailingEntryId,
-    MailingId, MailingRow, Record, judge_entry, shard_of_line,
+    ImportProgress, LineRow, MOST_DUPLICATES_REPORTED, MailingEntryId, MailingEntryRow, MailingId, MailingRow, Record,
+    duplicate_of, shard_of_line,
 };
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::{Insert, Item, StoreError, read_row, row_of};
+use crate::store::{Insert, Item, StoreError, key_item, read_row, row_of};
 
 /// Rows per request, and concurrent requests.
 const A_REQUEST: usize = 25;
 const AT_ONCE: usize = 16;
 
-/// A line of the file, and the row that it gets.
-#[derive(Debug)]
-pub struct Line {
-    pub record: Record,
-    shard: u32,
-    entry: Option<MailingEntryId>,
-}
-
-impl Line {
-    pub fn of(mailing: &MailingId, record: Record, shards: u32) -> Self {
-        let entry = record.row.as_ref().ok().map(|row| MailingEntryId::of(mailing, &row.email, shards));
-        let shard = entry.as_ref().map_or_else(|| shard_of_line(record.line, shards), |entry| entry.shard);
-        Self { record, shard, entry }
-    }
-}
-
-/// The outcome of the lines between two checkpoints.
-#[derive(Debug)]
-pub struct LinesInserted {
-    pub progress: ImportProgress,
+/// What becomes of a line.
+enum Fate {
+    /// A recipient, if no earlier call has inserted the address. `at` is the index of its row among
+    /// the rows to insert.
+    Recipient {
+        id: MailingEntryId,
+        at: usize,
+    },
+    Invalid {
+        shard: u32,
+    },
+    /// An earlier line of the same call has the same address.
+    Duplicate {
+        of_line: u64,
+    },
 }
 
 impl Mailings {
     /// Writes the rows of some lines, each once, and counts them by outcome. If an address occurs
-    /// more than once, the first line (in this or an earlier call) owns the entry.
+    /// more than once, the first line (in this or an earlier call) owns the entry. Returns the
+    /// progress after these lines.
     pub async fn insert_lines(
         &self,
         invocation: &Invocation,
         mailing: &MailingRow,
-        lines: Vec<Line>,
+        records: Vec<Record>,
         progress: &ImportProgress,
-    ) -> Result<LinesInserted, StoreError> {
-        let after = lines.last().map(|line| line.record.after);
-        let mut first: HashMap<String, u64> = HashMap::with_capacity(lines.len());
-        let (mut rows, mut judged): (Vec<Item>, Vec<Judged>) = (Vec::new(), Vec::with_capacity(lines.len()));
-        for line in lines {
-            let number = line.record.line;
-            match (line.record.row, line.entry) {
-                (Ok(row), Some(entry)) => {
-                    if let Some(of_line) = first.get(&entry.email_hash) {
-                        judged.push(Judged {
-                            line: number,
-                            shard: line.shard,
-                            what: What::Twice { of_line: *of_line },
-                        });
-                        continue;
-                    }
-                    first.insert(entry.email_hash.clone(), number);
-                    rows.push(new_entry(&entry, row.email, row.variables, number)?);
-                    judged.push(Judged {
-                        line: number,
-                        shard: line.shard,
-                        what: What::Entry { id: entry, at: rows.len() - 1 },
-                    });
-                }
-                (Err(problem), _) => {
-                    let told = LineRow {
-                        line: number,
-                        state: Some(EntryState::Invalid),
-                        reason: problem.as_str().to_owned(),
-                        of_line: None,
-                    };
-                    rows.push(self.line_row(&mailing.mailing_id, line.shard, &told)?);
-                    judged.push(Judged { line: number, shard: line.shard, what: What::Invalid });
-                }
-                (Ok(_), None) => return Err(StoreError::Corrupt("a recipient without an identity")),
-            }
-        }
-        let outcomes = self.insert_at_once(invocation, rows).await?;
-        let met = self.met(invocation, &judged, &outcomes).await?;
+    ) -> Result<ImportProgress, StoreError> {
+        let (id, shards) = (&mailing.mailing_id, mailing.shards);
         let mut progress = progress.clone();
-        let mut duplicates = Vec::new();
-        for one in judged {
-            progress.rows += 1;
-            let of_line = match one.what {
-                What::Invalid => {
-                    progress.add_invalid(one.shard);
-                    continue;
-                }
-                What::Twice { of_line } => of_line,
-                What::Entry { id, at } => {
-                    let stored = (outcomes[at] == Insert::There).then(|| met.get(&id.email_hash)).flatten();
-                    match judge_entry(stored.copied(), one.line) {
-                        Inserted::New | Inserted::Mine => {
-                            progress.add_recipient(one.shard);
-                            continue;
+        progress.place = records.last().map_or(progress.place, |record| record.after);
+        let mut first_lines: HashMap<String, u64> = HashMap::with_capacity(records.len());
+        let (mut rows, mut fates) = (Vec::new(), Vec::with_capacity(records.len()));
+        for Record { line, recipient, .. } in records {
+            let fate = match recipient {
+                Ok(recipient) => {
+                    let id = MailingEntryId::of(id, &recipient.email, shards);
+                    match first_lines.entry(id.email_hash.clone()) {
+                        Occupied(first) => Fate::Duplicate { of_line: *first.get() },
+                        Vacant(first) => {
+                            first.insert(line);
+                            rows.push(row_of(&MailingEntryRow::new(&id, line, recipient))?);
+                            Fate::Recipient { id, at: rows.len() - 1 }
                         }
-                        Inserted::Duplicate { of_line } => of_line,
                     }
+                }
+                Err(problem) => {
+                    let shard = shard_of_line(line, shards);
+                    rows.push(line_item(id, shard, &LineRow::invalid(line, problem))?);
+                    Fate::Invalid { shard }
                 }
             };
-            if progress.duplicates < MOST_DUPLICATES_TOLD {
-                let shard = shard_of_line(one.line, mailing.shards);
-                let told =
-                    LineRow { line: one.line, state: None, reason: DUPLICATE.to_owned(), of_line: Some(of_line) };
-                duplicates.push(self.line_row(&mailing.mailing_id, shard, &told)?);
+            fates.push((line, fate));
+        }
+        let outcomes = self.insert_at_once(invocation, rows).await?;
+        let stored = self.stored_lines(invocation, &fates, &outcomes).await?;
+        let mut duplicates = Vec::new();
+        for (line, fate) in &fates {
+            let line = *line;
+            progress.rows += 1;
+            let of_line = match fate {
+                Fate::Duplicate { of_line } => *of_line,
+                Fate::Invalid { shard } => {
+                    progress.add_invalid(*shard);
+                    continue;
+                }
+                Fate::Recipient { id, .. } => match duplicate_of(stored.get(id.email_hash.as_str()).copied(), line) {
+                    Some(of_line) => of_line,
+                    None => {
+                        progress.add_recipient(id.shard);
+                        continue;
+                    }
+                },
+            };
+            if progress.duplicates < MOST_DUPLICATES_REPORTED {
+                let shard = shard_of_line(line, shards);
+                duplicates.push(line_item(id, shard, &LineRow::duplicate(line, of_line))?);
             }
             progress.duplicates += 1;
         }
         self.insert_at_once(invocation, duplicates).await?;
-        progress.place = after.unwrap_or(progress.place);
-        Ok(LinesInserted { progress })
+        Ok(progress)
     }
 
     /// Inserts rows with several concurrent requests. Returns the outcomes in order.
     async fn insert_at_once(&self, invocation: &Invocation, rows: Vec<Item>) -> Result<Vec<Insert>, StoreError> {
-        let mut batches: Vec<Vec<Item>> = Vec::with_capacity(rows.len() / A_REQUEST + 1);
-        let mut rows = rows.into_iter().peekable();
-        while rows.peek().is_some() {
-            batches.push(rows.by_ref().take(A_REQUEST).collect());
-        }
-        let inserted: Vec<Vec<Insert>> = futures::stream::iter(batches)
+        let inserted: Vec<Vec<Insert>> = futures::stream::iter(rows)
+            .chunks(A_REQUEST)
             .map(|batch| self.store.insert_many(invocation, &self.table, batch))
             .buffered(AT_ONCE)
             .try_collect()
@@ -139,76 +115,28 @@ impl Mailings {
     }
 
     /// Reads the lines of the entries that existed already, by the hashes of their addresses.
-    async fn met(
+    async fn stored_lines<'f>(
         &self,
         invocation: &Invocation,
-        judged: &[Judged],
+        fates: &'f [(u64, Fate)],
         outcomes: &[Insert],
-    ) -> Result<HashMap<String, u64>, StoreError> {
-        let there: Vec<&MailingEntryId> = judged
-            .iter()
-            .filter_map(|one| match &one.what {
-                What::Entry { id, at } if outcomes[*at] == Insert::There => Some(id),
-                _ => None,
-            })
-            .collect();
-        let asked: Vec<_> = there.iter().map(|id| keys::mailing_entry(id)).collect();
+    ) -> Result<HashMap<&'f str, u64>, StoreError> {
+        let existing = |(_, fate): &'f (u64, Fate)| match fate {
+            Fate::Recipient { id, at } if outcomes[*at] == Insert::There => Some((id, keys::mailing_entry(id))),
+            _ => None,
+        };
+        let (ids, asked): (Vec<_>, Vec<_>) = fates.iter().filter_map(existing).unzip();
         let mut rows = self.store.get_many(invocation, &self.table, &asked).await?;
-        let mut met = HashMap::new();
-        for (id, key) in there.into_iter().zip(asked) {
-            let row = rows.remove(&key).ok_or(StoreError::Corrupt("an entry that is there and is not"))?;
-            met.insert(id.email_hash.clone(), read_row::<EntryRow>(row)?.line);
-        }
-        Ok(met)
-    }
-
-    fn line_row(&self, id: &MailingId, shard: u32, told: &LineRow) -> Result<Item, StoreError> {
-        keyed(&keys::mailing_line(id, shard, told.line), row_of(told)?)
+        let line_of = |(id, key): (&'f MailingEntryId, &Key)| {
+            let row = rows.remove(key).ok_or(StoreError::Corrupt("an entry that is there and is not"))?;
+            Ok((id.email_hash.as_str(), read_row::<MailingEntryRow>(row)?.line))
+        };
+        ids.into_iter().zip(&asked).map(line_of).collect()
     }
 }
 
-struct Judged {
-    line: u64,
-    shard: u32,
-    what: What,
-}
-
-enum What {
-    /// `at` is the index of the row among the rows to insert.
-    Entry {
-        id: MailingEntryId,
-        at: usize,
-    },
-    Invalid,
-    /// An earlier line of the same call has the same address.
-    Twice {
-        of_line: u64,
-    },
-}
-
-fn new_entry(
-    id: &MailingEntryId,
-    email: String,
-    variables: BTreeMap<String, String>,
-    line: u64,
-) -> Result<Item, StoreError> {
-    let text = |text: &str| S(text.to_owned());
-    let mut item = Item::from([
-        ("email".to_owned(), S(email)),
-        ("line".to_owned(), N(line.to_string())),
-        ("state".to_owned(), text(EntryState::Pending.stored())),
-    ]);
-    // An empty value means the same as an absent one.
-    let variables: HashMap<_, _> =
-        variables.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name, S(value))).collect();
-    if !variables.is_empty() {
-        item.insert("variables".to_owned(), M(variables));
-    }
-    keyed(&keys::mailing_entry(id), item)
-}
-
-fn keyed(key: &keys::Key, mut item: Item) -> Result<Item, StoreError> {
-    item.insert("pk".to_owned(), S(key.pk.clone()));
-    item.insert("sk".to_owned(), S(key.sk.clone()));
+fn line_item(id: &MailingId, shard: u32, row: &LineRow) -> Result<Item, StoreError> {
+    let mut item = row_of(row)?;
+    item.extend(key_item(&keys::mailing_line(id, shard, row.line)));
     Ok(item)
 }

@@ -1,7 +1,7 @@
 //! Lists: mailings, entries of a mailing, and lines that are not recipients.
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryRow, EntryState, EntryView, LineRow, MailingId, MailingRow};
+use umavez_domain::mailings::{EntryState, LineRow, MailingEntryRow, MailingEntryView, MailingId, MailingRow};
 
 use super::entries::{entry_of, is_state};
 use super::{ListedRow, Mailings};
@@ -37,7 +37,7 @@ impl Mailings {
         &self,
         invocation: &Invocation,
         mailing: &MailingRow,
-    ) -> Result<Option<EntryRow>, StoreError> {
+    ) -> Result<Option<MailingEntryRow>, StoreError> {
         for shard in 0..mailing.shards {
             let query = Query::partition(&self.table, keys::mailing_entries(&mailing.mailing_id, shard))
                 .prefix(keys::MAILING_ENTRY_PREFIX)
@@ -57,7 +57,7 @@ impl Mailings {
         state: Option<EntryState>,
         after: EntryPlace,
         limit: usize,
-    ) -> Result<(Vec<EntryView>, Option<EntryPlace>), StoreError> {
+    ) -> Result<(Vec<MailingEntryView>, Option<EntryPlace>), StoreError> {
         let (mut entries, mut looked_at) = (Vec::new(), 0);
         let (mut shard, mut place) = after;
         while shard < mailing.shards {
@@ -131,10 +131,15 @@ impl Mailings {
     }
 }
 
-fn view(mailing: &MailingId, shard: u32, sk: &str, item: crate::store::Item) -> Result<Option<EntryView>, StoreError> {
+fn view(
+    mailing: &MailingId,
+    shard: u32,
+    sk: &str,
+    item: crate::store::Item,
+) -> Result<Option<MailingEntryView>, StoreError> {
     if sk.starts_with(keys::MAILING_LINE_PREFIX) {
-        return Ok(EntryView::of_line(read_row(item)?));
+        return Ok(MailingEntryView::of_line(read_row(item)?));
     }
     let entry = entry_of(mailing, shard, item)?;
-    Ok(Some(EntryView::of(&entry.id, entry.row)))
+    Ok(Some(MailingEntryView::of(&entry.id, entry.row)))
 }

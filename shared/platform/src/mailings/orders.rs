@@ -1,54 +1,46 @@
 //! Orders of an operator: set the content, pause, resume, cancel, and send failed entries again.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::codes::SendingHold;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    ContentRequest, EntryCounts, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move, Order, list_of,
-    move_mailing,
+    ContentRequest, EntryCounts, ImportState, KeyedOrder, MailingEvent, MailingId, MailingRow, MailingState, Move,
+    list_of, move_mailing,
 };
 
-use super::{ContentRow, Mailings};
+use super::{MailingContentRow, Mailings};
 use crate::invocation::Invocation;
-use crate::store::{Committed, Start, StoreError, Write};
+use crate::store::{Beside, Next, Start, StoreError, Write};
 
 /// The number of orders with an idempotency key that a mailing remembers.
 const MOST_ORDERS: usize = 50;
 
-/// The outcome of an order.
-#[derive(Debug)]
-pub enum Ordered {
-    Done(Box<MailingRow>),
+/// The outcome of an order, beside the mailing.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OrderOutcome {
+    Done,
     /// The mailing is already in the requested state.
-    Already(Box<MailingRow>),
-    /// The same order was executed before, for this many entries.
-    Replayed(Box<MailingRow>, u64),
+    Already,
+    /// The same order was executed before.
+    Replayed,
     /// The state of the mailing does not allow this order.
-    Refused(Box<MailingRow>),
+    Refused,
     /// The idempotency key was used for a different order.
     KeyReused,
     /// The content names columns that the file does not have: the unknown names by field.
     Misfits(BTreeMap<&'static str, Vec<String>>),
-    NoMailing,
-}
-
-/// An order to send failed entries again (a retry order).
-#[derive(Debug)]
-pub struct Retry {
-    pub include_unknown: bool,
-    pub order: Order,
 }
 
 impl Mailings {
-    /// Pauses, resumes or cancels a mailing, as an operator asks.
+    /// Pauses, resumes or cancels a mailing, as an operator asks. Returns `None` if there is no
+    /// such mailing, as all orders do.
     pub async fn order(
         &self,
         invocation: &Invocation,
         id: &MailingId,
         event: MailingEvent,
-    ) -> Result<Ordered, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         self.order_unless(invocation, id, event, None, |_| false).await
     }
 
@@ -60,7 +52,7 @@ impl Mailings {
         let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
         let pause = MailingEvent::Pause;
         let ordered = self.order_unless(invocation, &seen.mailing_id, pause, Some(why), is_another_run).await?;
-        Ok(matches!(ordered, Ordered::Done(_)))
+        Ok(matches!(ordered, Some((_, OrderOutcome::Done))))
     }
 
     async fn order_unless(
@@ -70,13 +62,14 @@ impl Mailings {
         event: MailingEvent,
         paused_for: Option<SendingHold>,
         is_obsolete: impl Fn(&MailingRow) -> bool,
-    ) -> Result<Ordered, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         let rule = |row: &MailingRow| {
-            if is_obsolete(row) {
-                return (None, Move::Already);
-            }
-            let moved = move_mailing(row.state, event, row.is_ready());
-            let Move::To(state) = moved else { return (None, moved) };
+            let state = match move_mailing(row.state, event, row.is_ready()) {
+                _ if is_obsolete(row) => return (None, OrderOutcome::Already),
+                Move::To(state) => state,
+                Move::Already => return (None, OrderOutcome::Already),
+                Move::Refused => return (None, OrderOutcome::Refused),
+            };
             let mut after = MailingRow { state, paused_for, ..row.clone() };
             if state == MailingState::Paused {
                 after.run = None;
@@ -85,28 +78,23 @@ impl Mailings {
             match state {
                 // During the import, keep the importer's own emission and wake-up.
                 MailingState::Paused if imported => after.work.rest(),
-                MailingState::Queued => after.hand_out(invocation.now),
+                MailingState::Queued => after.enqueue_hand_out(invocation.now),
                 MailingState::Canceled => {
                     after.finished_at = Some(invocation.now);
                     match row.import {
                         // The senders cancel the entries.
-                        ImportState::Done => after.hand_out(invocation.now),
+                        ImportState::Done => after.enqueue_hand_out(invocation.now),
                         // The senders also cancel the entries that exist by now, as soon as the
                         // importer has counted them.
-                        ImportState::Queued | ImportState::Running => after.hand_to_importer(invocation.now),
+                        ImportState::Queued | ImportState::Running => after.enqueue_import(invocation.now),
                         ImportState::AwaitingUpload | ImportState::Failed => after.work.rest(),
                     }
                 }
                 _ => {}
             }
-            (Some(after), moved)
+            (Some(after), OrderOutcome::Done)
         };
-        Ok(match self.change(invocation, Start::Key(keys::mailing(id)), rule).await? {
-            Committed::Done(row, _) => Ordered::Done(Box::new(row)),
-            Committed::Stopped(row, Move::Refused) => Ordered::Refused(Box::new(row)),
-            Committed::Stopped(row, _) => Ordered::Already(Box::new(row)),
-            Committed::Gone => Ordered::NoMailing,
-        })
+        Ok(self.change(invocation, Start::Key(keys::mailing(id)), rule).await?.row())
     }
 
     /// Sets the content of a mailing, or replaces it as long as nothing was sent.
@@ -115,10 +103,9 @@ impl Mailings {
         invocation: &Invocation,
         id: &MailingId,
         asked: &ContentRequest,
-    ) -> Result<Ordered, StoreError> {
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         let content = &asked.content;
-        let step = || async {
-            let Some(row) = self.get(invocation, id).await? else { return Ok(Break(Ordered::NoMailing)) };
+        let rule = |row: MailingRow| async move {
             let stored = self.content(invocation, id).await?;
             // A setting that the request omits keeps the mailing's value, by default that of the
             // upload.
@@ -129,86 +116,79 @@ impl Mailings {
             if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version)
                 && same_list
             {
-                return Ok(Break(Ordered::Already(Box::new(row))));
+                return Ok(Next::Stop(OrderOutcome::Already));
             }
             // Check the row that the write is conditional on. If an import ends meanwhile, the
             // commit fails and the next round sees it.
             let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
             if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
-                return Ok(Break(Ordered::Misfits(misfits)));
+                return Ok(Next::Stop(OrderOutcome::Misfits(misfits)));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
             if !open || row.started_at.is_some() {
-                return Ok(Break(Ordered::Refused(Box::new(row))));
+                return Ok(Next::Stop(OrderOutcome::Refused));
             }
-            let mut after = MailingRow {
-                content_version: row.content_version + 1,
-                named_list,
-                list,
-                unsubscribe,
-                problem: None,
-                ..row.clone()
-            };
+            let content_version = row.content_version + 1;
+            let mut after = MailingRow { content_version, named_list, list, unsubscribe, problem: None, ..row.clone() };
             if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
                 after.state = state;
-                after.hand_out(invocation.now);
+                after.enqueue_hand_out(invocation.now);
             }
-            let stored = ContentRow { version: after.content_version, content: content.clone() };
+            let stored = MailingContentRow { version: content_version, content: content.clone() };
             let write = Write::put(&self.table, keys::mailing_content(id), &stored)?;
             // The version guarantees that nothing was sent: the start of sending changes it.
-            let committed = self.commit_with(invocation, &row, after, vec![write]).await?;
-            Ok(committed.map_or(Continue(()), |row| Break(Ordered::Done(Box::new(row)))))
+            let row = after.changed(&row, invocation.current());
+            Ok(Next::Commit { row, with: vec![Beside::required(write)], out: OrderOutcome::Done })
         };
-        self.store.retry(invocation, step).await
+        let start = Start::Key(keys::mailing(id));
+        Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())
     }
 
-    /// Orders failed entries to be sent again, and also unknown ones if the request says so.
+    /// Orders failed entries to be sent again, and also unknown ones if the request says so. The
+    /// mailing's row keeps the order with the number of its entries.
     pub async fn retry_failed(
         &self,
         invocation: &Invocation,
         id: &MailingId,
-        asked: &Retry,
-    ) -> Result<(Ordered, EntryCounts), StoreError> {
-        let step = || async {
-            let Some(row) = self.get(invocation, id).await? else {
-                return Ok(Break((Ordered::NoMailing, EntryCounts::default())));
-            };
-            if let Some(known) = row.orders.iter().find(|one| one.key == asked.order.key) {
-                let (entries, same) = (known.entries, known.body == asked.order.body);
-                let answer = if same { Ordered::Replayed(Box::new(row), entries) } else { Ordered::KeyReused };
-                return Ok(Break((answer, EntryCounts::default())));
+        order: &KeyedOrder,
+        include_unknown: bool,
+    ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
+        let rule = |row: MailingRow| async move {
+            if let Some(known) = row.orders.iter().find(|one| one.key == order.key) {
+                let is_same = known.body == order.body;
+                return Ok(Next::Stop(if is_same { OrderOutcome::Replayed } else { OrderOutcome::KeyReused }));
             }
             let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
             let counts = self.counts(invocation, id).await?;
+            let entries = counts.failed + if include_unknown { counts.unknown } else { 0 };
             if moved == Move::Refused {
-                return Ok(Break((Ordered::Refused(Box::new(row)), counts)));
+                return Ok(Next::Stop(OrderOutcome::Refused));
             }
-            if counts.failed == 0 && !(asked.include_unknown && counts.unknown > 0) {
-                return Ok(Break((Ordered::Already(Box::new(row)), counts)));
+            if entries == 0 {
+                return Ok(Next::Stop(OrderOutcome::Already));
             }
             let mut after = MailingRow { retry: row.retry + 1, ..row.clone() };
-            if asked.include_unknown {
+            if include_unknown {
                 after.retry_unknown = after.retry;
             }
             if let Move::To(state) = moved {
                 (after.state, after.finished_at) = (state, None);
             }
             if row.state != MailingState::Paused {
-                after.hand_out(invocation.now);
+                after.enqueue_hand_out(invocation.now);
             }
-            let entries = counts.failed + if asked.include_unknown { counts.unknown } else { 0 };
-            after.orders.push(Order { entries, ..asked.order.clone() });
+            after.orders.push(KeyedOrder { entries, ..order.clone() });
             let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
             after.orders.drain(..surplus);
-            let committed = self.commit_with(invocation, &row, after, Vec::new()).await?;
-            Ok(committed.map_or(Continue(()), |row| Break((Ordered::Done(Box::new(row)), counts))))
+            Ok(Next::commit(after.changed(&row, invocation.current()), OrderOutcome::Done))
         };
-        self.store.retry(invocation, step).await
+        let start = Start::Key(keys::mailing(id));
+        Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())
     }
 
     /// Adds up the counts of all shards.
     pub(super) async fn counts(&self, invocation: &Invocation, id: &MailingId) -> Result<EntryCounts, StoreError> {
         let shards = self.shards(invocation, id).await?;
-        Ok(shards.iter().fold(EntryCounts::default(), |all, shard| all.plus(shard.counts)))
+        Ok(shards.iter().map(|shard| shard.counts).sum())
     }
 }

@@ -21,14 +21,14 @@ pub struct Unsubscribes {
 
 /// Why a recipient must not be written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum NoSendReason {
     /// The recipient left the mailing's list.
     Unsubscribed,
     /// The address is on the suppression list of the channel, for this reason.
     Suppressed(String),
 }
 
-impl Why {
+impl NoSendReason {
     pub fn code(&self) -> &str {
         match self {
             Self::Unsubscribed => reason::UNSUBSCRIBED,
@@ -99,7 +99,7 @@ impl Unsubscribes {
         invocation: &Invocation,
         list: Option<&str>,
         entries: &[(&MailingEntryId, &str)],
-    ) -> Result<std::collections::HashMap<String, Why>, StoreError> {
+    ) -> Result<std::collections::HashMap<String, NoSendReason>, StoreError> {
         let mut asked: Vec<Key> = Vec::with_capacity(entries.len() * 2);
         let by_address = |email: &str| keys::suppression(Channel::Email.as_str(), email);
         asked.extend(entries.iter().map(|(_, email)| by_address(email)));
@@ -114,13 +114,13 @@ impl Unsubscribes {
             if let Some(item) = found.remove(&by_address(email)) {
                 let row: SuppressionRow = read_row(item)?;
                 if row.status == Status::Active {
-                    why.insert(id.email_hash.clone(), Why::Suppressed(row.reason));
+                    why.insert(id.email_hash.clone(), NoSendReason::Suppressed(row.reason));
                     continue;
                 }
             }
             let left = list.is_some_and(|list| found.contains_key(&keys::unsubscribed(list, &id.email_hash)));
             if left {
-                why.insert(id.email_hash.clone(), Why::Unsubscribed);
+                why.insert(id.email_hash.clone(), NoSendReason::Unsubscribed);
             }
         }
         Ok(why)

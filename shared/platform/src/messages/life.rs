@@ -63,7 +63,7 @@ impl Messages {
         sender: &str,
     ) -> Result<Settled<MessageRow>, StoreError> {
         let rule =
-            |row: &MessageRow| commit_settled(row.settled(attempt, verdict, invocation.current(), self.retention_days));
+            |row: &MessageRow| row.settled(attempt, verdict, invocation.current(), self.retention_days).into_next();
         let also = |row: &MessageRow| match verdict {
             Verdict::Failed { code, suppress: true } => {
                 let found = SuppressionRow::by_message(row, code, source::PROVIDER, invocation.current());
@@ -71,7 +71,7 @@ impl Messages {
             }
             _ => Ok(Vec::new()),
         };
-        self.change(invocation, row, rule, also).await.map(settled)
+        self.change(invocation, row, rule, also).await.map(Committed::settled)
     }
 
     /// Records that the provider confirmed an attempt of a message as sent.
@@ -272,20 +272,4 @@ impl Messages {
 
 fn nothing(_: &MessageRow) -> Result<Vec<Beside>, StoreError> {
     Ok(Vec::new())
-}
-
-fn commit_settled(settled: Settled<MessageRow>) -> Next<MessageRow, Settled<()>> {
-    match settled {
-        Settled::Now(row) => Next::Commit(row, Settled::Now(())),
-        Settled::Already => Next::Stop(Settled::Already),
-        Settled::TooLate => Next::Stop(Settled::TooLate),
-    }
-}
-
-fn settled(committed: Committed<MessageRow, Settled<()>>) -> Settled<MessageRow> {
-    match committed {
-        Committed::Done(row, _) => Settled::Now(row),
-        Committed::Stopped(_, Settled::Already) => Settled::Already,
-        Committed::Stopped(..) | Committed::Gone => Settled::TooLate,
-    }
 }

@@ -26,8 +26,13 @@ impl Messages {
             store: store.clone(),
             table: config::required("OUTBOUND_TABLE")?,
             intents: Intents { store: store.clone(), table: config::required("INTENTS_TABLE")? },
-            retention_days: config::number("MESSAGE_RETENTION_DAYS", 90, 1..=3_650, "a number of days")?.into(),
+            retention_days: Self::retention_from_env()?,
         })
+    }
+
+    /// Reads how many days settled messages and ended offers are kept.
+    pub fn retention_from_env() -> Result<i64, ConfigError> {
+        Ok(config::number("MESSAGE_RETENTION_DAYS", 90, 1..=3_650, "a number of days")?.into())
     }
 
     pub async fn get(&self, invocation: &Invocation, id: &MessageId) -> Result<Option<MessageRow>, StoreError> {

@@ -25,19 +25,19 @@ pub struct Bots {
 
 /// The outcome of creating a bot.
 #[derive(Debug)]
-pub enum BotCreated {
+pub enum CreatedBot {
     New,
     /// A bot with this slug exists.
     Exists(BotRow),
-    Invalid(FieldError),
+    Refused(FieldError),
 }
 
 /// The outcome of changing a bot.
 #[derive(Debug)]
-pub enum BotChanged {
+pub enum ChangedBot {
     Done(BotRow),
     NoSuchBot,
-    Invalid(Vec<FieldError>),
+    Refused(Vec<FieldError>),
 }
 
 impl Bots {
@@ -70,13 +70,13 @@ impl Bots {
     }
 
     /// Creates a bot and makes it the owner of its token.
-    pub async fn create(&self, invocation: &Invocation, row: &BotRow) -> Result<BotCreated, StoreError> {
+    pub async fn create(&self, invocation: &Invocation, row: &BotRow) -> Result<CreatedBot, StoreError> {
         let bot = Write::put(&self.table, keys::bot(&row.slug), row)?.when(Condition::Absent);
         match self.store.transact(invocation, vec![bot, self.own_token(row)?]).await? {
-            Transacted::Done => Ok(BotCreated::New),
+            Transacted::Done => Ok(CreatedBot::New),
             Transacted::Refused(refusals) => match refused(refusals)? {
-                Refused::Bot(Some(stored)) => Ok(BotCreated::Exists(stored)),
-                Refused::Token(owner) => Ok(BotCreated::Invalid(BotRow::token_taken(&owner.slug))),
+                Refused::Bot(Some(stored)) => Ok(CreatedBot::Exists(stored)),
+                Refused::Token(owner) => Ok(CreatedBot::Refused(BotRow::token_taken(&owner.slug))),
                 Refused::Bot(None) | Refused::LastToken => Err(StoreError::Corrupt("a new bot that nothing refused")),
             },
         }
@@ -89,13 +89,13 @@ impl Bots {
         invocation: &Invocation,
         slug: &str,
         body: &Map<String, Value>,
-    ) -> Result<BotChanged, StoreError> {
+    ) -> Result<ChangedBot, StoreError> {
         let stored = self.get(invocation, slug).await?;
         let step = |(stored, owns_last_token): (Option<BotRow>, bool)| async move {
-            let Some(before) = stored else { return Ok(Break(BotChanged::NoSuchBot)) };
+            let Some(before) = stored else { return Ok(Break(ChangedBot::NoSuchBot)) };
             let row = match before.read_change(body, invocation.now) {
                 Ok(row) => row,
-                Err(errors) => return Ok(Break(BotChanged::Invalid(errors))),
+                Err(errors) => return Ok(Break(ChangedBot::Refused(errors))),
             };
             let as_read = Condition::version(before.version);
             let bot = Write::put(&self.table, keys::bot(slug), &row)?.when(as_read);
@@ -104,11 +104,11 @@ impl Bots {
                 writes.push(self.free_token(&before));
             }
             Ok(match self.store.transact(invocation, writes).await? {
-                Transacted::Done => Break(BotChanged::Done(row)),
+                Transacted::Done => Break(ChangedBot::Done(row)),
                 Transacted::Refused(refusals) => match refused(refusals)? {
                     Refused::Bot(stored) => Continue((stored, owns_last_token)),
                     Refused::LastToken => Continue((Some(before), false)),
-                    Refused::Token(owner) => Break(BotChanged::Invalid(vec![BotRow::token_taken(&owner.slug)])),
+                    Refused::Token(owner) => Break(ChangedBot::Refused(vec![BotRow::token_taken(&owner.slug)])),
                 },
             })
         };

@@ -87,6 +87,14 @@ impl<R, T> Committed<R, T> {
         }
     }
 
+    /// Returns the row if this change wrote it.
+    pub fn done(self) -> Option<R> {
+        match self {
+            Self::Done(row, _) => Some(row),
+            Self::Stopped(..) | Self::Gone => None,
+        }
+    }
+
     /// Returns the output of the rule; `None` if there is no row.
     pub fn out(self) -> Option<T> {
         self.row().map(|(_, out)| out)
@@ -217,6 +225,11 @@ impl Write {
             _ => Self::changes(table, before.key(), before, after)?,
         };
         Ok(write.when(Condition::of(&fence)?))
+    }
+
+    /// Builds the check that nobody has changed a row since it was read.
+    pub fn unchanged<R: Row>(table: &str, row: &R) -> Result<Self, StoreError> {
+        Ok(Self::check(table, row.key(), Condition::of(&row.fence())?))
     }
 }
 

@@ -41,9 +41,9 @@ impl Condition {
     }
 
     /// The version counter of the row is the one that the caller read, so no other writer has
-    /// changed the row since.
+    /// changed the row since. A row that was never written has version 0.
     pub fn version(version: u64) -> Self {
-        Self::is_number("version", version)
+        if version == 0 { Self::Absent } else { Self::is_number("version", version) }
     }
 
     pub fn has(name: &str) -> Self {

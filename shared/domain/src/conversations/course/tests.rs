@@ -24,8 +24,8 @@ fn all(course: &Course) -> Portion {
 
 fn asked(course: &Course, seconds: i64) -> Course {
     match course.next(at(seconds), &TIMING) {
-        Step::Claim => course.claim(all(course), at(seconds), &TIMING),
-        Step::Ask(course) => course,
+        WorkerStep::Claim => course.claim(all(course), at(seconds), &TIMING),
+        WorkerStep::Ask(course) => course,
         other => panic!("not asked: {other:?}"),
     }
 }
@@ -44,7 +44,7 @@ fn a_burst_is_due_a_while_after_its_last_message_and_soon_enough_after_its_first
 #[test]
 fn a_claim_takes_exactly_what_was_received_and_what_comes_later_is_the_next_batch() {
     let pending = received(&[0, 1]);
-    assert_eq!(pending.next(at(5), &TIMING), Step::Wait(at(6)));
+    assert_eq!(pending.next(at(5), &TIMING), WorkerStep::Wait(at(6)));
     let claimed = asked(&pending, 6);
     assert_eq!((claimed.answered, claimed.claimed, claimed.received), (0, 2, 2));
     let third = claimed.receive(at(6), None);
@@ -67,7 +67,7 @@ fn a_claim_that_takes_a_part_leaves_the_rest_pending_and_it_is_the_next_batch_at
     let finished = claimed.replied(1, at(8)).part_ended(PartEnd::Sent, at(9));
     assert_eq!((finished.answered, finished.unanswered_since()), (2, Some(at(2).millis())));
     assert_eq!(finished.wake_up(at(9), &TIMING), Some(at(7)), "it is due");
-    assert!(finished.look_again(at(9), &TIMING).is_some(), "and looked for");
+    assert!(finished.recovery_check_at(at(9), &TIMING).is_some(), "and looked for");
     let next = asked(&finished, 9);
     assert_eq!((next.answered, next.claimed, next.pending_since), (2, 3, None));
 }
@@ -83,7 +83,7 @@ fn messages_that_are_stored_no_more_are_passed_over_and_nobody_is_asked() {
     let pending = received(&[0, 1, 2]);
     let passed = pending.claim(Portion::Expired { last: 2 }, at(7), &TIMING);
     assert_eq!((passed.phase, passed.answered, passed.claimed, passed.attempts), (Phase::Idle, 2, 2, 0));
-    assert_eq!(passed.next(at(7), &TIMING), Step::Claim, "the rest follows");
+    assert_eq!(passed.next(at(7), &TIMING), WorkerStep::Claim, "the rest follows");
     let all = pending.claim(Portion::Expired { last: 3 }, at(7), &TIMING);
     assert_eq!((all.is_pending(), all.wake_up(at(7), &TIMING)), (false, None));
 }
@@ -91,7 +91,7 @@ fn messages_that_are_stored_no_more_are_passed_over_and_nobody_is_asked() {
 #[test]
 fn a_batch_in_process_is_left_to_its_worker_until_the_lease_is_over() {
     let claimed = asked(&received(&[0]), 5);
-    assert_eq!(claimed.next(at(49), &TIMING), Step::Rest);
+    assert_eq!(claimed.next(at(49), &TIMING), WorkerStep::Rest);
     let taken_over = asked(&claimed, 50);
     assert_eq!((taken_over.claimed, taken_over.epoch, taken_over.attempts), (1, 2, 2));
     assert!(!taken_over.is_turn(1, 1), "the first worker is not heard any more");
@@ -102,12 +102,12 @@ fn a_batch_in_process_is_left_to_its_worker_until_the_lease_is_over() {
 #[test]
 fn a_responder_that_fails_is_asked_again_later_and_then_a_person_is_called() {
     let first = asked(&received(&[0]), 5).failed(at(6), &TIMING);
-    assert_eq!(first.next(at(7), &TIMING), Step::Wait(at(11)));
+    assert_eq!(first.next(at(7), &TIMING), WorkerStep::Wait(at(11)));
     let second = asked(&first, 11).failed(at(12), &TIMING);
-    assert_eq!(second.next(at(12), &TIMING), Step::Wait(at(22)));
+    assert_eq!(second.next(at(12), &TIMING), WorkerStep::Wait(at(22)));
     let third = asked(&second, 22).failed(at(23), &TIMING);
     assert_eq!((third.phase, third.attempts), (Phase::Stuck, 3));
-    assert_eq!(third.next(at(9_999), &TIMING), Step::Rest);
+    assert_eq!(third.next(at(9_999), &TIMING), WorkerStep::Rest);
     let later = third.receive(at(30), None);
     assert_eq!((later.claimed, later.received), (1, 2), "its messages stay, and so do those that follow");
     let again = asked(&later.release(), 31);
@@ -122,14 +122,14 @@ fn a_worker_that_dies_each_time_ends_as_a_call_for_a_person() {
         course = asked(&course, now);
         now += 45;
     }
-    let Step::GiveUp(course) = course.next(at(now), &TIMING) else { panic!("asked for ever") };
+    let WorkerStep::GiveUp(course) = course.next(at(now), &TIMING) else { panic!("asked for ever") };
     assert_eq!(course.phase, Phase::Stuck);
 }
 
 #[test]
 fn a_late_answer_is_waited_for_and_wanted_as_long_as_nobody_gave_another() {
     let awaiting = asked(&received(&[0]), 5).awaiting(at(6), &TIMING);
-    assert_eq!(awaiting.next(at(605), &TIMING), Step::Rest);
+    assert_eq!(awaiting.next(at(605), &TIMING), WorkerStep::Rest);
     assert!(awaiting.wants_reply(1) && !awaiting.wants_reply(2));
     let again = asked(&awaiting, 606);
     assert_eq!(again.attempts, 2, "it did not come: the responder is asked again");
@@ -157,28 +157,28 @@ fn parts_follow_each_other_and_one_that_failed_ends_the_reply() {
 
 fn held(course: &Course, until: Option<i64>) -> Course {
     let until = until.map(|seconds| at(seconds).millis());
-    course.hold(Hold { by: HeldBy::Operator, since: at(0).millis(), until })
+    course.hold(ConversationHold { by: HeldBy::Operator, since: at(0).millis(), until })
 }
 
 #[test]
 fn whoever_holds_a_conversation_is_not_interrupted_at_the_claim_nor_before_sending() {
     let pending = held(&received(&[0]), None);
-    assert_eq!(pending.next(at(99), &TIMING), Step::Rest);
+    assert_eq!(pending.next(at(99), &TIMING), WorkerStep::Rest);
     assert_eq!(pending.wake_up(at(99), &TIMING), None);
     assert_eq!(pending.release().wake_up(at(99), &TIMING), Some(at(5)), "a release wakes it");
 
     let asking = held(&asked(&received(&[0]), 5), None);
     let replied = asking.replied(1, at(6));
     assert_eq!((replied.phase, replied.handed), (Phase::Replied, 0));
-    assert_eq!(replied.next(at(7), &TIMING), Step::Rest);
-    let Step::HandOver(sending) = replied.release().next(at(8), &TIMING) else { panic!("not handed over") };
+    assert_eq!(replied.next(at(7), &TIMING), WorkerStep::Rest);
+    let WorkerStep::HandOver(sending) = replied.release().next(at(8), &TIMING) else { panic!("not handed over") };
     assert_eq!((sending.phase, sending.handed), (Phase::Sending, 1));
 }
 
 #[test]
 fn a_release_asks_again_what_was_to_be_asked_again_during_the_hold() {
     let failed = held(&asked(&received(&[0]), 5).failed(at(6), &TIMING), None);
-    assert_eq!(failed.next(at(11), &TIMING), Step::Rest, "its wake-up comes in vain");
+    assert_eq!(failed.next(at(11), &TIMING), WorkerStep::Rest, "its wake-up comes in vain");
     let released = failed.release();
     assert_eq!(released.wake_up(at(60), &TIMING), Some(at(60)));
     assert_eq!(asked(&released, 60).attempts, 2);
@@ -189,7 +189,7 @@ fn a_reply_that_was_stopped_in_time_is_said_after_the_hold() {
     let sending = held(&asked(&received(&[0]), 5).replied(1, at(6)), None);
     let withheld = sending.part_ended(PartEnd::Canceled, at(7));
     assert_eq!(withheld.phase, Phase::Replied);
-    let Step::HandOver(again) = withheld.release().next(at(8), &TIMING) else { panic!("not handed over") };
+    let WorkerStep::HandOver(again) = withheld.release().next(at(8), &TIMING) else { panic!("not handed over") };
     assert_eq!(again.handed, 2, "as another message");
     let released = sending.release().part_ended(PartEnd::Canceled, at(7));
     assert_eq!(
@@ -204,9 +204,9 @@ fn a_reply_that_was_stopped_in_time_is_said_after_the_hold() {
 #[test]
 fn a_hold_ends_at_its_time_and_the_longer_one_stays() {
     let pending = held(&received(&[0]), Some(60));
-    assert_eq!(pending.look_again(at(10), &TIMING), Some(at(60)));
+    assert_eq!(pending.recovery_check_at(at(10), &TIMING), Some(at(60)));
     assert!(pending.is_held(at(59)) && !pending.is_held(at(60)));
-    assert_eq!(pending.next(at(60), &TIMING), Step::Claim);
+    assert_eq!(pending.next(at(60), &TIMING), WorkerStep::Claim);
     let longer = held(&held(&received(&[0]), None), Some(60));
     assert_eq!(longer.hold.and_then(|hold| hold.until), None);
 }
@@ -290,14 +290,14 @@ fn what_is_left_of_a_reply_is_not_said_after_a_person_has_answered() {
 #[test]
 fn whatever_is_not_settled_is_looked_for_at_some_time_unless_a_person_has_it() {
     let pending = received(&[0]);
-    assert_eq!(pending.look_again(at(0), &TIMING), Some(at(65)));
+    assert_eq!(pending.recovery_check_at(at(0), &TIMING), Some(at(65)));
     let asking = asked(&pending, 5);
-    assert_eq!(asking.look_again(at(5), &TIMING), Some(at(50)));
-    assert_eq!(asking.failed(at(6), &TIMING).look_again(at(6), &TIMING), Some(at(71)));
-    assert_eq!(asking.awaiting(at(6), &TIMING).look_again(at(6), &TIMING), Some(at(606)));
-    assert!(asking.replied(1, at(6)).look_again(at(6), &TIMING).is_some());
-    assert_eq!(asking.replied(0, at(6)).look_again(at(6), &TIMING), None);
-    assert_eq!(held(&pending, None).look_again(at(6), &TIMING), None);
+    assert_eq!(asking.recovery_check_at(at(5), &TIMING), Some(at(50)));
+    assert_eq!(asking.failed(at(6), &TIMING).recovery_check_at(at(6), &TIMING), Some(at(71)));
+    assert_eq!(asking.awaiting(at(6), &TIMING).recovery_check_at(at(6), &TIMING), Some(at(606)));
+    assert!(asking.replied(1, at(6)).recovery_check_at(at(6), &TIMING).is_some());
+    assert_eq!(asking.replied(0, at(6)).recovery_check_at(at(6), &TIMING), None);
+    assert_eq!(held(&pending, None).recovery_check_at(at(6), &TIMING), None);
 }
 
 /// One message every two seconds for ten minutes, each with its own wake-up. These are the figures
@@ -307,7 +307,7 @@ fn a_steady_stream_is_answered_in_batches_whose_concatenation_is_the_input() {
     let (mut course, mut batches, mut longest) = (Course::default(), Vec::new(), 0);
     let mut arrived = Vec::new();
     for second in 0..700 {
-        if course.next(at(second), &TIMING) == Step::Claim {
+        if course.next(at(second), &TIMING) == WorkerStep::Claim {
             let claimed = course.claim(all(&course), at(second), &TIMING);
             batches.push((claimed.answered + 1..=claimed.claimed).collect::<Vec<_>>());
             let first = arrived[usize::try_from(claimed.answered).expect("few")];

@@ -9,12 +9,12 @@ mod tests;
 
 use serde_json::Value;
 
-use super::{Ignored, Inbound, Reading, Refusal, Unreadable, at_seconds, object, text};
+use super::{Ignored, Inbound, Reading, Refusal, UnreadableWebhook, at_seconds, object, text};
 use crate::channels::{Channel, normalize_to};
 
-pub fn read(body: &[u8]) -> Result<Reading, Unreadable> {
+pub fn read(body: &[u8]) -> Result<Reading, UnreadableWebhook> {
     let body = object(body)?;
-    let event = body["event"].as_str().ok_or(Unreadable::Missing("event"))?;
+    let event = body["event"].as_str().ok_or(UnreadableWebhook::Missing("event"))?;
     // Evolution writes `messages.upsert` in webhooks, and `MESSAGES_UPSERT` in its settings and
     // queues.
     let ignored = match event.to_ascii_lowercase().replace(['_', '-'], ".").as_str() {
@@ -27,29 +27,29 @@ pub fn read(body: &[u8]) -> Result<Reading, Unreadable> {
     Reading::of(vec![Err(ignored.into())])
 }
 
-fn messages(body: &Value, is_sent: bool) -> Result<Reading, Unreadable> {
-    let told = match &body["data"] {
+fn messages(body: &Value, is_sent: bool) -> Result<Reading, UnreadableWebhook> {
+    let entries = match &body["data"] {
         Value::Array(several) => several.as_slice(),
         Value::Object(fields) => match fields.get("messages") {
             Some(Value::Array(several)) if !fields.contains_key("key") => several,
             _ => std::slice::from_ref(&body["data"]),
         },
-        _ => return Err(Unreadable::Missing("data")),
+        _ => return Err(UnreadableWebhook::Missing("data")),
     };
     // The instance's own number.
     let own = match chat(&body["sender"]) {
         Some(Chat::Phone(number)) => Some(number),
         _ => None,
     };
-    Reading::of(told.iter().map(|told| message(told, is_sent, own.as_deref())).collect())
+    Reading::of(entries.iter().map(|entry| message(entry, is_sent, own.as_deref())).collect())
 }
 
-fn message(told: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Refusal> {
-    let key = &told["key"];
+fn message(entry: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Refusal> {
+    let key = &entry["key"];
     let from_me = is_sent || key["fromMe"] == true || key["fromMe"] == "true";
     let contact = contact(key, own)?;
     let message_id = text(&key["id"]).ok_or(Refusal::Missing("data.key.id"))?;
-    let said = content::read(&told["message"])?;
+    let said = content::read(&entry["message"])?;
     Ok(Inbound {
         contact,
         message_id,
@@ -59,8 +59,8 @@ fn message(told: &Value, is_sent: bool, own: Option<&str>) -> Result<Inbound, Re
         text: said.text,
         media: said.media,
         // In our own messages this is our own name.
-        name: text(&told["pushName"]).filter(|_| !from_me),
-        sent_at: seconds(&told["messageTimestamp"]).and_then(at_seconds),
+        name: text(&entry["pushName"]).filter(|_| !from_me),
+        sent_at: seconds(&entry["messageTimestamp"]).and_then(at_seconds),
     })
 }
 

@@ -4,29 +4,29 @@
 
 use serde_json::Value;
 
-use super::{Ignored, Inbound, Kind, Media, Reading, Refusal, Unreadable, at_seconds, object, text};
+use super::{Ignored, Inbound, Media, MessageKind, Reading, Refusal, UnreadableWebhook, at_seconds, object, text};
 use crate::channels::{Channel, normalize_to};
 
 /// The field that determines the kind of a message. An animation also has `document`, and a venue
 /// also has `location`.
-const CONTENT: &[(&str, Kind)] = &[
-    ("text", Kind::Text),
-    ("animation", Kind::Video),
-    ("photo", Kind::Image),
-    ("video", Kind::Video),
-    ("video_note", Kind::Video),
-    ("audio", Kind::Audio),
-    ("voice", Kind::Audio),
-    ("document", Kind::Document),
-    ("sticker", Kind::Sticker),
-    ("location", Kind::Location),
-    ("contact", Kind::Contact),
-    ("paid_media", Kind::Other),
-    ("poll", Kind::Other),
-    ("checklist", Kind::Other),
-    ("dice", Kind::Other),
-    ("game", Kind::Other),
-    ("story", Kind::Other),
+const CONTENT: &[(&str, MessageKind)] = &[
+    ("text", MessageKind::Text),
+    ("animation", MessageKind::Video),
+    ("photo", MessageKind::Image),
+    ("video", MessageKind::Video),
+    ("video_note", MessageKind::Video),
+    ("audio", MessageKind::Audio),
+    ("voice", MessageKind::Audio),
+    ("document", MessageKind::Document),
+    ("sticker", MessageKind::Sticker),
+    ("location", MessageKind::Location),
+    ("contact", MessageKind::Contact),
+    ("paid_media", MessageKind::Other),
+    ("poll", MessageKind::Other),
+    ("checklist", MessageKind::Other),
+    ("dice", MessageKind::Other),
+    ("game", MessageKind::Other),
+    ("story", MessageKind::Other),
 ];
 
 const EVENTS: &[(&str, Ignored)] = &[
@@ -38,13 +38,13 @@ const EVENTS: &[(&str, Ignored)] = &[
     ("message_reaction_count", Ignored::Reaction),
 ];
 
-pub fn read(body: &[u8]) -> Result<Reading, Unreadable> {
+pub fn read(body: &[u8]) -> Result<Reading, UnreadableWebhook> {
     let update = object(body)?;
     if update["update_id"].as_i64().is_none() {
-        return Err(Unreadable::Missing("update_id"));
+        return Err(UnreadableWebhook::Missing("update_id"));
     }
     Reading::of(vec![match update.get("message") {
-        Some(told) => message(told),
+        Some(given) => message(given),
         None => Err(event(&update).into()),
     }])
 }
@@ -54,22 +54,22 @@ fn event(update: &Value) -> Ignored {
     known.map_or(Ignored::UnknownEvent, |(_, why)| *why)
 }
 
-fn message(told: &Value) -> Result<Inbound, Refusal> {
-    let chat = &told["chat"];
+fn message(given: &Value) -> Result<Inbound, Refusal> {
+    let chat = &given["chat"];
     // A message that has not been sent yet has the id zero.
-    let id = told["message_id"].as_i64().filter(|id| *id > 0).ok_or(Refusal::Missing("message.message_id"))?;
+    let id = given["message_id"].as_i64().filter(|id| *id > 0).ok_or(Refusal::Missing("message.message_id"))?;
     let contact = chat["id"].as_i64().and_then(|id| normalize_to(Channel::Telegram, &id.to_string()).ok());
     let contact = contact.ok_or(Refusal::Missing("message.chat.id"))?;
     private(chat)?;
     // Two bots that answer each other would never stop.
-    if told["from"]["is_bot"] == true {
+    if given["from"]["is_bot"] == true {
         return Err(Ignored::NotAMessage.into());
     }
-    let (kind, media) = content(told).ok_or(Ignored::NotAMessage)?;
-    let said = text(&told["text"]).or_else(|| text(&told["caption"]));
+    let (kind, media) = content(given).ok_or(Ignored::NotAMessage)?;
+    let said = text(&given["text"]).or_else(|| text(&given["caption"]));
     match (kind, &said) {
-        (Kind::Text, None) => return Err(Ignored::Empty.into()),
-        (Kind::Text, Some(said)) if is_command(told, said) => return Err(Ignored::Command.into()),
+        (MessageKind::Text, None) => return Err(Ignored::Empty.into()),
+        (MessageKind::Text, Some(said)) if is_command(given, said) => return Err(Ignored::Command.into()),
         _ => {}
     }
     Ok(Inbound {
@@ -80,8 +80,8 @@ fn message(told: &Value) -> Result<Inbound, Refusal> {
         kind,
         text: said,
         media,
-        name: name(&told["from"]).or_else(|| name(chat)),
-        sent_at: told["date"].as_i64().and_then(at_seconds),
+        name: name(&given["from"]).or_else(|| name(chat)),
+        sent_at: given["date"].as_i64().and_then(at_seconds),
     })
 }
 
@@ -94,9 +94,9 @@ fn private(chat: &Value) -> Result<(), Ignored> {
     }
 }
 
-fn content(told: &Value) -> Option<(Kind, Option<Media>)> {
-    let (field, kind) = CONTENT.iter().find(|(field, _)| !told[field].is_null())?;
-    let file = match &told[field] {
+fn content(given: &Value) -> Option<(MessageKind, Option<Media>)> {
+    let (field, kind) = CONTENT.iter().find(|(field, _)| !given[field].is_null())?;
+    let file = match &given[field] {
         Value::Array(sizes) => largest(sizes),
         file => file,
     };
@@ -112,10 +112,10 @@ fn largest(sizes: &[Value]) -> &Value {
 
 /// Returns whether a text is a command. Telegram marks commands; a text that looks like a command
 /// is one even without the mark.
-fn is_command(told: &Value, said: &str) -> bool {
+fn is_command(given: &Value, said: &str) -> bool {
     let Some(rest) = said.strip_prefix('/') else { return false };
     let is_mark = |entity: &Value| entity["type"] == "bot_command" && entity["offset"] == 0;
-    let is_marked = told["entities"].as_array().is_some_and(|entities| entities.iter().any(is_mark));
+    let is_marked = given["entities"].as_array().is_some_and(|entities| entities.iter().any(is_mark));
     let word = rest.split_whitespace().next().unwrap_or_default();
     let is_shaped = rest.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'@'));
@@ -174,7 +174,7 @@ mod tests {
             message_id: "1841".to_owned(),
             from_me: false,
             by_gateway: false,
-            kind: Kind::Text,
+            kind: MessageKind::Text,
             text: Some("Oi, ainda tem vaga?".to_owned()),
             media: None,
             name: Some("Ana Souza".to_owned()),
@@ -186,33 +186,36 @@ mod tests {
     #[test]
     fn a_photo_is_its_largest_size_and_its_caption_the_text() {
         let photo = one(fixture!("photo"));
-        assert_eq!((photo.kind, photo.text.as_deref()), (Kind::Image, Some("Segue o comprovante")));
+        assert_eq!((photo.kind, photo.text.as_deref()), (MessageKind::Image, Some("Segue o comprovante")));
         assert_eq!(photo.media, media(None, None, "AgACAgEAAxkBAAIHM-y"));
     }
 
     #[test]
     fn a_document_and_a_voice_come_with_what_is_known_of_them() {
         let document = one(fixture!("document"));
-        assert_eq!((document.kind, document.text), (Kind::Document, None));
+        assert_eq!((document.kind, document.text), (MessageKind::Document, None));
         assert_eq!(document.media, media(Some("application/pdf"), Some("contrato.pdf"), "BQACAgEAAxkBAAIHNG"));
         let voice = one(fixture!("voice"));
-        assert_eq!((voice.kind, voice.media), (Kind::Audio, media(Some("audio/ogg"), None, "AwACAgEAAxkBAAIHNW")));
+        assert_eq!(
+            (voice.kind, voice.media),
+            (MessageKind::Audio, media(Some("audio/ogg"), None, "AwACAgEAAxkBAAIHNW"))
+        );
     }
 
     #[test]
     fn every_kind_is_known_by_its_field() {
         let file = json!({"file_id": "f"});
         for (fields, kind, has_media) in [
-            (json!({"video": file, "caption": "v"}), Kind::Video, true),
-            (json!({"animation": file, "document": file}), Kind::Video, true),
-            (json!({"video_note": file}), Kind::Video, true),
-            (json!({"audio": file}), Kind::Audio, true),
-            (json!({"sticker": file}), Kind::Sticker, true),
-            (json!({"location": {"latitude": -23.5, "longitude": -46.6}, "venue": {}}), Kind::Location, false),
-            (json!({"contact": {"phone_number": "5511999999999", "first_name": "Bia"}}), Kind::Contact, false),
-            (json!({"poll": {"id": "1", "question": "?"}}), Kind::Other, false),
-            (json!({"dice": {"emoji": "🎲", "value": 6}}), Kind::Other, false),
-            (json!({"photo": []}), Kind::Image, false),
+            (json!({"video": file, "caption": "v"}), MessageKind::Video, true),
+            (json!({"animation": file, "document": file}), MessageKind::Video, true),
+            (json!({"video_note": file}), MessageKind::Video, true),
+            (json!({"audio": file}), MessageKind::Audio, true),
+            (json!({"sticker": file}), MessageKind::Sticker, true),
+            (json!({"location": {"latitude": -23.5, "longitude": -46.6}, "venue": {}}), MessageKind::Location, false),
+            (json!({"contact": {"phone_number": "5511999999999", "first_name": "Bia"}}), MessageKind::Contact, false),
+            (json!({"poll": {"id": "1", "question": "?"}}), MessageKind::Other, false),
+            (json!({"dice": {"emoji": "🎲", "value": 6}}), MessageKind::Other, false),
+            (json!({"photo": []}), MessageKind::Image, false),
         ] {
             let message = one(&with(&fields));
             assert_eq!((message.kind, message.media.is_some()), (kind, has_media), "{fields}");
@@ -231,8 +234,8 @@ mod tests {
             assert_eq!(one(&with(&json!({"text": text}))).text.as_deref(), Some(text));
         }
         let mark = json!([{"type": "bot_command", "offset": 4, "length": 6}]);
-        assert_eq!(one(&with(&json!({"text": "usa /start", "entities": mark}))).kind, Kind::Text);
-        assert_eq!(one(&with(&json!({"photo": [], "caption": "/start"}))).kind, Kind::Image);
+        assert_eq!(one(&with(&json!({"text": "usa /start", "entities": mark}))).kind, MessageKind::Text);
+        assert_eq!(one(&with(&json!({"photo": [], "caption": "/start"}))).kind, MessageKind::Image);
     }
 
     #[test]
@@ -268,7 +271,7 @@ mod tests {
             (json!({"update_id": 1, "message": {"message_id": 2, "chat": {"id": 0}}}), "message.chat.id"),
             (json!({"update_id": 1, "message": {"message_id": 2, "chat": {"id": "5"}}}), "message.chat.id"),
         ] {
-            assert_eq!(read(body.to_string().as_bytes()), Err(Unreadable::Missing(field)), "{body}");
+            assert_eq!(read(body.to_string().as_bytes()), Err(UnreadableWebhook::Missing(field)), "{body}");
         }
     }
 

@@ -16,9 +16,13 @@ fn until(until: Timestamp) -> OpenCharge {
     OpenCharge { made_at: now().millis(), until: until.millis() }
 }
 
-fn both(told: Told) -> (ChargesRow, TransactionRow) {
-    match told {
-        Told::New { charges, transaction } => (*charges, *transaction),
+fn unknown() -> TransactionRow {
+    TransactionRow::unknown("t1", now())
+}
+
+fn both(change: ChargeChange) -> (ChargesRow, TransactionRow) {
+    match change {
+        ChargeChange::Both { charges, transaction } => (*charges, *transaction),
         other => panic!("{other:?}"),
     }
 }
@@ -26,76 +30,78 @@ fn both(told: Told) -> (ChargesRow, TransactionRow) {
 #[test]
 fn a_charge_is_open_until_its_end_and_no_longer() {
     let end = now().plus_ms(1_000);
-    let (charges, transaction) = both(created(&none(), None, &of("t1"), until(end), now()));
+    let (charges, transaction) = both(created(&none(), &unknown(), &of("t1"), until(end), now()));
     assert!(charges.is_open("t1", now()) && charges.any_open(now()));
     assert!(!charges.is_open("t1", end), "at its end it is over");
     assert_eq!(
         (transaction.status_at(now()), transaction.status_at(end)),
         (ChargeStatus::Unpaid, ChargeStatus::Expired)
     );
-    assert_eq!(charges.wake_at, Some(keys::at_time(end, ContactId::of("loja", 7).as_str())));
+    assert_eq!(charges.work.wake_at, Some(keys::at_time(end, ContactId::of("loja", 7).as_str())));
 }
 
 #[test]
 fn a_charge_only_moves_forward() {
     let until = until(now().plus_days(1));
-    let (charges, unpaid) = both(created(&none(), None, &of("t1"), until, now()));
+    let (charges, unpaid) = both(created(&none(), &unknown(), &of("t1"), until, now()));
     let (charges, expired_row) = both(expired(&charges, &unpaid, now()));
-    assert_eq!(expired(&charges, &expired_row, now()), Told::Known(ChargeStatus::Expired));
-    assert_eq!(created(&charges, Some(&expired_row), &of("t1"), until, now()), Told::Known(ChargeStatus::Expired));
-    let (charges, paid_row) = both(paid(&charges, Some(&expired_row), &of("t1"), now()));
+    assert_eq!(expired(&charges, &expired_row, now()), ChargeChange::Known(ChargeStatus::Expired));
+    assert_eq!(created(&charges, &expired_row, &of("t1"), until, now()), ChargeChange::Known(ChargeStatus::Expired));
+    let (charges, paid_row) = both(paid(&charges, &expired_row, &of("t1"), now()));
     assert_eq!((charges.pay_epoch, paid_row.pay_epoch), (1, Some(1)));
-    assert_eq!(paid(&charges, Some(&paid_row), &of("t1"), now()), Told::Known(ChargeStatus::Paid));
-    assert_eq!(expired(&charges, &paid_row, now()), Told::Known(ChargeStatus::Paid));
-    assert_eq!(created(&charges, Some(&paid_row), &of("t1"), until, now()), Told::Known(ChargeStatus::Paid));
+    assert_eq!(paid(&charges, &paid_row, &of("t1"), now()), ChargeChange::Known(ChargeStatus::Paid));
+    assert_eq!(expired(&charges, &paid_row, now()), ChargeChange::Known(ChargeStatus::Paid));
+    assert_eq!(created(&charges, &paid_row, &of("t1"), until, now()), ChargeChange::Known(ChargeStatus::Paid));
 }
 
 #[test]
 fn expired_before_created_stays_expired_and_gets_its_owner() {
-    let tombstone = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("new");
-    assert_eq!(tombstone.owner(), None);
-    let late = created(&none(), Some(&tombstone), &of("t1"), until(now().plus_days(1)), now());
-    let Told::Over(owned) = late else { panic!("{late:?}") };
-    assert_eq!((owned.status, owned.owner(), owned.version), (ChargeStatus::Expired, Some(("loja", 7)), 2));
-    let again = created(&none(), Some(&owned), &of("t1"), until(now().plus_days(1)), now());
-    assert_eq!(again, Told::Known(ChargeStatus::Expired));
+    let tombstone = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("new");
+    assert_eq!(tombstone.charge(), None);
+    let late = created(&none(), &tombstone, &of("t1"), until(now().plus_days(1)), now());
+    let ChargeChange::Transaction(owned) = late else { panic!("{late:?}") };
+    assert_eq!((owned.status, owned.charge(), owned.version), (ChargeStatus::Expired, Some(of("t1")), 2));
+    let again = created(&none(), &owned, &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(again, ChargeChange::Known(ChargeStatus::Expired));
     let others = Charge { telegram_id: 8, ..of("t1") };
-    assert_eq!(created(&none(), Some(&owned), &others, until(now().plus_days(1)), now()), Told::Another);
+    assert_eq!(created(&none(), &owned, &others, until(now().plus_days(1)), now()), ChargeChange::OtherContact);
 }
 
 #[test]
 fn paid_before_created_is_paid() {
-    let (charges, row) = both(paid(&none(), None, &of("t1"), now()));
+    let (charges, row) = both(paid(&none(), &unknown(), &of("t1"), now()));
     assert!(!charges.any_open(now()));
-    let late = created(&charges, Some(&row), &of("t1"), until(now().plus_days(1)), now());
-    assert_eq!(late, Told::Known(ChargeStatus::Paid));
+    let late = created(&charges, &row, &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(late, ChargeChange::Known(ChargeStatus::Paid));
 }
 
 #[test]
 fn expired_before_created_is_expired_and_can_still_be_paid() {
-    let row = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("it is new");
-    let late = created(&none(), Some(&row), &of("t1"), until(now().plus_days(1)), now());
-    assert!(matches!(late, Told::Over(row) if row.status == ChargeStatus::Expired));
-    let (charges, row) = both(paid(&none(), Some(&row), &of("t1"), now()));
-    assert_eq!((charges.pay_epoch, row.owner()), (1, Some(("loja", 7))));
+    let row = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("it is new");
+    let late = created(&none(), &row, &of("t1"), until(now().plus_days(1)), now());
+    assert!(matches!(late, ChargeChange::Transaction(row) if row.status == ChargeStatus::Expired));
+    let (charges, row) = both(paid(&none(), &row, &of("t1"), now()));
+    assert_eq!((charges.pay_epoch, row.charge()), (1, Some(of("t1"))));
 }
 
 #[test]
 fn a_charge_that_was_over_when_it_was_told_stays_over() {
-    let Told::Over(row) = created(&none(), None, &of("t1"), until(now()), now()) else { panic!("it is over") };
-    assert_eq!((row.status, row.owner()), (ChargeStatus::Expired, Some(("loja", 7))));
-    let again = created(&none(), Some(&row), &of("t1"), until(now().plus_days(1)), now());
-    assert_eq!(again, Told::Known(ChargeStatus::Expired));
+    let ChargeChange::Transaction(row) = created(&none(), &unknown(), &of("t1"), until(now()), now()) else {
+        panic!("it is over")
+    };
+    assert_eq!((row.status, row.charge()), (ChargeStatus::Expired, Some(of("t1"))));
+    let again = created(&none(), &row, &of("t1"), until(now().plus_days(1)), now());
+    assert_eq!(again, ChargeChange::Known(ChargeStatus::Expired));
 }
 
 #[test]
 fn a_transaction_has_one_owner() {
-    let (_, row) = both(created(&none(), None, &of("t1"), until(now().plus_days(1)), now()));
+    let (_, row) = both(created(&none(), &unknown(), &of("t1"), until(now().plus_days(1)), now()));
     for other in [Charge { telegram_id: 8, ..of("t1") }, Charge { bot: "outra", ..of("t1") }] {
         let charges = ChargesRow::none(other.bot, other.telegram_id, now());
-        assert_eq!(paid(&charges, Some(&row), &other, now()), Told::Another);
-        let made = created(&charges, Some(&row), &other, until(now().plus_days(1)), now());
-        assert_eq!(made, Told::Another);
+        assert_eq!(paid(&charges, &row, &other, now()), ChargeChange::OtherContact);
+        let made = created(&charges, &row, &other, until(now().plus_days(1)), now());
+        assert_eq!(made, ChargeChange::OtherContact);
     }
 }
 
@@ -127,33 +133,33 @@ fn the_newest_charge_is_the_one_that_was_made_last_of_those_that_can_be_paid() {
 
 #[test]
 fn a_payment_that_names_nobody_counts_when_its_contact_is_named() {
-    let expired = unplaced(None, "t1", ChargeStatus::Expired, now()).expect("it is new");
+    let expired = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("it is new");
     assert!(!expired.is_unplaced_payment());
-    let row = unplaced(Some(&expired), "t1", ChargeStatus::Paid, now()).expect("it moves forward");
-    assert_eq!((row.status, row.owner(), row.version), (ChargeStatus::Paid, None, 2));
-    assert_eq!(unplaced(Some(&row), "t1", ChargeStatus::Paid, now()), None, "told again");
-    assert_eq!(unplaced(Some(&row), "t1", ChargeStatus::Expired, now()), None, "paid is paid");
+    let row = unplaced(&expired, ChargeStatus::Paid, now()).expect("it moves forward");
+    assert_eq!((row.status, row.charge(), row.version), (ChargeStatus::Paid, None, 2));
+    assert_eq!(unplaced(&row, ChargeStatus::Paid, now()), None, "told again");
+    assert_eq!(unplaced(&row, ChargeStatus::Expired, now()), None, "paid is paid");
     assert!(row.is_unplaced_payment());
-    assert_eq!(expired_again(&row), Told::Known(ChargeStatus::Paid));
-    let (charges, placed) = both(paid(&none(), Some(&row), &of("t1"), now()));
-    assert_eq!((charges.pay_epoch, placed.pay_epoch, placed.owner()), (1, Some(1), Some(("loja", 7))));
+    assert_eq!(expired_again(&row), ChargeChange::Known(ChargeStatus::Paid));
+    let (charges, placed) = both(paid(&none(), &row, &of("t1"), now()));
+    assert_eq!((charges.pay_epoch, placed.pay_epoch, placed.charge()), (1, Some(1), Some(of("t1"))));
     assert!(!placed.is_unplaced_payment());
-    assert_eq!(paid(&charges, Some(&placed), &of("t1"), now()), Told::Known(ChargeStatus::Paid), "once");
+    assert_eq!(paid(&charges, &placed, &of("t1"), now()), ChargeChange::Known(ChargeStatus::Paid), "once");
 }
 
-fn expired_again(row: &TransactionRow) -> Told {
+fn expired_again(row: &TransactionRow) -> ChargeChange {
     expired(&none(), row, now())
 }
 
 #[test]
 fn what_was_looked_after_is_looked_for_at_its_next_end() {
-    let (charges, _) = both(created(&none(), None, &of("t1"), until(now().plus_ms(1_000)), now()));
+    let (charges, _) = both(created(&none(), &unknown(), &of("t1"), until(now().plus_ms(1_000)), now()));
     let charges = charges.created("t2", until(now().plus_ms(9_000)), now());
     assert!(!charges.is_overdue(now().plus_ms(999)) && charges.is_overdue(now().plus_ms(1_000)), "at its first end");
     let charges = charges.paid("t3", now());
     let later = now().plus_ms(5_000);
     assert!(charges.is_overdue(later), "one charge is over");
-    let charges = charges.looked_after(later);
-    assert_eq!(charges.wake_at, Some(keys::at_time(now().plus_ms(9_000), ContactId::of("loja", 7).as_str())));
-    assert_eq!(charges.looked_after(now().plus_ms(9_000)).wake, None);
+    let charges = charges.checked(later);
+    assert_eq!(charges.work.wake_at, Some(keys::at_time(now().plus_ms(9_000), ContactId::of("loja", 7).as_str())));
+    assert_eq!(charges.checked(now().plus_ms(9_000)).work.wake, None);
 }

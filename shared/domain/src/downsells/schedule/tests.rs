@@ -2,8 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::delivery::State;
-use crate::downsells::charges::{Charge, OpenCharge, Told, created, paid};
-use crate::downsells::{MOST_DOWNSELLS, NewDownsell, Why};
+use crate::downsells::charges::{Charge, ChargeChange, OpenCharge, TransactionRow, created, paid};
+use crate::downsells::{CancelReason, MOST_DOWNSELLS};
 use crate::keys::Wake;
 use crate::work::LOOK_AHEAD_MS;
 
@@ -23,15 +23,15 @@ pub(in crate::downsells) fn downsell(id: u64, more: &Value) -> DownsellRow {
     let content = json!({"text": "Ainda está aí?"});
     let mut body = json!({"name": "Oferta", "content": content, "delay_minutes": 5, "after_pix": true});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-    NewDownsell::read(body.as_object().expect("an object")).expect("a downsell").row("loja", id, None, now())
+    DownsellRow { id, ..DownsellRow::read("loja", body.as_object().expect("an object"), now()).expect("a downsell") }
 }
 
 fn plain() -> DownsellRow {
     downsell(12, &json!({}))
 }
 
-pub(in crate::downsells) fn start(source: &str) -> Asked<'_> {
-    Asked {
+pub(in crate::downsells) fn start(source: &str) -> TriggerEvent<'_> {
+    TriggerEvent {
         bot: "loja",
         telegram_id: 7,
         trigger: Trigger::Start,
@@ -43,8 +43,8 @@ pub(in crate::downsells) fn start(source: &str) -> Asked<'_> {
     }
 }
 
-pub(in crate::downsells) fn pix(source: &str) -> Asked<'_> {
-    Asked { trigger: Trigger::Pix, ..start(source) }
+pub(in crate::downsells) fn pix(source: &str) -> TriggerEvent<'_> {
+    TriggerEvent { trigger: Trigger::Pix, ..start(source) }
 }
 
 /// Returns charges that are open for an hour.
@@ -52,23 +52,24 @@ pub(in crate::downsells) fn open(transactions: &[&str]) -> ChargesRow {
     transactions.iter().fold(ChargesRow::none("loja", 7, now()), |charges, transaction_id| {
         let of = Charge { bot: "loja", telegram_id: 7, transaction_id };
         let open = OpenCharge { made_at: now().millis(), until: minutes(60).millis() };
-        match created(&charges, None, &of, open, now()) {
-            Told::New { charges, .. } => *charges,
+        match created(&charges, &TransactionRow::unknown(transaction_id, now()), &of, open, now()) {
+            ChargeChange::Both { charges, .. } => *charges,
             other => panic!("{other:?}"),
         }
     })
 }
 
 pub(in crate::downsells) fn after_payment(charges: &ChargesRow, transaction_id: &str) -> ChargesRow {
-    match paid(charges, None, &Charge { bot: "loja", telegram_id: 7, transaction_id }, now()) {
-        Told::New { charges, .. } => *charges,
+    let unknown = TransactionRow::unknown(transaction_id, now());
+    match paid(charges, &unknown, &Charge { bot: "loja", telegram_id: 7, transaction_id }, now()) {
+        ChargeChange::Both { charges, .. } => *charges,
         other => panic!("{other:?}"),
     }
 }
 
 /// Returns the one offer that a trigger makes of the plain downsell if the contact has only its
 /// charges.
-pub(in crate::downsells) fn offer(asked: &Asked<'_>, charges: ChargesRow) -> OfferRow {
+pub(in crate::downsells) fn offer(asked: &TriggerEvent<'_>, charges: ChargesRow) -> OfferRow {
     let contact = Contact { charges: Some(charges), ..Contact::default() };
     let plan = plan(asked, &[plain()], &contact, asked.at);
     plan.scheduled().next().expect("it is scheduled").clone()
@@ -78,13 +79,13 @@ pub(in crate::downsells) fn offer(asked: &Asked<'_>, charges: ChargesRow) -> Off
 fn make(contact: &mut Contact, plan: Plan) {
     for step in plan.steps {
         match step {
-            Step::Schedule { offer, slot, stale, .. } => {
+            PlanStep::Schedule { offer, slot, stale, .. } => {
                 contact.slots.insert(slot.downsell_id, slot);
                 contact.offers.extend(stale.map(|stale| (stale.1.id.clone(), stale.1)));
                 contact.offers.insert(offer.id.clone(), *offer);
             }
-            Step::Refuse { event, .. } => drop(contact.refused.insert(event.id.clone(), *event)),
-            Step::Join { after, event, .. } => {
+            PlanStep::Refuse { event, .. } => drop(contact.refused.insert(event.id.clone(), *event)),
+            PlanStep::Join { after, event, .. } => {
                 contact.offers.insert(after.id.clone(), *after);
                 contact.refused.insert(event.id.clone(), *event);
             }
@@ -92,7 +93,7 @@ fn make(contact: &mut Contact, plan: Plan) {
     }
 }
 
-fn asked(contact: &mut Contact, asked: &Asked<'_>, downsells: &[DownsellRow], now: Timestamp) -> Plan {
+fn asked(contact: &mut Contact, asked: &TriggerEvent<'_>, downsells: &[DownsellRow], now: Timestamp) -> Plan {
     let made = plan(asked, downsells, contact, now);
     make(contact, made.clone());
     made
@@ -115,9 +116,9 @@ fn ended(mut contact: Contact, sent_at: Option<Timestamp>) -> Contact {
         let (version, sent) = (slot.version + 1, slot.sent + u32::from(sent_at.is_some()));
         *slot = SlotRow { pending: false, ended_at: Some(now()), sent_at, sent, version, ..slot.clone() };
     }
-    let status = if sent_at.is_some() { Status::Sent } else { Status::Skipped };
+    let status = if sent_at.is_some() { OfferStatus::Sent } else { OfferStatus::Skipped };
     for offer in contact.offers.values_mut() {
-        let state = if status == Status::Sent { State::Sent } else { State::Failed };
+        let state = if status == OfferStatus::Sent { State::Sent } else { State::Failed };
         let delivery = Delivery { state, ..offer.delivery.clone() };
         *offer = OfferRow { status, delivery, ..offer.clone() };
     }
@@ -135,7 +136,7 @@ fn an_event_has_no_clock_in_its_id() {
 #[test]
 fn the_same_event_is_a_duplicate_whenever_it_is_told_and_whatever_became_of_it() {
     let told_later =
-        |contact: &Contact| plan(&Asked { at: minutes(9), ..start("5001") }, &[plain()], contact, minutes(99));
+        |contact: &Contact| plan(&TriggerEvent { at: minutes(9), ..start("5001") }, &[plain()], contact, minutes(99));
     let duplicate = Plan { steps: Vec::new(), duplicates: 1 };
     assert_eq!(told_later(&with_start()), duplicate);
     assert_eq!(told_later(&ended(with_start(), Some(now()))), duplicate);
@@ -148,7 +149,7 @@ fn the_same_event_is_a_duplicate_whenever_it_is_told_and_whatever_became_of_it()
 fn a_second_start_is_put_down_as_refused_by_the_first() {
     let contact = with_start();
     let plan = plan(&start("5002"), &[plain()], &contact, now());
-    let [Step::Refuse { event, pending: None }] = plan.steps.as_slice() else { panic!("{plan:?}") };
+    let [PlanStep::Refuse { event, pending: None }] = plan.steps.as_slice() else { panic!("{plan:?}") };
     assert_eq!((event.refused, event.event_id.as_str()), (Refused::AlreadyPending, "loja:7:12:start:5002"));
     assert_eq!(event.by, Some(only(&contact).id));
     assert_eq!(event.expires_at, now().plus_days(REFUSED_DAYS).seconds());
@@ -160,7 +161,7 @@ fn a_charge_is_refused_only_while_the_offer_that_it_found_is_pending() {
     let mut contact = Contact { charges: Some(open(&["t1", "t2"])), ..Contact::default() };
     asked(&mut contact, &pix("t1"), &[plain()], now());
     let plan = plan(&pix("t2"), &[plain()], &contact, now());
-    let [Step::Refuse { event, pending: Some(slot) }] = plan.steps.as_slice() else { panic!("{plan:?}") };
+    let [PlanStep::Refuse { event, pending: Some(slot) }] = plan.steps.as_slice() else { panic!("{plan:?}") };
     assert_eq!((event.refused, Some(slot)), (Refused::AlreadyPending, contact.slots.get(&12)));
 }
 
@@ -169,7 +170,7 @@ fn once_the_last_has_ended_each_trigger_schedules_again() {
     for sent_at in [None, Some(now())] {
         let contact = ended(with_start(), sent_at);
         let plan = plan(&start("5002"), &[plain()], &contact, now());
-        let [Step::Schedule { slot, slot_before, stale, .. }] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let [PlanStep::Schedule { slot, slot_before, stale, .. }] = plan.steps.as_slice() else { panic!("{plan:?}") };
         assert_eq!(slot_before.as_ref(), contact.slots.get(&12));
         assert_eq!((slot.pending, slot.version, slot.sent_at), (true, 3, sent_at), "what was sent is not forgotten");
         assert_eq!((slot.ended_at, stale), (None, &None));
@@ -222,13 +223,16 @@ fn an_offer_of_before_a_payment_ends_and_its_slot_is_taken_in_the_same_plan() {
     let mut contact = with_start();
     contact.charges = Some(after_payment(&open(&["t1", "t2"]), "t1"));
     let plan = plan(&start("5002"), &[plain()], &contact, now());
-    let [Step::Schedule { offer, slot, slot_before, stale: Some(stale) }] = plan.steps.as_slice() else {
+    let [PlanStep::Schedule { offer, slot, slot_before, stale: Some(stale) }] = plan.steps.as_slice() else {
         panic!("{plan:?}");
     };
     assert_eq!((offer.pay_epoch, &slot.offer), (1, &offer.id), "it knows of the payment");
     assert_eq!((slot.version, slot_before.as_ref()), (2, contact.slots.get(&12)));
     let (before, after) = &**stale;
-    assert_eq!((before, after.status, after.cancel_reason), (&only(&contact), Status::Canceled, Some(Why::Paid)));
+    assert_eq!(
+        (before, after.status, after.cancel_reason),
+        (&only(&contact), OfferStatus::Canceled, Some(CancelReason::Paid))
+    );
 }
 
 #[test]
@@ -236,8 +240,8 @@ fn an_offer_of_a_charge_that_is_over_makes_way_too() {
     let mut contact = Contact { charges: Some(open(&["t1"])), ..Contact::default() };
     asked(&mut contact, &pix("t1"), &[plain()], now());
     let over = plan(&start("5002"), &[plain()], &contact, minutes(60));
-    let [Step::Schedule { stale: Some(stale), .. }] = over.steps.as_slice() else { panic!("{over:?}") };
-    assert_eq!((stale.1.status, stale.1.cancel_reason), (Status::Canceled, Some(Why::Expired)));
+    let [PlanStep::Schedule { stale: Some(stale), .. }] = over.steps.as_slice() else { panic!("{over:?}") };
+    assert_eq!((stale.1.status, stale.1.cancel_reason), (OfferStatus::Canceled, Some(CancelReason::Expired)));
     let open_still = plan(&start("5002"), &[plain()], &contact, minutes(60).plus_ms(-1));
     assert_eq!(open_still.refused(Refused::AlreadyPending), 1);
 }
@@ -265,9 +269,9 @@ fn what_may_have_been_sent_keeps_its_slot_also_after_a_payment() {
 #[test]
 fn a_charge_joins_the_pending_offer_of_a_start_and_the_earlier_time_stands() {
     let contact = with_start();
-    let later = Asked { at: minutes(3), ..pix("t1") };
+    let later = TriggerEvent { at: minutes(3), ..pix("t1") };
     let plan = plan(&later, &[plain()], &contact, minutes(3));
-    let [Step::Join { before, after, event }] = plan.steps.as_slice() else { panic!("{plan:?}") };
+    let [PlanStep::Join { before, after, event }] = plan.steps.as_slice() else { panic!("{plan:?}") };
     assert_eq!(**before, only(&contact));
     assert_eq!((after.trigger, after.transaction_id.as_deref()), (Trigger::Pix, Some("t1")));
     assert_eq!((after.scheduled_at, &after.event_id), (before.scheduled_at, &before.event_id));
@@ -294,7 +298,7 @@ fn downsells_that_are_at_rest_or_not_for_the_trigger_are_passed_over() {
         downsell(3, &json!({"after_pix": false})),
         downsell(4, &json!({})),
     ];
-    let ids = |asked: &Asked<'_>| -> Vec<u64> {
+    let ids = |asked: &TriggerEvent<'_>| -> Vec<u64> {
         let plan = plan(asked, &downsells, &Contact::default(), now());
         assert_eq!(plan.duplicates, 0);
         plan.scheduled().map(|offer| offer.downsell_id).collect()
@@ -338,9 +342,9 @@ fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
 
 #[test]
 fn a_new_offer_is_queued_and_knows_what_it_came_from() {
-    let asked = Asked { meta: Some(r#"{"payload":"x"}"#), ..pix("t1") };
+    let asked = TriggerEvent { meta: Some(r#"{"payload":"x"}"#), ..pix("t1") };
     let offer = offer(&asked, after_payment(&open(&["t0", "t1"]), "t0"));
-    assert_eq!((offer.status, offer.delivery.state, offer.delivery.attempt), (Status::Pending, State::Queued, 0));
+    assert_eq!((offer.status, offer.delivery.state, offer.delivery.attempt), (OfferStatus::Pending, State::Queued, 0));
     assert_eq!((offer.pay_epoch, offer.transaction_id.as_deref()), (1, Some("t1")));
     assert_eq!((offer.correlation_id.as_str(), offer.meta.as_deref()), ("c-1", Some(r#"{"payload":"x"}"#)));
     assert_eq!((offer.version, offer.expires_at), (1, None), "it is kept while it is pending");
@@ -350,10 +354,10 @@ fn a_new_offer_is_queued_and_knows_what_it_came_from() {
 /// Counts the writes of the platform: those of each step, and those of the charges and the
 /// transaction.
 fn writes(plan: &Plan) -> usize {
-    let of = |step: &Step| match step {
-        Step::Schedule { stale, .. } => 2 + usize::from(stale.is_some()),
-        Step::Refuse { pending, .. } => 1 + usize::from(pending.is_some()),
-        Step::Join { .. } => 2,
+    let of = |step: &PlanStep| match step {
+        PlanStep::Schedule { stale, .. } => 2 + usize::from(stale.is_some()),
+        PlanStep::Refuse { pending, .. } => 1 + usize::from(pending.is_some()),
+        PlanStep::Join { .. } => 2,
     };
     plan.steps.iter().map(of).sum::<usize>() + 2
 }

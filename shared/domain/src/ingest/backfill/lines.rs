@@ -1,6 +1,5 @@
 //! Reads JSON lines from pieces of a file, starting at any line.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::request::BackfillOptions;
@@ -9,24 +8,10 @@ use crate::fields::FieldError;
 use crate::ingest::entry::Normalized;
 use crate::ingest::words::System;
 use crate::ingest::{normalize_email, normalize_telegram};
+use crate::uploaded::Position;
 
 /// Limit in bytes, the same as for a request with one item.
 pub const LONGEST_LINE: usize = 256 * 1024;
-
-/// The start of the next line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// The number of the next line, from 1 on.
-    pub next_line: u64,
-    pub next_byte: u64,
-    /// Whether the position is inside a line that is too long. The rest of that line is skipped.
-    #[serde(default)]
-    pub skipping: bool,
-}
-
-impl Position {
-    pub const START: Self = Self { next_line: 1, next_byte: 0, skipping: false };
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
@@ -57,8 +42,7 @@ impl<'a> Lines<'a> {
 
     fn consume(&mut self, bytes: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(bytes);
-        self.rest = rest;
-        self.at.next_byte += bytes as u64;
+        (self.rest, self.at) = (rest, self.at.further(bytes));
         taken
     }
 }

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::Position;
 use crate::codes::Action;
 use crate::fields::FieldError;
 use crate::ingest::decision::Decision;
 use crate::ingest::rows::Insertion;
 use crate::keys::{self, Key};
+use crate::uploaded::Position;
 
 /// Number of failed lines whose errors a job keeps. The job is one row, so further failed lines are
 /// only counted.
@@ -41,7 +41,7 @@ pub struct LineError {
 
 /// A settled line with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettledLine {
     pub line: u64,
     pub result: LineResult,
     /// The start of the next line.
@@ -73,7 +73,7 @@ impl Progress {
     /// Returns the progress with these lines settled. `None` if they are not the next lines:
     /// another worker has advanced the job, and this worker's lines are duplicates that must not
     /// count twice.
-    pub fn checkpoint(&self, settled: Vec<Settled>) -> Option<Self> {
+    pub fn checkpoint(&self, settled: Vec<SettledLine>) -> Option<Self> {
         let mut next = self.clone();
         for line in settled {
             if line.line != next.position.next_line {
@@ -149,9 +149,9 @@ mod tests {
     use super::*;
     use crate::codes::FieldProblem;
 
-    fn settled(line: u64, result: LineResult) -> Settled {
+    fn settled(line: u64, result: LineResult) -> SettledLine {
         let after = Position { next_line: line + 1, next_byte: line * 10, skipping: false };
-        Settled { line, result, after }
+        SettledLine { line, result, after }
     }
 
     fn failed() -> LineResult {

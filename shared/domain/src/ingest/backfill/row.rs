@@ -1,16 +1,29 @@
 //! The row of a job, and its view in the API.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
 
 use super::identity::BackfillId;
-use super::progress::{Counts, LineError, Progress};
+use super::progress::Progress;
 use super::request::{BackfillInput, BackfillOptions, BackfillRequest};
+use crate::change::{Fence, Row};
 use crate::codes::{Reason, codes};
 use crate::ingest::json_text;
 use crate::ingest::words::{Schema, System};
-use crate::keys::{self, Key};
+use crate::keys::{self, Key, Wake};
+use crate::lease::Lease;
+use crate::queue::emit_backfill;
 use crate::time::Timestamp;
+use crate::uploaded::{UPLOAD_MS, Uploaded};
+use crate::work::Work;
+
+/// A worker that does not renew its lease for this long loses its job: the next run of recovery
+/// enqueues the job again.
+pub const LEASE_MS: i64 = 60_000;
+/// The backoff of recovery after the end of a lease, for a job that lost its worker before. It
+/// doubles each time, so a job that crashes every worker does not keep the workers busy.
+const AGAIN_MS: i64 = 60_000;
 
 codes! {
     BackfillState {
@@ -52,9 +65,35 @@ pub struct BackfillRow {
     pub completed_at: Option<Timestamp>,
     /// Why the job failed.
     pub reason: Option<Reason>,
+    /// The version and the size of the uploaded lines.
+    pub etag: Option<String>,
+    pub size: Option<u64>,
+    #[serde(flatten)]
+    pub work: Work,
+    /// The lease of the worker.
+    #[serde(flatten)]
+    pub lease: Option<Lease>,
+}
+
+impl Row for BackfillRow {
+    fn key(&self) -> Key {
+        keys::backfill(&self.backfill_id)
+    }
+
+    /// Nobody has changed the job since it was read, or taken or renewed its lease.
+    fn fence(&self) -> Fence {
+        let lease = self.lease.as_ref();
+        Fence::same(&json!({
+            "version": self.version,
+            "lease_owner": lease.map(|lease| &lease.lease_owner),
+            "lease_epoch": lease.map(|lease| lease.lease_epoch),
+            "lease_until": lease.map(|lease| lease.lease_until),
+        }))
+    }
 }
 
 impl BackfillRow {
+    /// A job that is enqueued, or that waits for its upload.
     pub fn new(
         backfill_id: BackfillId,
         schema: Schema,
@@ -63,7 +102,7 @@ impl BackfillRow {
         now: Timestamp,
     ) -> Self {
         let upload = request.input == BackfillInput::Upload;
-        Self {
+        let mut row = Self {
             backfill_id,
             schema,
             source: request.source,
@@ -78,11 +117,72 @@ impl BackfillRow {
             updated_at: now,
             completed_at: None,
             reason: None,
+            etag: None,
+            size: None,
+            work: Work::default(),
+            lease: None,
+        };
+        match upload {
+            true => row.wait_until(now.plus_ms(UPLOAD_MS)),
+            false => row.enqueue(now),
         }
+        row
     }
 
-    pub fn key(&self) -> Key {
-        keys::backfill(&self.backfill_id)
+    fn enqueue(&mut self, now: Timestamp) {
+        let id = &self.backfill_id;
+        self.work.hand_over(id.as_str(), None, now, |seq| emit_backfill(id, seq));
+    }
+
+    fn wait_until(&mut self, until: Timestamp) {
+        self.work.wait_until(Wake::Check, self.backfill_id.as_str(), until);
+    }
+
+    /// Returns whether a worker can work on the job: it has not ended, and its lines are there.
+    pub fn has_work(&self) -> bool {
+        matches!(self.state, BackfillState::Queued | BackfillState::Running)
+    }
+
+    /// Returns the job after its lines were uploaded. `None` if it does not wait for them: a later
+    /// upload is a different file.
+    pub fn uploaded(&self, upload: &Uploaded<BackfillId>, now: Timestamp) -> Option<Self> {
+        // The job failed because its upload did not arrive, and now the upload has arrived after
+        // all.
+        let is_late =
+            self.state == BackfillState::Failed && self.reason == Some(Reason::InputMissing) && self.etag.is_none();
+        if self.state != BackfillState::AwaitingUpload && !is_late {
+            return None;
+        }
+        let mut row = Self {
+            state: BackfillState::Queued,
+            reason: None,
+            completed_at: None,
+            etag: Some(upload.etag.clone()),
+            size: Some(upload.size),
+            ..self.changed(now)
+        };
+        row.enqueue(now);
+        Some(row)
+    }
+
+    /// Returns the job after recovery found it waiting: a stalled job is enqueued again, and a job
+    /// whose upload did not arrive fails. `None` if it has ended, or if a worker has just renewed
+    /// its lease.
+    pub fn recovered(&self, now: Timestamp) -> Option<Self> {
+        if self.state == BackfillState::AwaitingUpload {
+            return Some(self.failed(Reason::InputMissing, now));
+        }
+        if self.state.is_settled() || self.lease.as_ref().is_some_and(|lease| !lease.is_over(now)) {
+            return None;
+        }
+        let mut row = self.changed(now);
+        row.work.recovered();
+        row.enqueue(now);
+        Some(row)
+    }
+
+    fn changed(&self, now: Timestamp) -> Self {
+        Self { version: self.version + 1, updated_at: now, ..self.clone() }
     }
 
     /// Returns the progress at which a worker starts. A dry run starts over, because what it would
@@ -91,11 +191,31 @@ impl BackfillRow {
         if self.dry_run { Progress::start() } else { self.progress.clone() }
     }
 
-    /// Returns the row after a checkpoint.
+    /// Returns the row after a checkpoint of its worker.
     #[must_use]
     pub fn at(&self, progress: Progress, state: BackfillState, now: Timestamp) -> Self {
         let completed_at = state.is_settled().then_some(now);
-        Self { progress, state, version: self.version + 1, updated_at: now, completed_at, ..self.clone() }
+        let has_progress = progress.position != self.progress.position;
+        let mut row = Self { progress, state, completed_at, ..self.changed(now) };
+        if has_progress {
+            row.work.recoveries = 0;
+        }
+        // If the job does not stay with this worker, end the lease now: the next worker need not
+        // wait for it.
+        let mut lease_until = now;
+        match state {
+            // Another invocation does the rest: the write that stores the progress enqueues it.
+            BackfillState::Queued => row.enqueue(now),
+            state if state.is_settled() => row.work.rest(),
+            // The worker keeps the job: a row without an emission does not trigger the relay.
+            _ => {
+                lease_until = now.plus_ms(LEASE_MS);
+                row.work.emit = None;
+                row.wait_until(lease_until.plus_ms(AGAIN_MS * ((1 << row.work.recoveries.min(6)) - 1)));
+            }
+        }
+        row.lease = row.lease.map(|lease| lease.ending(lease_until));
+        row
     }
 
     /// Returns the row of a job whose input cannot be read.
@@ -103,57 +223,38 @@ impl BackfillRow {
     pub fn failed(&self, reason: Reason, now: Timestamp) -> Self {
         Self { reason: Some(reason), ..self.at(self.progress.clone(), BackfillState::Failed, now) }
     }
-}
 
-/// The response of `GET /backfills/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BackfillView {
-    pub backfill_id: BackfillId,
-    pub schema: Schema,
-    pub source: System,
-    pub options: BackfillOptions,
-    pub dry_run: bool,
-    pub state: BackfillState,
-    /// Number of settled lines.
-    pub lines: u64,
-    pub counts: Counts,
-    pub errors: Vec<LineError>,
-    pub errors_left_out: u64,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
-    pub completed_at: Option<Timestamp>,
-    pub reason: Option<Reason>,
-}
-
-impl From<BackfillRow> for BackfillView {
-    fn from(row: BackfillRow) -> Self {
-        Self {
-            backfill_id: row.backfill_id,
-            schema: row.schema,
-            source: row.source,
-            options: row.options,
-            dry_run: row.dry_run,
-            state: row.state,
-            lines: row.progress.counts.lines(),
-            counts: row.progress.counts,
-            errors: row.progress.errors,
-            errors_left_out: row.progress.errors_left_out,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            completed_at: row.completed_at,
-            reason: row.reason,
-        }
+    /// Returns the response of `GET /backfills/{id}`. `lines` is the number of settled lines.
+    pub fn view(&self) -> Value {
+        json!({
+            "backfill_id": self.backfill_id,
+            "schema": self.schema,
+            "source": self.source,
+            "options": self.options,
+            "dry_run": self.dry_run,
+            "state": self.state,
+            "lines": self.progress.counts.lines(),
+            "counts": self.progress.counts,
+            "errors": self.progress.errors,
+            "errors_left_out": self.progress.errors_left_out,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "completed_at": self.completed_at,
+            "reason": self.reason,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::tests::assert_fence_holds;
     use crate::codes::Action;
-    use crate::ingest::backfill::{DryRun, LineRef, LineResult, Position, Settled, Unsettled};
+    use crate::ingest::backfill::{Counts, DryRun, LineRef, LineResult, SettledLine, Unsettled};
     use crate::ingest::table::{Table, asked, policy};
     use crate::ingest::words::ConflictAction;
     use crate::ingest::{Decision, EntryId, Insertion, Row, StoredRows, decide};
+    use crate::uploaded::Position;
 
     fn now() -> Timestamp {
         Timestamp::from_seconds(1_751_342_400)
@@ -165,12 +266,43 @@ mod tests {
         BackfillRow::new(BackfillId::of("7"), Schema::Pkm, &request, "h", now())
     }
 
+    #[test]
+    fn the_fence_names_what_the_row_stores() {
+        let lease = Some(Lease { lease_owner: "a".into(), lease_epoch: 4, lease_until: 5_000 });
+        for row in [job(false), BackfillRow { lease, ..job(false) }] {
+            assert_fence_holds(&row);
+            let stored = serde_json::to_value(&row).expect("a row");
+            assert_eq!(serde_json::from_value::<BackfillRow>(stored).expect("read back"), row);
+        }
+    }
+
+    #[test]
+    fn recovery_enqueues_a_stalled_job_and_leaves_one_that_has_a_worker_or_has_ended() {
+        let running = |left_ms| {
+            let lease_until = now().plus_ms(left_ms).millis();
+            let lease = Some(Lease { lease_owner: "a".into(), lease_epoch: 4, lease_until });
+            BackfillRow { state: BackfillState::Running, lease, ..job(false) }
+        };
+        assert_eq!(running(1).recovered(now()), None);
+        let enqueued = running(0).recovered(now()).expect("enqueued");
+        assert_eq!((enqueued.work.emits, enqueued.work.recoveries, enqueued.version), (2, 1, 2));
+        let ended = running(0).at(Progress::start(), BackfillState::Completed, now());
+        assert_eq!(ended.recovered(now()), None);
+        let awaiting = BackfillRow { state: BackfillState::AwaitingUpload, ..job(false) };
+        let failed = awaiting.recovered(now()).expect("given up");
+        assert_eq!((failed.state, failed.reason), (BackfillState::Failed, Some(Reason::InputMissing)));
+        let upload = Uploaded { id: BackfillId::of("7"), etag: "e".to_owned(), size: 3 };
+        let late = failed.uploaded(&upload, now()).expect("it arrived after all");
+        assert_eq!((late.state, late.reason, late.has_work()), (BackfillState::Queued, None, true));
+        assert_eq!(late.uploaded(&upload, now()), None, "once");
+    }
+
     /// Processes a job as a worker does, with a checkpoint at least every four lines. It simulates
     /// a crash: `writes` writes succeed, and it stops right after the next one, before it records
     /// that line.
     fn work(table: &mut Table, row: &mut BackfillRow, lines: &[Insertion], action: ConflictAction, mut writes: usize) {
         let (mut unsettled, mut done) = (Unsettled::default(), Vec::new());
-        let checkpoint = |row: &mut BackfillRow, done: &mut Vec<Settled>| {
+        let checkpoint = |row: &mut BackfillRow, done: &mut Vec<SettledLine>| {
             let progress = row.progress.checkpoint(std::mem::take(done)).expect("in step");
             *row = row.at(progress, BackfillState::Running, now());
         };
@@ -212,9 +344,9 @@ mod tests {
         *row = row.at(progress, BackfillState::Completed, now());
     }
 
-    fn settled(line: u64, action: Action) -> Settled {
+    fn settled(line: u64, action: Action) -> SettledLine {
         let after = Position { next_line: line + 1, next_byte: line, skipping: false };
-        Settled { line, result: LineResult::Done(action), after }
+        SettledLine { line, result: LineResult::Done(action), after }
     }
 
     fn work_dry(table: &Table, lines: &[Insertion], action: ConflictAction) -> Counts {
@@ -303,10 +435,10 @@ mod tests {
         let json = serde_json::to_value(&row).expect("json");
         assert_eq!((&json["state"], &json["next_line"]), (&"COMPLETED".into(), &1.into()));
         assert_eq!(serde_json::from_value::<BackfillRow>(json).expect("a row"), row);
-        let view = serde_json::to_value(BackfillView::from(row)).expect("json");
+        let view = row.view();
         assert!(view.get("body_hash").is_none() && view.get("version").is_none());
         assert_eq!(view["counts"]["inserted"], 0);
-        let failed = BackfillView::from(job(false).failed(Reason::InputMissing, now()));
-        assert_eq!((failed.state, failed.reason), (BackfillState::Failed, Some(Reason::InputMissing)));
+        let failed = job(false).failed(Reason::InputMissing, now()).view();
+        assert_eq!((&failed["state"], &failed["reason"]), (&"FAILED".into(), &"input_missing".into()));
     }
 }

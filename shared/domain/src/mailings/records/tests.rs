@@ -1,7 +1,7 @@
 use super::*;
 use crate::mailings::{Encoding, ImportOptions};
 
-type Told = Vec<Result<Record, Unreadable>>;
+type Told = Vec<Result<Record, UnreadableFile>>;
 
 fn detect(file: &[u8]) -> Format {
     Format::detect(file, true, &ImportOptions::default()).expect("a format")
@@ -34,9 +34,9 @@ fn in_pieces(file: &[u8], size: usize) -> Told {
 }
 
 fn shown(told: &Told) -> Vec<String> {
-    let show = |record: &Result<Record, Unreadable>| match record {
-        Ok(Record { line, row: Ok(row), .. }) => format!("{line} {} {:?}", row.email, row.variables),
-        Ok(Record { line, row: Err(problem), .. }) => format!("{line} {problem}"),
+    let show = |record: &Result<Record, UnreadableFile>| match record {
+        Ok(Record { line, recipient: Ok(row), .. }) => format!("{line} {} {:?}", row.email, row.variables),
+        Ok(Record { line, recipient: Err(problem), .. }) => format!("{line} {problem}"),
         Err(unreadable) => unreadable.to_string(),
     };
     told.iter().map(show).collect()

@@ -153,7 +153,7 @@ fn an_announcement_that_is_wrong_is_refused_by_its_fields() {
 #[test]
 fn a_request_is_known_by_what_it_said() {
     let asked = UploadRequest::of_csv([("filename", "a.csv")]).expect("a request");
-    assert_eq!(asked.said(), r#"[["file_name","a.csv"],["mode","lenient"],["unsubscribe","true"]]"#);
+    assert_eq!(asked.canonical_text(), r#"[["file_name","a.csv"],["mode","lenient"],["unsubscribe","true"]]"#);
     let body = serde_json::json!({"filename": "a.csv", "mode": "strict", "encoding": "latin1", "email_column": "e",
         "subject": "a \"b\"", "html": "h", "text": "t", "from": "a@b.co", "reply_to": "c@d.co", "unsubscribe": false,
         "list": "l", "sha256": "0".repeat(64), "size": 7});
@@ -162,5 +162,5 @@ fn a_request_is_known_by_what_it_said() {
         r#"[["file_name","a.csv"],["mode","strict"],["encoding","latin1"],["email_column","e"],["subject","a \"b\""],["html","h"],["text","t"],["from","a@b.co"],["reply_to","c@d.co"],["unsubscribe","false"],["list","l"],["sha256","{}"],["size","7"]]"#,
         "0".repeat(64)
     );
-    assert_eq!(asked.said(), said);
+    assert_eq!(asked.canonical_text(), said);
 }

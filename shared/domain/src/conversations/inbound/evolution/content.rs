@@ -3,10 +3,10 @@
 
 use serde_json::Value;
 
-use super::super::{Ignored, Kind, Media, text};
+use super::super::{Ignored, Media, MessageKind, text};
 
 pub(super) struct Said {
-    pub kind: Kind,
+    pub kind: MessageKind,
     pub text: Option<String>,
     pub media: Option<Media>,
 }
@@ -41,17 +41,17 @@ const NOT_SAID: &[(&str, Ignored)] = &[
     ("callLogMesssage", Ignored::NotAMessage),
 ];
 
-const SHOWN: &[(&str, Kind)] = &[
-    ("imageMessage", Kind::Image),
-    ("videoMessage", Kind::Video),
-    ("ptvMessage", Kind::Video),
-    ("audioMessage", Kind::Audio),
-    ("documentMessage", Kind::Document),
-    ("stickerMessage", Kind::Sticker),
-    ("locationMessage", Kind::Location),
-    ("liveLocationMessage", Kind::Location),
-    ("contactMessage", Kind::Contact),
-    ("contactsArrayMessage", Kind::Contact),
+const SHOWN: &[(&str, MessageKind)] = &[
+    ("imageMessage", MessageKind::Image),
+    ("videoMessage", MessageKind::Video),
+    ("ptvMessage", MessageKind::Video),
+    ("audioMessage", MessageKind::Audio),
+    ("documentMessage", MessageKind::Document),
+    ("stickerMessage", MessageKind::Sticker),
+    ("locationMessage", MessageKind::Location),
+    ("liveLocationMessage", MessageKind::Location),
+    ("contactMessage", MessageKind::Contact),
+    ("contactsArrayMessage", MessageKind::Contact),
 ];
 
 /// Where the text of a message is. For a choice from a list or from buttons, the text that was
@@ -91,10 +91,10 @@ pub(super) fn read(message: &Value) -> Result<Said, Ignored> {
         return Ok(shown(*kind, &inner[field], &message["mediaUrl"]));
     }
     if let Some(written) = WRITTEN.iter().find_map(|at| text(inner.pointer(at)?)) {
-        return Ok(Said { kind: Kind::Text, text: Some(written), media: None });
+        return Ok(Said { kind: MessageKind::Text, text: Some(written), media: None });
     }
     match says_something(inner) {
-        true => Ok(Said { kind: Kind::Other, text: None, media: None }),
+        true => Ok(Said { kind: MessageKind::Other, text: None, media: None }),
         false => Err(Ignored::Empty),
     }
 }
@@ -108,7 +108,7 @@ fn unwrapped(mut message: &Value) -> &Value {
 
 /// Reads media. `stored` is the URL of the file that Evolution decrypted; the file at WhatsApp's
 /// own URL is encrypted. Instances of Meta's API use Meta's names of the fields.
-fn shown(kind: Kind, content: &Value, stored: &Value) -> Said {
+fn shown(kind: MessageKind, content: &Value, stored: &Value) -> Said {
     let either = |one: &str, other: &str| text(&content[one]).or_else(|| text(&content[other]));
     let reference = text(stored).or_else(|| text(&content["url"]));
     let media = Media::of(either("mimetype", "mime_type"), either("fileName", "filename"), reference);

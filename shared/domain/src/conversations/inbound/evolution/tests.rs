@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::super::{Kind, Media};
+use super::super::{Media, MessageKind};
 use super::*;
 use crate::time::Timestamp;
 
@@ -49,7 +49,7 @@ fn a_text_is_read_with_who_said_it_and_when() {
         message_id: "3A5F0B7C1D2E3F405162".to_owned(),
         from_me: false,
         by_gateway: false,
-        kind: Kind::Text,
+        kind: MessageKind::Text,
         text: Some("Oi, ainda tem vaga?".to_owned()),
         media: None,
         name: Some("Ana Souza".to_owned()),
@@ -63,25 +63,25 @@ fn a_text_is_read_with_who_said_it_and_when() {
 fn media_comes_with_its_caption_and_where_it_is_kept() {
     let image = one(fixture!("image"));
     let stored = "https://s3.example.com/evolution/loja/1760000000_3A5F.jpeg?X-Amz-Signature=ab";
-    assert_eq!((image.kind, image.text.as_deref()), (Kind::Image, Some("Segue o comprovante")));
+    assert_eq!((image.kind, image.text.as_deref()), (MessageKind::Image, Some("Segue o comprovante")));
     assert_eq!(image.media, media("image/jpeg", None, Some(stored)));
     let audio = one(fixture!("audio"));
     let sent = "https://mmg.whatsapp.net/v/t62.7117-24/2.enc";
-    assert_eq!((audio.kind, audio.text), (Kind::Audio, None));
+    assert_eq!((audio.kind, audio.text), (MessageKind::Audio, None));
     assert_eq!(audio.media, media("audio/ogg; codecs=opus", None, Some(sent)));
     let meta = one(fixture!("meta_image"));
-    assert_eq!((meta.kind, meta.text.as_deref()), (Kind::Image, Some("Segue")));
+    assert_eq!((meta.kind, meta.text.as_deref()), (MessageKind::Image, Some("Segue")));
     assert_eq!(meta.media, media("image/jpeg", None, None));
 }
 
 #[test]
 fn a_message_around_a_message_is_taken_off() {
     let document = one(fixture!("document_with_caption"));
-    assert_eq!((document.kind, document.text.as_deref()), (Kind::Document, Some("Assinado")));
+    assert_eq!((document.kind, document.text.as_deref()), (MessageKind::Document, Some("Assinado")));
     let sent = "https://mmg.whatsapp.net/v/t62.7119-24/1.enc";
     assert_eq!(document.media, media("application/pdf", Some("contrato.pdf"), Some(sent)));
     let once = one(fixture!("view_once"));
-    assert_eq!((once.kind, once.text), (Kind::Image, None));
+    assert_eq!((once.kind, once.text), (MessageKind::Image, None));
     let vanishing = json!({"ephemeralMessage": {"message": {"extendedTextMessage": {"text": "Oi"}}}});
     assert_eq!(one(&saying(vanishing)).text.as_deref(), Some("Oi"));
     let reaction = json!({"ephemeralMessage": {"message": {"reactionMessage": {"text": "👍"}}}});
@@ -92,17 +92,17 @@ fn a_message_around_a_message_is_taken_off() {
 #[test]
 fn every_kind_is_known_by_its_field() {
     for (field, kind) in [
-        ("videoMessage", Kind::Video),
-        ("ptvMessage", Kind::Video),
-        ("documentMessage", Kind::Document),
-        ("stickerMessage", Kind::Sticker),
-        ("locationMessage", Kind::Location),
-        ("liveLocationMessage", Kind::Location),
-        ("contactMessage", Kind::Contact),
-        ("contactsArrayMessage", Kind::Contact),
-        ("pollCreationMessageV3", Kind::Other),
-        ("viewOnceMessageV2", Kind::Other),
-        ("somethingNewMessage", Kind::Other),
+        ("videoMessage", MessageKind::Video),
+        ("ptvMessage", MessageKind::Video),
+        ("documentMessage", MessageKind::Document),
+        ("stickerMessage", MessageKind::Sticker),
+        ("locationMessage", MessageKind::Location),
+        ("liveLocationMessage", MessageKind::Location),
+        ("contactMessage", MessageKind::Contact),
+        ("contactsArrayMessage", MessageKind::Contact),
+        ("pollCreationMessageV3", MessageKind::Other),
+        ("viewOnceMessageV2", MessageKind::Other),
+        ("somethingNewMessage", MessageKind::Other),
     ] {
         let message = one(&saying(json!({"messageContextInfo": {}, "conversation": "", field: {}})));
         assert_eq!((message.kind, message.text, message.media), (kind, None, None), "{field}");
@@ -121,7 +121,7 @@ fn what_was_chosen_is_what_was_said() {
         (json!({"interactiveResponseMessage": {"body": {"text": "Ok"}}}), "Ok"),
     ] {
         let read = one(&saying(message));
-        assert_eq!((read.kind, read.text.as_deref()), (Kind::Text, Some(expected)));
+        assert_eq!((read.kind, read.text.as_deref()), (MessageKind::Text, Some(expected)));
     }
 }
 
@@ -218,7 +218,7 @@ fn what_is_not_said_between_two_is_ignored() {
 #[test]
 fn an_event_is_known_in_both_spellings_and_others_are_counted() {
     for event in ["messages.upsert", "MESSAGES_UPSERT", "messages-upsert", "Messages_Upsert"] {
-        assert_eq!(one(&with("/event", json!(event))).kind, Kind::Text, "{event}");
+        assert_eq!(one(&with("/event", json!(event))).kind, MessageKind::Text, "{event}");
     }
     assert_eq!(ignored(fixture!("messages_update")), [Ignored::StatusUpdate]);
     assert_eq!(ignored(fixture!("messages_edited")), [Ignored::Edited]);
@@ -266,7 +266,7 @@ fn a_message_alone_without_its_ids_is_refused_by_name() {
         ("/data/key/id", json!(null), "data.key.id"),
         ("/data/key/id", json!(" "), "data.key.id"),
     ] {
-        assert_eq!(read(&with(path, value.clone())), Err(Unreadable::Missing(field)), "{path} {value}");
+        assert_eq!(read(&with(path, value.clone())), Err(UnreadableWebhook::Missing(field)), "{path} {value}");
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{Deps, id, no_such_conversation};
 pub async fn hold(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let until = read_hold(&request.object_or_nothing()?, invocation.now).map_err(Problem::invalid)?;
     let held = deps.conversations.hold(invocation, &id(request)?, until).await?.ok_or_else(no_such_conversation)?;
-    tell(invocation, &held.row, Event::ConversationHeld);
+    log_change(invocation, &held.row, Event::ConversationHeld);
     let hold = held.row.course.hold;
     Answer::json(
         200,
@@ -33,15 +33,14 @@ pub async fn hold(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
 
 pub async fn release(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let answer_pending = read_release(&request.object_or_nothing()?).map_err(Problem::invalid)?;
-    let ordered = deps.conversations.release(invocation, &id(request)?, answer_pending).await?;
-    let ordered = ordered.ok_or_else(no_such_conversation)?;
-    if ordered.changed {
-        tell(invocation, &ordered.row, Event::ConversationReleased);
+    let released = deps.conversations.release(invocation, &id(request)?, answer_pending).await?;
+    let (row, changed) = released.ok_or_else(no_such_conversation)?;
+    if changed {
+        log_change(invocation, &row, Event::ConversationReleased);
     }
-    let row = &ordered.row;
-    Answer::json(200, &json!({"conversation_id": row.id, "status": status(row, invocation.now), "held": false}))
+    Answer::json(200, &json!({"conversation_id": row.id, "status": status(&row, invocation.now), "held": false}))
 }
 
-fn tell(invocation: &Invocation, row: &ConversationRow, event: Event) {
+fn log_change(invocation: &Invocation, row: &ConversationRow, event: Event) {
     tracing::info!(event = event.as_str(), conversation_id = row.id.as_str(), request_id = invocation.request_id);
 }

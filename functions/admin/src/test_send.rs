@@ -15,10 +15,10 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::Accepted;
 
 use crate::Deps;
-use crate::downsells::standing;
+use crate::downsells::named_downsell;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    let (bot, row) = standing(deps, invocation, request).await?;
+    let (bot, row) = named_downsell(deps, invocation, request).await?;
     let body = request.object()?;
     let mut fields = Fields::of(&body);
     let telegram_id = read_telegram_id(&mut fields);

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::delivery::{Again, NextStep, code};
 use crate::downsells::schedule::tests::{KEEP_DAYS, after_payment, downsell, minutes, now, offer, open, pix, start};
-use crate::work::LOOK_AHEAD_MS;
+use crate::work::{LOOK_AHEAD_MS, Work};
 
 const CHECK_AFTER_MS: i64 = check_after_ms(0);
 
@@ -72,16 +72,16 @@ fn waits_in(row: &OfferRow) -> Option<(Wake, Timestamp)> {
     wakes.into_iter().find(|wake| row.work.wake == Some(keys::wake(*wake, shard))).map(|wake| (wake, at))
 }
 
-fn closed(end: End) -> GateState {
-    GateState::Closed(end)
+fn closed(end: OfferEnd) -> Option<ClosedGate> {
+    Some(ClosedGate::Ends(end))
 }
 
 #[test]
 fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_start().gate(Some(&bot()), Some(&plain()), charges, at);
-    assert_eq!(gate(Some(&open(&["t1"])), minutes(5)), GateState::Open);
-    assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), GateState::Open, "whichever it is");
-    let unpaid = closed(End::Skipped(Why::NoUnpaidPix));
+    assert_eq!(gate(Some(&open(&["t1"])), minutes(5)), None);
+    assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), None, "whichever it is");
+    let unpaid = closed(OfferEnd::Skipped(CancelReason::NoUnpaidPix));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), unpaid, "it is over by its own time");
     assert_eq!(gate(Some(&open(&[])), now()), unpaid);
     assert_eq!(gate(None, now()), unpaid);
@@ -90,13 +90,15 @@ fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
 #[test]
 fn an_offer_of_a_charge_leaves_only_while_that_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_pix().gate(Some(&bot()), Some(&plain()), charges, at);
-    assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), GateState::Open);
-    let expired = closed(End::Canceled(Why::Expired));
+    assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), None);
+    let expired = closed(OfferEnd::Canceled(CancelReason::Expired));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), expired);
     let other = gate(Some(&open(&["t2"])), minutes(5));
-    let GateState::PassedOn(passed) = other else { panic!("another charge is no reason to leave as it is: {other:?}") };
+    let Some(ClosedGate::PassedOn(passed)) = other else {
+        panic!("another charge is no reason to leave as it is: {other:?}")
+    };
     let gate_of_passed = passed.gate(Some(&bot()), Some(&plain()), Some(&open(&["t2"])), minutes(5));
-    assert_eq!((passed.transaction_id.as_deref(), gate_of_passed), (Some("t2"), GateState::Open));
+    assert_eq!((passed.transaction_id.as_deref(), gate_of_passed), (Some("t2"), None));
     assert_eq!(gate(None, minutes(5)), expired);
 }
 
@@ -105,10 +107,10 @@ fn nothing_of_before_a_payment_leaves_whatever_else_is_open() {
     let charges = after_payment(&open(&["t1", "t2"]), "t2");
     for row in [of_start(), of_pix()] {
         let gate = row.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5));
-        assert_eq!(gate, closed(End::Canceled(Why::Paid)));
+        assert_eq!(gate, closed(OfferEnd::Canceled(CancelReason::Paid)));
     }
     let since = offer(&start("5002"), charges.clone());
-    assert_eq!(since.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5)), GateState::Open);
+    assert_eq!(since.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5)), None);
 }
 
 #[test]
@@ -118,17 +120,17 @@ fn bots_and_downsells_that_rest_or_are_gone_send_nothing() {
         of_start().gate(bot, downsell, Some(&charges), minutes(5))
     };
     let (resting_bot, resting) = (BotRow { active: false, ..bot() }, DownsellRow { active: false, ..plain() });
-    assert_eq!(gate(Some(&resting_bot), Some(&plain())), closed(End::Skipped(Why::BotInactive)));
-    assert_eq!(gate(None, Some(&plain())), closed(End::Skipped(Why::BotInactive)));
-    assert_eq!(gate(Some(&bot()), None), closed(End::Canceled(Why::Deleted)));
-    assert_eq!(gate(Some(&bot()), Some(&resting)), closed(End::Skipped(Why::Inactive)));
+    assert_eq!(gate(Some(&resting_bot), Some(&plain())), closed(OfferEnd::Skipped(CancelReason::BotInactive)));
+    assert_eq!(gate(None, Some(&plain())), closed(OfferEnd::Skipped(CancelReason::BotInactive)));
+    assert_eq!(gate(Some(&bot()), None), closed(OfferEnd::Canceled(CancelReason::Deleted)));
+    assert_eq!(gate(Some(&bot()), Some(&resting)), closed(OfferEnd::Skipped(CancelReason::Inactive)));
 }
 
 #[test]
 fn a_payment_is_the_reason_before_all_others() {
     let charges = after_payment(&open(&["t1"]), "t1");
-    assert_eq!(of_pix().gate(None, None, Some(&charges), minutes(99)), closed(End::Canceled(Why::Paid)));
-    assert_eq!(of_pix().outdated(Some(&charges), minutes(99)), Some(End::Canceled(Why::Paid)));
+    assert_eq!(of_pix().gate(None, None, Some(&charges), minutes(99)), closed(OfferEnd::Canceled(CancelReason::Paid)));
+    assert_eq!(of_pix().outdated(Some(&charges), minutes(99)), Some(OfferEnd::Canceled(CancelReason::Paid)));
     assert_eq!(of_start().outdated(Some(&open(&[])), minutes(99)), None, "no open charge is no end, only a gate");
 }
 
@@ -136,7 +138,7 @@ fn a_payment_is_the_reason_before_all_others() {
 fn only_a_queued_offer_is_claimed_and_only_as_its_next_attempt() {
     let row = of_start();
     assert_eq!((row.claimed(&claim(0, deadline()), now()), row.claimed(&claim(2, deadline()), now())), (None, None));
-    let canceled = row.ended(End::Canceled(Why::Deleted), now(), KEEP_DAYS).expect("it is queued");
+    let canceled = row.ended(OfferEnd::Canceled(CancelReason::Deleted), now(), KEEP_DAYS).expect("it is queued");
     for row in [sending(), unknown(), canceled, learned(&sending(), 1, &sent())] {
         let next = row.claimed(&claim(row.delivery.attempt + 1, deadline()), now());
         assert_eq!(next, None, "{:?} {:?}", row.status, row.delivery.state);
@@ -156,7 +158,7 @@ fn a_claim_emits_nothing_and_is_looked_for_after_its_deadline() {
 #[test]
 fn what_was_sent_is_over_and_says_how_late_it_was() {
     let row = learned(&sending(), 1, &sent());
-    assert_eq!((row.status, row.delivery.provider_id.as_deref()), (Status::Sent, Some("p-1")));
+    assert_eq!((row.status, row.delivery.provider_id.as_deref()), (OfferStatus::Sent, Some("p-1")));
     assert_eq!((row.delivery.sent_at, row.late_ms), (Some(minutes(6)), Some(60_000)));
     assert_eq!((waits_in(&row), row.work.emit, row.delivery.deadline, row.delivery.claim), (None, None, None, None));
     assert_eq!(row.expires_at, Some(minutes(6).plus_days(KEEP_DAYS).seconds()));
@@ -165,9 +167,9 @@ fn what_was_sent_is_over_and_says_how_late_it_was() {
 #[test]
 fn an_attempt_that_failed_or_came_too_late_ends_the_offer() {
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "blocked", suppress: true });
-    assert_eq!((failed.status, failed.delivery.reason.as_deref()), (Status::Failed, Some("blocked")));
+    assert_eq!((failed.status, failed.delivery.reason.as_deref()), (OfferStatus::Failed, Some("blocked")));
     let expired = learned(&sending(), 1, &Verdict::Expired { code: "throttled" });
-    assert_eq!((expired.status, expired.delivery.reason.as_deref()), (Status::Expired, Some("throttled")));
+    assert_eq!((expired.status, expired.delivery.reason.as_deref()), (OfferStatus::Expired, Some("throttled")));
     for row in [failed, expired] {
         assert_eq!((row.cancel_reason, waits_in(&row)), (None, None));
         assert!(row.expires_at.is_some());
@@ -177,7 +179,7 @@ fn an_attempt_that_failed_or_came_too_late_ends_the_offer() {
 #[test]
 fn an_unknown_offer_is_pending_and_waits_for_a_person() {
     let row = unknown();
-    assert_eq!((row.status, row.delivery.state, row.unknown), (Status::Pending, State::Unknown, true));
+    assert_eq!((row.status, row.delivery.state, row.unknown), (OfferStatus::Pending, State::Unknown, true));
     assert_eq!((row.delivery.reason.as_deref(), row.expires_at), (Some("timed_out"), None));
     assert_eq!((waits_in(&row), row.work.emit), (Some((Wake::Unknown, minutes(6))), None));
 }
@@ -223,12 +225,16 @@ fn sent_is_true_whoever_says_it_and_whenever() {
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "a", suppress: false });
     for row in [sending(), unknown(), in_doubt(), failed] {
         let row = learned(&row, 1, &sent());
-        assert_eq!((row.status, row.unknown), (Status::Sent, false));
+        assert_eq!((row.status, row.unknown), (OfferStatus::Sent, false));
         assert_eq!((row.delivery.reason, row.work.emit, row.work.wake), (None, None, None), "nothing is tried again");
     }
     let known = learned(&second, 1, &sent());
-    assert_eq!((known.status, known.delivery.sent_attempt()), (Status::Pending, Some(1)), "the second is under way");
-    assert_eq!(learned(&known, 2, &again(Again::Retry)).status, Status::Sent);
+    assert_eq!(
+        (known.status, known.delivery.sent_attempt()),
+        (OfferStatus::Pending, Some(1)),
+        "the second is under way"
+    );
+    assert_eq!(learned(&known, 2, &again(Again::Retry)).status, OfferStatus::Sent);
     let already = learned(&sending(), 1, &sent());
     assert_eq!(already.settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::Already);
 }
@@ -237,7 +243,7 @@ fn sent_is_true_whoever_says_it_and_whenever() {
 fn sent_is_not_taken_of_an_attempt_that_was_never_begun_nor_of_what_was_canceled() {
     assert_eq!(of_start().settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::TooLate);
     let queued = learned(&sending(), 1, &again(Again::Retry));
-    let canceled = queued.ended(End::Canceled(Why::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
+    let canceled = queued.ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
     assert_eq!(canceled.settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::TooLate);
 }
 
@@ -246,15 +252,15 @@ fn what_may_have_been_sent_does_not_end_as_unsent() {
     let second = in_doubt().claimed(&claim(2, minutes(9)), minutes(8)).expect("it is queued");
     assert_eq!((in_doubt().delivery.doubts, &second.delivery.doubts), (vec![1], &vec![1]));
     let ends = [
-        in_doubt().ended(End::Canceled(Why::Paid), minutes(8), KEEP_DAYS),
-        in_doubt().ended(End::Skipped(Why::NoUnpaidPix), minutes(8), KEEP_DAYS),
-        in_doubt().ended(End::Expired, minutes(8), KEEP_DAYS),
+        in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS),
+        in_doubt().ended(OfferEnd::Skipped(CancelReason::NoUnpaidPix), minutes(8), KEEP_DAYS),
+        in_doubt().ended(OfferEnd::Expired, minutes(8), KEEP_DAYS),
         Some(learned(&second, 2, &Verdict::Failed { code: "a", suppress: false })),
         Some(learned(&second, 2, &Verdict::Expired { code: "a" })),
     ];
     for row in ends {
         let row = row.expect("it can be ended");
-        assert_eq!((row.status, row.delivery.state, row.unknown), (Status::Pending, State::Unknown, true));
+        assert_eq!((row.status, row.delivery.state, row.unknown), (OfferStatus::Pending, State::Unknown, true));
         assert_eq!(
             (row.expires_at, row.work.emit.as_ref(), row.claimed(&claim(3, minutes(9)), minutes(8))),
             (None, None, None)
@@ -266,18 +272,18 @@ fn what_may_have_been_sent_does_not_end_as_unsent() {
 
 #[test]
 fn an_offer_in_doubt_that_was_canceled_and_turns_out_sent_was_not_canceled() {
-    let row = in_doubt().ended(End::Canceled(Why::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
-    assert_eq!(row.cancel_reason, Some(Why::Paid));
+    let row = in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
+    assert_eq!(row.cancel_reason, Some(CancelReason::Paid));
     let row = learned(&row, 1, &sent());
-    assert_eq!((row.status, row.cancel_reason, row.delivery.doubts.len()), (Status::Sent, None, 0));
+    assert_eq!((row.status, row.cancel_reason, row.delivery.doubts.len()), (OfferStatus::Sent, None, 0));
 }
 
 #[test]
 fn what_is_still_to_be_sent_ends_with_its_reason_and_is_kept_for_a_while() {
     for (end, status, why) in [
-        (End::Canceled(Why::Paid), Status::Canceled, Some(Why::Paid)),
-        (End::Skipped(Why::NoUnpaidPix), Status::Skipped, Some(Why::NoUnpaidPix)),
-        (End::Expired, Status::Expired, None),
+        (OfferEnd::Canceled(CancelReason::Paid), OfferStatus::Canceled, Some(CancelReason::Paid)),
+        (OfferEnd::Skipped(CancelReason::NoUnpaidPix), OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix)),
+        (OfferEnd::Expired, OfferStatus::Expired, None),
     ] {
         let row = of_start().ended(end, minutes(5), KEEP_DAYS).expect("it is queued");
         assert_eq!((row.status, row.cancel_reason), (status, why));
@@ -285,15 +291,15 @@ fn what_is_still_to_be_sent_ends_with_its_reason_and_is_kept_for_a_while() {
         assert_eq!(row.expires_at, Some(minutes(5).plus_days(KEEP_DAYS).seconds()));
     }
     for row in [sending(), unknown(), learned(&sending(), 1, &sent())] {
-        assert_eq!(row.ended(End::Expired, minutes(5), KEEP_DAYS), None, "{:?}", row.delivery.state);
+        assert_eq!(row.ended(OfferEnd::Expired, minutes(5), KEEP_DAYS), None, "{:?}", row.delivery.state);
     }
 }
 
 #[test]
 fn a_cancel_tells_the_truth() {
-    let cancel = |row: &OfferRow| row.cancel(Why::Paid, minutes(8), KEEP_DAYS);
+    let cancel = |row: &OfferRow| row.cancel(CancelReason::Paid, minutes(8), KEEP_DAYS);
     let (now, row) = cancel(&of_start());
-    assert_eq!((now, row.map(|row| row.status)), (Cancel::Now, Some(Status::Canceled)));
+    assert_eq!((now, row.map(|row| row.status)), (Cancel::Now, Some(OfferStatus::Canceled)));
     let (in_flight, row) = cancel(&in_doubt());
     assert_eq!((in_flight, row.map(|row| (row.is_pending(), row.unknown))), (Cancel::InFlight, Some((true, true))));
     assert_eq!(cancel(&unknown()), (Cancel::InFlight, None));
@@ -304,25 +310,32 @@ fn a_cancel_tells_the_truth() {
 
 #[test]
 fn a_cancel_during_an_attempt_is_the_reason_only_if_the_attempt_was_not_sent() {
-    let (cancel, recalled) = sending().cancel(Why::Paid, minutes(6), KEEP_DAYS);
+    let (cancel, recalled) = sending().cancel(CancelReason::Paid, minutes(6), KEEP_DAYS);
     let recalled = recalled.expect("a recall");
-    assert_eq!((cancel, recalled.status, recalled.delivery.recalled), (Cancel::InFlight, Status::Pending, Some(1)));
+    assert_eq!(
+        (cancel, recalled.status, recalled.delivery.recalled),
+        (Cancel::InFlight, OfferStatus::Pending, Some(1))
+    );
     let canceled = learned(&recalled, 1, &again(Again::Retry));
-    assert_eq!((canceled.status, canceled.cancel_reason), (Status::Canceled, Some(Why::Paid)));
+    assert_eq!((canceled.status, canceled.cancel_reason), (OfferStatus::Canceled, Some(CancelReason::Paid)));
     let left = learned(&recalled, 1, &sent());
-    assert_eq!((left.status, left.cancel_reason), (Status::Sent, None));
+    assert_eq!((left.status, left.cancel_reason), (OfferStatus::Sent, None));
     let failed = learned(&recalled, 1, &Verdict::Failed { code: "a", suppress: false });
-    assert_eq!((failed.status, failed.cancel_reason), (Status::Failed, None));
+    assert_eq!((failed.status, failed.cancel_reason), (OfferStatus::Failed, None));
 }
 
 #[test]
 fn a_person_can_say_what_became_of_an_unknown_offer_and_of_no_other() {
     let sent_row = unknown().declared(true, minutes(9), KEEP_DAYS).expect("it is unknown");
-    assert_eq!((sent_row.status, sent_row.delivery.sent_at, sent_row.unknown), (Status::Sent, Some(minutes(9)), false));
-    let canceled_in_doubt = in_doubt().ended(End::Canceled(Why::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
+    assert_eq!(
+        (sent_row.status, sent_row.delivery.sent_at, sent_row.unknown),
+        (OfferStatus::Sent, Some(minutes(9)), false)
+    );
+    let canceled_in_doubt =
+        in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
     for row in [unknown(), canceled_in_doubt] {
         let unsent = row.declared(false, minutes(9), KEEP_DAYS).expect("it is unknown");
-        assert!(!unsent.is_pending() && unsent.status != Status::Sent, "{:?}", unsent.status);
+        assert!(!unsent.is_pending() && unsent.status != OfferStatus::Sent, "{:?}", unsent.status);
         assert_eq!((unsent.delivery.doubts.len(), unsent.unknown, waits_in(&unsent)), (0, false, None));
         assert!(unsent.expires_at.is_some() && sent_row.expires_at.is_some());
     }
@@ -425,7 +438,7 @@ fn a_start_that_gains_an_earlier_time_is_emitted_for_that() {
 #[test]
 fn nothing_is_gained_once_an_attempt_was_begun_or_by_an_offer_of_a_charge() {
     let tried = learned(&sending(), 1, &again(Again::Retry));
-    let canceled = of_start().ended(End::Expired, now(), KEEP_DAYS).expect("it is queued");
+    let canceled = of_start().ended(OfferEnd::Expired, now(), KEEP_DAYS).expect("it is queued");
     for row in [sending(), unknown(), tried, of_pix(), canceled] {
         assert_eq!(row.joined("t2", now(), now()), None, "{:?} {:?}", row.trigger, row.delivery.state);
     }
@@ -438,7 +451,11 @@ fn a_sender_sees_an_offer_as_it_sees_any_message() {
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "a", suppress: false });
     let rows = [of_start(), sending(), unknown(), learned(&sending(), 1, &sent()), failed];
     assert_eq!(states(&rows), [State::Queued, State::Sending, State::Unknown, State::Sent, State::Failed]);
-    let rows = [ended(End::Expired), ended(End::Canceled(Why::Paid)), ended(End::Skipped(Why::Inactive))];
+    let rows = [
+        ended(OfferEnd::Expired),
+        ended(OfferEnd::Canceled(CancelReason::Paid)),
+        ended(OfferEnd::Skipped(CancelReason::Inactive)),
+    ];
     assert_eq!(states(&rows), [State::Expired, State::Canceled, State::Canceled]);
     let window = of_start().window();
     assert_eq!((window.not_before, window.not_after), (Some(minutes(5)), Some(minutes(5 + 1_440))));
@@ -461,4 +478,23 @@ fn what_waits_for_a_sweep_is_not_put_off_by_a_second_copy_in_the_queue() {
     let row = learned(&sending(), 1, &limited);
     assert_eq!(waits_in(&row), Some((Wake::Due, minutes(66))));
     assert_eq!(row.postponed(minutes(66), minutes(7)), None);
+}
+
+#[test]
+fn a_slot_learns_of_the_end_of_its_own_offer_and_when_it_was_sent() {
+    let held = |offer: &OfferRow, pending: bool| Fence::same(&json!({"offer": offer.id, "pending": pending}));
+    assert_eq!(of_start().slot_end(&sending()), None, "an attempt ends nothing");
+    let delivered = learned(&sending(), 1, &sent());
+    let (end, fence) = sending().slot_end(&delivered).expect("it was sent");
+    assert_eq!((end.pending, end.ended_at, end.sent_at), (false, minutes(6), delivered.delivery.sent_at));
+    assert!(end.sent_at.is_some());
+    assert_eq!(fence, held(&delivered, true));
+    let canceled =
+        of_start().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(1), KEEP_DAYS).expect("it is queued");
+    let (end, fence) = of_start().slot_end(&canceled).expect("it ends");
+    assert_eq!((json!(end), fence), (json!({"pending": false, "ended_at": minutes(1)}), held(&canceled, true)));
+    // A late proof that an offer was sent after all.
+    let (end, fence) = canceled.slot_end(&delivered).expect("it was sent");
+    assert_eq!((end.sent_at.is_some(), fence), (true, held(&delivered, false)));
+    assert_eq!(delivered.slot_end(&delivered), None);
 }

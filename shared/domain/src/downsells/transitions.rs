@@ -11,8 +11,8 @@
 
 use super::charges::ChargesRow;
 use super::definition::DownsellRow;
-use super::offer::{OfferRow, Status, Trigger, Why};
-use super::passing::Outdated;
+use super::offer::{CancelReason, OfferRow, OfferStatus, Trigger};
+use super::passing::ClosedGate;
 use crate::change::Fence;
 use crate::channels::Channel;
 use crate::delivery::{Cancel, Claim, Delivery, Gate, Recovery, Settled, State, UnknownPolicy, Verdict};
@@ -20,72 +20,58 @@ use crate::keys::{self, Wake};
 use crate::queue::emit_offer;
 use crate::senders::bots::BotRow;
 use crate::time::Timestamp;
-use crate::work::{Work, check_after_ms};
+use crate::work::check_after_ms;
 
 /// How an offer ends that is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
-    Canceled(Why),
-    Skipped(Why),
+pub enum OfferEnd {
+    Canceled(CancelReason),
+    Skipped(CancelReason),
     Expired,
 }
 
-impl End {
+impl OfferEnd {
     /// Returns whether the end follows from the contact's charges. Such an end is valid only while
     /// the charges have not changed.
     pub const fn rests_on_charges(self) -> bool {
-        matches!(self, Self::Canceled(Why::Paid | Why::Expired) | Self::Skipped(Why::NoUnpaidPix))
+        matches!(
+            self,
+            Self::Canceled(CancelReason::Paid | CancelReason::Expired) | Self::Skipped(CancelReason::NoUnpaidPix)
+        )
     }
-}
-
-/// Whether an offer may be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GateState {
-    Open,
-    Closed(End),
-    /// The offer cannot be sent as it is, because its charge expired. Write this row, and decide
-    /// again.
-    PassedOn(Box<OfferRow>),
 }
 
 impl OfferRow {
     /// Returns why this offer must no longer be sent, regardless of its time: its contact paid, or
     /// its charge is no longer open. `None` if neither is the case.
-    pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<End> {
+    pub fn outdated(&self, charges: Option<&ChargesRow>, now: Timestamp) -> Option<OfferEnd> {
         if charges.map_or(0, |charges| charges.pay_epoch) != self.pay_epoch {
-            return Some(End::Canceled(Why::Paid));
+            return Some(OfferEnd::Canceled(CancelReason::Paid));
         }
         let transaction = self.transaction_id.as_deref().filter(|_| self.trigger == Trigger::Pix)?;
         let open = charges.is_some_and(|charges| charges.is_open(transaction, now));
-        (!open).then_some(End::Canceled(Why::Expired))
+        (!open).then_some(OfferEnd::Canceled(CancelReason::Expired))
     }
 
-    /// Decides whether the offer may be sent now. The charge of its own transaction must be open,
-    /// or any charge of its contact if the offer has no transaction.
+    /// Decides whether the offer may be sent now: `None` if it may. The charge of its own
+    /// transaction must be open, or any charge of its contact if the offer has no transaction.
     pub fn gate(
         &self,
         bot: Option<&BotRow>,
         downsell: Option<&DownsellRow>,
         charges: Option<&ChargesRow>,
         now: Timestamp,
-    ) -> GateState {
-        match self.follow_charges(charges, downsell, now) {
-            Some(Outdated::Ends(end)) => return GateState::Closed(end),
-            Some(Outdated::PassedOn(row)) => return GateState::PassedOn(row),
-            None => {}
-        }
-        if !bot.is_some_and(|bot| bot.active) {
-            return GateState::Closed(End::Skipped(Why::BotInactive));
-        }
-        match downsell {
-            None => return GateState::Closed(End::Canceled(Why::Deleted)),
-            Some(downsell) if !downsell.active => return GateState::Closed(End::Skipped(Why::Inactive)),
-            Some(_) => {}
-        }
-        match charges.is_some_and(|charges| charges.any_open(now)) {
-            true => GateState::Open,
-            false => GateState::Closed(End::Skipped(Why::NoUnpaidPix)),
-        }
+    ) -> Option<ClosedGate> {
+        self.follow_charges(charges, downsell, now).or_else(|| {
+            let end = match downsell {
+                _ if !bot.is_some_and(|bot| bot.active) => OfferEnd::Skipped(CancelReason::BotInactive),
+                None => OfferEnd::Canceled(CancelReason::Deleted),
+                Some(downsell) if !downsell.active => OfferEnd::Skipped(CancelReason::Inactive),
+                Some(_) if charges.is_some_and(|charges| charges.any_open(now)) => return None,
+                Some(_) => OfferEnd::Skipped(CancelReason::NoUnpaidPix),
+            };
+            Some(ClosedGate::Ends(end))
+        })
     }
 
     /// Returns the conditions for the start of an attempt: the charges have not changed since they
@@ -103,16 +89,14 @@ impl OfferRow {
     /// Starts an attempt. Returns `None` if it is not the next one, or if the offer is not queued.
     pub fn claimed(&self, claim: &Claim, now: Timestamp) -> Option<Self> {
         let delivery = self.delivery.claimed(claim)?;
-        let row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
+        let mut row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
         // Recovery checks the offer soon after the deadline. If its index entry already has such a
         // time, the entry stays, because an unchanged entry costs nothing.
         let looked_for = self.work.looked_for_at(Wake::Check, self.id.as_str());
-        let stays = looked_for.is_some_and(|at| is_soon_after(claim.deadline, at));
-        let (wake, wake_at) = match stays {
-            true => (self.work.wake.clone(), self.work.wake_at.clone()),
-            false => (row.work.wake.clone(), row.work.wake_at.clone()),
-        };
-        Some(Self { work: Work { wake, wake_at, ..row.work.clone() }, ..row })
+        if looked_for.is_some_and(|at| is_soon_after(claim.deadline, at)) {
+            (row.work.wake, row.work.wake_at) = (self.work.wake.clone(), self.work.wake_at.clone());
+        }
+        Some(row)
     }
 
     /// Records the outcome of attempt n.
@@ -121,11 +105,11 @@ impl OfferRow {
     }
 
     /// Ends the offer unsent. Returns `None` if it is not queued.
-    pub fn ended(&self, end: End, now: Timestamp, keep_days: i64) -> Option<Self> {
+    pub fn ended(&self, end: OfferEnd, now: Timestamp, keep_days: i64) -> Option<Self> {
         let (state, status, why) = match end {
-            End::Canceled(why) => (State::Canceled, Status::Canceled, Some(why)),
-            End::Skipped(why) => (State::Canceled, Status::Skipped, Some(why)),
-            End::Expired => (State::Expired, Status::Expired, None),
+            OfferEnd::Canceled(why) => (State::Canceled, OfferStatus::Canceled, Some(why)),
+            OfferEnd::Skipped(why) => (State::Canceled, OfferStatus::Skipped, Some(why)),
+            OfferEnd::Expired => (State::Expired, OfferStatus::Expired, None),
         };
         // Keep the result of the last attempt: it is still of interest.
         let delivery = self.delivery.ended(state, self.delivery.reason.as_deref())?;
@@ -135,8 +119,8 @@ impl OfferRow {
 
     /// Cancels the offer. A queued offer is canceled at once. During an attempt, the cancel
     /// prevents further attempts. The second value is the row to write, if any.
-    pub fn cancel(&self, why: Why, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
-        if let Some(row) = self.ended(End::Canceled(why), now, keep_days) {
+    pub fn cancel(&self, why: CancelReason, now: Timestamp, keep_days: i64) -> (Cancel, Option<Self>) {
+        if let Some(row) = self.ended(OfferEnd::Canceled(why), now, keep_days) {
             return (if row.is_pending() { Cancel::InFlight } else { Cancel::Now }, Some(row));
         }
         let (cancel, delivery) = self.delivery.cancel();
@@ -206,15 +190,15 @@ impl OfferRow {
         }
         row.enqueued |= row.work.emit.is_some();
         row.status = match state {
-            State::Queued | State::Sending | State::Unknown => Status::Pending,
-            State::Sent => Status::Sent,
-            State::Failed => Status::Failed,
-            State::Expired => Status::Expired,
-            State::Canceled | State::Suppressed | State::Deduped => Status::Canceled,
+            State::Queued | State::Sending | State::Unknown => OfferStatus::Pending,
+            State::Sent => OfferStatus::Sent,
+            State::Failed => OfferStatus::Failed,
+            State::Expired => OfferStatus::Expired,
+            State::Canceled | State::Suppressed | State::Deduped => OfferStatus::Canceled,
         };
         row.unknown = state == State::Unknown;
         // A cancel during an attempt is the reason only if the offer was not sent because of it.
-        if !matches!(row.status, Status::Pending | Status::Canceled) {
+        if !matches!(row.status, OfferStatus::Pending | OfferStatus::Canceled) {
             row.cancel_reason = None;
         }
         let sent = row.delivery.sent_at.filter(|_| row.delivery.sent_attempt().is_some());

@@ -1,25 +1,18 @@
-//! Orders of an operator: hold a conversation, and release it.
+//! Holds a conversation for an operator, and releases it. The functions return `None` if there is
+//! no such conversation.
 
-use umavez_domain::conversations::{ConversationId, ConversationRow, Course, HeldBy, Hold, Phase};
+use umavez_domain::conversations::{ConversationHold, ConversationId, ConversationRow, Course, HeldBy, Phase};
 use umavez_domain::delivery::Cancel;
 use umavez_domain::messages::MessageId;
 use umavez_domain::time::Timestamp;
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::{Committed, Next, StoreError};
-
-/// The outcome of an order. The functions return `None` if there is no such conversation.
-#[derive(Debug)]
-pub struct Ordered {
-    pub row: ConversationRow,
-    /// Whether the order changed anything.
-    pub changed: bool,
-}
+use crate::store::{Next, StoreError};
 
 /// The outcome of a hold.
 #[derive(Debug)]
-pub struct Held {
+pub struct HoldOutcome {
     pub row: ConversationRow,
     /// A reply that was in flight before the hold, and one that was already sent.
     pub in_flight: Option<MessageId>,
@@ -33,12 +26,12 @@ impl Conversations {
         invocation: &Invocation,
         id: &ConversationId,
         until: Option<Timestamp>,
-    ) -> Result<Option<Held>, StoreError> {
+    ) -> Result<Option<HoldOutcome>, StoreError> {
         let since = invocation.now.millis();
-        let hold = Hold { by: HeldBy::Operator, since, until: until.map(Timestamp::millis) };
-        let Some(ordered) = self.order(invocation, id, |course| course.hold(hold)).await? else { return Ok(None) };
-        let on_its_way = ordered.row.batch().filter(|_| ordered.row.course.phase == Phase::Sending);
-        let mut held = Held { row: ordered.row, in_flight: None, already_sent: None };
+        let hold = ConversationHold { by: HeldBy::Operator, since, until: until.map(Timestamp::millis) };
+        let Some((row, _)) = self.change(invocation, id, |course| course.hold(hold)).await? else { return Ok(None) };
+        let on_its_way = row.batch().filter(|_| row.course.phase == Phase::Sending);
+        let mut held = HoldOutcome { row, in_flight: None, already_sent: None };
         let Some(batch) = on_its_way else { return Ok(Some(held)) };
         let message_id = batch.message_id(held.row.course.handed);
         match self.messages.cancel(invocation, &message_id).await?.map(|(_, cancel)| cancel) {
@@ -50,41 +43,38 @@ impl Conversations {
     }
 
     /// Lets the bot answer again. `answer_pending` says whether it answers the messages that came
-    /// meanwhile.
+    /// meanwhile. Returns the conversation and whether the release changed anything.
     pub async fn release(
         &self,
         invocation: &Invocation,
         id: &ConversationId,
         answer_pending: bool,
-    ) -> Result<Option<Ordered>, StoreError> {
+    ) -> Result<Option<(ConversationRow, bool)>, StoreError> {
         let released = |course: &Course| match answer_pending {
             true => course.release(),
             false => Course { hold: None, ..course.settle() },
         };
-        self.order(invocation, id, released).await
+        self.change(invocation, id, released).await
     }
 
-    async fn order(
+    async fn change(
         &self,
         invocation: &Invocation,
         id: &ConversationId,
         next: impl Fn(&Course) -> Course,
-    ) -> Result<Option<Ordered>, StoreError> {
+    ) -> Result<Option<(ConversationRow, bool)>, StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(None) };
         let timing = self.settings(invocation, &row).await?.timing();
         let now = invocation.current();
         let rule = |row: &ConversationRow| {
             let course = next(&row.course);
             if course == row.course {
-                return Ok(Next::Stop(()));
+                return Ok(Next::Stop(false));
             }
             let after = row.moved(course, now, &timing);
-            Ok(Next::Commit { with: self.with(row, &after, now)?, row: after, out: () })
+            let with = self.unneeded_reply(row, &after, now)?;
+            Ok(Next::Commit { row: after, with, out: true })
         };
-        Ok(match self.store.change(invocation, &self.table, &row, rule).await? {
-            Committed::Done(row, ()) => Some(Ordered { row, changed: true }),
-            Committed::Stopped(row, ()) => Some(Ordered { row, changed: false }),
-            Committed::Gone => None,
-        })
+        Ok(self.store.change(invocation, &self.table, &row, rule).await?.row())
     }
 }

@@ -3,30 +3,29 @@
 
 use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
-use umavez_domain::downsells::{OfferRow, Status, Trigger, Why};
+use umavez_domain::downsells::{CancelReason, OfferRow, OfferStatus, Plan, Trigger};
 
-use super::Triggered;
 use crate::invocation::Invocation;
 
 /// Logs the offers that a trigger created and ended.
-pub fn triggered(invocation: &Invocation, triggered: &Triggered) {
-    for offer in &triggered.offers {
+pub fn triggered(invocation: &Invocation, plan: &Plan) {
+    for offer in plan.scheduled() {
         let (event, metric) = match offer.trigger {
             Trigger::Start => (Event::DownsellScheduledStart, "downsells_scheduled_start"),
             Trigger::Pix => (Event::DownsellScheduledPix, "downsells_scheduled_pix"),
         };
-        line(invocation, offer, event);
+        offer_event(invocation, offer, event);
         metrics::counter!(metric).increment(1);
         if offer.enqueued {
             enqueued(invocation, offer);
         }
     }
-    triggered.ended.iter().for_each(|offer| changed(invocation, offer));
+    plan.ended().for_each(|offer| changed(invocation, offer));
 }
 
 /// Logs that an offer was passed on to another charge because its own expired.
 pub fn passed_on(invocation: &Invocation, offer: &OfferRow) {
-    line(invocation, offer, Event::DownsellPassedOn);
+    offer_event(invocation, offer, Event::DownsellPassedOn);
     metrics::counter!("downsells_passed_on").increment(1);
 }
 
@@ -40,40 +39,43 @@ pub fn ended(invocation: &Invocation, offer: &OfferRow) {
 
 /// Logs that an offer was enqueued.
 pub fn enqueued(invocation: &Invocation, offer: &OfferRow) {
-    line(invocation, offer, Event::DownsellEnqueued);
+    offer_event(invocation, offer, Event::DownsellEnqueued);
     metrics::counter!("downsells_enqueued").increment(1);
 }
 
 /// Logs the state of an offer after a change.
 pub fn changed(invocation: &Invocation, offer: &OfferRow) {
     let (event, metric) = match (offer.status, offer.cancel_reason, offer.delivery.state) {
-        (Status::Sent, ..) => (Event::DownsellSendOk, "downsells_sent"),
-        (Status::Failed, ..) => (Event::DownsellSendErr, "downsells_failed"),
-        (Status::Skipped, Some(Why::NoUnpaidPix), _) => (Event::DownsellSkip, "downsells_skipped_gate"),
-        (Status::Skipped, ..) => (Event::DownsellSkip, "downsells_skipped_other"),
-        (Status::Canceled, Some(Why::Paid), _) => (Event::DownsellCancelPaid, "downsells_canceled_paid"),
-        (Status::Canceled, Some(Why::Expired), _) => (Event::DownsellCancelExpired, "downsells_canceled_expired"),
-        (Status::Canceled, ..) => (Event::DownsellCancelOther, "downsells_canceled_other"),
-        (Status::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
-        (Status::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
+        (OfferStatus::Sent, ..) => (Event::DownsellSendOk, "downsells_sent"),
+        (OfferStatus::Failed, ..) => (Event::DownsellSendErr, "downsells_failed"),
+        (OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix), _) => (Event::DownsellSkip, "downsells_skipped_gate"),
+        (OfferStatus::Skipped, ..) => (Event::DownsellSkip, "downsells_skipped_other"),
+        (OfferStatus::Canceled, Some(CancelReason::Paid), _) => (Event::DownsellCancelPaid, "downsells_canceled_paid"),
+        (OfferStatus::Canceled, Some(CancelReason::Expired), _) => {
+            (Event::DownsellCancelExpired, "downsells_canceled_expired")
+        }
+        (OfferStatus::Canceled, ..) => (Event::DownsellCancelOther, "downsells_canceled_other"),
+        (OfferStatus::Expired, ..) => (Event::DownsellExpired, "downsells_expired"),
+        (OfferStatus::Pending, _, State::Unknown) => (Event::DownsellSendUnknown, "downsells_unknown"),
         // The offer gets another attempt.
-        (Status::Pending, ..) => return line(invocation, offer, Event::DownsellSendErr),
+        (OfferStatus::Pending, ..) => return offer_event(invocation, offer, Event::DownsellSendErr),
     };
-    line(invocation, offer, event);
+    offer_event(invocation, offer, event);
     metrics::counter!(metric).increment(1);
     if let Some(late_ms) = offer.late_ms {
         metrics::histogram!("downsells_lateness_ms").record(late_ms as f64);
     }
 }
 
-pub fn line(invocation: &Invocation, offer: &OfferRow, event: Event) {
+/// Logs an event of an offer.
+pub fn offer_event(invocation: &Invocation, offer: &OfferRow, event: Event) {
     tracing::info!(
         event = event.as_str(),
         offer_id = offer.id.as_str(),
         bot = offer.bot,
         downsell_id = offer.downsell_id,
         trigger = offer.trigger.as_str(),
-        reason = offer.cancel_reason.map(Why::as_str),
+        reason = offer.cancel_reason.map(CancelReason::as_str),
         code = offer.delivery.reason,
         attempts = offer.delivery.attempt,
         late_ms = offer.late_ms,
