@@ -54,7 +54,7 @@ impl Deps {
         let store = Store::new(aws.dynamodb());
         let messages = Messages::from_env(&store)?;
         let senders = Senders::from_env(&aws, &store, RateTable::default())?;
-        let suppressions = Suppressions { store: messages.store.clone(), table: messages.table.clone() };
+        let suppressions = messages.suppressions();
         let unsubscribes = Unsubscribes { store: messages.store.clone(), table: messages.table.clone() };
         let types = config::options("INTENT_TYPE_OPTIONS", IntentTypes::with_options)?;
         let intents = messages.intents.clone();
