@@ -1,9 +1,8 @@
 //! Runs the examples of the documentation, as they are printed, against a fresh stack per page.
 //!
-//! A block that begins with ` ```sh example ` is run. All blocks of a page run in one shell, in page
-//! order, as a reader would paste them. A block that begins with ` ```json answer ` or
-//! ` ```text answer ` is what the example before it prints: `…` stands for any text, and white space
-//! does not count.
+//! A block that begins with "sh example" is run. All blocks of a page run in one shell, in page
+//! order, as a reader would paste them. A block that begins with "json answer" or "text answer" is
+//! what the example before it prints: `…` stands for any text, and white space does not count.
 //!
 //! `UMAVEZ_DOCS_PAGE=docs/guides/send.md cargo nextest run --test behaviour docs` runs one page and
 //! prints what its examples printed.

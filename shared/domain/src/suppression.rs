@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 
 use crate::channels::telegram::code;
 use crate::channels::{Channel, normalize_to};
-use crate::codes::FieldProblem;
+use crate::codes::{FieldProblem, texts};
 use crate::fields::{FieldError, Fields};
 use crate::mailings::{list_name, normalize_email};
 use crate::messages::MessageRow;
@@ -97,14 +97,18 @@ impl SuppressionRow {
 /// Reasons by which a person or a group refuses one bot only.
 const OF_ONE_BOT: &[&str] = &[code::BOT_BLOCKED, code::BOT_KICKED];
 
-pub mod reason {
-    pub const HARD_BOUNCE: &str = "hard_bounce";
-    pub const COMPLAINT: &str = "complaint";
-    pub const OPERATOR: &str = "operator";
-    /// Applies to a list, not to a channel.
-    pub const UNSUBSCRIBED: &str = "unsubscribed";
-
-    pub const ALL: &[&str] = &[HARD_BOUNCE, COMPLAINT, OPERATOR, UNSUBSCRIBED];
+texts! {
+    /// Why an address is suppressed, beside the codes of the providers.
+    reason {
+        /// The mail server of the recipient says that the address does not exist.
+        HARD_BOUNCE = "hard_bounce",
+        /// The recipient marked a mail as spam.
+        COMPLAINT = "complaint",
+        /// An operator added the address.
+        OPERATOR = "operator",
+        /// The recipient unsubscribed from a list of mailings.
+        UNSUBSCRIBED = "unsubscribed",
+    }
 }
 
 pub mod source {

@@ -16,23 +16,38 @@ use crate::delivery::{Outcome, ThrottleScope};
 
 texts! {
     code {
+        /// The user blocked the bot. Suppressed for this bot.
         BOT_BLOCKED = "bot_blocked",
+        /// The user deleted the account. Suppressed.
         USER_DEACTIVATED = "user_deactivated",
+        /// The bot was removed from the group. Suppressed for this bot.
         BOT_KICKED = "bot_kicked",
+        /// The chat was deleted.
         CHAT_DELETED = "chat_deleted",
+        /// The bot is not a member of the channel or group.
         BOT_NOT_MEMBER = "bot_not_member",
         /// The user never wrote to the bot. The address is not suppressed: messages succeed once
         /// the user writes to the bot.
         CONVERSATION_NOT_STARTED = "conversation_not_started",
+        /// Telegram forbids the bot to write to the chat.
         FORBIDDEN = "chat_forbidden",
+        /// Telegram knows no such chat.
         CHAT_NOT_FOUND = "chat_not_found",
+        /// The group became a supergroup with another id.
         CHAT_MIGRATED = "chat_migrated",
+        /// The bot may not send this to the chat.
         NO_RIGHTS = "bot_has_no_rights",
+        /// Telegram cannot parse the formatting.
         ENTITIES_INVALID = "entities_invalid",
+        /// The text is longer than Telegram allows.
         TOO_LONG = "message_too_long",
+        /// The text is empty.
         EMPTY = "message_empty",
+        /// Telegram refuses a button.
         BUTTON_INVALID = "button_invalid",
+        /// Telegram cannot load the media from its URL.
         MEDIA_UNREACHABLE = "media_unreachable",
+        /// Telegram refuses the token of the bot (401).
         BOT_UNAUTHORIZED = "bot_unauthorized",
     }
 }

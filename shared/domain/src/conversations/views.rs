@@ -17,8 +17,9 @@ codes! {
         Pending = "pending",
         /// The responder is asked about a batch, or its reply is being sent.
         Processing = "processing",
-        /// Somebody holds the conversation, so that the bot does not write.
+        /// A person holds the conversation, so that the bot does not write.
         Held = "held",
+        /// The responder did not answer: a person is needed.
         NeedsHuman = "needs_human",
     }
 }
@@ -26,11 +27,15 @@ codes! {
 codes! {
     /// The state of a message.
     Fate {
+        /// It waits for its burst to end.
         Pending = "pending",
+        /// It is part of the batch in process.
         Processing = "processing",
+        /// The reply was sent.
         Answered = "answered",
         /// The responder had nothing to say.
         NothingToSay = "nothing_to_say",
+        /// A person answered it.
         AnsweredByPerson = "answered_by_person",
         /// The reply was not delivered.
         NotDelivered = "not_delivered",

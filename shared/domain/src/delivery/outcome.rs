@@ -68,9 +68,13 @@ pub enum CallFailure {
 texts! {
     /// The outcome codes that all providers share. Each provider's module has its own codes.
     code {
+        /// The provider could not be reached; nothing was sent.
         NOT_CONNECTED = "provider_not_connected",
+        /// The provider did not answer in time.
         TIMED_OUT = "provider_timed_out",
+        /// The connection broke after bytes had left.
         BROKEN = "provider_connection_broken",
+        /// The answer could not be read to its end.
         UNREADABLE = "provider_answer_unreadable",
         /// A 5xx.
         SERVER_ERROR = "provider_server_error",
@@ -78,6 +82,7 @@ texts! {
         UNEXPECTED = "provider_answer_unexpected",
         /// The provider refused the request for a reason that has no code of its own.
         REJECTED = "provider_rejected",
+        /// The provider refuses the media.
         MEDIA_REJECTED = "media_rejected",
         /// The provider asked to wait.
         THROTTLED = "throttled",

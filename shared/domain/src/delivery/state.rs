@@ -10,12 +10,17 @@ codes! {
         Queued = "QUEUED",
         /// An attempt is under way.
         Sending = "SENDING",
+        /// The provider accepted it.
         Sent = "SENT",
+        /// It was not sent and will not be sent, unless an operator orders it.
         Failed = "FAILED",
         /// An attempt may or may not have been sent.
         Unknown = "UNKNOWN",
+        /// Not accepted: its intent was already sent, or is about to be sent.
         Deduped = "DEDUPED",
+        /// An operator canceled it before it was sent.
         Canceled = "CANCELED",
+        /// The address is on the suppression list.
         Suppressed = "SUPPRESSED",
         /// The delivery was not sent before its `not_after`.
         Expired = "EXPIRED",

@@ -24,12 +24,17 @@ codes! {
 codes! {
     /// The status of an offer.
     OfferStatus {
+        /// It waits for its time, or is being sent.
         Pending = "pending",
+        /// Telegram accepted it.
         Sent = "sent",
+        /// Telegram refused it.
         Failed = "failed",
+        /// It was ended before it was sent, for example by a payment.
         Canceled = "canceled",
         /// The offer's own `not_after` has passed.
         Expired = "expired",
+        /// It was due, and was not sent for one of the reasons below.
         Skipped = "skipped",
     }
 }
@@ -47,12 +52,15 @@ codes! {
 codes! {
     /// Why an offer was not sent.
     CancelReason {
+        /// The charge was paid.
         Paid = "paid",
         /// Its charge expired.
         Expired = "expired",
         /// Its downsell was deleted.
         Deleted = "deleted",
+        /// The contact has no unpaid charge.
         NoUnpaidPix = "no_unpaid_pix",
+        /// Its downsell was switched off.
         Inactive = "inactive",
         /// The address is on the suppression list.
         Blocked = "blocked",

@@ -15,6 +15,7 @@ pub const ATTEMPT_TAG: &str = "attempt";
 
 texts! {
     code {
+        /// SES rejected the mail.
         MESSAGE_REJECTED = "message_rejected",
     }
 }

@@ -18,8 +18,11 @@ use crate::delivery::{Outcome, ThrottleScope};
 
 texts! {
     code {
+        /// The number has no WhatsApp account.
         NOT_ON_WHATSAPP = "not_on_whatsapp",
+        /// The server refuses the API key of the instance.
         INSTANCE_UNAUTHORIZED = "instance_unauthorized",
+        /// The server has no such instance.
         INSTANCE_UNKNOWN = "instance_unknown",
         /// The server failed while it sent the message, or after that.
         FAILED_SENDING = "provider_failed_sending",
