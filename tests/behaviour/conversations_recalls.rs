@@ -11,7 +11,7 @@ use crate::conversations::{
     CHAT, PHONE, answers_with, conversation, hears, instance, questions, replies, seconds, upsert, whatsapp,
 };
 use crate::conversations_course::{id, order};
-use crate::outbound::sending;
+use crate::outbound::{accept, ask, intent, sending, with};
 use crate::outbound_outcomes::messages;
 
 /// The provider says to wait for so many seconds, once.
@@ -224,6 +224,26 @@ async fn our_own_message_that_an_operator_called_unsent_is_recognized_when_it_co
         let told = world.get(path.trim_end_matches("/settle")).await.body;
         assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{told}");
         assert_eq!(conversation(world).await["conversation"]["hold"], Value::Null, "no person has answered");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_comes_back_after_it_was_called_unsent_takes_its_intent_again() {
+    play_with(sending(1), async |world| {
+        instance(world, "whatsapp", &json!({})).await;
+        let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
+        world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+        let message = json!({"channel": "whatsapp", "to": PHONE, "content": {"text": "one"}});
+        let message = with(message, intent());
+        let id = accept(world, "a", &message).await;
+        world.drain().await;
+        let settled = world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": false})).await;
+        assert_eq!(settled.body["status"], "FAILED", "{}", settled.body);
+        let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
+        assert_eq!(echo.body["ours"], 1, "{}", echo.body);
+        let again = ask(world, "b", &message).await;
+        assert_eq!((again.status, &again.body["status"]), (200, &json!("DEDUPED")), "{}", again.body);
     })
     .await;
 }

@@ -355,3 +355,49 @@ async fn proof_of_a_mail_that_an_operator_called_unsent_moves_it_to_sent() {
     })
     .await;
 }
+
+/// A message that ends unsent releases its intent. If it turns out to have been sent, the intent is
+/// taken again, so that the contact does not get the same twice.
+#[tokio::test]
+async fn proof_that_a_failed_mail_was_sent_takes_its_intent_again() {
+    let rolling = json!({"reactivation_nudge": {"scope": "contact", "window": "rolling"}}).to_string();
+    for options in ["{}", &rolling] {
+        play_with(Setup::default().parameter("IntentTypeOptions", options), async |world| {
+            let id = called_unsent(world, "a").await;
+            deliver(world, &[&event("Delivery", &id, 1, &world.now().to_string(), "ana@example.com")]).await;
+            assert_eq!(message(world, &id).await["status"], "SENT");
+            let again = ask(world, "b", &with(email("ana@example.com"), intent())).await;
+            assert_eq!((again.status, &again.body["status"]), (200, &json!("DEDUPED")), "{}", again.body);
+            assert_eq!(again.body["blocked_by"]["holder"], format!("message:{id}"));
+        })
+        .await;
+        // Another message has taken the intent meanwhile, and keeps it.
+        play_with(sending(1).parameter("IntentTypeOptions", options), async |world| {
+            world.stack.email_events().switch(false);
+            let id = called_unsent(world, "a").await;
+            let other = accept(world, "b", &with(email("ana@example.com"), intent())).await;
+            world.drain().await;
+            deliver(world, &[&event("Delivery", &id, 1, &world.now().to_string(), "ana@example.com")]).await;
+            assert_eq!(message(world, &id).await["status"], "SENT");
+            let third = ask(world, "c", &with(email("ana@example.com"), intent())).await;
+            assert_eq!(third.body["blocked_by"]["holder"], format!("message:{other}"), "{}", third.body);
+        })
+        .await;
+    }
+}
+
+/// Returns the id of a mail whose sender died before its call, and that an operator settled as not
+/// sent.
+async fn called_unsent(world: &World, key: &str) -> String {
+    let before = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::KillBefore) };
+    world.stack.add_fault(Fault::Call(before)).await.expect("armed");
+    let id = accept(world, key, &with(email("ana@example.com"), intent())).await;
+    world.drain().await;
+    world.advance(Duration::from_secs(60)).await;
+    world.tick("Recovery").await;
+    let settled = world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": false})).await;
+    assert_eq!((settled.status, &settled.body["status"]), (200, &json!("FAILED")), "{}", settled.body);
+    // The queue delivers the job of the sender that died again, and it has nothing to do.
+    world.advance(Duration::from_secs(700)).await;
+    id
+}

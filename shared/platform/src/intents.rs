@@ -102,6 +102,28 @@ impl Intents {
         Ok(writes)
     }
 
+    /// Returns the writes that take the intent of a message again, with its place in a guard, for
+    /// the transaction that records proof that the message was sent. There are none if another
+    /// holder has taken the intent, or a window that overlaps it, since the message released it.
+    /// All of them are required: if a row changes meanwhile, the caller decides again.
+    pub async fn take_back(
+        &self,
+        invocation: &Invocation,
+        intent: &IntentRef,
+        holder: &str,
+    ) -> Result<Vec<Beside>, StoreError> {
+        let key = keys::intent(&intent.client_id, &intent.fingerprint);
+        let stored: Option<IntentRow> = self.store.get(invocation, &self.table, &key).await?;
+        let taken = stored.and_then(|row| Some((row.take_back(holder, invocation.current())?, row)));
+        let Some((after, row)) = taken else { return Ok(Vec::new()) };
+        let mut writes = vec![Beside::required(Write::of_change(&self.table, &row, &after)?)];
+        if row.guard.is_some() {
+            let Some(guard) = self.retaking_guard(invocation, &key, &after).await? else { return Ok(Vec::new()) };
+            writes.push(Beside::required(guard));
+        }
+        Ok(writes)
+    }
+
     /// Releases an intent; with `holder`, only the hold of that holder. Repeating a release is a
     /// no-op, even if another holder has the intent by then.
     pub async fn release(

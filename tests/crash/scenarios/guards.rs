@@ -52,6 +52,15 @@ pub fn scenarios() -> Vec<Scenario> {
             swept: true,
             strikes: |point| point.function == "delivery-events" && is_change_of_guard(point),
         },
+        Scenario {
+            name: "a guarded mail that was called unsent is proved to be sent",
+            setup: guarded,
+            play: |run| Box::pin(prove(run)),
+            audit: |run| Box::pin(stand_on(run, &[0, 9])),
+            concurrent: false,
+            swept: true,
+            strikes: |point| point.function == "delivery-events" && is_change_of_guard(point),
+        },
     ]
 }
 
@@ -125,13 +134,38 @@ async fn fail(run: &Run) {
 async fn reject(run: &Run) {
     schedule(run, 9).await;
     run.world.stack.email_events().switch(false);
-    let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
-    let id = accept(run, 0, json!({"channel": "email", "to": "ana@example.com", "content": content})).await;
+    let id = mail(run).await;
     run.world.drain().await;
+    report(run, &id, "Reject").await;
+}
+
+/// The answer of SES is lost, an operator says that the mail was not sent, and SES delivers it.
+async fn prove(run: &Run) {
+    schedule(run, 9).await;
+    run.world.stack.email_events().switch(false);
+    let lost = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::DropReply) };
+    run.world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
+    let id = mail(run).await;
+    run.world.drain().await;
+    let path = format!("/outbound/messages/{id}/settle");
+    let settled = run.ask("settle", "settle", &path, &json!({"sent": false})).await;
+    assert_eq!((settled.status, &settled.body["status"]), (200, &json!("FAILED")), "{}", settled.body);
+    report(run, &id, "Delivery").await;
+}
+
+async fn mail(run: &Run) -> String {
+    let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
+    accept(run, 0, json!({"channel": "email", "to": "ana@example.com", "content": content})).await
+}
+
+/// SES reports what it did with the mail.
+async fn report(run: &Run, id: &str, kind: &str) {
     let at = run.world.now().to_string();
     let tags = json!({"message_id": [id], "attempt": ["1"]});
     let mail = json!({"timestamp": at, "messageId": "0100-x", "destination": ["ana@example.com"], "tags": tags});
-    let event = json!({"source": "aws.ses", "detail": {"eventType": "Reject", "mail": mail, "reject": {}}});
+    let about = json!({"timestamp": at});
+    let detail = json!({"eventType": kind, "mail": mail, (kind.to_lowercase()): about});
+    let event = json!({"source": "aws.ses", "detail": detail});
     run.world.send_to_queue("umavez-dev-delivery-events", &event.to_string()).await;
     run.world.drain().await;
 }

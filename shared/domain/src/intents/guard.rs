@@ -86,6 +86,13 @@ impl GuardRequest {
     }
 }
 
+impl GuardRequest {
+    /// Requests the place of a hold that was released and is taken again. It keeps all other holds.
+    pub fn again(key: Key, row: &IntentRow) -> Self {
+        Self { key, hold: row.hold(), earliest: i64::MIN }
+    }
+}
+
 impl From<&IntentRow> for Conflict {
     /// Returns the conflict with the hold of the intent's own row.
     fn from(row: &IntentRow) -> Self {

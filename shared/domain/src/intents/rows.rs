@@ -70,6 +70,14 @@ impl IntentRow {
         self.expires_at > now.seconds()
     }
 
+    /// Takes the intent again for the holder that released it. `None` if the hold has expired, was
+    /// not released, or another holder has taken the intent since.
+    pub fn take_back(&self, holder: &str, now: Timestamp) -> Option<Self> {
+        let is_free = self.status == Status::Released && self.holder == holder && self.is_alive(now);
+        let held = Self { status: Status::Held, released_at: None, updated_at: now, ..self.clone() };
+        is_free.then(|| Self { version: self.version + 1, ..held })
+    }
+
     /// Returns the hold that the row stores.
     pub fn hold(&self) -> IntentHold {
         IntentHold {

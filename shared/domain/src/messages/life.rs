@@ -185,6 +185,13 @@ impl MessageRow {
         self.intent.as_ref().filter(|_| ends)
     }
 
+    /// Returns the intent that the change from `before` to this row takes again, because the message
+    /// had ended unsent and turns out to have been sent.
+    pub fn retaken_intent(&self, before: &Self) -> Option<&IntentRef> {
+        let is_proved = self.delivery.state == State::Sent && before.delivery.state.is_unsent();
+        self.intent.as_ref().filter(|_| is_proved)
+    }
+
     /// Returns the row after a change of its delivery.
     fn with(&self, delivery: Delivery, entry: LedgerEntry, now: Timestamp, keep_days: i64) -> Self {
         let changed = delivery.state != self.delivery.state;

@@ -4,7 +4,7 @@
 //! intent's row writes that on the version that was read. If the write loses the race, the rule
 //! decides again with the guard that won.
 
-use umavez_domain::intents::{GuardRow, HoldRequest, TakeOutcome};
+use umavez_domain::intents::{GuardRequest, GuardRow, HoldRequest, IntentRow, TakeOutcome};
 use umavez_domain::keys::{self, Key};
 use umavez_domain::messages::IntentRef;
 
@@ -54,6 +54,24 @@ impl Intents {
             };
             seen = refusal.item.map(read_row).transpose()?;
             conflicts.wait(invocation, StoreError::Conflict).await?;
+        }
+    }
+
+    /// Returns the write that puts a hold back into the guard of its intent. `None` if the intent has
+    /// no guard, or another hold overlaps it.
+    pub(super) async fn retaking_guard(
+        &self,
+        invocation: &Invocation,
+        intent: &Key,
+        row: &IntentRow,
+    ) -> Result<Option<Write>, StoreError> {
+        let Some(guard) = &row.guard else { return Ok(None) };
+        let (key, now) = (keys::beside(intent, guard), invocation.current());
+        let seen: Option<GuardRow> = self.store.get(invocation, &self.table, &key).await?;
+        let current = seen.clone().unwrap_or_else(|| GuardRow::empty(now));
+        match current.take(&GuardRequest::again(key.clone(), row), now) {
+            TakeOutcome::Yes(next) => guard_write(&self.table, &key, seen.as_ref(), &next).map(Some),
+            TakeOutcome::Conflicting(_) | TakeOutcome::Full => Ok(None),
         }
     }
 

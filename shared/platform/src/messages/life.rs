@@ -183,7 +183,7 @@ impl Messages {
         let policy = policies.get(&row.channel).copied().unwrap_or_default();
         let recovery = row.recovered(policy, invocation.current(), jitter, self.retention_days);
         let (Recovery::Emitted(after) | Recovery::GivenUp(after)) = &recovery else { return Ok(recovery) };
-        let with = self.releases(invocation, &row, after).await?;
+        let with = self.intent_writes(invocation, &row, after).await?;
         // If the commit is refused, another writer was faster and has put the row into the index.
         let committed = self.store.commit(invocation, &self.table, &row, after, with).await?;
         Ok(if committed { recovery } else { Recovery::Nothing })
@@ -250,23 +250,28 @@ impl Messages {
                 Next::Commit(after, out) => (after, out),
             };
             let mut with = also(&after)?;
-            with.extend(self.releases(invocation, &before, &after).await?);
+            with.extend(self.intent_writes(invocation, &before, &after).await?);
             Ok(Commit::Commit { row: after, with, out })
         };
         self.store.change_with(invocation, &self.table, start, asked).await
     }
 
-    /// Returns the writes that release the intent of a message, and its place in a guard, if the
-    /// message ends unsent.
-    pub(super) async fn releases(
+    /// Returns the writes that release the intent of a message if it ends unsent, or that take it
+    /// again if a message that had ended unsent turns out to have been sent.
+    pub(super) async fn intent_writes(
         &self,
         invocation: &Invocation,
         before: &MessageRow,
         after: &MessageRow,
     ) -> Result<Vec<Beside>, StoreError> {
-        let Some(intent) = after.released_intent(before) else { return Ok(Vec::new()) };
         let holder = Holder::Message(after.id.clone()).to_string();
-        self.intents.give_back(invocation, intent, &holder).await
+        if let Some(intent) = after.released_intent(before) {
+            return self.intents.give_back(invocation, intent, &holder).await;
+        }
+        match after.retaken_intent(before) {
+            Some(intent) => self.intents.take_back(invocation, intent, &holder).await,
+            None => Ok(Vec::new()),
+        }
     }
 }
 
