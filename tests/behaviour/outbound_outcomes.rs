@@ -753,3 +753,43 @@ async fn a_scheduled_message_that_is_cancelled_gives_back_what_stood_before_it()
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_message_whose_sender_has_no_valid_credential_waits_for_an_operator_and_does_not_fail() {
+    play_with(sending(2), async |world| {
+        let both = json!({"telegram": {"loja-2": "2:SECRET-CANARY", "default": "1:SECRET-CANARY"}});
+        world.canary("SECRET-CANARY");
+        world.stack.secrets().set("Senders", &both).expect("set");
+        let due = world.now().plus_ms(60_000).to_string();
+        let id = accept(world, "a", &with(telegram("Oi"), json!({"sender": "loja-2", "send_at": due}))).await;
+        world.stack.secrets().set("Senders", &json!({"telegram": {"default": "1:SECRET-CANARY"}})).expect("set");
+        let refused = umavez_local::faults::Scripted {
+            status: 401,
+            headers: Default::default(),
+            body: json!({"ok": false, "error_code": 401, "description": "Unauthorized"}),
+        };
+        let service = Some("telegram".to_owned());
+        let fault = CallFault { service, answer: Some(refused), times: 1_000, ..CallFault::first(Action::Answer) };
+        world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+        let revoked = accept(world, "b", &with(telegram("Oi"), json!({"to": "42"}))).await;
+        // An hour is more than eight tries take.
+        for _ in 0..12 {
+            world.advance(Duration::from_secs(300)).await;
+            world.tick("OutboundSweep").await;
+        }
+        for (id, reason) in [(&id, "sender_unknown"), (&revoked, "bot_unauthorized")] {
+            let shown = message(world, id).await;
+            assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("QUEUED"), &json!(reason)), "{shown}");
+        }
+        world.stack.clear_faults();
+        world.stack.secrets().set("Senders", &both).expect("set");
+        for _ in 0..2 {
+            world.advance(Duration::from_secs(300)).await;
+            world.tick("OutboundSweep").await;
+        }
+        world.drain().await;
+        assert_eq!(status(world, &id).await, "SENT");
+        assert_eq!(status(world, &revoked).await, "SENT");
+    })
+    .await;
+}

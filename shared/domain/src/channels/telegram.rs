@@ -141,7 +141,7 @@ fn refused(status: u16, answer: &Answer) -> Outcome {
         400 if migrated => Outcome::Permanent { code: code::CHAT_MIGRATED, suppress: false },
         400 => bad_request(&description),
         // The message itself is valid: it can still be sent if an operator fixes the token in time.
-        401 | 404 => Outcome::Transient { code: code::BOT_UNAUTHORIZED },
+        401 | 404 => Outcome::Unauthorized { code: code::BOT_UNAUTHORIZED },
         403 => forbidden(&description),
         413 => Outcome::Permanent { code: code::TOO_LONG, suppress: false },
         _ => delivery::of_unexpected(status),
@@ -424,8 +424,8 @@ mod tests {
 
     #[test]
     fn a_bad_token_is_permanent_and_suppresses_nobody() {
-        assert_eq!(classify(401, fixture!("unauthorized")), Outcome::Transient { code: "bot_unauthorized" });
-        assert_eq!(classify(404, fixture!("not_found")), Outcome::Transient { code: "bot_unauthorized" });
+        assert_eq!(classify(401, fixture!("unauthorized")), Outcome::Unauthorized { code: "bot_unauthorized" });
+        assert_eq!(classify(404, fixture!("not_found")), Outcome::Unauthorized { code: "bot_unauthorized" });
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub const MAX_ATTEMPTS: u32 = 8;
 /// The wait after a 429 that does not say how long to wait.
 pub const DEFAULT_RETRY_AFTER_MS: i64 = 1_000;
 
-/// The wait of a message whose sender is held, before the next call to the provider.
+/// The wait of a message whose sender is held or has no valid credential, before the next attempt.
 pub const HELD_WAIT_MS: i64 = 5 * 60 * 1_000;
 
 const LONGEST_RETRY_AFTER_MS: i64 = 7 * 86_400 * 1_000;
@@ -34,6 +34,9 @@ pub enum Outcome {
     Permanent { code: &'static str, suppress: bool },
     /// Not sent; a later attempt may succeed.
     Transient { code: &'static str },
+    /// Not sent. The sender has no credential, or the provider refuses it. The message is not at
+    /// fault: it waits until an operator has fixed the credential.
+    Unauthorized { code: &'static str },
     /// Not sent. Nothing is sent in this scope until the wait is over.
     Throttled { retry_after_ms: i64, scope: ThrottleScope },
     /// Not sent. The provider refuses all mail of this sender until an operator fixes the account

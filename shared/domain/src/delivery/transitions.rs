@@ -265,7 +265,12 @@ impl Delivery {
             // A hold on the sender does not count as a try either.
             Outcome::Held { why } => again(Again::Throttled, why.as_str(), HELD_WAIT_MS),
             Outcome::Transient { code } if tries >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
-            Outcome::Transient { code } => again(Again::Retry, code, backoff_ms(tries, jitter)),
+            // It is tried again soon at first, because a credential that was just rotated may be
+            // cached, and then at long intervals. It never fails for this.
+            Outcome::Unauthorized { code } if tries >= MAX_ATTEMPTS => again(Again::Throttled, code, HELD_WAIT_MS),
+            Outcome::Transient { code } | Outcome::Unauthorized { code } => {
+                again(Again::Retry, code, backoff_ms(tries, jitter))
+            }
         }
     }
 

@@ -42,11 +42,10 @@ pub struct Parcel<'a> {
     pub credential: &'a str,
 }
 
-/// Returns the outcome for a sender without a credential. It is transient: an operator may add the
-/// credential before the next attempt. An alarm watches the metric.
+/// Returns the outcome for a sender without a credential. An alarm watches the metric.
 pub fn sender_unknown() -> Outcome {
     metrics::counter!("SenderUnknown").increment(1);
-    Outcome::Transient { code: code::SENDER_UNKNOWN }
+    Outcome::Unauthorized { code: code::SENDER_UNKNOWN }
 }
 
 /// Makes the one call of an attempt and writes its outcome. `settle` judges the outcome and writes
@@ -60,9 +59,7 @@ pub async fn deliver_once<T>(
     settle: impl AsyncFn(Outcome) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     let outcome = call(providers, invocation, attempt).await;
-    if let (Outcome::Transient { code }, Some(senders)) = (&outcome, senders)
-        && code.ends_with("_unauthorized")
-    {
+    if let (Outcome::Unauthorized { .. }, Some(senders)) = (&outcome, senders) {
         senders.invalidate();
     }
     persist(invocation, || settle(outcome.clone())).await

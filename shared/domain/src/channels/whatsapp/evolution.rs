@@ -84,7 +84,7 @@ pub fn classify(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome 
         200 | 201 => accepted(body),
         400 => bad_request(body),
         // The message itself is valid: it can still be sent if an operator fixes the key in time.
-        401 | 403 => Outcome::Transient { code: code::INSTANCE_UNAUTHORIZED },
+        401 | 403 => Outcome::Unauthorized { code: code::INSTANCE_UNAUTHORIZED },
         404 => Outcome::Permanent { code: code::INSTANCE_UNKNOWN, suppress: false },
         429 => {
             // The header can also be a date. It is ignored, because this function has no clock.
@@ -257,9 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_key_is_permanent_and_suppresses_nobody() {
-        assert_eq!(classify(401, None, fixture!("unauthorized")), Outcome::Transient { code: "instance_unauthorized" });
-        assert_eq!(classify(403, None, b""), Outcome::Transient { code: "instance_unauthorized" });
+    fn a_bad_key_waits_for_an_operator_and_an_unknown_instance_fails() {
+        assert_eq!(
+            classify(401, None, fixture!("unauthorized")),
+            Outcome::Unauthorized { code: "instance_unauthorized" }
+        );
+        assert_eq!(classify(403, None, b""), Outcome::Unauthorized { code: "instance_unauthorized" });
     }
 
     #[test]

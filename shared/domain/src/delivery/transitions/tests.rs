@@ -95,6 +95,19 @@ fn a_transient_failure_is_tried_again_a_bounded_number_of_times() {
 }
 
 #[test]
+fn a_missing_credential_is_tried_again_soon_and_then_at_long_intervals_for_ever() {
+    let refused = || Outcome::Unauthorized { code: "c" };
+    assert_eq!(judge(&sending(1), refused(), HOLD, None), again(Again::Retry));
+    let last = sending(MAX_ATTEMPTS);
+    let verdict = judge(&last, refused(), HOLD, None);
+    let not_before = NOW.plus_ms(HELD_WAIT_MS);
+    assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code: "c", not_before });
+    let next =
+        Delivery { attempt: MAX_ATTEMPTS + 1, state: State::Sending, ..now(last.settled(MAX_ATTEMPTS, &verdict, NOW)) };
+    assert_eq!(judge(&next, refused(), HOLD, None), verdict, "and so on");
+}
+
+#[test]
 fn a_limit_or_a_hold_is_honoured_exactly_and_costs_no_try() {
     let last = sending(MAX_ATTEMPTS);
     let hour = 3_600_000;
