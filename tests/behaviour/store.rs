@@ -14,7 +14,7 @@ use umavez_platform::due;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::{self, LeaseTaken};
 use umavez_platform::store::{
-    Beside, Committed, Condition, Found, Next, Start, StoreError, Transacted, Write, Written, read_row, row_of,
+    Beside, Committed, Condition, Decided, Found, Start, StoreError, Transacted, Write, Written, read_row, row_of,
 };
 use umavez_tests::{Setup, World, play, play_with};
 
@@ -215,7 +215,7 @@ async fn a_change_that_loses_a_race_is_decided_again_on_the_row_that_won() {
             let asked = AtomicU32::new(0);
             let rule = |row: &Counter| {
                 asked.fetch_add(1, Ordering::Relaxed);
-                Ok(Next::commit(counted(row), row.value))
+                Ok(Decided::commit(counted(row), row.value))
             };
             let committed = world.store.change(&invocation, TABLE, &first, rule).await.expect("an answer");
             let Committed::Done(row, saw) = committed else { panic!("not committed: {committed:?}") };
@@ -225,7 +225,7 @@ async fn a_change_that_loses_a_race_is_decided_again_on_the_row_that_won() {
         let asked = join_all((0..8).map(change)).await;
         assert_eq!(value(world, "c").await, Some(9), "each once");
         assert!(asked.iter().sum::<u32>() > 8, "some were decided again: {asked:?}");
-        let stop = |row: &Counter| Ok(Next::<Counter, _>::Stop(row.value));
+        let stop = |row: &Counter| Ok(Decided::<Counter, _>::Stop(row.value));
         let stopped = world.store.change(&world.invocation(), TABLE, Start::Key(key("c")), stop).await;
         assert!(matches!(stopped, Ok(Committed::Stopped(row, 9)) if row.version == 9));
         let gone = world.store.change(&world.invocation(), TABLE, Start::Key(key("d")), stop).await;
@@ -253,7 +253,7 @@ async fn a_required_write_that_is_refused_keeps_the_change_from_being_made() {
             let check = Write::check(TABLE, key("other"), other);
             // Left out: it is there already.
             let with = vec![put("third", 2).into(), Beside::required(check)];
-            Ok(Next::Commit { row: counted(before), with, out: () })
+            Ok(Decided::Commit { row: counted(before), with, out: () })
         };
         let committed = world.store.change(&world.invocation(), TABLE, &row, rule).await.expect("an answer");
         assert!(matches!(committed, Committed::Done(row, ()) if row.value == 2));

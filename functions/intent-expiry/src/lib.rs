@@ -6,7 +6,7 @@ use aws_lambda_events::dynamodb::{Event as StreamEvent, EventRecord};
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
 use umavez_domain::codes::Event;
-use umavez_domain::intents::{IntentRow, Status};
+use umavez_domain::intents::{IntentRow, IntentStatus};
 use umavez_domain::queue::Unreadable;
 use umavez_platform::batch::{self, Handled};
 use umavez_platform::config::ConfigError;
@@ -30,7 +30,7 @@ pub async fn run(_: &Deps, invocation: &Invocation, event: StreamEvent) -> Resul
 fn expired(invocation: &Invocation, record: EventRecord) -> Handled {
     // Drop the error: its text may contain a stored value.
     let row: IntentRow = serde_dynamo::from_item(record.change.old_image).map_err(|_| Unreadable("an intent"))?;
-    if row.status == Status::Released {
+    if row.status == IntentStatus::Released {
         return Ok("was_released");
     }
     let late_seconds = invocation.now.seconds() - row.expires_at;

@@ -37,7 +37,7 @@ mod words;
 pub use answer::{EntryView, InsertAnswer, SecondaryConflict};
 pub use backfill::*;
 pub use change::{SlotChange, When};
-pub use decision::{Decision, InsertOutcome, StoredRows, decide};
+pub use decision::{InsertDecision, InsertOutcome, StoredRows, decide};
 pub use email::normalize_email;
 pub use entry::{Entry, Keys, Metadata, Normalized, Source};
 pub use identity::EntryId;

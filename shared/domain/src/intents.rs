@@ -19,5 +19,5 @@ pub use fingerprint::{bucket, bucket_end, fingerprint, is_fingerprint};
 pub use guard::{Conflict, GuardRequest, GuardRow, IntentHold, MOST_SCHEDULED, TakeOutcome};
 pub use holder::Holder;
 pub use release::{LastRelease, ReleaseAnswer, ReleaseAttributes, Released, release_request};
-pub use rows::{HoldRequest, IntentRow, IntentView, LIFETIME_DAYS, Status};
-pub use types::{IntentType, IntentTypes, OptionsError, Scope, Window};
+pub use rows::{HoldRequest, IntentRow, IntentStatus, IntentView, LIFETIME_DAYS};
+pub use types::{IntentScope, IntentType, IntentTypes, OptionsError, WindowKind};

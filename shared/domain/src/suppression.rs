@@ -17,7 +17,7 @@ const LONGEST_NOTE: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Status {
+pub enum SuppressionStatus {
     Active,
     /// The row is kept, so that an old event that is redelivered does not restore the suppression.
     Removed,
@@ -28,7 +28,7 @@ pub enum Status {
 pub struct SuppressionRow {
     pub channel: Channel,
     pub to: String,
-    pub status: Status,
+    pub status: SuppressionStatus,
     /// A code: `bot_blocked`, `hard_bounce`, `complaint`, `operator`, …
     pub reason: String,
     /// A note by the operator.
@@ -58,7 +58,7 @@ impl SuppressionRow {
         Self {
             channel,
             to: to.to_owned(),
-            status: Status::Active,
+            status: SuppressionStatus::Active,
             reason: reason.to_owned(),
             note: None,
             source: source.to_owned(),

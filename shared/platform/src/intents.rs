@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::invocation::Invocation;
 use crate::store::{
-    Beside, Condition, Item, Next as Commit, Page, Query, Refusal, Returned, Start, Store, StoreError, Write, Written,
+    Beside, Condition, Decided, Item, Page, Query, Refusal, Returned, Start, Store, StoreError, Write, Written,
     read_row,
 };
 
@@ -156,11 +156,11 @@ impl Intents {
         // it was read is a different hold, with its own place in a guard.
         let rule = |row: IntentRow| async move {
             let (after, out) = match row.release(holder, release) {
-                Next::Stop(out) => return Ok(Commit::Stop(out)),
+                Next::Stop(out) => return Ok(Decided::Stop(out)),
                 Next::Commit(after, out) => (after, out),
             };
             let guard = self.releasing_guard(invocation, &IntentRef::from(&row), &row.holder).await?;
-            Ok(Commit::Commit { row: after, with: guard.into_iter().collect(), out })
+            Ok(Decided::Commit { row: after, with: guard.into_iter().collect(), out })
         };
         let released = self.store.change_with(invocation, &self.table, start, rule).await?;
         Ok(released.out().unwrap_or(Released::NotFound))

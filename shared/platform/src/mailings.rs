@@ -35,7 +35,7 @@ pub use unsubscribes::{NoSendReason, Unsubscribes};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
-use crate::store::{Committed, Condition, Next, Query, Start, Store, StoreError, Transacted, Write};
+use crate::store::{Committed, Condition, Decided, Query, Start, Store, StoreError, Transacted, Write};
 
 #[derive(Debug, Clone)]
 pub struct Mailings {
@@ -160,8 +160,8 @@ impl Mailings {
     ) -> Result<Committed<MailingRow, T>, StoreError> {
         let rule = |before: &MailingRow| {
             Ok(match rule(before) {
-                (Some(after), out) => Next::commit(after.changed(before, invocation.current()), out),
-                (None, out) => Next::Stop(out),
+                (Some(after), out) => Decided::commit(after.changed(before, invocation.current()), out),
+                (None, out) => Decided::Stop(out),
             })
         };
         self.store.change(invocation, &self.table, start, rule).await

@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use umavez_domain::keys::Key;
 
-pub use change::{Committed, Next, Start, persist};
+pub use change::{Committed, Decided, Start, persist};
 pub use condition::Condition;
 pub(crate) use conflicts::Conflicts;
 pub use error::StoreError;

@@ -7,7 +7,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use umavez_domain::channels::Channel;
 use umavez_domain::channels::email::ses_events::SesEvent;
 use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
-use umavez_domain::suppression::{Status, SuppressionRow, source};
+use umavez_domain::suppression::{SuppressionRow, SuppressionStatus, source};
 
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
@@ -18,7 +18,7 @@ pub struct Suppressions {
     pub table: String,
 }
 
-fn is(status: Status) -> Result<Condition, StoreError> {
+fn is(status: SuppressionStatus) -> Result<Condition, StoreError> {
     Ok(Condition::Is("status".to_owned(), attribute(&status)?))
 }
 
@@ -26,7 +26,7 @@ fn is(status: Status) -> Result<Condition, StoreError> {
 /// removed, or it names only other senders.
 pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str, sender: &str) -> Result<Write, StoreError> {
     let against_others = Condition::all([Condition::has("senders"), Condition::lacks("senders", sender)]);
-    let free = Condition::any([Condition::Absent, is(Status::Removed)?, against_others]);
+    let free = Condition::any([Condition::Absent, is(SuppressionStatus::Removed)?, against_others]);
     Ok(Write::check(table, keys::suppression(channel.as_str(), to), free))
 }
 
@@ -36,14 +36,14 @@ pub(crate) fn not_suppressed(table: &str, channel: Channel, to: &str, sender: &s
 /// for others.
 pub(crate) fn adding(table: &str, row: &SuppressionRow) -> Result<Write, StoreError> {
     let key = keys::suppression(row.channel.as_str(), &row.to);
-    let removed = is(Status::Removed)?;
+    let removed = is(SuppressionStatus::Removed)?;
     // An operator's suppression applies now, so it ignores the time of the removal: clocks differ.
     let since = if row.source == source::OPERATOR {
         removed
     } else {
         Condition::all([removed, Condition::at_most("as_of", row.as_of)])
     };
-    let for_some = Condition::all([is(Status::Active)?, Condition::has("senders")]);
+    let for_some = Condition::all([is(SuppressionStatus::Active)?, Condition::has("senders")]);
     let Some(sender) = row.senders.first() else {
         return Ok(Write::put(table, key, row)?.when(Condition::any([Condition::Absent, since, for_some])));
     };
@@ -82,7 +82,7 @@ impl Suppressions {
 
     /// Removes an address from the list. Returns whether it was suppressed.
     pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
-        let write = self.removal(invocation, channel, to)?.when(is(Status::Active)?);
+        let write = self.removal(invocation, channel, to)?.when(is(SuppressionStatus::Active)?);
         Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
     }
 
@@ -96,8 +96,10 @@ impl Suppressions {
         sender: &str,
     ) -> Result<(), StoreError> {
         let step = |senders: Vec<String>| async move {
-            let as_read =
-                Condition::all([is(Status::Active)?, Condition::Is("senders".to_owned(), attribute(&senders)?)]);
+            let as_read = Condition::all([
+                is(SuppressionStatus::Active)?,
+                Condition::Is("senders".to_owned(), attribute(&senders)?),
+            ]);
             let rest: Vec<_> = senders.iter().filter(|other| *other != sender).cloned().collect();
             let write = match rest.is_empty() {
                 true => self.removal(invocation, channel, to)?,
@@ -108,12 +110,13 @@ impl Suppressions {
                 return Ok(Break(()));
             };
             let stored: Option<SuppressionRow> = stored.map(read_row).transpose()?;
-            match stored.filter(|row| row.status == Status::Active) {
+            match stored.filter(|row| row.status == SuppressionStatus::Active) {
                 Some(row) if row.is_against(sender) => Ok(Continue(row.senders)),
                 // The row is from before rows named senders.
                 Some(row) if row.is_of_one_bot() && row.senders.is_empty() => {
                     let reason = Condition::is("reason", row.reason);
-                    let as_read = Condition::all([is(Status::Active)?, Condition::has_not("senders"), reason]);
+                    let as_read =
+                        Condition::all([is(SuppressionStatus::Active)?, Condition::has_not("senders"), reason]);
                     let write = self.removal(invocation, channel, to)?.when(as_read);
                     self.store.write(invocation, write).await.map(|_| Break(()))
                 }
@@ -126,7 +129,7 @@ impl Suppressions {
     fn removal(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<Write, StoreError> {
         let now = invocation.now;
         Ok(Write::update(&self.table, keys::suppression(channel.as_str(), to))
-            .set_value("status", attribute(&Status::Removed)?)
+            .set_value("status", attribute(&SuppressionStatus::Removed)?)
             .set_number("as_of", now.millis())
             .set_number("expires_at", now.plus_days(366).seconds())
             .remove("senders"))
@@ -140,7 +143,7 @@ impl Suppressions {
     ) -> Result<Option<SuppressionRow>, StoreError> {
         let row: Option<SuppressionRow> =
             self.store.get(invocation, &self.table, &keys::suppression(channel.as_str(), to)).await?;
-        Ok(row.filter(|row| row.status == Status::Active))
+        Ok(row.filter(|row| row.status == SuppressionStatus::Active))
     }
 
     /// Returns a page of a channel's list, ordered by the hashes of the addresses.
@@ -151,7 +154,7 @@ impl Suppressions {
         after: Option<SpreadPlace>,
         limit: usize,
     ) -> Result<(Vec<SuppressionRow>, Option<SpreadPlace>), StoreError> {
-        let active = is(Status::Active)?;
+        let active = is(SuppressionStatus::Active)?;
         let pks = (0..SUPPRESSION_SHARDS).map(|shard| keys::suppressions(channel.as_str(), shard));
         let partitions = pks.map(|pk| Query::partition(&self.table, pk).only(active.clone())).collect();
         self.store.page_spread(invocation, partitions, after, limit).await

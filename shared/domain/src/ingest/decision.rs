@@ -33,12 +33,12 @@ use crate::time::Timestamp;
 pub struct StoredRows {
     pub primary: Option<Row>,
     pub secondary: Option<Row>,
-    /// The entry that [`Decision::Read`] requested.
+    /// The entry that [`InsertDecision::Read`] requested.
     pub read: Option<EntryRow>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum InsertDecision {
     /// A slot holds a marker: read the entry that it names (consistently), and decide again.
     Read(EntryId),
     /// A row has changed since it was read: read the two slots and decide again.
@@ -65,13 +65,13 @@ pub struct InsertOutcome {
 }
 
 /// Decides what to do with an insertion, given the rows in its slots.
-pub fn decide(asked: &Insertion, stored: &StoredRows, policy: &PolicyRow, now: Timestamp) -> Decision {
+pub fn decide(asked: &Insertion, stored: &StoredRows, policy: &PolicyRow, now: Timestamp) -> InsertDecision {
     match stored.owner_of(stored.primary.as_ref()) {
-        Owner::Unread(id) => Decision::Read(id.clone()),
+        Owner::Unread(id) => InsertDecision::Read(id.clone()),
         Owner::Entry(row) => known_by_primary(asked, row, stored.other_than(row), policy, now),
         Owner::Nobody => match stored.owner_of(stored.secondary.as_ref()) {
-            Owner::Unread(id) => Decision::Read(id.clone()),
-            Owner::Entry(row) if !stored.still_leads_to(row) => Decision::Look,
+            Owner::Unread(id) => InsertDecision::Read(id.clone()),
+            Owner::Entry(row) if !stored.still_leads_to(row) => InsertDecision::Look,
             Owner::Entry(row) => known_by_secondary(asked, row, policy, now),
             Owner::Nobody => insert(asked, None, policy, now),
         },
@@ -132,7 +132,7 @@ fn known_by_primary(
     other: Option<EntryId>,
     policy: &PolicyRow,
     now: Timestamp,
-) -> Decision {
+) -> InsertDecision {
     if let Some(done) = done_before(asked, row, MatchedBy::Primary, other.clone()) {
         return done;
     }
@@ -140,11 +140,11 @@ fn known_by_primary(
     let aliased = differ(&row.keys.primary, &asked.keys().primary);
     match policy.conflict_action {
         ConflictAction::Update if !aliased => update(asked, row, MatchedBy::Primary, other, policy, now),
-        _ => Decision::Done(Box::new(skipped(row, MatchedBy::Primary, other))),
+        _ => InsertDecision::Done(Box::new(skipped(row, MatchedBy::Primary, other))),
     }
 }
 
-fn known_by_secondary(asked: &Insertion, row: &EntryRow, policy: &PolicyRow, now: Timestamp) -> Decision {
+fn known_by_secondary(asked: &Insertion, row: &EntryRow, policy: &PolicyRow, now: Timestamp) -> InsertDecision {
     if let Some(done) = done_before(asked, row, MatchedBy::Secondary, None) {
         return done;
     }
@@ -171,7 +171,7 @@ fn done_before(
     row: &EntryRow,
     matched_by: MatchedBy,
     secondary_conflict: Option<EntryId>,
-) -> Option<Decision> {
+) -> Option<InsertDecision> {
     let line = asked.line.as_ref()?;
     let (action, matched_by) = if row.inserted_by.as_ref() == Some(line) {
         (Action::Inserted, None)
@@ -181,7 +181,7 @@ fn done_before(
         return None;
     };
     let outcome = InsertOutcome { action, row: row.clone(), matched_by, reason: None, secondary_conflict };
-    Some(Decision::Done(Box::new(outcome)))
+    Some(InsertDecision::Done(Box::new(outcome)))
 }
 
 pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict: Option<EntryId>) -> InsertOutcome {
@@ -191,10 +191,10 @@ pub(super) fn skipped(row: &EntryRow, matched_by: MatchedBy, secondary_conflict:
 
 /// Adds the primary key of an input as an alias of the entry that it matched by its secondary key
 /// alone. A repeat of the input then also matches by its primary key.
-pub(super) fn with_alias(asked: &Insertion, outcome: InsertOutcome, now: Timestamp) -> Decision {
+pub(super) fn with_alias(asked: &Insertion, outcome: InsertOutcome, now: Timestamp) -> InsertDecision {
     match alias(asked, &outcome.row, now) {
-        Some(change) => Decision::Write { changes: vec![change], outcome: Box::new(outcome) },
-        None => Decision::Done(Box::new(outcome)),
+        Some(change) => InsertDecision::Write { changes: vec![change], outcome: Box::new(outcome) },
+        None => InsertDecision::Done(Box::new(outcome)),
     }
 }
 
@@ -207,7 +207,7 @@ pub(super) fn alias(asked: &Insertion, row: &EntryRow, now: Timestamp) -> Option
 
 /// Inserts a new entry. `taken_by` is the entry that owns its secondary key; the new entry is then
 /// stored without one.
-fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now: Timestamp) -> Decision {
+fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now: Timestamp) -> InsertDecision {
     let normalized = &asked.normalized;
     let mut keys = normalized.keys.clone();
     if taken_by.is_some() {
@@ -236,7 +236,7 @@ fn insert(asked: &Insertion, taken_by: Option<EntryId>, policy: &PolicyRow, now:
     }
     let (action, secondary_conflict) = (Action::Inserted, taken_by);
     let outcome = InsertOutcome { action, row, matched_by: None, reason: None, secondary_conflict };
-    Decision::Write { changes, outcome: Box::new(outcome) }
+    InsertDecision::Write { changes, outcome: Box::new(outcome) }
 }
 
 #[cfg(test)]
@@ -376,9 +376,9 @@ mod tests {
         let edit = crate::ingest::table::asked("p", "t", "x", None);
         let moved = table.insert(&edit, &policy(Update)).row;
         let now = Timestamp::from_seconds(0);
-        assert_eq!(decide(&asked, &stored, &policy(Update), now), Decision::Read(moved.entry_id.clone()));
+        assert_eq!(decide(&asked, &stored, &policy(Update), now), InsertDecision::Read(moved.entry_id.clone()));
         stored.read = Some(moved);
-        assert_eq!(decide(&asked, &stored, &policy(Update), now), Decision::Look);
+        assert_eq!(decide(&asked, &stored, &policy(Update), now), InsertDecision::Look);
         assert_eq!(table.insert(&asked, &policy(Update)).action, Action::Inserted);
         table.check();
     }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    BackfillId, ConflictAction, ContentType, Decision, Entry, EntryId, EntryRow, InsertOutcome, Insertion, Keys,
+    BackfillId, ConflictAction, ContentType, Entry, EntryId, EntryRow, InsertDecision, InsertOutcome, Insertion, Keys,
     LineRef, Metadata, Normalized, PolicyKey, PolicyRow, Row, Schema, SlotChange, Source, StoredRows, When, decide,
 };
 use crate::codes::MatchedBy;
@@ -67,10 +67,10 @@ impl Table {
     /// Runs one iteration of the loop. Returns the outcome if the insertion has ended.
     pub fn step(&mut self, asked: &Insertion, stored: &mut StoredRows, policy: &PolicyRow) -> Option<InsertOutcome> {
         match decide(asked, stored, policy, NOW.plus_ms(self.later_ms)) {
-            Decision::Read(id) => stored.read = Some(self.entry(&id)),
-            Decision::Look => *stored = self.met(asked),
-            Decision::Done(outcome) => return Some(*outcome),
-            Decision::Write { changes, outcome } => match self.make(&changes) {
+            InsertDecision::Read(id) => stored.read = Some(self.entry(&id)),
+            InsertDecision::Look => *stored = self.met(asked),
+            InsertDecision::Done(outcome) => return Some(*outcome),
+            InsertDecision::Write { changes, outcome } => match self.make(&changes) {
                 Ok(()) => return Some(*outcome),
                 // The first attempt requires both slots to be free, so the rows that failed its
                 // conditions are all the rows in the slots.
@@ -79,7 +79,7 @@ impl Table {
                 }
                 Err(_) => *stored = self.met(asked),
             },
-            Decision::Refused(errors) => panic!("{errors:?}"),
+            InsertDecision::Refused(errors) => panic!("{errors:?}"),
         }
         None
     }

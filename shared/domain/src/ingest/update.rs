@@ -1,7 +1,7 @@
 //! Updates a known entry: determines its next version, and which keys move with it.
 
 use super::change::SlotChange;
-use super::decision::{Decision, InsertOutcome, alias, skipped, with_alias};
+use super::decision::{InsertDecision, InsertOutcome, alias, skipped, with_alias};
 use super::identity::EntryId;
 use super::merge::merge;
 use super::policy::PolicyRow;
@@ -27,11 +27,11 @@ pub(super) fn update(
     other: Option<EntryId>,
     policy: &PolicyRow,
     now: Timestamp,
-) -> Decision {
+) -> InsertDecision {
     let Some(times) = row.times.after(asked.normalized.entry.source.time(), now) else {
         let outcome = InsertOutcome { reason: Some(Reason::Stale), ..skipped(row, matched_by, other) };
         return match matched_by {
-            MatchedBy::Primary => Decision::Done(Box::new(outcome)),
+            MatchedBy::Primary => InsertDecision::Done(Box::new(outcome)),
             MatchedBy::Secondary => with_alias(asked, outcome, now),
         };
     };
@@ -39,7 +39,7 @@ pub(super) fn update(
     (next.entry, next.metadata) = merge(&row.entry, &row.metadata, &asked.normalized, policy.update_fields.as_deref());
     if metadata_size(&next.metadata) > LARGEST_METADATA {
         let detail = "would be larger than 32 KB together with what is stored";
-        return Decision::Refused(vec![FieldError::new("metadata", FieldProblem::OutOfRange, detail)]);
+        return InsertDecision::Refused(vec![FieldError::new("metadata", FieldProblem::OutOfRange, detail)]);
     }
     let mut moves: Vec<_> = adopt_primary(asked, &mut next, now).into_iter().collect();
     moves.append(&mut move_secondary(asked, &mut next, other.clone(), now));
@@ -50,7 +50,7 @@ pub(super) fn update(
     };
     if unchanged {
         // The same input again leaves the same state, including the version.
-        return Decision::Done(outcome(next));
+        return InsertDecision::Done(outcome(next));
     }
     // The row remembers several updates: a repeated line is recognized even if others have updated
     // the row since.
@@ -61,7 +61,7 @@ pub(super) fn update(
     next.version += 1;
     let mut changes = vec![SlotChange::update(next.clone())];
     changes.append(&mut moves);
-    Decision::Write { changes, outcome: outcome(next) }
+    InsertDecision::Write { changes, outcome: outcome(next) }
 }
 
 /// Gives an entry that has only a secondary key the primary key of the input. Returns the change
@@ -285,7 +285,7 @@ mod tests {
         };
         table.insert(&with("a"), &updating());
         let stored = table.met(&with("b"));
-        let Decision::Refused(errors) =
+        let InsertDecision::Refused(errors) =
             super::super::decide(&with("b"), &stored, &updating(), Timestamp::from_seconds(0))
         else {
             panic!("not refused")

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::fingerprint::{bucket, bucket_end, fingerprint};
 use super::rows::LIFETIME_DAYS;
-use super::types::{IntentType, IntentTypes, Scope, Window};
+use super::types::{IntentScope, IntentType, IntentTypes, WindowKind};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields, parse_uuid};
 use crate::keys::{self, Key};
@@ -67,12 +67,12 @@ impl Check {
     /// share one guard. With bucket windows, each bucket has its own guard.
     pub fn guard_key(&self) -> Option<Key> {
         let reference = match self.intent_type.scope {
-            Scope::Reference => self.reference,
-            Scope::Contact => None,
+            IntentScope::Reference => self.reference,
+            IntentScope::Contact => None,
         };
         let bucket = match self.intent_type.window {
-            Window::Bucket => Some(self.bucket),
-            Window::Rolling => None,
+            WindowKind::Bucket => Some(self.bucket),
+            WindowKind::Rolling => None,
         };
         let name = &self.intent_type.name;
         self.intent_type.is_guarded().then(|| keys::intent_guard(self.client, name, reference, bucket))
@@ -81,8 +81,8 @@ impl Check {
     /// Returns when the same intention may be sent again, if this one is sent.
     pub fn window_until(&self) -> Timestamp {
         match self.intent_type.window {
-            Window::Bucket => bucket_end(self.bucket, self.intent_type.window_days),
-            Window::Rolling => self.at.plus_days(i64::from(self.intent_type.window_days)),
+            WindowKind::Bucket => bucket_end(self.bucket, self.intent_type.window_days),
+            WindowKind::Rolling => self.at.plus_days(i64::from(self.intent_type.window_days)),
         }
     }
 }
@@ -135,10 +135,12 @@ fn read_at(fields: &mut Fields<'_>, intent_type: Option<&IntentType>, now: Times
         && at.millis() <= now.millis() - intent_type.furthest_back_ms()
     {
         let detail = match intent_type.window {
-            Window::Bucket => {
+            WindowKind::Bucket => {
                 format!("lies more than {} days back", LIFETIME_DAYS - i64::from(intent_type.window_days))
             }
-            Window::Rolling => "lies back, and the rolling window of this type counts from the last send".to_owned(),
+            WindowKind::Rolling => {
+                "lies back, and the rolling window of this type counts from the last send".to_owned()
+            }
         };
         fields.refuse("at", FieldProblem::OutOfRange, detail);
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::rows::{IntentRow, Status};
+use super::rows::{IntentRow, IntentStatus};
 use crate::change::Next;
 use crate::fields::{FieldError, Fields};
 use crate::idempotency::Replay;
@@ -32,7 +32,7 @@ pub struct LastRelease {
 /// The attributes that a release sets in the intent's row, besides the version.
 #[derive(Debug, Serialize)]
 pub struct ReleaseAttributes<'a> {
-    status: Status,
+    status: IntentStatus,
     released_at: Timestamp,
     updated_at: Timestamp,
     #[serde(flatten)]
@@ -42,7 +42,7 @@ pub struct ReleaseAttributes<'a> {
 impl LastRelease {
     pub fn attributes(&self) -> ReleaseAttributes<'_> {
         let at = self.last_release_at;
-        ReleaseAttributes { status: Status::Released, released_at: at, updated_at: at, last_release: self }
+        ReleaseAttributes { status: IntentStatus::Released, released_at: at, updated_at: at, last_release: self }
     }
 }
 
@@ -100,7 +100,7 @@ impl IntentRow {
                 let replayed = || Released::Replayed(ReleaseAnswer::of(self, last, false));
                 return Next::Stop(if is_same { replayed() } else { Released::KeyReused });
             }
-            Some(last) if self.status == Status::Released => {
+            Some(last) if self.status == IntentStatus::Released => {
                 return Next::Stop(Released::Already(ReleaseAnswer::of(self, last, true)));
             }
             _ => {}
@@ -109,7 +109,7 @@ impl IntentRow {
             return Next::Stop(Released::HeldByAnother);
         }
         let row = Self {
-            status: Status::Released,
+            status: IntentStatus::Released,
             released_at: Some(now),
             updated_at: now,
             last_release: Some(release.clone()),
@@ -158,13 +158,13 @@ mod tests {
         assert_eq!(release(&gone, None, "r1", "b"), Released::NotFound);
         assert_eq!(release(&held, Some("request:z"), "r1", "b"), Released::HeldByAnother);
         let Released::Now(free) = release(&held, Some("request:a"), "r1", "b") else { panic!("not released") };
-        assert_eq!((free.status, free.version), (Status::Released, held.version + 1));
+        assert_eq!((free.status, free.version), (IntentStatus::Released, held.version + 1));
         assert_eq!((free.released_at, free.updated_at, &free.last_release), (Some(now()), now(), &last("r1")));
     }
 
     #[test]
     fn a_repeated_release_is_answered_as_before_whoever_holds_it_by_then() {
-        let free = IntentRow { status: Status::Released, ..held_by("a", last("r1")) };
+        let free = IntentRow { status: IntentStatus::Released, ..held_by("a", last("r1")) };
         let retaken = held_by("b", last("r1"));
         let Released::Replayed(first) = release(&free, None, "r1", "b") else { panic!("not replayed") };
         assert_eq!((first.released_at, first.already), (now(), false));

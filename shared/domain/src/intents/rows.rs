@@ -16,7 +16,7 @@ pub const LIFETIME_DAYS: i64 = 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Status {
+pub enum IntentStatus {
     Held,
     Released,
 }
@@ -34,7 +34,7 @@ pub struct IntentRow {
     pub at: Timestamp,
     /// When the window of this intent ends, in seconds.
     pub window_until: i64,
-    pub status: Status,
+    pub status: IntentStatus,
     pub holder: String,
     pub body_hash: String,
     /// The sort key of the guard row that was taken together with this row.
@@ -73,8 +73,8 @@ impl IntentRow {
     /// Takes the intent again for the holder that released it. `None` if the hold has expired, was
     /// not released, or another holder has taken the intent since.
     pub fn take_back(&self, holder: &str, now: Timestamp) -> Option<Self> {
-        let is_free = self.status == Status::Released && self.holder == holder && self.is_alive(now);
-        let held = Self { status: Status::Held, released_at: None, updated_at: now, ..self.clone() };
+        let is_free = self.status == IntentStatus::Released && self.holder == holder && self.is_alive(now);
+        let held = Self { status: IntentStatus::Held, released_at: None, updated_at: now, ..self.clone() };
         is_free.then(|| Self { version: self.version + 1, ..held })
     }
 
@@ -115,7 +115,7 @@ impl HoldRequest {
             at: check.at,
             // Rounded up, so that a window is never shorter than stated.
             window_until: check.window_until().plus_ms(SECOND_MS - 1).seconds(),
-            status: Status::Held,
+            status: IntentStatus::Held,
             holder: holder.to_string(),
             body_hash: body_hash.to_owned(),
             guard: guard_key.as_ref().map(|key| key.sk.clone()),
@@ -140,7 +140,7 @@ pub struct IntentView {
     pub reference_id: Option<String>,
     pub window_days: u32,
     pub bucket: i64,
-    pub status: Status,
+    pub status: IntentStatus,
     pub holder: String,
     pub at: Timestamp,
     pub created_at: Timestamp,

@@ -19,15 +19,15 @@ pub struct IntentType {
     /// The field of `context` that has the reference. `None` if the type takes no reference.
     pub reference_field: Option<String>,
     pub window_days: u32,
-    pub window: Window,
-    pub scope: Scope,
+    pub window: WindowKind,
+    pub scope: IntentScope,
 }
 
 /// How a window is counted. `Bucket` counts days from a fixed origin, so two sends on either side
 /// of its edge can be minutes apart. `Rolling` counts from the last send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Window {
+pub enum WindowKind {
     Bucket,
     Rolling,
 }
@@ -36,7 +36,7 @@ pub enum Window {
 /// conversation. `Contact`: once, regardless of the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum IntentScope {
     Reference,
     Contact,
 }
@@ -45,7 +45,7 @@ impl IntentType {
     /// Returns whether the type needs a guard because the row's own key does not constrain it
     /// enough.
     pub fn is_guarded(&self) -> bool {
-        self.window == Window::Rolling || self.scope == Scope::Contact
+        self.window == WindowKind::Rolling || self.scope == IntentScope::Contact
     }
 
     /// Returns how far back a caller's `at` may lie. A row lives [`LIFETIME_DAYS`]. A moment
@@ -54,8 +54,8 @@ impl IntentType {
     /// the difference of clocks is allowed.
     pub fn furthest_back_ms(&self) -> i64 {
         match self.window {
-            Window::Bucket => (LIFETIME_DAYS - i64::from(self.window_days)) * DAY_MS,
-            Window::Rolling => MAX_SKEW_MS,
+            WindowKind::Bucket => (LIFETIME_DAYS - i64::from(self.window_days)) * DAY_MS,
+            WindowKind::Rolling => MAX_SKEW_MS,
         }
     }
 }
@@ -73,8 +73,8 @@ pub enum OptionsError {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
-    window: Option<Window>,
-    scope: Option<Scope>,
+    window: Option<WindowKind>,
+    scope: Option<IntentScope>,
 }
 
 #[derive(Debug, Clone)]

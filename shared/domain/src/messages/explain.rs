@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 use crate::channels::Channel;
 use crate::codes::Decision;
 use crate::delivery::State;
-use crate::intents::{IntentRow, Status};
+use crate::intents::{IntentRow, IntentStatus};
 use crate::messages::ledger::LedgerEntry;
 use crate::messages::{MessageId, MessageRow};
 use crate::suppression::SuppressionRow;
@@ -73,7 +73,7 @@ fn of_intent(row: &IntentRow) -> Vec<Explained> {
     }
     let until = Timestamp::from_seconds(row.window_until);
     let held = LedgerEntry::new(row.created_at, Decision::IntentHeld).until(until);
-    let released_at = row.released_at.filter(|_| row.status == Status::Released);
+    let released_at = row.released_at.filter(|_| row.status == IntentStatus::Released);
     let released = released_at.map(|at| LedgerEntry::new(at, Decision::IntentReleased));
     let explained = |decision: LedgerEntry| Explained {
         message_id: None,

@@ -8,7 +8,7 @@ use umavez_domain::time::Timestamp;
 
 use super::Conversations;
 use crate::invocation::Invocation;
-use crate::store::{Next, StoreError};
+use crate::store::{Decided, StoreError};
 
 /// The outcome of a hold.
 #[derive(Debug)]
@@ -69,11 +69,11 @@ impl Conversations {
         let rule = |row: &ConversationRow| {
             let course = next(&row.course);
             if course == row.course {
-                return Ok(Next::Stop(false));
+                return Ok(Decided::Stop(false));
             }
             let after = row.moved(course, now, &timing);
             let with = self.unneeded_reply(row, &after, now)?;
-            Ok(Next::Commit { row: after, with, out: true })
+            Ok(Decided::Commit { row: after, with, out: true })
         };
         Ok(self.store.change(invocation, &self.table, &row, rule).await?.row())
     }

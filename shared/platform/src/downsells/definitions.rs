@@ -13,7 +13,7 @@ use umavez_domain::keys;
 
 use super::Downsells;
 use crate::invocation::Invocation;
-use crate::store::{Condition, Next, Query, StoreError, Transacted, Write, read_row};
+use crate::store::{Condition, Decided, Query, StoreError, Transacted, Write, read_row};
 
 /// How long the idempotency key of a request is kept.
 const REQUEST_DAYS: i64 = 2;
@@ -145,8 +145,8 @@ impl Downsells {
     ) -> Result<Option<Result<DownsellRow, Vec<FieldError>>>, StoreError> {
         let rule = |stored: &DownsellRow| {
             Ok(match stored.read_change(body, invocation.now) {
-                Ok(row) => Next::commit(row, Ok(())),
-                Err(errors) => Next::Stop(Err(errors)),
+                Ok(row) => Decided::commit(row, Ok(())),
+                Err(errors) => Decided::Stop(Err(errors)),
             })
         };
         let changed = self.store.change(invocation, &self.table, stored, rule).await?.row();

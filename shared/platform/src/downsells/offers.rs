@@ -14,9 +14,7 @@ use super::{Downsells, log};
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
 use crate::invocation::Invocation;
-use crate::store::{
-    Beside, Committed, Condition, Found, Next as Commit, Returned, StoreError, Write, attribute, read_row,
-};
+use crate::store::{Beside, Committed, Condition, Decided, Found, Returned, StoreError, Write, attribute, read_row};
 use crate::suppressions;
 
 impl Downsells {
@@ -170,11 +168,11 @@ impl Downsells {
         self.store
             .change(invocation, &self.table, offer, |before| {
                 Ok(match rule(before) {
-                    Next::Stop(out) => Commit::Stop(out),
+                    Next::Stop(out) => Decided::Stop(out),
                     Next::Commit(row, out) => {
                         let mut with = self.slot_writes(before, &row)?;
                         with.extend(also.clone().map(Beside::from));
-                        Commit::Commit { row, with, out }
+                        Decided::Commit { row, with, out }
                     }
                 })
             })

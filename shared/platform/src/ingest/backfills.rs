@@ -10,7 +10,7 @@ use umavez_domain::uploaded::Uploaded;
 
 use crate::invocation::Invocation;
 use crate::lease::{self, Turn};
-use crate::store::{Condition, Found, Next, Refusal, Start, Store, StoreError, Transacted, Write, read_row};
+use crate::store::{Condition, Decided, Found, Refusal, Start, Store, StoreError, Transacted, Write, read_row};
 
 /// How long lines that came with a request are kept: as long as uploaded lines.
 const INPUT_DAYS: i64 = 14;
@@ -111,7 +111,7 @@ impl Backfills {
         start: Start<BackfillRow>,
         rule: impl Fn(&BackfillRow) -> Option<BackfillRow>,
     ) -> Result<bool, StoreError> {
-        let rule = |row: &BackfillRow| Ok(rule(row).map_or(Next::Stop(()), |next| Next::commit(next, ())));
+        let rule = |row: &BackfillRow| Ok(rule(row).map_or(Decided::Stop(()), |next| Decided::commit(next, ())));
         Ok(self.store.change(invocation, &self.table, start, rule).await?.done().is_some())
     }
 }

@@ -6,8 +6,8 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use umavez_domain::codes::Action;
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
-    Decision, DryRun, EntryId, EntryRow, InsertOutcome, Insertion, PolicyRow, Row, Schema, SlotChange, StoredRows,
-    When, decide,
+    DryRun, EntryId, EntryRow, InsertDecision, InsertOutcome, Insertion, PolicyRow, Row, Schema, SlotChange,
+    StoredRows, When, decide,
 };
 use umavez_domain::keys::{self, Key};
 
@@ -87,7 +87,7 @@ impl Entries {
         invocation: &Invocation,
         asked: &Insertion,
         policy: &PolicyRow,
-        gate: impl Fn(&Decision) -> bool,
+        gate: impl Fn(&InsertDecision) -> bool,
     ) -> Result<Inserted, StoreError> {
         let gate = &gate;
         let step = |known: Option<StoredRows>| async move {
@@ -99,20 +99,20 @@ impl Entries {
                     return Ok(Break(Inserted::Held));
                 }
                 match decision {
-                    Decision::Done(outcome) if is_again(asked, &outcome) => {
+                    InsertDecision::Done(outcome) if is_again(asked, &outcome) => {
                         return Ok(Break(Inserted::Again(outcome)));
                     }
-                    Decision::Done(outcome) => return Ok(Break(Inserted::Done(outcome))),
-                    Decision::Refused(errors) => return Ok(Break(Inserted::Refused(errors))),
-                    Decision::Read(id) => {
+                    InsertDecision::Done(outcome) => return Ok(Break(Inserted::Done(outcome))),
+                    InsertDecision::Refused(errors) => return Ok(Break(Inserted::Refused(errors))),
+                    InsertDecision::Read(id) => {
                         stored.read = self.row(invocation, asked.schema, &id, None).await?.and_then(Row::entry);
                         // The entry has moved since: read the slots again.
                         if stored.read.is_none() {
                             return self.look(invocation, asked).await;
                         }
                     }
-                    Decision::Look => return self.look(invocation, asked).await,
-                    Decision::Write { changes, outcome } => {
+                    InsertDecision::Look => return self.look(invocation, asked).await,
+                    InsertDecision::Write { changes, outcome } => {
                         return match self.make(invocation, asked.schema, &changes).await? {
                             Made::All => Ok(Break(Inserted::Done(outcome))),
                             // The refusal of a first attempt contains all rows that conflict with
@@ -148,17 +148,17 @@ impl Entries {
         let mut stored = self.stored(invocation, asked, Some(dry)).await?;
         loop {
             match decide(asked, &stored, policy, invocation.now) {
-                Decision::Done(outcome) => return Ok(Inserted::Done(outcome)),
-                Decision::Refused(errors) => return Ok(Inserted::Refused(errors)),
-                Decision::Write { changes, outcome } => {
+                InsertDecision::Done(outcome) => return Ok(Inserted::Done(outcome)),
+                InsertDecision::Refused(errors) => return Ok(Inserted::Refused(errors)),
+                InsertDecision::Write { changes, outcome } => {
                     dry.note(&changes);
                     return Ok(Inserted::Done(outcome));
                 }
-                Decision::Read(id) => {
+                InsertDecision::Read(id) => {
                     let row = self.row(invocation, asked.schema, &id, Some(dry)).await?.and_then(Row::entry);
                     stored.read = Some(row.ok_or(StoreError::Conflict)?);
                 }
-                Decision::Look => return Err(StoreError::Conflict),
+                InsertDecision::Look => return Err(StoreError::Conflict),
             }
         }
     }

@@ -6,7 +6,7 @@ use umavez_domain::mailings::{Completion, MailingEvent, MailingId, MailingRow, M
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::{Next, Start, StoreError};
+use crate::store::{Decided, Start, StoreError};
 
 impl Mailings {
     /// Marks the mailing as being sent, after a sender has taken a shard. Returns `None` if the
@@ -49,9 +49,9 @@ impl Mailings {
             Ok(match row.completed(&shards, now) {
                 (found, Some(after)) => {
                     let is_ended = after.state != row.state;
-                    Next::commit(after.changed(&row, now), (found, is_ended))
+                    Decided::commit(after.changed(&row, now), (found, is_ended))
                 }
-                (found, None) => Next::Stop((found, false)),
+                (found, None) => Decided::Stop((found, false)),
             })
         };
         let start = Start::Key(keys::mailing(id));

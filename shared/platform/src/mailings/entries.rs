@@ -10,7 +10,7 @@ use umavez_domain::mailings::{EntryState, MailingEntryId, MailingEntryRow, Maili
 use super::Mailings;
 use crate::delivery::{Claimed, Tables};
 use crate::invocation::Invocation;
-use crate::store::{Beside, Committed, Condition, Item, Next as Commit, Query, Start, StoreError, read_row};
+use crate::store::{Beside, Committed, Condition, Decided, Item, Query, Start, StoreError, read_row};
 
 #[derive(Debug, Clone)]
 pub struct MailingEntry {
@@ -183,7 +183,7 @@ impl Mailings {
         let rule = &rule;
         let asked = |before: MailingEntryRow| async move {
             let (row, out) = match rule(&before) {
-                Next::Stop(out) => return Ok(Commit::Stop(out)),
+                Next::Stop(out) => return Ok(Decided::Stop(out)),
                 Next::Commit(row, out) => (row, out),
             };
             let (from, to) = (before.state(), row.state());
@@ -191,7 +191,7 @@ impl Mailings {
                 true => vec![Beside::required(self.recounted(invocation, id, from, to).await?)],
                 false => Vec::new(),
             };
-            Ok(Commit::Commit { row, with, out })
+            Ok(Decided::Commit { row, with, out })
         };
         self.store.change_with(invocation, &self.table, start, asked).await
     }

@@ -18,7 +18,7 @@ use umavez_domain::uploaded::Uploaded;
 use super::Mailings;
 use crate::invocation::Invocation;
 use crate::lease::{self, Turn};
-use crate::store::{Beside, Condition, Next, Start, StoreError, Write, Written, read_row};
+use crate::store::{Beside, Condition, Decided, Start, StoreError, Write, Written, read_row};
 
 /// An importer that does not renew its lease for this long loses its mailing.
 const LEASE_MS: i64 = 60_000;
@@ -138,7 +138,7 @@ impl Mailings {
     ) -> Result<Option<MailingRow>, StoreError> {
         let rule = |row: MailingRow| async move {
             if matches!(row.import, ImportState::Done | ImportState::Failed) || !row.is_held_by(held) {
-                return Ok(Next::Stop(()));
+                return Ok(Decided::Stop(()));
             }
             let now = invocation.current();
             // From here on, the rows of the shards hold these counts.
@@ -167,7 +167,7 @@ impl Mailings {
                 shards.iter_mut().take(SHARD_GROUPS as usize).for_each(|shard| shard.enqueue(None, None, now));
             }
             let with = self.shard_writes(&shards)?.into_iter().map(Beside::required).collect();
-            Ok(Next::Commit { row: after.changed(&row, now), with, out: () })
+            Ok(Decided::Commit { row: after.changed(&row, now), with, out: () })
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.done())
@@ -186,7 +186,7 @@ impl Mailings {
     ) -> Result<Option<MailingRow>, StoreError> {
         let rule = |row: MailingRow| async move {
             let Move::To(state) = move_mailing(row.state, MailingEvent::Unreadable, row.is_ready()) else {
-                return Ok(Next::Stop(()));
+                return Ok(Decided::Stop(()));
             };
             let is_obsolete = match found {
                 Some((held, _)) => !row.is_held_by(held),
@@ -194,7 +194,7 @@ impl Mailings {
                 None => row.import != ImportState::AwaitingUpload,
             };
             if is_obsolete {
-                return Ok(Next::Stop(()));
+                return Ok(Decided::Stop(()));
             }
             let now = invocation.current();
             let (problem, finished_at) = (Some(problem), Some(now));
@@ -212,7 +212,7 @@ impl Mailings {
             }
             let name = row.name();
             let with = vec![Beside::required(Write::of_change(&self.table, &name, &name.released())?)];
-            Ok(Next::Commit { row: after.changed(&row, now), with, out: () })
+            Ok(Decided::Commit { row: after.changed(&row, now), with, out: () })
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.done())

@@ -11,7 +11,7 @@ use umavez_domain::mailings::{
 
 use super::{MailingContentRow, Mailings};
 use crate::invocation::Invocation;
-use crate::store::{Beside, Next, Start, StoreError, Write};
+use crate::store::{Beside, Decided, Start, StoreError, Write};
 
 /// The number of orders with an idempotency key that a mailing remembers.
 const MOST_ORDERS: usize = 50;
@@ -116,17 +116,17 @@ impl Mailings {
             if stored.is_some_and(|stored| stored.content == *content && stored.version == row.content_version)
                 && same_list
             {
-                return Ok(Next::Stop(OrderOutcome::Already));
+                return Ok(Decided::Stop(OrderOutcome::Already));
             }
             // Check the row that the write is conditional on. If an import ends meanwhile, the
             // commit fails and the next round sees it.
             let misfits = row.progress.format.as_ref().map(|format| content.misfits(format, unsubscribe));
             if let Some(misfits) = misfits.filter(|misfits| !misfits.is_empty()) {
-                return Ok(Next::Stop(OrderOutcome::Misfits(misfits)));
+                return Ok(Decided::Stop(OrderOutcome::Misfits(misfits)));
             }
             let open = matches!(row.state, MailingState::Pending | MailingState::Queued | MailingState::Paused);
             if !open || row.started_at.is_some() {
-                return Ok(Next::Stop(OrderOutcome::Refused));
+                return Ok(Decided::Stop(OrderOutcome::Refused));
             }
             let content_version = row.content_version + 1;
             let mut after = MailingRow { content_version, named_list, list, unsubscribe, problem: None, ..row.clone() };
@@ -138,7 +138,7 @@ impl Mailings {
             let write = Write::put(&self.table, keys::mailing_content(id), &stored)?;
             // The version guarantees that nothing was sent: the start of sending changes it.
             let row = after.changed(&row, invocation.current());
-            Ok(Next::Commit { row, with: vec![Beside::required(write)], out: OrderOutcome::Done })
+            Ok(Decided::Commit { row, with: vec![Beside::required(write)], out: OrderOutcome::Done })
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())
@@ -156,16 +156,16 @@ impl Mailings {
         let rule = |row: MailingRow| async move {
             if let Some(known) = row.orders.iter().find(|one| one.key == order.key) {
                 let is_same = known.body == order.body;
-                return Ok(Next::Stop(if is_same { OrderOutcome::Replayed } else { OrderOutcome::KeyReused }));
+                return Ok(Decided::Stop(if is_same { OrderOutcome::Replayed } else { OrderOutcome::KeyReused }));
             }
             let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
             let counts = self.counts(invocation, id).await?;
             let entries = counts.failed + if include_unknown { counts.unknown } else { 0 };
             if moved == Move::Refused {
-                return Ok(Next::Stop(OrderOutcome::Refused));
+                return Ok(Decided::Stop(OrderOutcome::Refused));
             }
             if entries == 0 {
-                return Ok(Next::Stop(OrderOutcome::Already));
+                return Ok(Decided::Stop(OrderOutcome::Already));
             }
             let mut after = MailingRow { retry: row.retry + 1, ..row.clone() };
             if include_unknown {
@@ -180,7 +180,7 @@ impl Mailings {
             after.orders.push(KeyedOrder { entries, ..order.clone() });
             let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
             after.orders.drain(..surplus);
-            Ok(Next::commit(after.changed(&row, invocation.current()), OrderOutcome::Done))
+            Ok(Decided::commit(after.changed(&row, invocation.current()), OrderOutcome::Done))
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())

@@ -10,7 +10,7 @@ use umavez_domain::mailings::{
 
 use super::Mailings;
 use crate::invocation::Invocation;
-use crate::store::{Found, Next, Start, StoreError};
+use crate::store::{Decided, Found, Start, StoreError};
 
 /// The action that recovery took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,8 @@ impl Mailings {
             let recovered =
                 shard.work.waits_at(&found.place).then(|| shard.recovered(mailing.needs_senders(), invocation.now));
             Ok(match recovered.flatten() {
-                Some((after, is_stalled)) => Next::commit(after, is_stalled),
-                None => Next::Stop(false),
+                Some((after, is_stalled)) => Decided::commit(after, is_stalled),
+                None => Decided::Stop(false),
             })
         };
         let start = Start::Key(keys::mailing_shard(id, shard));

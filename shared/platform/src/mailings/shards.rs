@@ -16,7 +16,7 @@ use umavez_domain::time::Timestamp;
 
 use super::{Mailings, Tally};
 use crate::invocation::Invocation;
-use crate::store::{Beside, Condition, Next, Returned, Start, StoreError, Write, read_row};
+use crate::store::{Beside, Condition, Decided, Returned, Start, StoreError, Write, read_row};
 
 /// A shard that this sender holds, as of its last write.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ impl Mailings {
         let rule = |shard: &ShardRow| {
             let now = invocation.current();
             Ok(match shard.take(job.seq, mailing.state, &invocation.request_id, now) {
-                Ok(held) => Next::commit(shard.taken(held.clone(), now), Ok(held)),
-                Err(why) => Next::Stop(Err(why)),
+                Ok(held) => Decided::commit(shard.taken(held.clone(), now), Ok(held)),
+                Err(why) => Decided::Stop(Err(why)),
             })
         };
         let start = Start::Key(keys::mailing_shard(&mailing.mailing_id, job.shard));
@@ -112,8 +112,8 @@ impl Mailings {
     ) -> Result<bool, StoreError> {
         let rule = |shard: &ShardRow| {
             Ok(match shard.is_held_by(&turn.held) {
-                true => Next::commit(shard.released(&turn.row, again, invocation.current()), ()),
-                false => Next::Stop(()),
+                true => Decided::commit(shard.released(&turn.row, again, invocation.current()), ()),
+                false => Decided::Stop(()),
             })
         };
         let committed = self.store.change(invocation, &self.table, Start::Key(turn.row.key()), rule).await?;

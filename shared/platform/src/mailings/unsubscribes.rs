@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use umavez_domain::channels::Channel;
 use umavez_domain::keys::{self, Key, SUPPRESSION_SHARDS};
 use umavez_domain::mailings::{MailingEntryId, UnsubscribeRow};
-use umavez_domain::suppression::{Status, SuppressionRow, reason};
+use umavez_domain::suppression::{SuppressionRow, SuppressionStatus, reason};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
@@ -113,7 +113,7 @@ impl Unsubscribes {
         for (id, email) in entries {
             if let Some(item) = found.remove(&by_address(email)) {
                 let row: SuppressionRow = read_row(item)?;
-                if row.status == Status::Active {
+                if row.status == SuppressionStatus::Active {
                     why.insert(id.email_hash.clone(), NoSendReason::Suppressed(row.reason));
                     continue;
                 }

@@ -20,9 +20,7 @@ use super::table::Messages;
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
 use crate::invocation::Invocation;
-use crate::store::{
-    Beside, Committed, Condition, Found, Next as Commit, Returned, Start, StoreError, attribute, read_row,
-};
+use crate::store::{Beside, Committed, Condition, Decided, Found, Returned, Start, StoreError, attribute, read_row};
 use crate::suppressions;
 
 /// The effect of a provider's event.
@@ -246,12 +244,12 @@ impl Messages {
         let (rule, also) = (&rule, &also);
         let asked = |before: MessageRow| async move {
             let (after, out) = match rule(&before) {
-                Next::Stop(out) => return Ok(Commit::Stop(out)),
+                Next::Stop(out) => return Ok(Decided::Stop(out)),
                 Next::Commit(after, out) => (after, out),
             };
             let mut with = also(&after)?;
             with.extend(self.intent_writes(invocation, &before, &after).await?);
-            Ok(Commit::Commit { row: after, with, out })
+            Ok(Decided::Commit { row: after, with, out })
         };
         self.store.change_with(invocation, &self.table, start, asked).await
     }

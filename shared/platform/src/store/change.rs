@@ -46,19 +46,19 @@ where
 
 /// The decision of a rule, with the writes that must commit together with the row.
 #[derive(Debug)]
-pub enum Next<R, T> {
+pub enum Decided<R, T> {
     Commit { row: R, with: Vec<Beside>, out: T },
     Stop(T),
 }
 
-impl<R, T> Next<R, T> {
+impl<R, T> Decided<R, T> {
     /// Writes `row` and nothing else.
     pub fn commit(row: R, out: T) -> Self {
         Self::Commit { row, with: Vec::new(), out }
     }
 }
 
-impl<R, T> From<change::Next<R, T>> for Next<R, T> {
+impl<R, T> From<change::Next<R, T>> for Decided<R, T> {
     fn from(next: change::Next<R, T>) -> Self {
         match next {
             change::Next::Commit(row, out) => Self::commit(row, out),
@@ -108,7 +108,7 @@ impl Store {
         invocation: &Invocation,
         table: &str,
         start: impl Into<Start<R>>,
-        rule: impl Fn(&R) -> Result<Next<R, T>, StoreError>,
+        rule: impl Fn(&R) -> Result<Decided<R, T>, StoreError>,
     ) -> Result<Committed<R, T>, StoreError> {
         self.change_with(invocation, table, start, |row| std::future::ready(rule(&row))).await
     }
@@ -125,7 +125,7 @@ impl Store {
     where
         R: Row,
         F: Fn(R) -> Fut,
-        Fut: Future<Output = Result<Next<R, T>, StoreError>>,
+        Fut: Future<Output = Result<Decided<R, T>, StoreError>>,
     {
         let mut row = match start.into() {
             Start::Row(row) => Some(row),
@@ -134,8 +134,8 @@ impl Store {
         let mut conflicts = Backoff::of::<R>();
         while let Some(before) = row {
             let (after, with, out) = match rule(before.clone()).await? {
-                Next::Stop(out) => return Ok(Committed::Stopped(before, out)),
-                Next::Commit { row, with, out } => (row, with, out),
+                Decided::Stop(out) => return Ok(Committed::Stopped(before, out)),
+                Decided::Commit { row, with, out } => (row, with, out),
             };
             match self.write_all(invocation, Write::of_change(table, &before, &after)?, with).await? {
                 Made::Done => return Ok(Committed::Done(after, out)),

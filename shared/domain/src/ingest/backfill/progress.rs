@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codes::Action;
 use crate::fields::FieldError;
-use crate::ingest::decision::Decision;
+use crate::ingest::decision::InsertDecision;
 use crate::ingest::rows::Insertion;
 use crate::keys::{self, Key};
 use crate::uploaded::Position;
@@ -118,7 +118,7 @@ impl Unsettled {
     /// `false` if another line has touched one of its rows since the last checkpoint. In that case,
     /// write the checkpoint and [`clear`](Self::clear) first. Otherwise a crash would repeat the
     /// other line on top of this one.
-    pub fn admits(&mut self, line: u64, asked: &Insertion, decision: &Decision) -> bool {
+    pub fn admits(&mut self, line: u64, asked: &Insertion, decision: &InsertDecision) -> bool {
         let touched = rows_of(asked, decision);
         if touched.iter().any(|key| self.touched.get(key).is_some_and(|other| *other != line)) {
             return false;
@@ -132,12 +132,12 @@ impl Unsettled {
     }
 }
 
-fn rows_of(asked: &Insertion, decision: &Decision) -> Vec<Key> {
+fn rows_of(asked: &Insertion, decision: &InsertDecision) -> Vec<Key> {
     let (changes, outcome) = match decision {
         // These decisions write nothing.
-        Decision::Read(_) | Decision::Look | Decision::Refused(_) => return Vec::new(),
-        Decision::Write { changes, outcome } => (changes.as_slice(), outcome),
-        Decision::Done(outcome) => ([].as_slice(), outcome),
+        InsertDecision::Read(_) | InsertDecision::Look | InsertDecision::Refused(_) => return Vec::new(),
+        InsertDecision::Write { changes, outcome } => (changes.as_slice(), outcome),
+        InsertDecision::Done(outcome) => ([].as_slice(), outcome),
     };
     let slots = [asked.primary_slot(), asked.secondary_slot(), Some(outcome.row.entry_id.clone())];
     let slots = slots.iter().flatten().map(keys::entry);

@@ -253,7 +253,7 @@ mod tests {
     use crate::ingest::backfill::{Counts, DryRun, LineRef, LineResult, SettledLine, Unsettled};
     use crate::ingest::table::{Table, asked, policy};
     use crate::ingest::words::ConflictAction;
-    use crate::ingest::{Decision, EntryId, Insertion, Row, StoredRows, decide};
+    use crate::ingest::{EntryId, InsertDecision, Insertion, Row, StoredRows, decide};
     use crate::uploaded::Position;
 
     fn now() -> Timestamp {
@@ -318,10 +318,10 @@ mod tests {
                     assert!(unsettled.admits(number, &asked, &decision));
                 }
                 match decision {
-                    Decision::Read(id) => stored.read = Some(table.entry(&id)),
-                    Decision::Look => stored = table.met(&asked),
-                    Decision::Done(outcome) => break outcome,
-                    Decision::Write { changes, outcome } => {
+                    InsertDecision::Read(id) => stored.read = Some(table.entry(&id)),
+                    InsertDecision::Look => stored = table.met(&asked),
+                    InsertDecision::Done(outcome) => break outcome,
+                    InsertDecision::Write { changes, outcome } => {
                         if table.make(&changes).is_ok() {
                             if writes == 0 {
                                 return;
@@ -331,7 +331,7 @@ mod tests {
                         }
                         stored = table.met(&asked);
                     }
-                    Decision::Refused(errors) => panic!("{errors:?}"),
+                    InsertDecision::Refused(errors) => panic!("{errors:?}"),
                 }
             };
             done.push(settled(number, outcome.action));
@@ -361,12 +361,12 @@ mod tests {
             let mut stored = StoredRows { primary, secondary, read: None };
             let action = loop {
                 match decide(asked, &stored, &policy(action), now()) {
-                    Decision::Read(id) => match look(&dry, Some(id)) {
+                    InsertDecision::Read(id) => match look(&dry, Some(id)) {
                         Some(Row::Entry(row)) => stored.read = Some(*row),
                         other => panic!("{other:?}"),
                     },
-                    Decision::Done(outcome) => break outcome.action,
-                    Decision::Write { changes, outcome } => {
+                    InsertDecision::Done(outcome) => break outcome.action,
+                    InsertDecision::Write { changes, outcome } => {
                         dry.note(&changes);
                         break outcome.action;
                     }
