@@ -57,8 +57,8 @@ impl Intents {
         }
     }
 
-    /// Returns the write that puts a hold back into the guard of its intent. `None` if the intent has
-    /// no guard, or another hold overlaps it.
+    /// Returns the write that puts a hold back into the guard of its intent. `None` if the intent
+    /// has no guard, or another hold overlaps it.
     pub(super) async fn retaking_guard(
         &self,
         invocation: &Invocation,
