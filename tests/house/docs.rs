@@ -168,8 +168,8 @@ fn the_parameters_in_the_docs_are_those_of_the_template() {
     is_generated("docs/reference/parameters.md", &page);
 }
 
-/// A text of a message may have quotes and line ends: between quotes in a template, it makes invalid
-/// JSON.
+/// A text of a message may have quotes and line ends: between quotes in a template, it makes
+/// invalid JSON.
 #[test]
 fn the_recipes_for_n8n_let_a_function_write_the_json() {
     let page = read(&workspace_root().join("docs/guides/ingest-n8n.md"));

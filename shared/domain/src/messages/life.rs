@@ -185,8 +185,8 @@ impl MessageRow {
         self.intent.as_ref().filter(|_| ends)
     }
 
-    /// Returns the intent that the change from `before` to this row takes again, because the message
-    /// had ended unsent and turns out to have been sent.
+    /// Returns the intent that the change from `before` to this row takes again, because the
+    /// message had ended unsent and turns out to have been sent.
     pub fn retaken_intent(&self, before: &Self) -> Option<&IntentRef> {
         let is_proved = self.delivery.state == State::Sent && before.delivery.state.is_unsent();
         self.intent.as_ref().filter(|_| is_proved)
