@@ -1,16 +1,17 @@
-//! A form as browsers send it, read piece by piece: the fields at once, the file as it comes.
+//! A multipart form, as browsers send it to S3: the fields at once, the file as a stream.
 
 use std::io;
 
-use axum::body::{Body, BodyDataStream};
-use bytes::{Bytes, BytesMut};
-use futures::{Stream, StreamExt, stream};
+use axum::body::Body;
+use bytes::Bytes;
+use futures::{Stream, stream};
+use multer::{Field, Multipart};
 
-/// What S3 takes of everything that is not the file.
+/// The most bytes that S3 takes for the values of all fields before the file.
 const FIELDS_LIMIT: usize = 20 * 1024;
 
 pub(super) struct Form {
-    /// Names in small letters.
+    /// Names are in lower case.
     fields: Vec<(String, String)>,
     pub(super) file_name: String,
     pub(super) file: File,
@@ -24,27 +25,25 @@ pub(super) enum FormError {
 }
 
 impl Form {
-    /// Reads up to the file. What follows it is ignored, as S3 does.
+    /// Reads the fields up to the file. Fields after the file are ignored, as S3 does.
     pub(super) async fn read(body: Body, boundary: &str) -> Result<Self, FormError> {
-        let mut reader = Reader { body: body.into_data_stream(), buffer: BytesMut::from(&b"\r\n"[..]), read: 0 };
-        let delimiter = format!("\r\n--{boundary}").into_bytes();
+        let mut parts = Multipart::new(body.into_data_stream(), boundary);
         let mut fields = Vec::new();
-        reader.until(&delimiter).await?;
-        loop {
-            let rest_of_line = reader.until(b"\r\n").await?;
-            if rest_of_line.starts_with(b"--") {
-                return Err(FormError::WithoutFile);
-            }
-            let head = reader.until(b"\r\n\r\n").await?;
-            let head = String::from_utf8_lossy(&head);
-            let name = parameter(&head, "name").ok_or(FormError::Malformed)?.to_lowercase();
+        let mut left = FIELDS_LIMIT;
+        while let Some(mut part) = parts.next_field().await.map_err(malformed)? {
+            let name = part.name().ok_or(FormError::Malformed)?.to_lowercase();
             if name == "file" {
-                let file_name = parameter(&head, "filename").unwrap_or_default();
-                return Ok(Self { fields, file_name, file: File { reader, delimiter } });
+                let file_name = part.file_name().unwrap_or_default().to_owned();
+                return Ok(Self { fields, file_name, file: File { part, parts } });
             }
-            let value = reader.until(&delimiter).await?;
+            let mut value = Vec::new();
+            while let Some(piece) = part.chunk().await.map_err(malformed)? {
+                left = left.checked_sub(piece.len()).ok_or(FormError::TooLong)?;
+                value.extend_from_slice(&piece);
+            }
             fields.push((name, String::from_utf8_lossy(&value).into_owned()));
         }
+        Err(FormError::WithoutFile)
     }
 
     pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -56,107 +55,29 @@ impl Form {
     }
 }
 
-/// What is still to come of a form: its file, and after it nothing of interest.
+fn malformed(_: multer::Error) -> FormError {
+    FormError::Malformed
+}
+
+/// The rest of a form: its file, and the fields after it, which are ignored.
 pub(super) struct File {
-    reader: Reader,
-    delimiter: Vec<u8>,
+    part: Field<'static>,
+    parts: Multipart<'static>,
 }
 
 impl File {
     pub(super) fn into_stream(self) -> impl Stream<Item = io::Result<Bytes>> {
-        stream::try_unfold(Some(self), |file| async move {
-            let Some(mut file) = file else { return Ok(None) };
-            loop {
-                if let Some(at) = position(&file.reader.buffer, &file.delimiter) {
-                    let last = file.reader.buffer.split_to(at).freeze();
-                    // To the end, so that the connection can be used again.
-                    while file.reader.fill().await.map_err(broken)? {
-                        file.reader.buffer.clear();
-                    }
-                    return Ok(Some((last, None)));
-                }
-                let sure = file.reader.buffer.len().saturating_sub(file.delimiter.len() - 1);
-                if sure > 0 {
-                    let piece = file.reader.buffer.split_to(sure).freeze();
-                    return Ok(Some((piece, Some(file))));
-                }
-                if !file.reader.fill().await.map_err(broken)? {
-                    return Err(broken(FormError::Malformed));
-                }
+        stream::try_unfold(self, |mut file| async move {
+            let broken = |_| io::Error::new(io::ErrorKind::UnexpectedEof, "the form breaks off");
+            if let Some(piece) = file.part.chunk().await.map_err(broken)? {
+                return Ok(Some((piece, file)));
             }
+            // Read to the end, so that the connection can be used again.
+            drop(file.part);
+            while let Ok(Some(_)) = file.parts.next_field().await {}
+            Ok(None)
         })
     }
-}
-
-fn broken(_: FormError) -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the form breaks off")
-}
-
-struct Reader {
-    body: BodyDataStream,
-    buffer: BytesMut,
-    /// Bytes of fields so far.
-    read: usize,
-}
-
-impl Reader {
-    /// Whether there was more.
-    async fn fill(&mut self) -> Result<bool, FormError> {
-        match self.body.next().await {
-            Some(Ok(piece)) => {
-                self.buffer.extend_from_slice(&piece);
-                Ok(true)
-            }
-            Some(Err(_)) => Err(FormError::Malformed),
-            None => Ok(false),
-        }
-    }
-
-    /// What stands before the mark, which is taken out with it.
-    async fn until(&mut self, mark: &[u8]) -> Result<BytesMut, FormError> {
-        loop {
-            let limit = self.buffer.len().min(FIELDS_LIMIT.saturating_sub(self.read));
-            if let Some(at) = position(&self.buffer[..limit], mark) {
-                let before = self.buffer.split_to(at);
-                let _ = self.buffer.split_to(mark.len());
-                self.read += at + mark.len();
-                return Ok(before);
-            }
-            if self.buffer.len() > limit {
-                return Err(FormError::TooLong);
-            }
-            if !self.fill().await? {
-                return Err(FormError::Malformed);
-            }
-        }
-    }
-}
-
-/// A parameter of the part's `Content-Disposition`, in quotes or not.
-fn parameter(head: &str, name: &str) -> Option<String> {
-    let is_disposition = |line: &&str| line.to_lowercase().starts_with("content-disposition:");
-    let line = head.split("\r\n").find(is_disposition)?;
-    let pairs = line.split(';').skip(1).filter_map(|pair| pair.trim().split_once('='));
-    let (_, value) = pairs.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name))?;
-    Some(value.trim_matches('"').replace("%22", "\""))
-}
-
-/// Where the needle begins, by Horspool: a long needle is passed over in long steps, which counts
-/// for a gigabyte.
-fn position(hay: &[u8], needle: &[u8]) -> Option<usize> {
-    let last = needle.len().checked_sub(1)?;
-    let mut steps = [needle.len(); 256];
-    for (at, byte) in needle[..last].iter().enumerate() {
-        steps[usize::from(*byte)] = last - at;
-    }
-    let mut at = 0;
-    while let Some(window) = hay.get(at..at + needle.len()) {
-        if window == needle {
-            return Some(at);
-        }
-        at += steps[usize::from(window[last])];
-    }
-    None
 }
 
 #[cfg(test)]
@@ -202,14 +123,8 @@ mod tests {
 
     #[tokio::test]
     async fn fields_have_a_limit() {
-        let long = format!("--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{}", "a".repeat(FIELDS_LIMIT));
+        let long =
+            format!("--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{}", "a".repeat(2 * FIELDS_LIMIT));
         assert_eq!(Form::read(Body::from(long), "XX").await.err(), Some(FormError::TooLong));
-    }
-
-    #[test]
-    fn a_needle_is_found() {
-        assert_eq!(position(b"abcabd", b"abd"), Some(3));
-        assert_eq!(position(b"abcab", b"abd"), None);
-        assert_eq!(position(b"", b"abd"), None);
     }
 }

@@ -1,6 +1,8 @@
 //! The encoding of a file. Only a byte order mark is detected, nothing else is guessed: a guess
 //! that is wrong once in a thousand files would corrupt the names in that file without notice.
 
+use encoding_rs::WINDOWS_1252;
+
 use crate::codes::{FileProblem, codes};
 
 codes! {
@@ -14,13 +16,6 @@ codes! {
         Latin1 = "latin1",
     }
 }
-
-/// The characters of Windows-1252 where it differs from Latin-1: 0x80 to 0x9F. Five bytes are not
-/// assigned and keep their value.
-const WINDOWS_1252: [char; 32] = [
-    '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}', '‘', '’',
-    '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
-];
 
 impl Encoding {
     /// Returns the encoding of a file with this beginning, and the length of its byte order mark. A
@@ -57,20 +52,13 @@ impl Encoding {
         let text = match self {
             Self::Utf8 | Self::Latin1 if bytes.contains(&0) => Err(FileProblem::NotText),
             Self::Utf8 => std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| FileProblem::NotUtf8),
-            Self::Latin1 => Ok(bytes.iter().map(|byte| windows_1252(*byte)).collect()),
+            Self::Latin1 => Ok(WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned()),
             Self::Utf16Le | Self::Utf16Be if !bytes.len().is_multiple_of(2) => Err(FileProblem::NotUtf16),
             Self::Utf16Le | Self::Utf16Be => {
                 char::decode_utf16(self.units(bytes)).collect::<Result<String, _>>().map_err(|_| FileProblem::NotUtf16)
             }
         }?;
         if text.contains('\0') { Err(FileProblem::NotText) } else { Ok(text) }
-    }
-}
-
-fn windows_1252(byte: u8) -> char {
-    match byte {
-        0x80..=0x9f => WINDOWS_1252[usize::from(byte - 0x80)],
-        _ => char::from(byte),
     }
 }
 
