@@ -123,8 +123,8 @@ mod tests {
 
     #[tokio::test]
     async fn fields_have_a_limit() {
-        let long =
-            format!("--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{}", "a".repeat(2 * FIELDS_LIMIT));
+        let value = "a".repeat(2 * FIELDS_LIMIT);
+        let long = format!("--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--XX--\r\n");
         assert_eq!(Form::read(Body::from(long), "XX").await.err(), Some(FormError::TooLong));
     }
 }
