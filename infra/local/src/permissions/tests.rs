@@ -1,10 +1,10 @@
-//! Roles of templates, and what they let through.
+//! Tests of roles in templates, and of the calls that they allow.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// The permissions of one function with this role.
+/// Returns the permissions of one function with this role.
 fn role(statements: &str) -> Result<Permissions, StackError> {
     let template = format!(
         "
@@ -37,7 +37,7 @@ Resources:
     Permissions::of(&model, |function| format!("key-{}", function.binary))
 }
 
-/// What the mapping of the function needs, and before it these statements.
+/// Returns a role with these statements, followed by the grants that the function's mapping needs.
 fn with_mapping(statements: &str) -> Permissions {
     let mapping = "{Effect: Allow, Action: [sqs:ReceiveMessage, sqs:DeleteMessage, sqs:GetQueueAttributes], \
                    Resource: !GetAtt Q.Arn}";
@@ -174,7 +174,7 @@ fn a_grant_is_used_when_a_call_needs_it() {
     let expected = [
         ("dynamodb:GetItem", true),
         ("dynamodb:PutItem", false),
-        // By Lambda itself, which writes the logs and reads the queue.
+        // Lambda itself uses these: it writes the logs and reads the queue.
         ("logs:PutLogEvents", true),
         ("sqs:DeleteMessage", true),
         ("sqs:GetQueueAttributes", true),
@@ -184,7 +184,7 @@ fn a_grant_is_used_when_a_call_needs_it() {
 }
 
 #[test]
-fn a_role_that_the_stack_cannot_evaluate_or_that_does_not_do_is_refused() {
+fn a_role_that_cannot_be_evaluated_or_lacks_a_grant_is_refused() {
     let on_rows = |more: &str| format!("{{Effect: Allow, Resource: !GetAtt Rows.Arn, {more}}}");
     for (statements, why) in [
         (on_rows("Action: 'dynamodb:*'"), "the local stack does not know grants of many actions: dynamodb:*"),

@@ -1,4 +1,4 @@
-//! A form as browsers send it, read piece by piece: the fields at once, the file as it comes.
+//! A multipart form as browsers send it. The fields are read at once, the file is streamed.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream};
 
-/// What S3 takes of everything that is not the file.
+/// The limit of S3 for everything but the file.
 const FIELDS_LIMIT: usize = 20 * 1024;
 
 pub(super) struct Form {
-    /// Names in small letters.
+    /// Names are in lower case.
     fields: Vec<(String, String)>,
     pub(super) file_name: String,
     pub(super) file: File,
@@ -24,7 +24,7 @@ pub(super) enum FormError {
 }
 
 impl Form {
-    /// Reads up to the file. What follows it is ignored, as S3 does.
+    /// Reads up to the file. Parts after it are ignored, as in S3.
     pub(super) async fn read(body: Body, boundary: &str) -> Result<Self, FormError> {
         let mut reader = Reader { body: body.into_data_stream(), buffer: BytesMut::from(&b"\r\n"[..]), read: 0 };
         let delimiter = format!("\r\n--{boundary}").into_bytes();
@@ -56,7 +56,7 @@ impl Form {
     }
 }
 
-/// What is still to come of a form: its file, and after it nothing of interest.
+/// The unread rest of a form: its file, and parts that are ignored.
 pub(super) struct File {
     reader: Reader,
     delimiter: Vec<u8>,
@@ -69,7 +69,7 @@ impl File {
             loop {
                 if let Some(at) = position(&file.reader.buffer, &file.delimiter) {
                     let last = file.reader.buffer.split_to(at).freeze();
-                    // To the end, so that the connection can be used again.
+                    // Read to the end, so that the connection can be reused.
                     while file.reader.fill().await.map_err(broken)? {
                         file.reader.buffer.clear();
                     }
@@ -95,12 +95,12 @@ fn broken(_: FormError) -> io::Error {
 struct Reader {
     body: BodyDataStream,
     buffer: BytesMut,
-    /// Bytes of fields so far.
+    /// Bytes of fields read so far.
     read: usize,
 }
 
 impl Reader {
-    /// Whether there was more.
+    /// Reads more of the body into the buffer. Returns `false` at its end.
     async fn fill(&mut self) -> Result<bool, FormError> {
         match self.body.next().await {
             Some(Ok(piece)) => {
@@ -112,7 +112,7 @@ impl Reader {
         }
     }
 
-    /// What stands before the mark, which is taken out with it.
+    /// Returns everything before the mark and removes both from the buffer.
     async fn until(&mut self, mark: &[u8]) -> Result<BytesMut, FormError> {
         loop {
             let limit = self.buffer.len().min(FIELDS_LIMIT.saturating_sub(self.read));
@@ -132,7 +132,7 @@ impl Reader {
     }
 }
 
-/// A parameter of the part's `Content-Disposition`, in quotes or not.
+/// Returns a parameter of the part's `Content-Disposition`, quoted or not.
 fn parameter(head: &str, name: &str) -> Option<String> {
     let is_disposition = |line: &&str| line.to_lowercase().starts_with("content-disposition:");
     let line = head.split("\r\n").find(is_disposition)?;
@@ -141,8 +141,8 @@ fn parameter(head: &str, name: &str) -> Option<String> {
     Some(value.trim_matches('"').replace("%22", "\""))
 }
 
-/// Where the needle begins, by Horspool: a long needle is passed over in long steps, which counts
-/// for a gigabyte.
+/// Returns where the needle begins. Uses Horspool's algorithm, which skips ahead by up to the
+/// length of the needle; this matters for a gigabyte.
 fn position(hay: &[u8], needle: &[u8]) -> Option<usize> {
     let last = needle.len().checked_sub(1)?;
     let mut steps = [needle.len(); 256];
@@ -182,17 +182,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_form_is_read_however_it_is_cut() {
+    async fn a_form_is_read_in_chunks_of_any_size() {
         for size in [1, 2, 3, 7, 50, 1_000] {
             let form = Form::read(in_pieces(FORM, size), "XX").await.unwrap();
             assert_eq!(form.fields().collect::<Vec<_>>(), [("key", "a b")]);
             assert_eq!((form.field("key"), form.field("z"), form.file_name.as_str()), (Some("a b"), None, "f.csv"));
-            assert_eq!(file(form).await.unwrap(), b"one\r\n--X\r\n-two", "in pieces of {size}");
+            assert_eq!(file(form).await.unwrap(), b"one\r\n--X\r\n-two", "in chunks of {size}");
         }
     }
 
     #[tokio::test]
-    async fn a_form_that_breaks_off_is_an_error() {
+    async fn a_truncated_form_is_an_error() {
         let half = &FORM[..FORM.find("-two").unwrap()];
         let form = Form::read(in_pieces(half, 9), "XX").await.unwrap();
         assert!(file(form).await.is_err());
