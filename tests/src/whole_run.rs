@@ -1,10 +1,10 @@
-//! What the functions did over a whole run of the tests: which of the template's grants they used,
-//! what they were refused, and which metrics they told of.
+//! What the functions did over a full run of the tests: the grants of the template that they used,
+//! the calls that were denied, and the metrics that they emitted.
 //!
-//! Each world tells when it ends; the last test binary of `cargo test`, `whole_run`, reads what the
-//! others of its run told. A run is known by the process that started its binaries. A binary that
-//! runs only some of its tests tells nothing: what a part of the tests does not use may well be
-//! used.
+//! Each world records this when it ends. The last test binary of `cargo test`, `whole_run`, reads
+//! what the other binaries of the same run recorded. A run is identified by the process that
+//! started its binaries. A binary that runs only some of its tests records nothing, because the
+//! other tests may use what these do not use.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -28,19 +28,20 @@ const USED: &str = "used";
 const REFUSED: &str = "refused";
 const METRIC: &str = "metric";
 
-/// What a whole run shows.
+/// The result of a full run.
 #[derive(Debug, Default)]
 pub struct Report {
     pub granted: usize,
     /// One line each: the function, the action, and the resource.
     pub unused: Vec<String>,
     pub refused: Vec<String>,
-    /// Metrics that alarms or the dashboard watch, and nobody told of by that name, in that
-    /// namespace, with those dimensions.
+    /// Metrics that alarms or the dashboard watch, but that no function emitted with that name,
+    /// namespace and dimensions.
     pub untold: Vec<String>,
 }
 
-/// Tells what the functions of a stack used, what they were refused, and what they measured.
+/// Records what the functions of a stack used, which calls were denied, and which metrics they
+/// emitted.
 pub(crate) fn tell(permissions: &Permissions, lines: &[LogLine]) {
     static TOLD: LazyLock<Mutex<Option<Told>>> = LazyLock::new(|| Mutex::new(Told::begin()));
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +57,7 @@ pub(crate) fn tell(permissions: &Permissions, lines: &[LogLine]) {
     }
 }
 
-/// The metrics that a line of a log tells of, each as its namespace, its name and the names of its
+/// Returns the metrics in a log line, each as its namespace, its name and the names of its
 /// dimensions.
 fn metrics(line: &str) -> Vec<String> {
     let told = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
@@ -75,7 +76,7 @@ fn metrics(line: &str) -> Vec<String> {
     metrics
 }
 
-/// What the binaries of this run told, if they ran all of their tests.
+/// Returns the report of this run; `None` unless all binaries ran all of their tests.
 pub fn report() -> Option<Report> {
     let mut told = BTreeSet::new();
     for teller in TELLERS {
@@ -86,7 +87,7 @@ pub fn report() -> Option<Report> {
     let model = load(&template(), &parameters).expect("the template loads");
     let permissions = Permissions::of(&model, |function| function.binary.clone()).expect("the roles are known");
     let mut report = Report::default();
-    // What Lambda itself uses is used from the start.
+    // Grants that Lambda itself uses count as used from the start.
     for grant in permissions.grants() {
         report.granted += 1;
         let line = line(&grant.function, &grant.action, &grant.resource);
@@ -101,7 +102,7 @@ pub fn report() -> Option<Report> {
     Some(report)
 }
 
-/// The run is over: nothing of it is kept.
+/// Deletes the records of this run.
 pub fn forget() {
     if let Some(directory) = directory() {
         let _ = fs::remove_dir_all(directory);
@@ -131,16 +132,16 @@ impl Told {
         if self.lines.contains(&line) {
             return;
         }
-        // No panic: a world may end in one.
+        // Does not panic, because a world may be dropped during a panic.
         if let Err(error) = writeln!(self.file, "{line}") {
-            eprintln!("what a function did could not be written: {error}");
+            eprintln!("the record of a test could not be written: {error}");
         }
         self.lines.insert(line);
     }
 }
 
-/// Whether these arguments let a test binary run all of its tests. (A runner with a process for
-/// each test says which.)
+/// Returns whether a test binary with these arguments runs all of its tests. (A runner that starts
+/// one process per test passes the name of the test.)
 fn is_whole(mut arguments: impl Iterator<Item = String>) -> bool {
     if std::env::var_os("CRASH_SCENARIOS").is_some() {
         return false;

@@ -1,5 +1,5 @@
-//! Guards of intentions: scheduled messages are accepted and cancelled, and the guard lists exactly
-//! what stands.
+//! Guards of intents: scheduled messages are accepted and canceled, and the guard lists exactly the
+//! current holds.
 
 use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
@@ -26,7 +26,7 @@ pub fn scenarios() -> Vec<Scenario> {
             strikes: |point| point.function == "outbound-api",
         },
         Scenario {
-            name: "holds are taken and given back under one guard at once",
+            name: "holds are taken and released under one guard concurrently",
             setup: guarded,
             play: |run| Box::pin(change_at_once(run)),
             audit: |run| Box::pin(stand_on(run, &[17, 25])),
@@ -110,7 +110,7 @@ async fn cancel_scheduled(run: &Run) {
     let (second, third) = (schedule(run, 9).await, schedule(run, 17).await);
     cancel(run, &third).await;
     cancel(run, &second).await;
-    assert_eq!(check(run, "b", 1).await, false, "two sends inside one window");
+    assert_eq!(check(run, "b", 1).await, false, "two holds in one window");
 }
 
 async fn change_at_once(run: &Run) {

@@ -1,4 +1,4 @@
-//! `POST /jobs {id, delay_seconds?}`: one conditional write is both the job and its hand-over.
+//! `POST /jobs {id, delay_seconds?}`: one conditional write both creates the job and enqueues it.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Resu
     }
 }
 
-/// Calls a provider once, and tells what it heard.
+/// Calls a provider once, and returns the status that it got.
 async fn notify(deps: &Deps) -> Result<Answer, Problem> {
     let url = format!("{}/bot123:canary-token/sendMessage", deps.telegram_url);
     let call = deps.http.post(url).json(&json!({"chat_id": 7, "text": "olá"})).send();
