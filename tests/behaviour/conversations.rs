@@ -116,23 +116,23 @@ async fn a_burst_gets_one_reply_and_a_message_during_the_reply_gets_its_own() {
         seconds(world, 4).await;
         assert_eq!(questions(world).len(), 0, "the burst may go on");
         seconds(world, 2).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "processing", "{told}");
-        assert_eq!(told["conversation"]["processing"]["phase"], "awaiting");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "processing", "{shown}");
+        assert_eq!(shown["conversation"]["processing"]["phase"], "awaiting");
         hears(world, CHAT, 3, "three").await;
         seconds(world, 6).await;
-        let (batch, id) = (told["conversation"]["processing"]["batch_id"].clone(), id(world).await);
+        let (batch, id) = (shown["conversation"]["processing"]["batch_id"].clone(), id(world).await);
         let reply = json!({"batch_id": batch, "reply": "to one and two"});
         assert_eq!(world.post(&format!("/conversations/{id}/replies"), &reply).await.status, 202);
         world.drain().await;
         seconds(world, 6).await;
         assert_eq!(replies(world, &CHAT.to_string()), ["to one and two", "three"]);
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "idle", "{told}");
-        let fates: Vec<_> = told["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "idle", "{shown}");
+        let fates: Vec<_> = shown["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
         assert_eq!(fates, ["answered", "answered", "answered"]);
-        let batches = told["batches"].as_array().expect("a list");
-        assert_eq!((&batches[1]["from"], &batches[1]["to"]), (&json!(1), &json!(2)), "{told}");
+        let batches = shown["batches"].as_array().expect("a list");
+        assert_eq!((&batches[1]["from"], &batches[1]["to"]), (&json!(1), &json!(2)), "{shown}");
         assert_eq!(
             (&batches[0]["from"], &batches[0]["to"], &batches[0]["outcome"]),
             (&json!(3), &json!(3), &json!("SENT"))
@@ -309,10 +309,10 @@ async fn history_is_stored_and_not_answered() {
         assert_eq!(answer.body["history"], 1, "{}", answer.body);
         assert_eq!(whatsapp(world, &upsert("A1", "last week", false, old)).await.body["duplicate"], 1);
         seconds(world, 60).await;
-        let told = conversation(world).await;
-        assert_eq!((&told["conversation"]["status"], &told["messages"]), (&json!("idle"), &json!([])), "{told}");
+        let shown = conversation(world).await;
+        assert_eq!((&shown["conversation"]["status"], &shown["messages"]), (&json!("idle"), &json!([])), "{shown}");
         assert_eq!(
-            (&told["asides"][0]["text"], &told["asides"][0]["fate"]),
+            (&shown["asides"][0]["text"], &shown["asides"][0]["fate"]),
             (&json!("last week"), &json!("not_for_answer"))
         );
         assert_eq!(questions(world).len(), 0);
@@ -329,12 +329,12 @@ async fn an_echo_of_our_own_message_is_recognized_and_settles_an_unknown_message
         let now = world.now().seconds();
         whatsapp(world, &upsert("A1", "one", false, now)).await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
-        assert_eq!(told["batches"][0]["outcome"], "UNKNOWN", "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(shown["batches"][0]["outcome"], "UNKNOWN", "{shown}");
         let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
         assert_eq!(echo.body["ours"], 1, "{}", echo.body);
         world.drain().await;
-        let message_id = told["batches"][0]["message_ids"][0].as_str().expect("an id");
+        let message_id = shown["batches"][0]["message_ids"][0].as_str().expect("an id");
         let message = world.get(&format!("/outbound/messages/{message_id}")).await.body;
         assert_eq!((&message["status"], &message["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{message}");
         let again = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
@@ -353,10 +353,10 @@ async fn a_reply_of_a_person_by_phone_counts_as_the_answer_and_holds_the_convers
         let person = whatsapp(world, &upsert("P1", "I am here", true, now + 1)).await;
         assert_eq!(person.body["person"], 1, "{}", person.body);
         seconds(world, 30).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "held", "{told}");
-        assert_eq!(told["messages"][0]["fate"], "answered_by_person");
-        assert_eq!(told["asides"][0]["author"], "person");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "held", "{shown}");
+        assert_eq!(shown["messages"][0]["fate"], "answered_by_person");
+        assert_eq!(shown["asides"][0]["author"], "person");
         whatsapp(world, &upsert("A2", "two", false, world.now().seconds())).await;
         seconds(world, 60).await;
         assert_eq!(questions(world).len(), 0, "the bot does not answer");
@@ -377,9 +377,12 @@ async fn a_long_reply_is_sent_in_parts_that_keep_their_order() {
         seconds(world, 6).await;
         seconds(world, 10).await;
         assert_eq!(replies(world, &CHAT.to_string()), parts);
-        let told = conversation(world).await;
-        assert_eq!((&told["conversation"]["status"], &told["batches"][0]["outcome"]), (&json!("idle"), &json!("SENT")));
-        assert_eq!(told["batches"][0]["message_ids"].as_array().map(Vec::len), Some(3), "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(
+            (&shown["conversation"]["status"], &shown["batches"][0]["outcome"]),
+            (&json!("idle"), &json!("SENT"))
+        );
+        assert_eq!(shown["batches"][0]["message_ids"].as_array().map(Vec::len), Some(3), "{shown}");
     })
     .await;
 }
@@ -391,9 +394,9 @@ async fn an_empty_reply_ends_a_batch_without_a_message() {
         answers_with(world, 200, json!({"reply": null}), 1).await;
         hears(world, CHAT, 1, "thanks!").await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&shown["conversation"]["status"], &shown["messages"][0]["fate"]),
             (&json!("idle"), &json!("nothing_to_say"))
         );
     })
@@ -411,9 +414,9 @@ async fn an_undeliverable_reply_is_reported_and_the_conversation_continues() {
         world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
         hears(world, CHAT, 1, "one").await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["messages"][0]["fate"], &told["batches"][0]["outcome"]),
+            (&shown["messages"][0]["fate"], &shown["batches"][0]["outcome"]),
             (&json!("not_delivered"), &json!("FAILED"))
         );
         let list = world

@@ -75,12 +75,12 @@ async fn a_long_backlog_is_sent_in_batches_of_a_hundred_with_every_message_once(
         assert_eq!(sizes, [100, 100, 30], "without any further wait");
         let all: Vec<_> = questions(world).iter().flat_map(shown).collect();
         assert_eq!(all, (1..=230).collect::<Vec<_>>(), "each once, in order");
-        let told = world.get("/conversations/ana?limit=100").await.body;
-        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(230)));
-        let ends: BTreeSet<_> = told["batches"].as_array().expect("a list").iter().map(|b| b["to"].as_u64()).collect();
-        assert!(ends.contains(&Some(230)) && ends.contains(&Some(200)), "{}", told["batches"]);
+        let view = world.get("/conversations/ana?limit=100").await.body;
+        assert_eq!((&view["conversation"]["status"], &view["conversation"]["answered"]), (&json!("idle"), &json!(230)));
+        let ends: BTreeSet<_> = view["batches"].as_array().expect("a list").iter().map(|b| b["to"].as_u64()).collect();
+        assert!(ends.contains(&Some(230)) && ends.contains(&Some(200)), "{}", view["batches"]);
         // The earlier page has the batches of its own messages.
-        let cursor = told["cursor"].as_str().expect("a cursor");
+        let cursor = view["cursor"].as_str().expect("a cursor");
         let earlier = world.get(&format!("/conversations/ana?limit=100&cursor={cursor}")).await.body;
         let batch = |number: u64| format!("{id}-{number}");
         let messages = earlier["messages"].as_array().expect("a list");

@@ -30,14 +30,14 @@ async fn a_failing_responder_is_retried_with_the_same_batch_and_then_a_person_is
         answers_with(world, 500, json!({}), 3).await;
         hears(world, CHAT, 1, "one").await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["processing"]["attempts"], 1, "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["processing"]["attempts"], 1, "{shown}");
         hears(world, CHAT, 2, "two").await;
         seconds(world, 6).await;
         seconds(world, 12).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "needs_human", "{told}");
-        let fates: Vec<_> = told["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "needs_human", "{shown}");
+        let fates: Vec<_> = shown["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
         assert_eq!(fates, ["pending", "processing"], "its messages are listed as open");
         assert_eq!(listed(world, "needs_human").await.len(), 1);
         seconds(world, 3_600).await;
@@ -93,9 +93,9 @@ async fn a_late_reply_is_accepted_once_and_only_for_its_own_batch() {
         );
         world.drain().await;
         assert_eq!(replies(world, &CHAT.to_string()), ["Oi"]);
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["batches"][0]["answered_by"], &told["batches"][0]["outcome"]),
+            (&shown["batches"][0]["answered_by"], &shown["batches"][0]["outcome"]),
             (&json!("callback"), &json!("SENT"))
         );
     })
@@ -190,8 +190,8 @@ async fn a_hold_recalls_an_unsent_reply_and_reports_one_in_flight() {
         order(world, &id, "release", &json!({"answer_pending": false})).await;
         seconds(world, 60).await;
         world.tick("Recovery").await;
-        let told = conversation(world).await;
-        assert_eq!((&told["conversation"]["status"], &told["batches"][0]["outcome"]), (&json!("idle"), &json!("UNKNOWN")));
+        let shown = conversation(world).await;
+        assert_eq!((&shown["conversation"]["status"], &shown["batches"][0]["outcome"]), (&json!("idle"), &json!("UNKNOWN")));
         // The job of the dead sender is redelivered, and there is nothing left to do.
         seconds(world, 5_600).await;
     })
@@ -207,9 +207,9 @@ async fn a_release_can_mark_the_pending_messages_as_handled() {
         order(world, &id, "hold", &json!({})).await;
         order(world, &id, "release", &json!({"answer_pending": false})).await;
         seconds(world, 60).await;
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&shown["conversation"]["status"], &shown["messages"][0]["fate"]),
             (&json!("idle"), &json!("answered_by_person"))
         );
         assert_eq!(questions(world).len(), 0);
@@ -268,8 +268,11 @@ async fn a_message_every_two_seconds_for_ten_minutes_is_answered_in_bounded_batc
             let messages = question["messages"].as_array().expect("a list");
             assert!(messages.len() <= 17, "a batch took longer than the longest wait: {}", messages.len());
         }
-        let told = world.get("/conversations/ana").await.body;
-        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(300)));
+        let shown = world.get("/conversations/ana").await.body;
+        assert_eq!(
+            (&shown["conversation"]["status"], &shown["conversation"]["answered"]),
+            (&json!("idle"), &json!(300))
+        );
     })
     .await;
 }
@@ -279,7 +282,7 @@ async fn many_concurrent_webhooks_delivered_three_times_store_every_message_once
     play(async |world| {
         instance(world, "telegram", &json!({})).await;
         answers_with(world, 200, json!({"reply": null}), 50).await;
-        let tell = |number: u64| async move {
+        let deliver = |number: u64| async move {
             loop {
                 let answer = says(world, CHAT, number, &number.to_string()).await;
                 // A provider retries a webhook that could not be stored.
@@ -288,17 +291,23 @@ async fn many_concurrent_webhooks_delivered_three_times_store_every_message_once
                 }
             }
         };
-        let told = futures::future::join_all((0..150).map(|n| tell(n % 50 + 1))).await;
-        assert_eq!(told.iter().sum::<u64>(), 50, "each is stored once");
+        let stored_counts = futures::future::join_all((0..150).map(|n| deliver(n % 50 + 1))).await;
+        assert_eq!(stored_counts.iter().sum::<u64>(), 50, "each is stored once");
         seconds(world, 40).await;
         seconds(world, 40).await;
         let id = id(world).await;
-        let told = world.get(&format!("/conversations/{id}?limit=100")).await.body;
-        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(50)));
-        let messages = told["messages"].as_array().expect("a list");
+        let shown = world.get(&format!("/conversations/{id}?limit=100")).await.body;
+        assert_eq!(
+            (&shown["conversation"]["status"], &shown["conversation"]["answered"]),
+            (&json!("idle"), &json!(50))
+        );
+        let messages = shown["messages"].as_array().expect("a list");
         let texts: BTreeSet<_> = messages.iter().filter_map(|message| message["text"].as_str()).collect();
         assert_eq!((messages.len(), texts.len()), (50, 50), "every message has a number");
-        assert!(messages.iter().all(|message| message["fate"] == "nothing_to_say"), "and is in a batch: {told}");
+        assert!(
+            messages.iter().all(|message| message["fate"] == "nothing_to_say"),
+            "a message is in no batch: {shown}"
+        );
     })
     .await;
 }
@@ -309,10 +318,10 @@ async fn storing_a_message_is_one_read_and_one_transaction_of_at_most_six_units(
         instance(world, "api", &json!({})).await;
         for number in 1..=40 {
             let body = json!({"message_id": format!("m{number}"), "text": "Oi, tudo bem?"});
-            let told = world.calls_of("conversations-api", world.post("/conversations/ana/messages", &body)).await;
-            let operations: Vec<_> = told.1.iter().map(|call| call.operation.as_str()).collect();
+            let measured = world.calls_of("conversations-api", world.post("/conversations/ana/messages", &body)).await;
+            let operations: Vec<_> = measured.1.iter().map(|call| call.operation.as_str()).collect();
             assert_eq!(operations, ["BatchGetItem", "TransactWriteItems"], "message {number}");
-            let units: f64 = told.1.iter().map(|call| call.write_units).sum();
+            let units: f64 = measured.1.iter().map(|call| call.write_units).sum();
             // The first message of a burst puts the conversation into the index by time.
             let expected = if number == 1 { 6.0 } else { 5.0 };
             assert_eq!(units, expected, "message {number}");
@@ -336,13 +345,13 @@ async fn the_api_channel_posts_its_messages_and_reads_its_replies() {
         assert_eq!((again.status, &again.body["outcome"], again.is_replayed()), (200, &json!("duplicate"), true));
         seconds(world, 6).await;
         let id = answer.body["conversation_id"].as_str().expect("an id");
-        let told = world.get(&format!("/conversations/{id}")).await.body;
-        assert_eq!(told["batches"][0]["reply"], "Oi", "{told}");
+        let shown = world.get(&format!("/conversations/{id}")).await.body;
+        assert_eq!(shown["batches"][0]["reply"], "Oi", "{shown}");
         assert_eq!(
-            (&told["batches"][0]["outcome"], &told["messages"][0]["fate"]),
+            (&shown["batches"][0]["outcome"], &shown["messages"][0]["fate"]),
             (&json!("KEPT"), &json!("answered"))
         );
-        assert_eq!(world.get("/conversations/ana").await.body, told, "the contact's name finds it too");
+        assert_eq!(world.get("/conversations/ana").await.body, shown, "the contact's name finds it too");
         for (body, field) in [
             (json!({"text": "Oi"}), "message_id"),
             (json!({"message_id": "m2"}), "text"),

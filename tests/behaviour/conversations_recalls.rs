@@ -89,11 +89,11 @@ async fn a_redelivered_message_of_a_person_cancels_the_reply_that_the_first_deli
         seconds(world, 1_200).await;
         world.tick("Recovery").await;
         assert_eq!(replies(world, PHONE), Vec::<String>::new(), "a person has answered");
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&shown["conversation"]["status"], &shown["messages"][0]["fate"]),
             (&json!("idle"), &json!("answered_by_person")),
-            "{told}"
+            "{shown}"
         );
     })
     .await;
@@ -161,9 +161,9 @@ async fn a_stored_reply_is_finished_when_a_release_marks_its_messages_as_handled
         let reply = json!({"batch_id": format!("{id}-1"), "reply": "to one"});
         assert_eq!(order(world, &id, "replies", &reply).await.status, 202);
         order(world, &id, "release", &json!({"answer_pending": false})).await;
-        let told = conversation(world).await;
-        assert_eq!(told["messages"][0]["fate"], "answered_by_person", "{told}");
-        assert!(told["batches"][0]["finished_at"].is_string(), "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(shown["messages"][0]["fate"], "answered_by_person", "{shown}");
+        assert!(shown["batches"][0]["finished_at"].is_string(), "{shown}");
         let rows = world.rows("ConversationsTable").await;
         let batch = rows.iter().find(|row| row["batch"].is_u64()).expect("a batch");
         assert!(batch["expires_at"].is_number(), "the batch has no TTL: {batch}");
@@ -222,8 +222,8 @@ async fn an_echo_is_recognized_after_an_operator_settled_the_message_as_not_sent
         assert_eq!(world.post(&path, &json!({"sent": false})).await.body["status"], "FAILED");
         let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
         assert_eq!(echo.body["ours"], 1, "{}", echo.body);
-        let told = world.get(path.trim_end_matches("/settle")).await.body;
-        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{told}");
+        let shown = world.get(path.trim_end_matches("/settle")).await.body;
+        assert_eq!((&shown["status"], &shown["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{shown}");
         assert_eq!(conversation(world).await["conversation"]["hold"], Value::Null, "no person has answered");
     })
     .await;

@@ -123,8 +123,8 @@ async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": true, "after_pix": false})).await;
-        let told = starts(world, CHAT, 1).await;
-        assert_eq!((told.status, &told.body["scheduled"]), (200, &json!(1)), "{}", told.body);
+        let answer = starts(world, CHAT, 1).await;
+        assert_eq!((answer.status, &answer.body["scheduled"]), (200, &json!(1)), "{}", answer.body);
         assert_eq!(charged(world, "tx-1").await.body["scheduled"], 0, "the downsell is only for a /start");
         seconds(world, 55).await;
         assert_eq!(offers(world), 0, "sent before its delay was over");
@@ -161,12 +161,12 @@ async fn an_offer_follows_a_charge() {
         downsell(world, &json!({"after_start": false, "after_pix": true})).await;
         let mut body = charge("tx-test-123");
         body["correlation_id"] = json!("req-xyz");
-        let told = gateway(world, "pix-created", &body).await;
+        let answer = gateway(world, "pix-created", &body).await;
         let expected = json!({
             "ok": true, "charge": "unpaid", "scheduled": 1, "duplicates": 0, "already_pending": 0, "upgraded": 0,
             "not_rearmed": 0,
         });
-        assert_eq!(told.body, expected);
+        assert_eq!(answer.body, expected);
         seconds(world, 65).await;
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["trigger"]), (&json!("sent"), &json!("pix")));
@@ -184,9 +184,9 @@ async fn a_payment_cancels_the_pending_offers_and_nothing_is_sent() {
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
         starts(world, CHAT, 1).await;
         charged(world, "tx-1").await;
-        let told = pays(world, "tx-1").await;
+        let answer = pays(world, "tx-1").await;
         let expected = withdrawn("paid", [2, 0, 0, 0]);
-        assert_eq!(told.body, expected);
+        assert_eq!(answer.body, expected);
         assert_eq!(pays(world, "tx-1").await.body, expected, "a redelivered payment gets the same answer");
         seconds(world, 40 * 60).await;
         world.tick("DownsellSweep").await;
@@ -213,24 +213,25 @@ async fn offers_sent_earlier_are_reported_even_if_their_downsell_was_offered_aga
         charged(world, "tx-2").await;
         seconds(world, 65).await;
         charged(world, "tx-3").await;
-        let told = |charge: &str, canceled: u32, already_sent: u32| withdrawn(charge, [canceled, 0, already_sent, 0]);
+        let expected =
+            |charge: &str, canceled: u32, already_sent: u32| withdrawn(charge, [canceled, 0, already_sent, 0]);
         let expiry = |transaction: &str| json!({"transaction_id": transaction});
         assert_eq!(
             gateway(world, "pix-expired", &expiry("tx-1")).await.body,
-            told("expired", 0, 1),
+            expected("expired", 0, 1),
             "upgraded and sent"
         );
         assert_eq!(
             gateway(world, "pix-expired", &expiry("tx-2")).await.body,
-            told("expired", 0, 1),
+            expected("expired", 0, 1),
             "created and sent"
         );
-        assert_eq!(pays(world, "tx-3").await.body, told("paid", 1, 2));
-        assert_eq!(pays(world, "tx-3").await.body, told("paid", 1, 2), "redelivered");
+        assert_eq!(pays(world, "tx-3").await.body, expected("paid", 1, 2));
+        assert_eq!(pays(world, "tx-3").await.body, expected("paid", 1, 2), "redelivered");
         charged(world, "tx-4").await;
         assert_eq!(
             pays(world, "tx-4").await.body,
-            told("paid", 1, 0),
+            expected("paid", 1, 0),
             "the first payment has already reported the earlier offers"
         );
         seconds(world, 70).await;
@@ -332,8 +333,8 @@ async fn a_redelivered_start_is_a_duplicate_a_second_one_is_already_pending_and_
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"delay_minutes": 30})).await;
-        let counts = |told: &Answer| {
-            ["scheduled", "duplicates", "already_pending"].map(|name| told.body[name].as_u64().unwrap_or(99))
+        let counts = |answer: &Answer| {
+            ["scheduled", "duplicates", "already_pending"].map(|name| answer.body[name].as_u64().unwrap_or(99))
         };
         assert_eq!(counts(&starts(world, CHAT, 1).await), [1, 0, 0]);
         seconds(world, 61).await;
@@ -350,9 +351,9 @@ async fn a_redelivered_start_is_a_duplicate_a_second_one_is_already_pending_and_
             update(CHAT, 10, "Oi", world.now().seconds()),
         ] {
             let request = world.request(Method::POST, "/webhooks/telegram/default").header(header.0, header.1);
-            let told = world.send(request.json(&noise)).await;
-            assert_eq!((told.status, &told.body["ignored"]), (200, &json!(1)), "{}", told.body);
-            assert!(told.body.get("scheduled").is_none_or(|scheduled| scheduled == 0), "{}", told.body);
+            let answer = world.send(request.json(&noise)).await;
+            assert_eq!((answer.status, &answer.body["ignored"]), (200, &json!(1)), "{}", answer.body);
+            assert!(answer.body.get("scheduled").is_none_or(|scheduled| scheduled == 0), "{}", answer.body);
         }
         assert_eq!(queue(world).await.len(), 1);
     })
@@ -366,16 +367,16 @@ async fn a_pending_offer_of_a_start_is_upgraded_to_the_charge_and_ends_with_it()
         downsell(world, &json!({"after_pix": true, "delay_minutes": 20})).await;
         starts(world, CHAT, 1).await;
         seconds(world, 60).await;
-        let told = charged(world, "tx-1").await;
-        assert_eq!((&told.body["scheduled"], &told.body["upgraded"]), (&json!(0), &json!(1)), "{}", told.body);
+        let answer = charged(world, "tx-1").await;
+        assert_eq!((&answer.body["scheduled"], &answer.body["upgraded"]), (&json!(0), &json!(1)), "{}", answer.body);
         assert_eq!(charged(world, "tx-1").await.body["duplicates"], 1);
         let joined = offer(world).await;
         assert_eq!((&joined["trigger"], &joined["transaction_id"]), (&json!("pix"), &json!("tx-1")));
         charged(world, "tx-2").await;
-        let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-        assert_eq!(told.body, withdrawn("expired", [0, 0, 0, 1]), "it is passed on to the second charge");
-        let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-2"})).await;
-        assert_eq!(told.body, withdrawn("expired", [1, 0, 0, 0]));
+        let answer = gateway(world, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+        assert_eq!(answer.body, withdrawn("expired", [0, 0, 0, 1]), "it is passed on to the second charge");
+        let answer = gateway(world, "pix-expired", &json!({"transaction_id": "tx-2"})).await;
+        assert_eq!(answer.body, withdrawn("expired", [1, 0, 0, 0]));
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("expired")));
         assert_eq!(world.events("[DOWNSELL][CANCEL][EXPIRED]").len(), 1);
@@ -412,11 +413,11 @@ async fn a_downsell_offered_once_is_never_offered_again_and_a_cooldown_ends() {
         charged(world, "tx-1").await;
         seconds(world, 70).await;
         assert_eq!(offers(world), 2);
-        let told = charged(world, "tx-2").await;
-        assert_eq!((&told.body["scheduled"], &told.body["not_rearmed"]), (&json!(0), &json!(2)), "{}", told.body);
+        let answer = charged(world, "tx-2").await;
+        assert_eq!((&answer.body["scheduled"], &answer.body["not_rearmed"]), (&json!(0), &json!(2)), "{}", answer.body);
         seconds(world, 2 * 86_400).await;
-        let told = charged(world, "tx-3").await;
-        assert_eq!((&told.body["scheduled"], &told.body["not_rearmed"]), (&json!(1), &json!(1)), "{}", told.body);
+        let answer = charged(world, "tx-3").await;
+        assert_eq!((&answer.body["scheduled"], &answer.body["not_rearmed"]), (&json!(1), &json!(1)), "{}", answer.body);
         seconds(world, 70).await;
         assert_eq!(offers(world), 3);
         put(world, &format!("{DOWNSELLS}/{ever}"), &json!({"rearm": "once_per_trigger"})).await;
@@ -446,8 +447,8 @@ async fn an_offer_of_an_inactive_or_deleted_downsell_is_not_sent() {
         assert!(fates.contains(&(json!(gone), json!("canceled"), json!("deleted"))), "{fates:?}");
         put(world, "/api/admin/bots/default", &json!({"active": false})).await;
         assert_eq!(charged(world, "tx-2").await.body["scheduled"], 0, "an inactive bot offers nothing");
-        let told = starts(world, CHAT, 9).await;
-        assert_eq!((told.status, &told.body["scheduled"]), (200, &json!(0)), "{}", told.body);
+        let answer = starts(world, CHAT, 9).await;
+        assert_eq!((answer.status, &answer.body["scheduled"]), (200, &json!(0)), "{}", answer.body);
     })
     .await;
 }
@@ -505,8 +506,8 @@ async fn a_user_who_blocked_one_bot_still_gets_offers_of_others() {
         charged(world, "tx-1").await;
         seconds(world, 70).await;
         let listed = async || {
-            let told = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
-            told.body["suppressions"][0]["senders"].clone()
+            let answer = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+            answer.body["suppressions"][0]["senders"].clone()
         };
         assert_eq!(listed().await, json!(["default"]));
         let of_other = json!({"bot_slug": "outro", "telegram_id": CHAT, "transaction_id": "tx-2"});
@@ -555,9 +556,9 @@ async fn a_lost_answer_leaves_an_offer_pending_until_an_operator_settles_it() {
         let paid = pays(world, "tx-1").await;
         assert_eq!((&paid.body["canceled"], &paid.body["in_flight"]), (&json!(0), &json!(1)), "{}", paid.body);
         let path = format!("{QUEUE}/{}/settle", unknown["id"].as_str().expect("an id"));
-        let told = world.post(&path, &json!({"telegram_id": CHAT, "sent": true})).await;
-        assert_eq!((told.status, &told.body["offer"]["status"]), (200, &json!("sent")), "{}", told.body);
-        assert_eq!(told.body["offer"]["cancel_reason"], Value::Null);
+        let answer = world.post(&path, &json!({"telegram_id": CHAT, "sent": true})).await;
+        assert_eq!((answer.status, &answer.body["offer"]["status"]), (200, &json!("sent")), "{}", answer.body);
+        assert_eq!(answer.body["offer"]["cancel_reason"], Value::Null);
         let other = world.post(&path, &json!({"telegram_id": CHAT, "sent": false})).await;
         other.assert_problem(409, "not_unknown", &[]);
         world.post(&path, &json!({"telegram_id": CHAT + 1, "sent": true})).await.assert_problem(404, "not_found", &[]);
@@ -638,15 +639,15 @@ async fn a_test_is_sent_at_once_and_is_not_counted() {
         bot(world).await;
         let id = downsell(world, &json!({"content": {"text": "*Oferta*", "parse_mode": "MarkdownV2"}})).await;
         let path = format!("{DOWNSELLS}/{id}/test");
-        let told = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
-        assert_eq!((told.status, &told.body["test"]), (202, &json!(true)), "{}", told.body);
+        let answer = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
+        assert_eq!((answer.status, &answer.body["test"]), (202, &json!(true)), "{}", answer.body);
         let again = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
-        assert_eq!((again.header("idempotency-replayed"), &again.body), (Some("true"), &told.body));
+        assert_eq!((again.header("idempotency-replayed"), &again.body), (Some("true"), &answer.body));
         let other = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT + 1})).await;
         other.assert_problem(422, "idempotency_key_reused", &[]);
         world.drain().await;
         let message =
-            world.get(&format!("/outbound/messages/{}", told.body["message_id"].as_str().expect("an id"))).await;
+            world.get(&format!("/outbound/messages/{}", answer.body["message_id"].as_str().expect("an id"))).await;
         assert_eq!((&message.body["status"], &message.body["metadata"]["test"]), (&json!("SENT"), &json!(true)));
         assert_eq!(queue(world).await, [] as [Value; 0]);
         let numbers = world.get("/api/admin/bots/default/metrics").await.body;
@@ -682,11 +683,11 @@ async fn concurrent_triggers_create_one_pending_offer() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"delay_minutes": 30})).await;
-        let told = futures::future::join_all((1..=6).map(|update_id| starts(world, CHAT, update_id))).await;
-        let sum = |name: &str| told.iter().filter_map(|told| told.body[name].as_u64()).sum::<u64>();
+        let answers = futures::future::join_all((1..=6).map(|update_id| starts(world, CHAT, update_id))).await;
+        let sum = |name: &str| answers.iter().filter_map(|answer| answer.body[name].as_u64()).sum::<u64>();
         assert_eq!((sum("scheduled"), sum("already_pending")), (1, 5));
-        let told = futures::future::join_all((0..4).map(|_| starts(world, CHAT, 9))).await;
-        let sum = |name: &str| told.iter().filter_map(|told| told.body[name].as_u64()).sum::<u64>();
+        let answers = futures::future::join_all((0..4).map(|_| starts(world, CHAT, 9))).await;
+        let sum = |name: &str| answers.iter().filter_map(|answer| answer.body[name].as_u64()).sum::<u64>();
         assert_eq!((sum("already_pending"), sum("duplicates")), (1, 3), "one event, delivered four times at once");
         assert_eq!(queue(world).await.len(), 1);
     })
@@ -726,16 +727,16 @@ async fn a_payment_at_any_point_of_the_sending_gets_a_true_answer() {
             while !world.stack.faults().waiting().is_empty() {
                 world.request_health().await;
             }
-            let told = pays(&world, "tx-1").await.body;
-            (told, offers(&world))
+            let shown = pays(&world, "tx-1").await.body;
+            (shown, offers(&world))
         };
-        let (_, (told, before)) = futures::future::join(seconds(&world, 70), pay).await;
+        let (_, (shown, before)) = futures::future::join(seconds(&world, 70), pay).await;
         world.drain().await;
         let (after, point) = (offers(&world), format!("{action:?} {service} {nth}"));
-        let count = |name: &str| told[name].as_u64().expect("a number");
-        assert_eq!(count("canceled") + count("in_flight") + count("already_sent"), 1, "{point}: {told}");
+        let count = |name: &str| shown[name].as_u64().expect("a number");
+        assert_eq!(count("canceled") + count("in_flight") + count("already_sent"), 1, "{point}: {shown}");
         let left_later = after > before;
-        assert!(!left_later || count("in_flight") == 1, "{point}: sent after the answer {told}");
+        assert!(!left_later || count("in_flight") == 1, "{point}: sent after the answer {shown}");
         assert!(count("canceled") == 0 || after == 0, "{point}: canceled and sent");
         let status = offer(&world).await["status"].clone();
         assert_eq!(status == "sent", after == 1, "{point}: {status}");

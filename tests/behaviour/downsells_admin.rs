@@ -77,8 +77,8 @@ async fn downsells_are_created_changed_listed_and_deleted() {
         reused.assert_problem(422, "idempotency_key_reused", &[]);
         let second = downsell(world, &json!({"after_start": false})).await;
         assert_eq!(second, 2);
-        let told = world.get(&format!("{DOWNSELLS}/2")).await;
-        assert_eq!(told.body["warnings"], json!(["no_trigger"]));
+        let answer = world.get(&format!("{DOWNSELLS}/2")).await;
+        assert_eq!(answer.body["warnings"], json!(["no_trigger"]));
         let changed = put(world, &format!("{DOWNSELLS}/1"), &json!({"delay_minutes": 30, "after_pix": true})).await;
         assert_eq!(
             (&changed.body["downsell"]["delay_minutes"], &changed.body["downsell"]["name"]),
@@ -121,11 +121,11 @@ async fn an_invalid_downsell_is_refused_by_field_and_leaves_nothing() {
             ["queue?status=gone", "queue?trigger=x", "queue?telegram_id=a", "queue?cursor=eA", "queue?delivery=QUEUED"]
         {
             let field = path.split(['?', '=']).nth(1).expect("a field");
-            let told = world.get(&format!("/api/admin/bots/default/{path}")).await;
-            told.assert_problem(422, "invalid_request", &[field]);
+            let answer = world.get(&format!("/api/admin/bots/default/{path}")).await;
+            answer.assert_problem(422, "invalid_request", &[field]);
         }
-        let told = world.get("/api/admin/bots/default/metrics?from=2020-01-01T00:00:00Z").await;
-        told.assert_problem(422, "invalid_request", &["from"]);
+        let answer = world.get("/api/admin/bots/default/metrics?from=2020-01-01T00:00:00Z").await;
+        answer.assert_problem(422, "invalid_request", &["from"]);
     })
     .await;
 }
@@ -176,8 +176,8 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
         once.dedup();
         assert_eq!((seen.len(), once.len()), (9, 9), "not every offer is listed once");
         let count = async |query: String| {
-            let told = world.get(&format!("{QUEUE}?{query}")).await;
-            told.body["queue"].as_array().unwrap_or_else(|| panic!("{}", told.body)).len()
+            let answer = world.get(&format!("{QUEUE}?{query}")).await;
+            answer.body["queue"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).len()
         };
         assert_eq!(count(format!("downsell_id={first}")).await, 6);
         assert_eq!(count("trigger=pix".to_owned()).await, 3);
@@ -315,14 +315,14 @@ async fn a_charge_only_moves_forward_in_any_order_of_webhooks() {
         let again = charged(world, "tx-9").await;
         assert_eq!((&again.body["charge"], &again.body["scheduled"]), (&json!("expired"), &json!(0)));
         // The same webhook ten times, half of them concurrently.
-        let told = futures::future::join_all((0..5).map(|_| charged(world, "tx-3"))).await;
-        let scheduled: u64 = told.iter().filter_map(|told| told.body["scheduled"].as_u64()).sum();
+        let answers = futures::future::join_all((0..5).map(|_| charged(world, "tx-3"))).await;
+        let scheduled: u64 = answers.iter().filter_map(|answer| answer.body["scheduled"].as_u64()).sum();
         assert_eq!(scheduled, 1);
         for _ in 0..5 {
             assert_eq!(charged(world, "tx-3").await.body["duplicates"], 1);
         }
-        let told = futures::future::join_all((0..5).map(|_| pays(world, "tx-3"))).await;
-        for answer in told {
+        let answers = futures::future::join_all((0..5).map(|_| pays(world, "tx-3"))).await;
+        for answer in answers {
             assert_eq!(answer.body["canceled"], 1, "{}", answer.body);
         }
         let epochs: Vec<_> =

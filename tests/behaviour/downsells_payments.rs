@@ -55,8 +55,8 @@ async fn a_payment_counts_whatever_other_fields_the_gateway_sends() {
             body.as_object_mut().expect("an object").remove("correlation_id");
             let made = gateway(world, "pix-created", &body).await;
             assert_eq!((made.status, &made.body["scheduled"]), (200, &json!(1)), "{more}: {}", made.body);
-            let told = gateway(world, "payment-approved", &with(&transaction, more)).await;
-            assert_eq!((told.status, &told.body), (200, &withdrawn("paid", [1, 0, 0, 0])), "{more}");
+            let answer = gateway(world, "payment-approved", &with(&transaction, more)).await;
+            assert_eq!((answer.status, &answer.body), (200, &withdrawn("paid", [1, 0, 0, 0])), "{more}");
         }
         seconds(world, 70).await;
         assert_eq!(offers(world), 0);
@@ -70,8 +70,8 @@ async fn a_transaction_that_is_a_number_is_the_same_as_its_digits() {
         bot(world).await;
         downsell(world, &after_pix(1)).await;
         charged(world, "1320019").await;
-        let told = gateway(world, "payment-approved", &with("", &json!({"transaction_id": 1_320_019}))).await;
-        assert_eq!(told.body, withdrawn("paid", [1, 0, 0, 0]));
+        let answer = gateway(world, "payment-approved", &with("", &json!({"transaction_id": 1_320_019}))).await;
+        assert_eq!(answer.body, withdrawn("paid", [1, 0, 0, 0]));
         let expired = json!({"transaction_id": 1_320_019, "reason": "timeout"});
         assert_eq!(gateway(world, "pix-expired", &expired).await.body["charge"], "paid");
         seconds(world, 70).await;
@@ -98,10 +98,10 @@ async fn a_payment_of_a_known_transaction_counts_whatever_contact_it_names() {
         for (n, (more, differs)) in said.iter().enumerate() {
             let transaction = format!("tx-{n}");
             assert_eq!(charged(world, &transaction).await.body["scheduled"], 1);
-            let told = gateway(world, "payment-approved", &with(&transaction, more)).await;
+            let answer = gateway(world, "payment-approved", &with(&transaction, more)).await;
             let mut expected = withdrawn("paid", [1, 0, 0, 0]);
             expected["differs"] = differs.clone();
-            assert_eq!((told.status, &told.body), (200, &expected), "{more}");
+            assert_eq!((answer.status, &answer.body), (200, &expected), "{more}");
         }
         seconds(world, 70).await;
         assert_eq!(offers(world), 0);
@@ -109,8 +109,8 @@ async fn a_payment_of_a_known_transaction_counts_whatever_contact_it_names() {
         assert_eq!(named, ["telegram_id", "telegram_id", "bot_slug", "bot_slug,telegram_id"]);
         // The same applies to an expiry. A charge belongs to one contact.
         charged(world, "tx-9").await;
-        let told = gateway(world, "pix-expired", &with("tx-9", &json!({"telegram_id": CHAT + 1}))).await;
-        assert_eq!((&told.body["canceled"], &told.body["differs"]), (&json!(1), &json!(["telegram_id"])));
+        let answer = gateway(world, "pix-expired", &with("tx-9", &json!({"telegram_id": CHAT + 1}))).await;
+        assert_eq!((&answer.body["canceled"], &answer.body["differs"]), (&json!(1), &json!(["telegram_id"])));
         let anothers = with("tx-9", &json!({"telegram_id": CHAT + 1}));
         gateway(world, "pix-created", &anothers).await.assert_problem(409, "held_by_another", &[]);
         seconds(world, 70).await;
@@ -132,9 +132,9 @@ async fn a_payment_without_a_known_contact_is_kept_until_the_contact_is_known() 
             json!({"bot_slug": "no-such-bot"}),
         ];
         for (n, more) in bodies.iter().enumerate() {
-            let told = gateway(world, "payment-approved", &with(&format!("tx-{n}"), more)).await;
-            assert_eq!((told.status, &told.body["charge"]), (200, &json!("paid")), "{more}: {}", told.body);
-            assert_eq!((&told.body["owner_known"], &told.body["canceled"]), (&json!(false), &json!(0)), "{more}");
+            let answer = gateway(world, "payment-approved", &with(&format!("tx-{n}"), more)).await;
+            assert_eq!((answer.status, &answer.body["charge"]), (200, &json!("paid")), "{more}: {}", answer.body);
+            assert_eq!((&answer.body["owner_known"], &answer.body["canceled"]), (&json!(false), &json!(0)), "{more}");
         }
         assert_eq!(world.events("PAYMENT_OWNER_UNKNOWN").len(), bodies.len());
         assert!(!world.metrics("PaymentsUnplaced").is_empty(), "an alarm watches this metric");
@@ -182,8 +182,8 @@ async fn a_payment_without_its_transaction_is_refused_and_leaves_nothing() {
             ["payment-approved", "pix-expired"].into_iter().flat_map(|what| unusable.iter().map(move |v| (what, v)))
         {
             let body = with("", &json!({ "transaction_id": value }));
-            let told = gateway(world, what, &body).await;
-            told.assert_problem(422, "invalid_request", &["transaction_id"]);
+            let answer = gateway(world, what, &body).await;
+            answer.assert_problem(422, "invalid_request", &["transaction_id"]);
         }
         assert!(world.rows("DownsellsTable").await.is_empty());
     })

@@ -245,8 +245,8 @@ async fn the_log_line_of_a_failed_record_names_the_cause() {
             world.drain().await;
             let failed = world.events("RECORD_RETRY");
             assert_eq!(failed.len(), number + 1, "one line per failed record: {failed:?}");
-            let told = failed.last().map(|line| (line["outcome"].clone(), line["cause"].clone()));
-            assert_eq!(told, Some((json!(outcome), json!(cause))));
+            let shown = failed.last().map(|line| (line["outcome"].clone(), line["cause"].clone()));
+            assert_eq!(shown, Some((json!(outcome), json!(cause))));
             world.advance(Duration::from_secs(2)).await;
             assert_eq!(message(world, &id).await["status"], "SENT", "the message is redelivered soon");
         }

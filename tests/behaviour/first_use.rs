@@ -58,13 +58,13 @@ async fn numbers_of_the_last_days_use_the_time_of_the_server() {
         downsell(world, &json!({"delay_minutes": 2_000})).await;
         starts(world, 42, 1).await;
         for days in ["1", "7", "31"] {
-            let told = world.get(&format!("/api/admin/bots/default/metrics?days={days}")).await;
-            assert_eq!(told.body["metrics"]["downsells_scheduled_start"], 1, "{days}: {}", told.body);
+            let answer = world.get(&format!("/api/admin/bots/default/metrics?days={days}")).await;
+            assert_eq!(answer.body["metrics"]["downsells_scheduled_start"], 1, "{days}: {}", answer.body);
         }
         let wrong = ["days=0", "days=32", "days=x", "days=-1", "days=1&from=2026-01-01T00:00:00Z"];
         for query in wrong {
-            let told = world.get(&format!("/api/admin/bots/default/metrics?{query}")).await;
-            told.assert_problem(422, "invalid_request", &["days"]);
+            let answer = world.get(&format!("/api/admin/bots/default/metrics?{query}")).await;
+            answer.assert_problem(422, "invalid_request", &["days"]);
         }
         let page = world.send(world.request(Method::GET, "/console")).await;
         let page = page.body.as_str().expect("a page");
@@ -105,10 +105,10 @@ async fn a_burst_that_waits_while_the_clock_is_reset_is_answered_after_its_wait(
         let body = json!({"debounce_seconds": 5, "max_wait_seconds": 30});
         let put = world.request(Method::PUT, "/instances/telegram/default").bearer_auth(umavez_tests::KEY).json(&body);
         assert_eq!(world.send(put).await.status, 201);
-        let tell = world.request(Method::POST, "/webhooks/telegram/default");
-        let tell = tell.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
-        let told = world.send(tell.json(&update(42, 1, "Oi", world.now().seconds()))).await;
-        assert_eq!(told.body["stored"], 1, "{}", told.body);
+        let webhook = world.request(Method::POST, "/webhooks/telegram/default");
+        let webhook = webhook.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
+        let answer = world.send(webhook.json(&update(42, 1, "Oi", world.now().seconds()))).await;
+        assert_eq!(answer.body["stored"], 1, "{}", answer.body);
         world.drain().await;
         assert_eq!(clock(world, &json!({"reset": true})).await.status, 200);
         world.advance(8 * DAY).await;

@@ -169,8 +169,8 @@ async fn one_bad_change_among_a_hundred_fails_alone() {
             world.store.write(&world.invocation(), write).await.expect("written");
         }
         world.drain().await;
-        let told = world.events("RECORD");
-        assert_eq!(told.iter().filter(|line| line["outcome"] == "no_such_job").count(), 99);
+        let shown = world.events("RECORD");
+        assert_eq!(shown.iter().filter(|line| line["outcome"] == "no_such_job").count(), 99);
     })
     .await;
 }

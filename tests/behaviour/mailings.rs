@@ -109,16 +109,16 @@ async fn a_csv_becomes_a_mailing_and_each_recipient_gets_it_once() {
         fields.push(("text", "{{e-mail}} {{email}}"));
         let id = upload(world, "monthly.csv", file, &fields).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!(told["status"], "COMPLETED", "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!(shown["status"], "COMPLETED", "{shown}");
         let counts = json!({"pending": 0, "sending": 0, "sent": 3, "failed": 0, "invalid": 1, "unknown": 0,
             "suppressed": 0, "canceled": 0});
-        assert_eq!((&told["counts"], &told["total"], &told["progress"]), (&counts, &json!(4), &json!(1.0)), "{told}");
-        let import = &told["import"];
-        assert_eq!((&import["state"], &import["rows"]), (&json!("DONE"), &json!(5)), "{told}");
+        assert_eq!((&shown["counts"], &shown["total"], &shown["progress"]), (&counts, &json!(4), &json!(1.0)), "{shown}");
+        let import = &shown["import"];
+        assert_eq!((&import["state"], &import["rows"]), (&json!("DONE"), &json!(5)), "{shown}");
         assert_eq!((&import["recipients"], &import["duplicates"], &import["invalid"]), (&json!(3), &json!(1), &json!(1)));
-        assert!(told["started_at"].is_string() && told["finished_at"].is_string(), "{told}");
-        assert_eq!(told["list"], "loja@example.com", "one list per sender");
+        assert!(shown["started_at"].is_string() && shown["finished_at"].is_string(), "{shown}");
+        assert_eq!(shown["list"], "loja@example.com", "one list per sender");
         assert!(recipients(world).values().all(|times| *times == 1), "{:?}", recipients(world));
 
         let sent = world.stack.catcher().sent(Some("email"), Some("cid@example.com"));
@@ -230,8 +230,8 @@ async fn an_upload_with_the_same_name_is_the_same_mailing_for_every_caller() {
         assert!(warned.body["warnings"][0].is_string(), "{}", warned.body);
         let again = upload_to(world, "/mailings", "test.csv", b"email\nuser@example.com\n", &fields).await;
         assert_eq!(again.status, 200);
-        let told = json!({"mailingId": id, "status": "COMPLETED", "created": false, "contentMatches": true});
-        assert_eq!(again.body, told);
+        let shown = json!({"mailingId": id, "status": "COMPLETED", "created": false, "contentMatches": true});
+        assert_eq!(again.body, shown);
         let other =
             upload_to(world, "/mailings", "C:\\fakepath\\test.csv", b"email\nother@example.com\n", &fields).await;
         assert_eq!((&other.body["created"], &other.body["contentMatches"]), (&json!(false), &json!(false)));
@@ -387,11 +387,11 @@ async fn files_are_read_in_several_encodings_and_with_several_separators() {
             assert_eq!(answer.status, 202, "{query}: {}", answer.body);
             let id = answer.text("/mailingId");
             world.drain().await;
-            let told = mailing(world, &id).await;
+            let shown = mailing(world, &id).await;
             assert_eq!(
-                (&told["status"], &told["import"]["recipients"]),
+                (&shown["status"], &shown["import"]["recipients"]),
                 (&json!("PENDING"), &json!(1)),
-                "{query}: {told}"
+                "{query}: {shown}"
             );
             let preview = json!({"subject": "Oi {{nome}}", "text": "x", "from": "a@b.co"});
             let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);
@@ -403,8 +403,8 @@ async fn files_are_read_in_several_encodings_and_with_several_separators() {
         }
         let plain = csv(world, "filename=g.csv", b"x@example.com\ny@example.com\n").await;
         world.drain().await;
-        let told = mailing(world, &plain.text("/mailingId")).await;
-        assert_eq!(told["import"]["recipients"], 2, "addresses alone need no header: {told}");
+        let shown = mailing(world, &plain.text("/mailingId")).await;
+        assert_eq!(shown["import"]["recipients"], 2, "addresses alone need no header: {shown}");
     })
     .await;
 }
@@ -415,8 +415,8 @@ async fn a_mailing_without_content_waits_for_it() {
         let answer = csv(world, "filename=a.csv", b"email,nome\na@example.com,Ana\n").await;
         let id = answer.text("/mailingId");
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["has_content"]), (&json!("PENDING"), &json!(false)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["has_content"]), (&json!("PENDING"), &json!(false)), "{shown}");
         world.post(&format!("/mailings/{id}/preview"), &json!({})).await.assert_problem(409, "wrong_state", &[]);
         let put = async |body: Value| {
             let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);

@@ -40,18 +40,18 @@ async fn an_account_refusal_by_ses_pauses_the_mailing_with_its_reason_and_fails_
             refuse_all(world, kind, text).await;
             let id = upload(world, &format!("{n}.csv"), &file(1), &content_without_columns()).await;
             world.drain().await;
-            let told = mailing(world, &id).await;
-            assert_eq!((&told["status"], &told["paused_for"]), (&json!("PAUSED"), &json!(why)), "{told}");
-            assert_eq!((&told["counts"]["pending"], &told["counts"]["failed"]), (&json!(1), &json!(0)), "{told}");
+            let shown = mailing(world, &id).await;
+            assert_eq!((&shown["status"], &shown["paused_for"]), (&json!("PAUSED"), &json!(why)), "{shown}");
+            assert_eq!((&shown["counts"]["pending"], &shown["counts"]["failed"]), (&json!(1), &json!(0)), "{shown}");
             assert_eq!(entries(world, &id, "status=PENDING").await[0]["reason"], why);
             let held = world.events("MAILING_HELD");
             assert_eq!((&held[n]["mailing_id"], &held[n]["code"]), (&json!(id), &json!(why)));
             world.stack.clear_faults();
             order(world, &id, "resume").await;
             world.drain().await;
-            let told = mailing(world, &id).await;
-            assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(1)), "{told}");
-            assert!(told["paused_for"].is_null(), "{told}");
+            let shown = mailing(world, &id).await;
+            assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
+            assert!(shown["paused_for"].is_null(), "{shown}");
         }
         assert_eq!(world.metrics("MailingsHeld").len(), CAUSES.len());
     })
@@ -75,8 +75,8 @@ async fn a_mailing_that_is_paused_repeatedly_uses_up_no_attempt_and_calls_few_re
         order(world, &id, "resume").await;
         world.drain().await;
         world.advance(Duration::from_secs(60)).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{shown}");
         assert!(recipients(world).values().all(|times| *times == 1));
     })
     .await;
@@ -91,15 +91,19 @@ async fn a_single_mail_waits_with_its_reason_while_the_account_is_paused() {
         let id = accept(world, "a", &body).await;
         world.drain().await;
         for _ in 0..=MAX_ATTEMPTS {
-            let told = message(world, &id).await;
-            assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("sending_paused")), "{told}");
+            let shown = message(world, &id).await;
+            assert_eq!(
+                (&shown["status"], &shown["reason_code"]),
+                (&json!("QUEUED"), &json!("sending_paused")),
+                "{shown}"
+            );
             world.advance(Duration::from_secs(301)).await;
         }
         world.stack.clear_faults();
         world.advance(Duration::from_secs(301)).await;
-        let told = message(world, &id).await;
-        assert_eq!(told["status"], "SENT", "{told}");
-        assert!(codes(&told).contains(&"throttled"), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!(shown["status"], "SENT", "{shown}");
+        assert!(codes(&shown).contains(&"throttled"), "{shown}");
         assert!(world.events("OUTBOUND_HELD").iter().all(|line| line["code"] == "sending_paused"));
     })
     .await;

@@ -137,9 +137,9 @@ async fn a_timed_out_attempt_is_settled_by_its_late_answer_and_not_repeated() {
         assert_eq!(settled, Some(EntryState::Failed), "a known outcome does not change");
         assert!(mailings.release_shard(&b, &next, Some(b.now)).await.expect("an answer"));
         world.advance(Duration::from_secs(3_700)).await;
-        let told = mailing(world, row.mailing_id.as_str()).await;
-        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
-        assert_eq!(told["counts"]["sent"], 1, "{told}");
+        let shown = mailing(world, row.mailing_id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
+        assert_eq!(shown["counts"]["sent"], 1, "{shown}");
     })
     .await;
 }
@@ -156,8 +156,8 @@ async fn a_recipient_suppressed_during_a_mailing_is_skipped_after_the_current_su
         let by_then = mails(world);
         assert!(by_then + 25 < 120, "it may be in the next sub-batch: {by_then}");
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["suppressed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["suppressed"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
         assert_eq!(entries(world, &id, "status=SUPPRESSED").await[0]["email"], last);
     })
     .await;
@@ -176,8 +176,8 @@ async fn a_pause_stops_each_sender_after_its_sub_batch() {
     let (sent, senders) = (mails(&world), 3);
     assert!(shards(&world).await.len() > senders, "there are too few shards");
     assert!(sent <= by_then + 25 * senders, "{by_then} by then, and {sent} in the end");
-    let told = mailing(&world, &id).await;
-    assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("PAUSED"), &json!(sent)), "{told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("PAUSED"), &json!(sent)), "{shown}");
     world.audit(Expected { sent, ..Expected::default() }).await;
     world.stack.stop().await.expect("the stack stops");
 }
@@ -239,10 +239,14 @@ async fn an_import_that_is_delivered_twice_runs_once() {
         world.drain().await;
         // A delivery that found the import leased is redelivered after the lease.
         world.advance(Duration::from_secs(70)).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{told}");
-        let told = mailing(world, &uploaded.text("/mailingId")).await;
-        assert_eq!((&told["import"]["recipients"], &told["import"]["duplicates"]), (&json!(50), &json!(0)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(60)), "{shown}");
+        let shown = mailing(world, &uploaded.text("/mailingId")).await;
+        assert_eq!(
+            (&shown["import"]["recipients"], &shown["import"]["duplicates"]),
+            (&json!(50), &json!(0)),
+            "{shown}"
+        );
         assert!(recipients(world).values().all(|times| *times == 1));
         assert_eq!(world.events("MAILING_IMPORTED").len(), 2, "a file was imported twice");
     })

@@ -95,10 +95,10 @@ async fn a_repeated_request_is_answered_with_its_first_warning_and_logged() {
             assert_eq!(answer.body["sameContentAs"], json!(first));
         }
         assert_eq!(upload_lenient(world, "a.csv", &file(2)).await.body["contentMatches"], false);
-        let told = world.events("MAILING_REPEATED");
-        let told: Vec<_> =
-            told.iter().map(|line| (line["mailing_id"].clone(), line["content_matches"].clone())).collect();
-        assert_eq!(told, [(asked.body["mailingId"].clone(), json!(true)), (json!(first), json!(false))]);
+        let shown = world.events("MAILING_REPEATED");
+        let shown: Vec<_> =
+            shown.iter().map(|line| (line["mailing_id"].clone(), line["content_matches"].clone())).collect();
+        assert_eq!(shown, [(asked.body["mailingId"].clone(), json!(true)), (json!(first), json!(false))]);
         assert_eq!(world.post_form(&again.body["upload"], file(1).as_bytes()).await, 204);
         let content = json!({"subject": "Oi", "text": "Oi {{unsubscribe_url}}", "from": "loja@example.com"});
         let path = format!("/mailings/{}/content", asked.text("/mailingId"));
@@ -118,8 +118,8 @@ async fn the_hash_of_an_unannounced_file_is_known_after_its_import() {
         assert!(second.body["sameContentAs"].is_null(), "the file was not read yet: {}", second.body);
         assert_eq!(world.post_form(&second.body["upload"], file(1).as_bytes()).await, 204);
         world.drain().await;
-        let told = mailing(world, &second.text("/mailingId")).await;
-        assert_eq!(told["same_content_as"], first.body["mailingId"], "{told}");
+        let shown = mailing(world, &second.text("/mailingId")).await;
+        assert_eq!(shown["same_content_as"], first.body["mailingId"], "{shown}");
         let hash = content_hash(file(1).as_bytes());
         announce(world, "c.csv", "strict", Some(&hash)).await.assert_problem(409, "same_content", &[]);
     })

@@ -61,8 +61,8 @@ async fn a_pause_takes_effect_after_a_sub_batch_and_a_resume_continues() {
         world.drain().await;
         let after = mails(world);
         assert!(after < by_then + 50, "{by_then} mails at the pause, {after} at the end");
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("PAUSED"), &json!(after)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("PAUSED"), &json!(after)), "{shown}");
         assert_eq!(order(world, &id, "pause").await.status, 200, "a second pause is accepted");
         world.tick("Recovery").await;
         world.advance(Duration::from_secs(3_600)).await;
@@ -88,13 +88,13 @@ async fn a_cancel_cancels_every_open_entry_and_is_final() {
     world.drain().await;
     let sent = mails(&world);
     assert!(sent < by_then + 50, "{by_then} mails at the cancel, {sent} at the end");
-    let told = mailing(&world, &id).await;
-    assert_eq!(told["status"], "CANCELED", "{told}");
-    let counts = &told["counts"];
+    let shown = mailing(&world, &id).await;
+    assert_eq!(shown["status"], "CANCELED", "{shown}");
+    let counts = &shown["counts"];
     assert_eq!(
         (counts["sent"].as_u64(), counts["canceled"].as_u64()),
         (Some(sent as u64), Some(200 - sent as u64)),
-        "{told}"
+        "{shown}"
     );
     for what in ["resume", "pause", "retry-failed"] {
         order(&world, &id, what).await.assert_problem(409, "wrong_state", &[]);
@@ -114,14 +114,14 @@ async fn a_transient_failure_is_retried_and_a_rejected_mail_fails() {
         world.drain().await;
         assert_eq!(status(world, &id).await, "PROCESSING");
         world.advance(Duration::from_secs(5)).await;
-        let told = &entries(world, &id, "").await[0];
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)), "{told}");
+        let shown = &entries(world, &id, "").await[0];
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(2)), "{shown}");
 
         at_ses(world, refused(400, "MessageRejected")).await;
         let id = upload(world, "b.csv", "email\nx@example.com\ny@example.com\n", &content_without_columns()).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
         let failed = entries(world, &id, "status=FAILED").await;
         assert_eq!(failed[0]["reason"], "message_rejected");
         let retried = world.post_with_key("r1", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
@@ -151,13 +151,13 @@ async fn an_import_that_runs_out_of_time_continues_in_another_turn() {
         let asked = ask_upload(world, &body).await;
         assert_eq!(world.post_form(&asked.body["upload"], csv.as_bytes()).await, 204);
         world.drain().await;
-        let told = mailing(world, &asked.text("/mailingId")).await;
+        let shown = mailing(world, &asked.text("/mailingId")).await;
         assert_eq!(
-            (&told["import"]["state"], &told["import"]["recipients"]),
+            (&shown["import"]["state"], &shown["import"]["recipients"]),
             (&json!("DONE"), &json!(4_500)),
-            "{told}"
+            "{shown}"
         );
-        assert_eq!(told["counts"]["pending"], 4_500, "{told}");
+        assert_eq!(shown["counts"]["pending"], 4_500, "{shown}");
         let handed = world.events("RECORD").iter().filter(|line| line["outcome"] == "handed_over").count();
         assert_eq!(handed, 2, "not two of three turns enqueued the rest");
         // The hash of the file was not announced: the importer computed it, over all three turns.
@@ -183,16 +183,20 @@ async fn a_mailing_that_is_canceled_during_its_import_cancels_all_of_its_entries
         world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
         let id = upload(world, "long.csv", &file(9_000), &content_without_columns()).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["import"]["state"], &told["import"]["rows"]), (&json!("RUNNING"), &json!(2_000)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!(
+            (&shown["import"]["state"], &shown["import"]["rows"]),
+            (&json!("RUNNING"), &json!(2_000)),
+            "{shown}"
+        );
         assert_eq!(order(world, &id, "cancel").await.body["status"], "CANCELED");
         world.drain().await;
         // The lease of the dead importer expires.
         world.advance(Duration::from_secs(70)).await;
         world.advance(Duration::from_secs(5_500)).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{told}");
-        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(4_000), &json!(4_000)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{shown}");
+        assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(4_000), &json!(4_000)), "{shown}");
         assert!(entries(world, &id, "status=PENDING").await.is_empty());
     })
     .await;
@@ -205,9 +209,9 @@ async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_arrive() {
         at_ses(world, CallFault::first(Action::DropReply)).await;
         let id = upload(world, "a.csv", &file(2), &content_without_columns()).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{told}");
-        assert_eq!(told["counts"]["sent"], 1);
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
+        assert_eq!(shown["counts"]["sent"], 1);
         let nothing = order(world, &id, "retry-failed").await;
         assert_eq!(
             (nothing.status, &nothing.body["retrying"]),
@@ -217,17 +221,17 @@ async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_arrive() {
         let unknown = entries(world, &id, "status=UNKNOWN").await;
         let entry = unknown[0]["entry_id"].as_str().expect("an id");
         for _ in 0..2 {
-            told_by_ses(world, "Delivery", entry, 1, &unknown[0]["email"]).await;
+            ses_reports(world, "Delivery", entry, 1, &unknown[0]["email"]).await;
         }
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["counts"]["sent"], &told["counts"]["unknown"]), (&json!(2), &json!(0)), "{told}");
-        assert_eq!((&told["status"], &told["total"]), (&json!("COMPLETED"), &json!(2)));
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["counts"]["sent"], &shown["counts"]["unknown"]), (&json!(2), &json!(0)), "{shown}");
+        assert_eq!((&shown["status"], &shown["total"]), (&json!("COMPLETED"), &json!(2)));
     })
     .await;
 }
 
 /// Delivers an event of an entry's attempt, as the event bus does.
-async fn told_by_ses(world: &World, kind: &str, entry: &str, attempt: u32, to: &Value) {
+async fn ses_reports(world: &World, kind: &str, entry: &str, attempt: u32, to: &Value) {
     let at = world.now().to_string();
     let tags =
         json!({"message_id": [entry], "attempt": [attempt.to_string()], "ses:configuration-set": ["umavez-dev"]});
@@ -252,16 +256,16 @@ async fn an_unknown_mail_is_resent_only_by_order_and_never_settled_as_not_sent()
         let again = world.post(&format!("/mailings/{id}/retry-failed"), &json!({"include_unknown": true})).await;
         assert_eq!(again.body["retrying"], 1);
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{told}");
-        let told = &entries(world, &id, "").await[0];
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
+        let shown = &entries(world, &id, "").await[0];
         assert_eq!(
-            (&told["attempts"], &told["status"]),
+            (&shown["attempts"], &shown["status"]),
             (&json!(2), &json!("UNKNOWN")),
-            "the first attempt may have been sent: {told}"
+            "the first attempt may have been sent: {shown}"
         );
-        let entry = told["entry_id"].as_str().expect("an id");
-        told_by_ses(world, "Send", entry, 1, &told["email"]).await;
+        let entry = shown["entry_id"].as_str().expect("an id");
+        ses_reports(world, "Send", entry, 1, &shown["email"]).await;
         assert_eq!(entries(world, &id, "").await[0]["status"], "SENT", "the first attempt was sent");
         assert_eq!(mailing(world, &id).await["counts"]["sent"], 1);
     })
@@ -273,12 +277,12 @@ async fn a_mail_that_ses_accepted_and_then_rejected_has_failed() {
     play_with(sending(1), async |world| {
         let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
         world.drain().await;
-        let told = &entries(world, &id, "").await[0];
-        let entry = told["entry_id"].as_str().expect("an id");
-        told_by_ses(world, "Reject", entry, 1, &told["email"]).await;
-        told_by_ses(world, "Send", entry, 1, &told["email"]).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["counts"]["failed"], &told["counts"]["sent"]), (&json!(1), &json!(0)), "{told}");
+        let shown = &entries(world, &id, "").await[0];
+        let entry = shown["entry_id"].as_str().expect("an id");
+        ses_reports(world, "Reject", entry, 1, &shown["email"]).await;
+        ses_reports(world, "Send", entry, 1, &shown["email"]).await;
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["counts"]["failed"], &shown["counts"]["sent"]), (&json!(1), &json!(0)), "{shown}");
     })
     .await;
 }
@@ -405,8 +409,8 @@ async fn a_large_file_is_uploaded_by_a_form_and_its_import_starts_when_it_arrive
         assert_eq!(world.post_form(upload, file.as_bytes()).await, 204);
         assert_eq!(world.post_form(upload, file.as_bytes()).await, 204, "a second upload, with a second event of S3");
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(3)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(3)), "{shown}");
         let record = json!({"s3": {"object": {"key": format!("mailings/uploads/{id}.csv"), "eTag": "old", "size": 1}}});
         world.send_to_queue("umavez-dev-mailing-import", &json!({"Records": [record]}).to_string()).await;
         world.drain().await;
@@ -439,10 +443,10 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
             assert_eq!(world.post_form(&asked.body["upload"], file.as_bytes()).await, 204);
             world.drain().await;
             let id = asked.text("/mailingId");
-            let told = mailing(world, &id).await;
-            assert_eq!((&told["status"], &told["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{told}");
-            let problem = &told["import"]["problem"];
-            assert_eq!((&problem["code"], &problem["line"]), (&json!(code), &json!(line)), "{told}");
+            let shown = mailing(world, &id).await;
+            assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{shown}");
+            let problem = &shown["import"]["problem"];
+            assert_eq!((&problem["code"], &problem["line"]), (&json!(code), &json!(line)), "{shown}");
             let report = world.get(&format!("/mailings/{id}/report")).await.body;
             assert_eq!(report["problem"]["code"], code, "{report}");
             order(world, &id, "resume").await.assert_problem(409, "wrong_state", &[]);
@@ -453,9 +457,9 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
         assert_eq!(world.post_form(&asked.body["upload"], b"email\na@example.com\n").await, 204);
         world.drain().await;
         let id = asked.text("/mailingId");
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["has_content"]), (&json!("PENDING"), &json!(false)), "{told}");
-        assert_eq!(told["import"]["problem"]["code"], "missing_column", "the problem is in its content: {told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["has_content"]), (&json!("PENDING"), &json!(false)), "{shown}");
+        assert_eq!(shown["import"]["problem"]["code"], "missing_column", "the problem is in its content: {shown}");
         order(world, &id, "cancel").await;
         world.drain().await;
         assert_eq!(mailing(world, &id).await["counts"]["canceled"], 1, "its entries are not canceled");
@@ -463,8 +467,11 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
         let asked = ask_upload(world, &body).await;
         world.advance(Duration::from_secs(9 * 3_600)).await;
         world.tick("Recovery").await;
-        let told = mailing(world, &asked.text("/mailingId")).await;
-        assert_eq!((&told["status"], &told["import"]["problem"]["code"]), (&json!("FAILED"), &json!("input_missing")));
+        let shown = mailing(world, &asked.text("/mailingId")).await;
+        assert_eq!(
+            (&shown["status"], &shown["import"]["problem"]["code"]),
+            (&json!("FAILED"), &json!("input_missing"))
+        );
         ids.push(asked.text("/mailingId"));
         let id = upload(world, "a.csv", "email\na@example.com\n", &content_without_columns()).await;
         assert!(!ids.contains(&id));
@@ -488,14 +495,14 @@ async fn a_partly_imported_bad_file_leaves_no_open_entry() {
         assert_eq!(world.post_form(&asked.body["upload"], csv.as_bytes()).await, 204);
         world.drain().await;
         let id = asked.text("/mailingId");
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{shown}");
         let counts = json!({"pending": 0, "sending": 0, "sent": 0, "failed": 0, "invalid": 1, "unknown": 0,
             "suppressed": 0, "canceled": 2_500});
-        assert_eq!((&told["counts"], &told["total"]), (&counts, &json!(2_501)), "{told}");
-        let import = &told["import"];
+        assert_eq!((&shown["counts"], &shown["total"]), (&counts, &json!(2_501)), "{shown}");
+        let import = &shown["import"];
         let numbers = ["rows", "recipients", "duplicates", "invalid"].map(|name| import[name].as_u64());
-        assert_eq!(numbers, [2_502, 2_500, 1, 1].map(Some), "{told}");
+        assert_eq!(numbers, [2_502, 2_500, 1, 1].map(Some), "{shown}");
         assert_eq!(
             (&import["problem"]["code"], &import["problem"]["line"]),
             (&json!("quote_never_closes"), &json!(2_504))
@@ -537,8 +544,8 @@ async fn a_mailing_whose_entries_do_not_match_its_import_is_reported_and_not_com
         assert_eq!(world.send(request.json(&content)).await.status, 200);
         world.drain().await;
         assert_ne!(status(world, &id).await, "COMPLETED");
-        let told = world.events("MAILING_MISMATCH");
-        assert_eq!((&told[0]["counted"], &told[0]["imported"]), (&json!(1), &json!(2)), "{told:?}");
+        let shown = world.events("MAILING_MISMATCH");
+        assert_eq!((&shown[0]["counted"], &shown[0]["imported"]), (&json!(1), &json!(2)), "{shown:?}");
         assert!(!world.metrics("MailingMismatch").is_empty());
         recipients_are("1").await;
         world.advance(Duration::from_secs(700)).await;
@@ -569,11 +576,11 @@ async fn the_entries_of_a_canceled_import_with_a_bad_rest_are_counted() {
         world.advance(Duration::from_secs(70)).await;
         world.advance(Duration::from_secs(5_500)).await;
         world.tick("Recovery").await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{told}");
-        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(2_500), &json!(2_501)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{shown}");
+        assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(2_500), &json!(2_501)), "{shown}");
         assert_eq!(entries(world, &id, "").await.len(), 2_501, "not as many entries as the counts say");
-        assert_eq!(told["import"]["recipients"], 2_500, "{told}");
+        assert_eq!(shown["import"]["recipients"], 2_500, "{shown}");
         assert!(world.events("MAILING_MISMATCH").is_empty());
     })
     .await;
@@ -599,12 +606,15 @@ async fn the_entries_of_an_import_whose_file_was_deleted_are_canceled_and_counte
         world.advance(Duration::from_secs(70)).await;
         world.advance(Duration::from_secs(5_500)).await;
         world.tick("Recovery").await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["problem"]["code"]), (&json!("FAILED"), &json!("input_missing")));
+        let shown = mailing(world, &id).await;
+        assert_eq!(
+            (&shown["status"], &shown["import"]["problem"]["code"]),
+            (&json!("FAILED"), &json!("input_missing"))
+        );
         let canceled = entries(world, &id, "status=CANCELED").await.len();
         assert!((2_000..3_000).contains(&canceled), "it died after its checkpoint: {canceled}");
-        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(canceled), &json!(canceled)), "{told}");
-        assert_eq!(told["import"]["recipients"], canceled, "{told}");
+        assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(canceled), &json!(canceled)), "{shown}");
+        assert_eq!(shown["import"]["recipients"], canceled, "{shown}");
         assert_eq!(entries(world, &id, "").await.len(), canceled);
     })
     .await;
@@ -642,8 +652,8 @@ async fn recovery_enqueues_a_lost_shard_once_however_often_it_runs() {
     at_ses(&world, CallFault { nth: 12, ..CallFault::first(Action::KillBefore) }).await;
     let id = upload(&world, "a.csv", &file(30), &content_without_columns()).await;
     world.drain().await;
-    let told = mailing(&world, &id).await;
-    assert_eq!((&told["status"], told["last_attempt"].is_string()), (&json!("PROCESSING"), true), "{told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!((&shown["status"], shown["last_attempt"].is_string()), (&json!("PROCESSING"), true), "{shown}");
     world.tick("Recovery").await;
     assert_eq!(shards(&world).await[0]["state"], "PROCESSING", "its lease has not expired");
     world.advance(Duration::from_secs(45)).await;
@@ -657,16 +667,16 @@ async fn recovery_enqueues_a_lost_shard_once_however_often_it_runs() {
         assert_eq!((&shard["state"], &shard["emits"]), (&json!("PENDING"), &json!(2)), "{shard}");
         assert!(shard["last_attempt"].is_null(), "{shard}");
         assert_eq!(shard["emit"]["id"], format!("requeue#{id}#00#1"));
-        let told = mailing(&world, &id).await;
-        assert_eq!((&told["status"], &told["last_attempt"]), (&json!("PENDING"), &Value::Null), "{told}");
+        let shown = mailing(&world, &id).await;
+        assert_eq!((&shown["status"], &shown["last_attempt"]), (&json!("PENDING"), &Value::Null), "{shown}");
     }
     world.advance(Duration::from_secs(130)).await;
     world.advance(Duration::from_secs(800)).await;
-    let told = mailing(&world, &id).await;
-    assert_eq!(told["status"], "COMPLETED", "{told}");
-    let (sent, unknown) = (told["counts"]["sent"].as_u64(), told["counts"]["unknown"].as_u64());
-    assert_eq!(sent.zip(unknown).map(|(sent, unknown)| sent + unknown), Some(30), "{told}");
-    assert!(unknown <= Some(10), "more unknown than were in progress: {told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!(shown["status"], "COMPLETED", "{shown}");
+    let (sent, unknown) = (shown["counts"]["sent"].as_u64(), shown["counts"]["unknown"].as_u64());
+    assert_eq!(sent.zip(unknown).map(|(sent, unknown)| sent + unknown), Some(30), "{shown}");
+    assert!(unknown <= Some(10), "more unknown than were in progress: {shown}");
     assert!(recipients(&world).values().all(|times| *times == 1));
     let sent = mails(&world);
     world.audit(Expected { sent, ..Expected::default() }).await;
@@ -695,12 +705,12 @@ async fn a_sender_that_dies_leaves_at_most_its_open_calls_unknown() {
         world.advance(Duration::from_secs(60)).await;
         world.tick("Recovery").await;
     }
-    let told = mailing(&world, &id).await;
-    assert_eq!(told["status"], "COMPLETED", "{told}");
-    let count = |name: &str| usize::try_from(told["counts"][name].as_u64().expect("a count")).expect("small");
-    assert_eq!(count("sent") + count("unknown"), COUNT, "{told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!(shown["status"], "COMPLETED", "{shown}");
+    let count = |name: &str| usize::try_from(shown["counts"][name].as_u64().expect("a count")).expect("small");
+    assert_eq!(count("sent") + count("unknown"), COUNT, "{shown}");
     // Two senders died, each with at most ten calls in progress.
-    assert!((1..=20).contains(&count("unknown")), "{told}");
+    assert!((1..=20).contains(&count("unknown")), "{shown}");
     let to = recipients(&world);
     assert!(to.values().all(|times| *times == 1), "an address got two mails");
     assert!(to.len() <= COUNT && to.len() >= count("sent"));
@@ -738,8 +748,8 @@ async fn a_small_mailing_is_not_starved_by_a_large_one() {
         let groups = handed_over(&world, &large).await;
         assert!(groups <= 3, "{groups} shards are active");
     }
-    let told = mailing(&world, &large).await;
-    assert_eq!(told["status"], "PROCESSING", "the small one did not end before the large one: {told}");
+    let shown = mailing(&world, &large).await;
+    assert_eq!(shown["status"], "PROCESSING", "the small one did not end before the large one: {shown}");
     // After a pause and a resume it has no more active shards than before.
     order(&world, &large, "pause").await;
     // A queued shard finds the pause when it is delivered.
@@ -753,8 +763,8 @@ async fn a_small_mailing_is_not_starved_by_a_large_one() {
     order(&world, &large, "cancel").await;
     world.drain().await;
     world.advance(Duration::from_secs(60)).await;
-    let told = mailing(&world, &large).await;
-    assert_eq!((&told["status"], &told["counts"]["pending"]), (&json!("CANCELED"), &json!(0)), "{told}");
+    let shown = mailing(&world, &large).await;
+    assert_eq!((&shown["status"], &shown["counts"]["pending"]), (&json!("CANCELED"), &json!(0)), "{shown}");
     let sent = mails(&world);
     world.audit(Expected { sent, ..Expected::default() }).await;
     world.stack.stop().await.expect("the stack stops");

@@ -82,8 +82,8 @@ async fn a_function_gets_the_messages_of_all_its_queues() {
             }
         }
         world.drain().await;
-        let told = world.events("RECORD");
-        assert_eq!(told.iter().filter(|line| line["outcome"] == "no_such_job").count(), 20);
+        let shown = world.events("RECORD");
+        assert_eq!(shown.iter().filter(|line| line["outcome"] == "no_such_job").count(), 20);
     })
     .await;
 }

@@ -27,9 +27,9 @@ async fn a_hard_bounce_and_a_complaint_suppress_the_address() {
             let to = format!("{name}@simulator.amazonses.com");
             let id = accept(world, "a", &email(&to)).await;
             world.drain().await;
-            let told = message(world, &id).await;
-            assert_eq!(told["status"], "SENT", "a bounced mail counts as sent");
-            assert!(told[mark].is_string(), "{told}");
+            let shown = message(world, &id).await;
+            assert_eq!(shown["status"], "SENT", "a bounced mail counts as sent");
+            assert!(shown[mark].is_string(), "{shown}");
             let listed = suppressions(world, "email").await;
             assert_eq!((&listed[0]["to"], &listed[0]["reason"]), (&json!(to), &json!(reason)));
             assert_eq!((&listed[0]["source"], &listed[0]["message_id"]), (&json!("ses"), &json!(id)));
@@ -48,10 +48,10 @@ async fn a_mail_whose_answer_was_lost_is_reconciled_by_its_events() {
         world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
         let id = accept(world, "a", &with(email("ana@example.com"), intent())).await;
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!(told["status"], "SENT", "{told}");
-        assert!(codes(&told).contains(&"reconciled"), "{told}");
-        assert!(told["provider_id"].is_string());
+        let shown = message(world, &id).await;
+        assert_eq!(shown["status"], "SENT", "{shown}");
+        assert!(codes(&shown).contains(&"reconciled"), "{shown}");
+        assert!(shown["provider_id"].is_string());
         assert_eq!(ask(world, "b", &with(telegram("x"), intent())).await.body["status"], "DEDUPED");
     })
     .await;
@@ -96,10 +96,10 @@ async fn events_leave_the_same_state_in_any_order_and_any_number() {
                 deliver(world, &[&all[at], &all[at]]).await;
             }
             deliver(world, &[&all[order[0]]]).await;
-            let told = message(world, &id).await;
-            let mut codes = codes(&told);
+            let shown = message(world, &id).await;
+            let mut codes = codes(&shown);
             codes.sort_unstable();
-            ends.push(json!([told["status"], told["delivered_at"], told["bounced_at"], codes]));
+            ends.push(json!([shown["status"], shown["delivered_at"], shown["bounced_at"], codes]));
         }
         ends.dedup();
         assert_eq!(ends.len(), 1, "{ends:?}");
@@ -147,8 +147,8 @@ async fn a_mail_that_ses_rejected_has_failed_and_its_intent_is_released() {
             let first = accept(world, "a", &with(email("ana@example.com"), intent())).await;
             world.drain().await;
             deliver(world, &[&event("Reject", &first, 1, "2026-03-10T12:00:00Z", "ana@example.com")]).await;
-            let told = message(world, &first).await;
-            assert_eq!((&told["status"], codes(&told).last()), (&json!("FAILED"), Some(&"rejected")));
+            let shown = message(world, &first).await;
+            assert_eq!((&shown["status"], codes(&shown).last()), (&json!("FAILED"), Some(&"rejected")));
             let second = accept(world, "b", &with(email("bia@example.com"), intent())).await;
             world.drain().await;
             assert_eq!(message(world, &second).await["status"], "SENT", "the intent was not released");
@@ -195,20 +195,20 @@ async fn explain_lists_the_decisions_in_order_by_message_address_and_client() {
             assert_eq!(answer.status, 200, "{}", answer.body);
             answer.body
         };
-        let codes = |told: &Value| -> Vec<String> {
-            let decisions = told["decisions"].as_array().expect("a list");
+        let codes = |shown: &Value| -> Vec<String> {
+            let decisions = shown["decisions"].as_array().expect("a list");
             decisions.iter().map(|decision| decision["code"].as_str().expect("a code").to_owned()).collect()
         };
-        let told = by(format!("message={second}")).await;
-        let decision = &told["decisions"][0];
+        let shown = by(format!("message={second}")).await;
+        let decision = &shown["decisions"][0];
         assert_eq!((&decision["code"], &decision["matched"]), (&json!("deduped"), &json!(format!("message:{first}"))));
         assert_eq!(decision["rule"], "intent:reactivation_nudge:7d");
         assert!(decision["next_eligible_at"].is_string());
-        let told = by("to=987654321".to_owned()).await;
-        assert_eq!(codes(&told), ["accepted", "claimed", "sent", "deduped"]);
-        assert_eq!(told["messages"][0]["message_id"], second.as_str(), "the newest first");
-        let told = by("client_id=91b7584a-d8f1-4cd6-b0e1-414c1027c4d1".to_owned()).await;
-        assert_eq!(codes(&told), ["intent_held", "accepted", "claimed", "sent", "deduped"]);
+        let shown = by("to=987654321".to_owned()).await;
+        assert_eq!(codes(&shown), ["accepted", "claimed", "sent", "deduped"]);
+        assert_eq!(shown["messages"][0]["message_id"], second.as_str(), "the newest first");
+        let shown = by("client_id=91b7584a-d8f1-4cd6-b0e1-414c1027c4d1".to_owned()).await;
+        assert_eq!(codes(&shown), ["intent_held", "accepted", "claimed", "sent", "deduped"]);
         let page = by("to=987654321&limit=1".to_owned()).await;
         let next = by(format!("to=987654321&limit=1&cursor={}", page["cursor"].as_str().expect("more"))).await;
         assert_eq!(next["messages"][0]["message_id"], first.as_str());
@@ -320,12 +320,12 @@ async fn an_event_of_an_earlier_attempt_ends_the_message_as_sent() {
         let resend = world.post(&format!("/outbound/messages/{id}/resend"), &json!({})).await;
         assert_eq!(resend.status, 202);
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("QUEUED"), &json!(2)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("QUEUED"), &json!(2)), "{shown}");
         deliver(world, &[&event("Send", &id, 1, &world.now().to_string(), "ana@example.com")]).await;
         world.advance(Duration::from_secs(600)).await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(2)), "{shown}");
     })
     .await;
 }
@@ -346,10 +346,10 @@ async fn proof_of_a_mail_that_an_operator_settled_as_not_sent_moves_it_to_sent()
         let at = world.now().to_string();
         let delivered = event("Delivery", &id, 1, &at, "ana@example.com");
         deliver(world, &[&delivered, &delivered]).await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("0100-x")), "{told}");
-        assert!(told["delivered_at"].is_string() && told["sent_at"].is_string(), "{told}");
-        assert_eq!(codes(&told).iter().filter(|code| **code == "reconciled").count(), 1, "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["provider_id"]), (&json!("SENT"), &json!("0100-x")), "{shown}");
+        assert!(shown["delivered_at"].is_string() && shown["sent_at"].is_string(), "{shown}");
+        assert_eq!(codes(&shown).iter().filter(|code| **code == "reconciled").count(), 1, "{shown}");
         // It is sent, so an order to resend it is refused.
         let resent = world.post(&format!("/outbound/messages/{id}/resend"), &json!({})).await;
         assert_eq!(resent.status, 409, "{}", resent.body);

@@ -73,8 +73,8 @@ async fn a_user_who_blocked_the_bot_is_suppressed_until_the_suppression_is_remov
         answer_with(world, "telegram", 403, blocked()).await;
         let first = accept(world, "a", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        let told = message(world, &first).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("FAILED"), &json!("bot_blocked")));
+        let shown = message(world, &first).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("FAILED"), &json!("bot_blocked")));
         let listed = world.get("/suppressions?channel=telegram").await.body;
         assert_eq!(listed["suppressions"][0]["to"], "987654321");
         assert_eq!(listed["suppressions"][0]["reason"], "bot_blocked");
@@ -84,9 +84,9 @@ async fn a_user_who_blocked_the_bot_is_suppressed_until_the_suppression_is_remov
         // address is suppressed.
         let second = accept(world, "b", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        let told = message(world, &second).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("SUPPRESSED"), &json!("bot_blocked")));
-        assert_eq!(codes(&told), ["accepted", "suppressed"]);
+        let shown = message(world, &second).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("SUPPRESSED"), &json!("bot_blocked")));
+        assert_eq!(codes(&shown), ["accepted", "suppressed"]);
         assert_eq!(calls_to(world, "telegram"), 1);
         let remove = || world.request(Method::DELETE, "/suppressions?channel=telegram&to=987654321").bearer_auth(KEY);
         assert_eq!(world.send(remove()).await.body["removed"], true);
@@ -104,8 +104,8 @@ async fn a_rate_limit_of_telegram_delays_the_whole_bot_to_the_second() {
         answer_with(world, "telegram", 429, too_many(33)).await;
         let first = accept(world, "a", &telegram("a")).await;
         world.drain().await;
-        let told = message(world, &first).await;
-        assert_eq!((&told["status"], codes(&told)), (&json!("QUEUED"), vec!["accepted", "claimed", "throttled"]));
+        let shown = message(world, &first).await;
+        assert_eq!((&shown["status"], codes(&shown)), (&json!("QUEUED"), vec!["accepted", "claimed", "throttled"]));
         // Another chat with the highest priority: the whole bot is parked.
         let body = with(telegram("b"), json!({"to": "42", "priority": "start"}));
         let second = accept(world, "b", &body).await;
@@ -174,8 +174,8 @@ async fn a_lost_answer_leaves_a_message_unknown_after_one_call_with_its_intent_h
             world.drain().await;
             world.advance(Duration::from_secs(7_200)).await;
             world.tick("Recovery").await;
-            let told = message(world, &id).await;
-            assert_eq!((&told["status"], &told["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{service}: {told}");
+            let shown = message(world, &id).await;
+            assert_eq!((&shown["status"], &shown["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{service}: {shown}");
             assert_eq!(calls_to(world, service), 1, "{service}");
             assert_eq!(ask(world, "b", &with(telegram("de novo"), intent())).await.body["status"], "DEDUPED");
             let listed = world.get("/outbound/unknown").await.body;
@@ -198,8 +198,8 @@ async fn a_stalled_provider_leaves_a_message_unknown_after_one_call() {
             at_provider(world, service, stall).await;
             let id = accept(world, service, &body).await;
             world.drain().await;
-            let told = message(world, &id).await;
-            assert_eq!((&told["status"], &told["reason_code"]), (&json!("UNKNOWN"), &json!("provider_timed_out")));
+            let shown = message(world, &id).await;
+            assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("UNKNOWN"), &json!("provider_timed_out")));
             assert_eq!(calls_to(world, service), 1, "{service}");
         }
     })
@@ -223,9 +223,9 @@ async fn a_server_error_leaves_a_message_unknown_and_an_operator_may_resend_it_o
         assert_eq!((again.status, &again.body, again.is_replayed()), (202, &first.body, true));
         assert_eq!(world.post_with_key("r1", &path, &json!({"attempt": 2})).await.code(), "idempotency_key_reused");
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)));
-        assert_eq!(codes(&told), ["accepted", "claimed", "unknown", "resent", "claimed", "sent"]);
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(2)));
+        assert_eq!(codes(&shown), ["accepted", "claimed", "unknown", "resent", "claimed", "sent"]);
         assert_eq!(order(world, &id, "resend").await.code(), "not_resendable");
         assert!(world.get("/outbound/unknown").await.body["messages"].as_array().expect("a list").is_empty());
     })
@@ -240,9 +240,9 @@ async fn a_channel_with_the_resend_policy_does_not_wait_for_an_operator() {
         let id = accept(world, "a", &telegram("Oi")).await;
         world.drain().await;
         world.advance(Duration::from_secs(10)).await;
-        let told = message(world, &id).await;
+        let shown = message(world, &id).await;
         assert_eq!(
-            (&told["status"], codes(&told)),
+            (&shown["status"], codes(&shown)),
             (&json!("SENT"), vec!["accepted", "claimed", "resent", "claimed", "sent"])
         );
     })
@@ -256,13 +256,13 @@ async fn an_unreachable_provider_is_retried_until_the_message_fails() {
     play_with(setup, async |world| {
         let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("provider_not_connected")));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("QUEUED"), &json!("provider_not_connected")));
         for _ in 0..9 {
             world.advance(Duration::from_secs(300)).await;
         }
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("FAILED"), &json!(8)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("FAILED"), &json!(8)), "{shown}");
         let next = ask(world, "b", &with(telegram("Oi"), intent())).await;
         assert_eq!(next.body["status"], "QUEUED", "its intent was not released");
         let taken = order(world, &id, "resend").await;
@@ -302,8 +302,8 @@ async fn a_message_is_not_sent_after_its_not_after_time() {
         world.advance(Duration::from_secs(310)).await;
         assert_eq!(status(world, &id).await, "QUEUED");
         world.advance(Duration::from_secs(3_600)).await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], codes(&told)), (&json!("EXPIRED"), vec!["accepted", "expired"]));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], codes(&shown)), (&json!("EXPIRED"), vec!["accepted", "expired"]));
         assert_eq!(
             ask(world, "b", &with(telegram("Oi"), json!({"intent": intent()["intent"], "send_at": at(900)})))
                 .await
@@ -386,14 +386,14 @@ async fn a_late_outcome_settles_its_own_attempt_and_never_queues_the_message_aga
         let not_before = world.now().plus_ms(2_000);
         let not_sent = Verdict::Again { why: Again::Retry, code: "provider_not_connected", not_before };
         assert!(matches!(settle(&not_sent).await, Settled::Now(_)), "the late outcome is not accepted");
-        let told = message(world, row.id.as_str()).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("FAILED"), &json!(1)), "{told}");
+        let shown = message(world, row.id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("FAILED"), &json!(1)), "{shown}");
         assert_eq!(settle(&Verdict::Failed { code: "c", suppress: true }).await, Settled::Already, "only once");
         let said = Verdict::Sent { provider_id: "42".to_owned() };
         assert!(matches!(settle(&said).await, Settled::Now(_)), "a late proof of sending is not accepted");
         assert_eq!(settle(&said).await, Settled::Already);
-        let told = message(world, row.id.as_str()).await;
-        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("42")));
+        let shown = message(world, row.id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["provider_id"]), (&json!("SENT"), &json!("42")));
         assert!(
             world.get("/suppressions?channel=telegram").await.body["suppressions"]
                 .as_array()
@@ -419,8 +419,8 @@ async fn a_late_proof_of_sending_revokes_the_order_to_resend() {
         assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
         world.drain().await;
         world.advance(Duration::from_secs(700)).await;
-        let told = message(world, row.id.as_str()).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(1)), "{told}");
+        let shown = message(world, row.id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(1)), "{shown}");
     })
     .await;
 }
@@ -520,10 +520,10 @@ async fn a_cancel_during_an_attempt_prevents_every_later_attempt() {
             Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(600_000) };
         let settled = messages.settle(&world.invocation(), &row, 1, &again, &row.sender).await.expect("a store");
         assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("CANCELED"), &json!(1)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("CANCELED"), &json!(1)), "{shown}");
         assert_eq!(
-            codes(&told),
+            codes(&shown),
             ["accepted", "claimed", "recalled", "canceled"],
             "a repeated cancel is recorded again"
         );
@@ -603,8 +603,8 @@ async fn a_message_that_may_have_been_sent_stays_unknown_after_a_later_failed_at
         answer_with(world, "telegram", 403, blocked()).await;
         assert_eq!(order(world, &id, "resend").await.status, 202);
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("UNKNOWN"), &json!("bot_blocked")), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("UNKNOWN"), &json!("bot_blocked")), "{shown}");
         assert_eq!(
             ask(world, "b", &with(telegram("Oi"), intent())).await.body["status"],
             "DEDUPED",
@@ -703,8 +703,8 @@ async fn a_message_of_an_unconfigured_channel_waits_with_its_reason_and_is_not_u
         let body = json!({"channel": "whatsapp", "to": "5511912345678", "content": {"text": "Oi"}});
         let id = accept(world, "a", &body).await;
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("channel_not_configured")));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("QUEUED"), &json!("channel_not_configured")));
         assert_eq!(order(world, &id, "cancel").await.body["canceled"], true);
         world.advance(Duration::from_secs(30)).await;
     })
@@ -717,8 +717,8 @@ async fn a_deduped_message_with_large_content_can_be_read() {
         accept(world, "a", &with(telegram("Oi"), intent())).await;
         let long = with(with(telegram("x"), json!({"content": {"text": "a".repeat(4_000)}})), intent());
         let id = ask(world, "b", &long).await.text("/message_id");
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["content"]), (&json!("DEDUPED"), &Value::Null));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["content"]), (&json!("DEDUPED"), &Value::Null));
         world.drain().await;
     })
     .await;

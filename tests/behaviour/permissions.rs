@@ -39,8 +39,8 @@ async fn a_deny_overrides_an_allow() {
     let expected = Expected { refused: 1, server_errors: 1, ..Expected::default() };
     play_with(Setup::of_template(&denied).expecting(expected), async |world| {
         assert!(create(world).await >= 500);
-        let told = world.stack.permissions().refusals()[0].to_string();
-        assert!(told.ends_with("with an explicit deny in an identity-based policy"), "{told}");
+        let reason = world.stack.permissions().refusals()[0].to_string();
+        assert!(reason.ends_with("with an explicit deny in an identity-based policy"), "{reason}");
     })
     .await;
 }

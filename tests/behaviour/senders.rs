@@ -37,14 +37,14 @@ async fn secrets_fail(world: &World, function: &str) {
 async fn a_message_of_an_unknown_sender_is_refused_and_leaves_nothing() {
     play(async |world| {
         for channel in ["telegram", "whatsapp"] {
-            let told = world.post_with_key("a", "/outbound/messages", &message(channel, "nobot")).await;
-            told.assert_problem(422, "invalid_request", &["sender"]);
+            let answer = world.post_with_key("a", "/outbound/messages", &message(channel, "nobot")).await;
+            answer.assert_problem(422, "invalid_request", &["sender"]);
         }
         let client = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
         let mut with_intent = message("telegram", "nobot");
         with_intent["intent"] = json!({"client_id": client, "intent_type": "reactivation_nudge"});
-        let told = world.post_with_key("b", "/outbound/messages", &with_intent).await;
-        told.assert_problem(422, "invalid_request", &["sender"]);
+        let answer = world.post_with_key("b", "/outbound/messages", &with_intent).await;
+        answer.assert_problem(422, "invalid_request", &["sender"]);
         assert!(world.rows("OutboundTable").await.is_empty() && world.rows("IntentsTable").await.is_empty());
     })
     .await;
@@ -54,8 +54,8 @@ async fn a_message_of_an_unknown_sender_is_refused_and_leaves_nothing() {
 async fn with_the_empty_secret_of_a_new_deployment_only_mail_can_be_sent() {
     play_with(sending(1), async |world| {
         world.stack.secrets().set("Senders", &json!({})).expect("set");
-        let told = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
-        told.assert_problem(422, "invalid_request", &["sender"]);
+        let answer = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
+        answer.assert_problem(422, "invalid_request", &["sender"]);
         // Mail needs no credential: the function's own role signs it.
         let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
         let mail = json!({"channel": "email", "to": "ana@example.com", "content": content});
@@ -87,8 +87,8 @@ async fn no_request_is_refused_while_the_secret_cannot_be_read() {
     play_with(sending(1), async |world| {
         secrets_fail(world, "outbound-api").await;
         secrets_fail(world, "admin").await;
-        let told = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
-        assert_eq!(told.status, 202, "{}", told.body);
+        let answer = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
         let made = world.post(BOTS, &json!({"slug": "loja", "token_ref": "nobot"})).await;
         assert_eq!((made.status, &made.body["warnings"]), (201, &json!([])), "{}", made.body);
         assert!(!world.events("NO_CREDENTIALS").is_empty(), "the failure is not logged");
@@ -325,13 +325,13 @@ async fn a_user_who_blocks_a_bot_is_suppressed_for_its_token_under_every_name_un
         let starts = async |number: u64| {
             let request = world.request(Method::POST, "/webhooks/telegram/loja");
             let request = request.header("x-telegram-bot-api-secret-token", "webhook-secret-0001");
-            let told = world.send(request.json(&update(CHAT, number, "/start", world.now().seconds()))).await;
-            assert_eq!(told.status, 200, "{}", told.body);
+            let response = world.send(request.json(&update(CHAT, number, "/start", world.now().seconds()))).await;
+            assert_eq!(response.status, 200, "{}", response.body);
         };
         let to_them = json!({"to": CHAT.to_string()});
         let listed = async || {
-            let told = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
-            told.body["suppressions"]
+            let response = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+            response.body["suppressions"]
                 .as_array()
                 .expect("a list")
                 .iter()

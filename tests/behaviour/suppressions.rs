@@ -50,10 +50,10 @@ async fn an_address_suppressed_by_an_operator_is_off_one_list_until_it_is_remove
         assert_eq!(mail_ana(world, "b.csv", "novidades").await.1, None, "another list is not affected");
 
         let listed = left(world, "list=CLIENTES%20VIP").await;
-        let told = json!([{"channel": "email", "list": "clientes  VIP", "to": null, "reason": "unsubscribed",
+        let expected = json!([{"channel": "email", "list": "clientes  VIP", "to": null, "reason": "unsubscribed",
             "email_hash": added.body["email_hash"], "note": "by telephone", "source": "operator", "message_id": null,
             "senders": [], "mailing_id": null, "created_at": added.body["created_at"]}]);
-        assert_eq!(json!(listed), told);
+        assert_eq!(json!(listed), expected);
         assert_eq!(left(world, "list=clientes+vip&to=Ana@Example.com").await, [added.body]);
         for elsewhere in ["", "to=ana@example.com", "list=novidades", "list=novidades&to=ana@example.com"] {
             assert_eq!(left(world, elsewhere).await.len(), 0, "{elsewhere}");
@@ -61,8 +61,9 @@ async fn an_address_suppressed_by_an_operator_is_off_one_list_until_it_is_remove
 
         for removed in [true, false] {
             let answer = delete(world, "channel=email&to=ANA@example.com&list=Clientes%20VIP").await;
-            let told = json!({"channel": "email", "list": "Clientes VIP", "to": "ana@example.com", "removed": removed});
-            assert_eq!((answer.status, answer.body), (200, told));
+            let undone =
+                json!({"channel": "email", "list": "Clientes VIP", "to": "ana@example.com", "removed": removed});
+            assert_eq!((answer.status, answer.body), (200, undone));
         }
         assert_eq!(left(world, "list=clientes%20vip").await.len(), 0);
         assert_eq!(mail_ana(world, "c.csv", "Clientes VIP").await.1, None, "the address is still suppressed");

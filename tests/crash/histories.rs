@@ -106,8 +106,9 @@ async fn play(seed: u64) -> (usize, Option<String>) {
             }
             let ends = explain(states, &of_reference);
             if ends.is_empty() {
-                let told = format!("round {round}, {reference}: from {states:?} nothing explains {of_reference:?}");
-                violation.get_or_insert(told);
+                let unexplained =
+                    format!("round {round}, {reference}: from {states:?} nothing explains {of_reference:?}");
+                violation.get_or_insert(unexplained);
                 break;
             }
             *states = ends;
@@ -184,8 +185,8 @@ async fn perform(
         }
     };
     let seen = seen(operation, &answer);
-    let told = answer.body["fingerprint"].as_str().map(str::to_owned).or(fingerprint);
-    (Some(Event { operation: operation.clone(), seen }), told)
+    let known = answer.body["fingerprint"].as_str().map(str::to_owned).or(fingerprint);
+    (Some(Event { operation: operation.clone(), seen }), known)
 }
 
 async fn post(world: &World, path: &str, key: &str, body: &Value) -> Answer {

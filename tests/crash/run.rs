@@ -27,7 +27,7 @@ const STALL_MS: u64 = 150;
 
 pub struct Run {
     pub world: World,
-    told: Mutex<Vec<(u64, String)>>,
+    answers: Mutex<Vec<(u64, String)>>,
 }
 
 /// A call that a fault can hit: the nth of its kind.
@@ -68,7 +68,7 @@ pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outco
 
 async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outcome {
     let world = World::start(setup).await;
-    let run = Run { world, told: Mutex::default() };
+    let run = Run { world, answers: Mutex::default() };
     for strike in strikes {
         run.world.stack.add_fault(strike.fault()).await.expect("armed");
     }
@@ -137,7 +137,7 @@ impl Run {
         for _ in 0..TRIES {
             let request = self.world.request(method.clone(), path).bearer_auth(KEY).header("idempotency-key", key);
             let request = request.header("content-type", content_type).body(body.clone());
-            let answer = self.told(what, self.world.send(request).await);
+            let answer = self.record(what, self.world.send(request).await);
             if answer.status < 500 {
                 return answer;
             }
@@ -153,10 +153,10 @@ impl Run {
     async fn once(&self, what: &str, key: Option<&str>, path: &str, body: &Value) -> Answer {
         let request = self.world.request(Method::POST, path).bearer_auth(KEY).json(body);
         let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
-        self.told(what, self.world.send(request).await)
+        self.record(what, self.world.send(request).await)
     }
 
-    fn told(&self, what: &str, answer: Answer) -> Answer {
+    fn record(&self, what: &str, answer: Answer) -> Answer {
         let at = self.world.stack.calls().position();
         let mut line = format!("client: {what} -> {}", answer.status);
         for name in ["can_send", "released", "created"] {
@@ -167,7 +167,7 @@ impl Run {
         if answer.is_replayed() {
             line.push_str(" replayed");
         }
-        self.told.lock().expect("no panic here").push((at, line));
+        self.answers.lock().expect("no panic here").push((at, line));
         answer
     }
 
@@ -263,7 +263,7 @@ impl Run {
                 (call.number, line)
             })
             .collect();
-        lines.extend(self.told.lock().expect("no panic here").iter().cloned());
+        lines.extend(self.answers.lock().expect("no panic here").iter().cloned());
         // An answer comes after the calls that it took.
         lines.sort_by_key(|(at, line)| (*at, !line.starts_with("client")));
         lines.into_iter().map(|(_, line)| line).collect()

@@ -23,7 +23,7 @@ use umavez_local::template::load;
 use crate::{template, watched};
 
 /// The binaries that run the functions.
-const TELLERS: &[&str] = &["behaviour", "crash_points"];
+const RECORDING_BINARIES: &[&str] = &["behaviour", "crash_points"];
 const USED: &str = "used";
 const REFUSED: &str = "refused";
 const METRIC: &str = "metric";
@@ -37,34 +37,34 @@ pub struct Report {
     pub refused: Vec<String>,
     /// Metrics that alarms or the dashboard watch, but that no function emitted with that name,
     /// namespace and dimensions.
-    pub untold: Vec<String>,
+    pub unemitted: Vec<String>,
 }
 
 /// Records what the functions of a stack used, which calls were denied, and which metrics they
 /// emitted.
-pub(crate) fn tell(permissions: &Permissions, lines: &[LogLine]) {
-    static TOLD: LazyLock<Mutex<Option<Told>>> = LazyLock::new(|| Mutex::new(Told::begin()));
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(told) = told.as_mut() else { return };
+pub(crate) fn record(permissions: &Permissions, lines: &[LogLine]) {
+    static RECORDS: LazyLock<Mutex<Option<Records>>> = LazyLock::new(|| Mutex::new(Records::begin()));
+    let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(records) = records.as_mut() else { return };
     for grant in permissions.grants().iter().filter(|grant| grant.used) {
-        told.add(USED, &line(&grant.function, &grant.action, &grant.resource));
+        records.add(USED, &line(&grant.function, &grant.action, &grant.resource));
     }
     for refusal in permissions.refusals() {
-        told.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
+        records.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
     }
     for metric in lines.iter().flat_map(|line| metrics(&line.line)) {
-        told.add(METRIC, &metric);
+        records.add(METRIC, &metric);
     }
 }
 
 /// Returns the metrics in a log line, each as its namespace, its name and the names of its
 /// dimensions.
 fn metrics(line: &str) -> Vec<String> {
-    let told = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
-    let Some(Ok(told)) = told else { return Vec::new() };
+    let event = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
+    let Some(Ok(event)) = event else { return Vec::new() };
     let mut metrics = Vec::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    for directive in list(&told["_aws"]["CloudWatchMetrics"]) {
+    for directive in list(&event["_aws"]["CloudWatchMetrics"]) {
         let namespace = directive["Namespace"].as_str().unwrap_or_default();
         for dimensions in list(&directive["Dimensions"]) {
             let dimensions: Vec<_> = list(&dimensions).iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -78,10 +78,10 @@ fn metrics(line: &str) -> Vec<String> {
 
 /// Returns the report of this run; `None` unless all binaries ran all of their tests.
 pub fn report() -> Option<Report> {
-    let mut told = BTreeSet::new();
-    for teller in TELLERS {
-        let text = fs::read_to_string(directory()?.join(teller)).ok()?;
-        told.extend(text.lines().map(str::to_owned));
+    let mut recorded = BTreeSet::new();
+    for name in RECORDING_BINARIES {
+        let text = fs::read_to_string(directory()?.join(name)).ok()?;
+        recorded.extend(text.lines().map(str::to_owned));
     }
     let parameters = with_local(Default::default()).ok()?;
     let model = load(&template(), &parameters).expect("the template loads");
@@ -91,14 +91,14 @@ pub fn report() -> Option<Report> {
     for grant in permissions.grants() {
         report.granted += 1;
         let line = line(&grant.function, &grant.action, &grant.resource);
-        if !grant.used && !told.contains(&format!("{USED} {line}")) {
+        if !grant.used && !recorded.contains(&format!("{USED} {line}")) {
             report.unused.push(line);
         }
     }
-    let refused = told.iter().filter_map(|line| line.strip_prefix(REFUSED));
+    let refused = recorded.iter().filter_map(|line| line.strip_prefix(REFUSED));
     report.refused = refused.map(|line| line.trim_start().to_owned()).collect();
     let watched = watched::metrics(&template()).into_iter();
-    report.untold = watched.filter(|metric| !told.contains(&format!("{METRIC} {metric}"))).collect();
+    report.unemitted = watched.filter(|metric| !recorded.contains(&format!("{METRIC} {metric}"))).collect();
     Some(report)
 }
 
@@ -109,17 +109,17 @@ pub fn forget() {
     }
 }
 
-struct Told {
+struct Records {
     file: File,
     lines: BTreeSet<String>,
 }
 
-impl Told {
+impl Records {
     fn begin() -> Option<Self> {
         let program = std::env::current_exe().ok()?;
         let name = program.file_stem()?.to_string_lossy().into_owned();
         let name = name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name);
-        if !TELLERS.contains(&name) || !is_whole(std::env::args().skip(1)) {
+        if !RECORDING_BINARIES.contains(&name) || !is_whole(std::env::args().skip(1)) {
             return None;
         }
         let directory = directory()?;

@@ -303,7 +303,7 @@ impl Drop for World {
     fn drop(&mut self) {
         // A test about denied calls makes calls that functions do not make.
         if !self.refusals_are_expected {
-            whole_run::tell(self.stack.permissions(), &self.stack.logs().since(0));
+            whole_run::record(self.stack.permissions(), &self.stack.logs().since(0));
         }
     }
 }

@@ -45,9 +45,9 @@ pub async fn budgets(world: &World) {
         // by time.
         world.advance(Duration::from_secs(60)).await;
         let calls = store(world, &contact, length + 1).await;
-        costs.push(told(&format!("message {} stored, first of its burst", length + 1), &calls));
+        costs.push(check_budget(&format!("message {} stored, first of its burst", length + 1), &calls));
         let calls = store(world, &contact, length + 2).await;
-        costs.push(told(&format!("message {} stored, next of its burst", length + 2), &calls));
+        costs.push(check_budget(&format!("message {} stored, next of its burst", length + 2), &calls));
     }
     let (first, next) = (costs[0], costs[1]);
     for pair in costs.chunks(2) {
@@ -102,7 +102,7 @@ async fn store(world: &World, contact: &str, number: u64) -> Vec<Call> {
 }
 
 /// Prints requests and write units, and checks them against the limits.
-fn told(name: &str, calls: &[Call]) -> (usize, u64) {
+fn check_budget(name: &str, calls: &[Call]) -> (usize, u64) {
     let (requests, write) = (calls.len(), prices::write_units(calls));
     let read: f64 = calls.iter().map(|call| call.read_units).sum();
     let before = before::column(name, Took::of(calls));

@@ -126,7 +126,7 @@ struct Spent {
     deliveries: f64,
     /// Events of SES: the event bus sends each of them to its queue, and no function makes that
     /// call.
-    told: f64,
+    ses_events: f64,
     calls: Vec<Call>,
     log_bytes: f64,
     mails: f64,
@@ -160,7 +160,8 @@ impl Spent {
     fn bill(&self) -> Bill {
         Bill {
             dynamodb: prices::of_units(&self.calls),
-            sqs: (prices::queue_requests(&self.calls) + self.told + 2.0 * self.deliveries) * prices::QUEUE_REQUEST,
+            sqs: (prices::queue_requests(&self.calls) + self.ses_events + 2.0 * self.deliveries)
+                * prices::QUEUE_REQUEST,
             lambda: self.invocations as f64 * prices::of_invocation(),
             api: self.requests * prices::API_REQUEST,
             logs: self.log_bytes * prices::LOG_MEGABYTE,
@@ -183,7 +184,7 @@ async fn spent(world: &World, name: &'static str, requests: usize, work: impl Fu
         requests: requests as f64,
         invocations,
         deliveries: deliveries(world.stack.model(), &lines) as f64,
-        told: told_by_ses(world, &lines) as f64,
+        ses_events: events_of_ses(world, &lines) as f64,
         calls: world.stack.calls().since(calls),
         log_bytes: log_bytes(&lines, invocations),
         mails: (mails(world) - mailed) as f64,
@@ -203,7 +204,7 @@ fn deliveries(model: &Model, lines: &[LogLine]) -> usize {
     ids.filter_map(id).collect::<BTreeSet<_>>().len()
 }
 
-fn told_by_ses(world: &World, lines: &[LogLine]) -> usize {
+fn events_of_ses(world: &World, lines: &[LogLine]) -> usize {
     let name = world.stack.function_name("delivery-events");
     let of_it = lines.iter().filter(|line| Some(line.function.as_str()) == name);
     of_it.filter(|line| read(line)["event"] == "RECORD").count()
@@ -272,9 +273,9 @@ async fn answered(world: &World, turn: u32) -> Spent {
         let chat = 5_000 + turn;
         let update = json!({"update_id": turn, "message": {"message_id": turn + 1, "date": world.now().seconds(),
             "chat": {"id": chat, "type": "private"}, "from": {"id": chat, "is_bot": false, "first_name": "Ana"}, "text": "Oi"}});
-        let told = world.request(Method::POST, "/webhooks/telegram/default").json(&update);
-        let told = told.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
-        assert_eq!(world.send(told).await.status, 200);
+        let webhook = world.request(Method::POST, "/webhooks/telegram/default").json(&update);
+        let webhook = webhook.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
+        assert_eq!(world.send(webhook).await.status, 200);
         world.advance(Duration::from_secs(10)).await;
     })
     .await
@@ -326,7 +327,7 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
             Bill { dynamodb: bill.dynamodb + dynamodb, lambda: bill.lambda + lambda, logs: bill.logs + logs, ..bill };
         ticks += often;
     }
-    let told = metrics(&world.stack.logs().since(logs));
+    let emitted = metrics(&world.stack.logs().since(logs));
     let ticked = format!("{ticks:.0} invocations");
     all.push(("schedules: Lambda".to_owned(), ticked.clone(), bill.lambda));
     all.push(("schedules: DynamoDB".to_owned(), ticked.clone(), bill.dynamodb));
@@ -339,7 +340,11 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
     all.push(("CloudWatch alarms".to_owned(), alarms.to_string(), alarms as f64 * prices::ALARM));
     let dashboards = template().matches("Type: AWS::CloudWatch::Dashboard").count();
     all.push(("CloudWatch dashboards".to_owned(), dashboards.to_string(), dashboards as f64 * prices::DASHBOARD));
-    all.push(("CloudWatch metrics written by schedules".to_owned(), told.to_string(), told as f64 * prices::METRIC));
+    all.push((
+        "CloudWatch metrics written by schedules".to_owned(),
+        emitted.to_string(),
+        emitted as f64 * prices::METRIC,
+    ));
     let secrets = model.secrets.len();
     all.push(("Secrets Manager".to_owned(), format!("{secrets} secrets"), secrets as f64 * prices::SECRET));
     all
@@ -349,11 +354,11 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
 /// one.
 fn metrics(lines: &[LogLine]) -> usize {
     let mut all = BTreeSet::new();
-    for told in lines.iter().map(read) {
-        for directive in told["_aws"]["CloudWatchMetrics"].as_array().into_iter().flatten() {
+    for event in lines.iter().map(read) {
+        for directive in event["_aws"]["CloudWatchMetrics"].as_array().into_iter().flatten() {
             for dimensions in directive["Dimensions"].as_array().into_iter().flatten().filter_map(Value::as_array) {
                 let values: Vec<_> =
-                    dimensions.iter().filter_map(|name| Some(told[name.as_str()?].to_string())).collect();
+                    dimensions.iter().filter_map(|name| Some(event[name.as_str()?].to_string())).collect();
                 for metric in directive["Metrics"].as_array().into_iter().flatten() {
                     all.insert(format!("{} {values:?}", metric["Name"]));
                 }

@@ -56,27 +56,27 @@ async fn one_offer(world: &World) {
         if !counted {
             continue;
         }
-        told("charge made, one offer scheduled", &calls, None);
+        check_budget("charge made, one offer scheduled", &calls, None);
         let claims: Vec<_> = sent.iter().filter(|call| call.operation == "TransactWriteItems").cloned().collect();
-        told("offer, claim with its gate", &claims[..1], Some((1, CLAIM_UNITS)));
+        check_budget("offer, claim with its gate", &claims[..1], Some((1, CLAIM_UNITS)));
         // Two rows and both indexes: the offer leaves the index by time, and is listed under its
         // final status.
-        told("offer, outcome with its slot", &claims[1..], Some((1, 6.0)));
+        check_budget("offer, outcome with its slot", &claims[1..], Some((1, 6.0)));
         let (answer, calls) =
             world.calls_of("webhook-intake", world.post("/api/payment/webhook/payment-approved", &charge)).await;
         assert_eq!(answer.body["already_sent"], 1, "{}", answer.body);
-        told("payment, nothing pending", &calls, None);
+        check_budget("payment, nothing pending", &calls, None);
     }
 }
 
 async fn sweeps(world: &World) {
     let tick = || world.calls_of("downsell-sweep", world.tick("DownsellSweep"));
     let (_, none) = tick().await;
-    told("sweep, none pending", &none, Some((4, 0.0)));
+    check_budget("sweep, none pending", &none, Some((4, 0.0)));
     let far = world.now().plus_days(1);
     fill(world, 0, STORED, far).await;
     let (_, many) = tick().await;
-    told(&format!("sweep, {STORED} pending and none due"), &many, Some((none.len(), 0.0)));
+    check_budget(&format!("sweep, {STORED} pending and none due"), &many, Some((none.len(), 0.0)));
     fill(world, STORED, DUE, world.now().plus_ms(1_800_000)).await;
     world.advance(Duration::from_secs(1_200)).await;
     let (mut calls, mut claims) = (Vec::new(), 0);
@@ -88,7 +88,7 @@ async fn sweeps(world: &World) {
         claims = done;
     }
     let most = DUE as usize + DUE as usize / 20;
-    told(&format!("sweep, {DUE} due"), &calls, Some((most, f64::MAX)));
+    check_budget(&format!("sweep, {DUE} due"), &calls, Some((most, f64::MAX)));
 }
 
 /// Inserts offers that are due at `due_at`, each for another contact.
@@ -132,7 +132,7 @@ fn offer(world: &World, downsell: &DownsellRow, n: u32, at: umavez_domain::time:
 }
 
 /// Prints requests and write units, and checks them against the limits.
-fn told(name: &str, calls: &[Call], most: Option<(usize, f64)>) {
+fn check_budget(name: &str, calls: &[Call], most: Option<(usize, f64)>) {
     let calls: Vec<_> = calls.iter().filter(|call| call.service == "dynamodb").cloned().collect();
     let (requests, write) = (calls.len(), prices::write_units(&calls));
     let read: f64 = calls.iter().map(|call| call.read_units).sum();

@@ -47,12 +47,12 @@ pub fn of_messages(calls: &[Call], invocations: u64) {
 /// Prints the cost of a million recipients of a mailing that took these calls up to SENT, and these
 /// calls for the events of SES. `senders` run concurrently and mostly wait for slots; compared with
 /// that time, Lambda's price per request is negligible.
-pub fn of_recipients(sent: &[Call], told: &[Call], recipients: usize, senders: u32, mails_per_second: f64) {
+pub fn of_recipients(sent: &[Call], ses_events: &[Call], recipients: usize, senders: u32, mails_per_second: f64) {
     let gigabyte_seconds = f64::from(senders) * GIGABYTES / mails_per_second;
     println!("\na million recipients, at list prices ({senders} senders at {mails_per_second} mails a second)");
     let whole = print(&[
         ("DynamoDB, import to SENT", of_units(sent) / recipients as f64),
-        ("DynamoDB, events of SES", of_units(told) / recipients as f64),
+        ("DynamoDB, events of SES", of_units(ses_events) / recipients as f64),
         ("SQS, import to SENT", 3.0 * queue_requests(sent) * QUEUE_REQUEST / recipients as f64),
         ("Lambda, senders", gigabyte_seconds * GIGABYTE_SECOND),
         ("SES", MAIL),

@@ -23,9 +23,9 @@ pub async fn measure(world: &World, rows: usize) -> f64 {
     let mut control = Command::new(program);
     control.args([ARGUMENT, world.stack.front_url(), table, &rows.to_string()]);
     let output = control.output().await.expect("the control runs");
-    let told = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "the control failed: {}", String::from_utf8_lossy(&output.stderr));
-    told.trim().parse().expect("the control prints its time")
+    printed.trim().parse().expect("the control prints its time")
 }
 
 /// Runs the control. Like a function, it has a runtime with one thread.

@@ -129,7 +129,7 @@ async fn set_up(run: &Run, channel: &str) {
 }
 
 /// Delivers a webhook of a provider until it is accepted.
-async fn tell(run: &Run, path: &str, header: (&str, &str), body: &Value) -> Answer {
+async fn deliver_webhook(run: &Run, path: &str, header: (&str, &str), body: &Value) -> Answer {
     for _ in 0..TRIES {
         let request = run.world.request(Method::POST, path).header(header.0, header.1).json(body);
         let answer = run.world.send(request).await;
@@ -147,7 +147,7 @@ async fn says(run: &Run, message_id: u64, text: &str) {
     let message = json!({"message_id": message_id, "from": {"id": CHAT, "is_bot": false, "first_name": "Ana"}, "chat": chat, "date": at, "text": text});
     let body = json!({"update_id": message_id, "message": message});
     let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
-    tell(run, "/webhooks/telegram/default", header, &body).await;
+    deliver_webhook(run, "/webhooks/telegram/default", header, &body).await;
 }
 
 async fn whatsapp(run: &Run, id: &str, text: &str, from_me: bool) -> Answer {
@@ -155,7 +155,7 @@ async fn whatsapp(run: &Run, id: &str, text: &str, from_me: bool) -> Answer {
     let at = run.world.now().seconds();
     let data = json!({"key": key, "pushName": "Ana", "message": {"conversation": text}, "messageTimestamp": at});
     let body = json!({"event": "messages.upsert", "instance": "default", "data": data});
-    tell(run, "/webhooks/evolution/default", ("x-webhook-token", "local-evolution-token"), &body).await
+    deliver_webhook(run, "/webhooks/evolution/default", ("x-webhook-token", "local-evolution-token"), &body).await
 }
 
 async fn responder(run: &Run, fault: CallFault) {

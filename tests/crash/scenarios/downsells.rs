@@ -56,9 +56,9 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(expired(run)),
             |run| Box::pin(nothing_sent(run)),
             |point| {
-                let told = point.function == "webhook-intake"
+                let reported = point.function == "webhook-intake"
                     && (point.operation == "TransactWriteItems" && point.nth > 2 || point.operation == "PutItem");
-                told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
+                reported || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
             },
         ),
         scenario(
@@ -93,8 +93,8 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(passed_on(run)),
             |run| Box::pin(sent_for_the_last(run)),
             |point| {
-                let told = point.function == "webhook-intake" && is_of_downsells(point) && point.nth > 2;
-                told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
+                let reported = point.function == "webhook-intake" && is_of_downsells(point) && point.nth > 2;
+                reported || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
             },
         ),
         scenario(
@@ -191,16 +191,16 @@ async fn paid(run: &Run) {
     set_up(run, json!({"after_start": true, "delay_minutes": 10})).await;
     starts(run, 1).await;
     gateway(run, "pix-created", &charge("tx-1")).await;
-    let told = gateway(run, "payment-approved", &charge("tx-1")).await;
-    assert_eq!((&told.body["canceled"], &told.body["in_flight"]), (&json!(1), &json!(0)), "{}", told.body);
+    let answer = gateway(run, "payment-approved", &charge("tx-1")).await;
+    assert_eq!((&answer.body["canceled"], &answer.body["in_flight"]), (&json!(1), &json!(0)), "{}", answer.body);
     seconds(run, 700).await;
 }
 
 async fn expired(run: &Run) {
     set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 30, "rearm": "once_ever"})).await;
     gateway(run, "pix-created", &charge("tx-1")).await;
-    let told = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-    assert_eq!(told.body["canceled"], 1, "{}", told.body);
+    let answer = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+    assert_eq!(answer.body["canceled"], 1, "{}", answer.body);
     let mut silent = charge("tx-2");
     silent["expires_at"] = json!(run.world.now().plus_ms(300_000).to_string());
     gateway(run, "pix-created", &silent).await;
@@ -210,8 +210,13 @@ async fn expired(run: &Run) {
     over["expires_at"] = json!(run.world.now().plus_ms(-1_000).to_string());
     gateway(run, "pix-created", &over).await;
     for transaction in ["tx-3", "tx-4"] {
-        let told = gateway(run, "pix-created", &charge(transaction)).await;
-        assert_eq!((&told.body["charge"], &told.body["scheduled"]), (&json!("expired"), &json!(0)), "{}", told.body);
+        let answer = gateway(run, "pix-created", &charge(transaction)).await;
+        assert_eq!(
+            (&answer.body["charge"], &answer.body["scheduled"]),
+            (&json!("expired"), &json!(0)),
+            "{}",
+            answer.body
+        );
     }
     seconds(run, 400).await;
     run.world.tick("Recovery").await;
@@ -233,16 +238,21 @@ async fn odd_bodies(run: &Run) {
     let as_text = json!({"telegram_id": CHAT.to_string(), "amount": 1990, "status": "pending"});
     gateway(run, "pix-created", &with("41", &as_text)).await;
     let odd = json!({"transaction_id": 41, "telegram_id": CHAT + 1, "bot_slug": null, "status": "approved"});
-    let told = gateway(run, "payment-approved", &with("41", &odd)).await;
-    assert_eq!((&told.body["canceled"], &told.body["in_flight"]), (&json!(1), &json!(0)), "{}", told.body);
-    assert_eq!(told.body["differs"], json!(["telegram_id"]), "{}", told.body);
+    let answer = gateway(run, "payment-approved", &with("41", &odd)).await;
+    assert_eq!((&answer.body["canceled"], &answer.body["in_flight"]), (&json!(1), &json!(0)), "{}", answer.body);
+    assert_eq!(answer.body["differs"], json!(["telegram_id"]), "{}", answer.body);
     // The charge identifies the owner of a payment that names none.
     starts(run, 1).await;
     let unplaced = json!({"transaction_id": "42", "amount": 1990});
-    let told = gateway(run, "payment-approved", &unplaced).await;
-    assert_eq!((&told.body["charge"], &told.body["owner_known"]), (&json!("paid"), &json!(false)), "{}", told.body);
-    let told = gateway(run, "pix-created", &charge("42")).await;
-    assert_eq!((&told.body["charge"], &told.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", told.body);
+    let answer = gateway(run, "payment-approved", &unplaced).await;
+    assert_eq!(
+        (&answer.body["charge"], &answer.body["owner_known"]),
+        (&json!("paid"), &json!(false)),
+        "{}",
+        answer.body
+    );
+    let answer = gateway(run, "pix-created", &charge("42")).await;
+    assert_eq!((&answer.body["charge"], &answer.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", answer.body);
     seconds(run, 700).await;
 }
 
@@ -252,8 +262,8 @@ async fn passed_on(run: &Run) {
     let short = json!({"expires_at": run.world.now().plus_ms(300_000).to_string()});
     gateway(run, "pix-created", &with("tx-2", &short)).await;
     for _ in 0..2 {
-        let told = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-        assert_eq!((&told.body["canceled"], &told.body["passed_on"]), (&json!(0), &json!(1)), "{}", told.body);
+        let answer = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+        assert_eq!((&answer.body["canceled"], &answer.body["passed_on"]), (&json!(0), &json!(1)), "{}", answer.body);
     }
     gateway(run, "pix-created", &charge("tx-3")).await;
     seconds(run, 400).await;
@@ -333,8 +343,8 @@ async fn settled(run: &Run) {
     run.world.drain().await;
     let rows = rows(run).await;
     let path = format!("/api/admin/bots/default/queue/{}/settle", rows[0]["id"].as_str().expect("an id"));
-    let told = run.ask("settle", "s", &path, &json!({"telegram_id": CHAT, "sent": false})).await;
-    assert_eq!((told.status, &told.body["offer"]["status"]), (200, &json!("failed")), "{}", told.body);
+    let answer = run.ask("settle", "s", &path, &json!({"telegram_id": CHAT, "sent": false})).await;
+    assert_eq!((answer.status, &answer.body["offer"]["status"]), (200, &json!("failed")), "{}", answer.body);
 }
 
 async fn set_up_and_down(run: &Run) {

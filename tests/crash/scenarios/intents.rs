@@ -69,7 +69,7 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "an intent expires",
             setup: product,
             play: |run| Box::pin(expire(run)),
-            audit: |run| Box::pin(expiry_is_told(run)),
+            audit: |run| Box::pin(expiry_is_logged(run)),
             concurrent: false,
             swept: false,
             strikes: |_| true,
@@ -102,7 +102,7 @@ fn may_send(answer: &Answer) -> bool {
 /// Checks that no client is blocked by its own hold.
 fn assert_not_by_itself(answer: &Answer, key: &str) {
     let by = answer.body["blocked_by"]["holder"].as_str().unwrap_or_default();
-    assert!(!by.ends_with(&format!(":{key}")), "{key} was told that it is a duplicate of itself");
+    assert!(!by.ends_with(&format!(":{key}")), "{key} got the answer that it is a duplicate of itself");
 }
 
 async fn hold(run: &Run) {
@@ -175,7 +175,7 @@ async fn one_row(run: &Run) {
     assert_eq!(rows.iter().filter(|row| row["status"] == "HELD").count(), 1, "not exactly one intent is held");
 }
 
-async fn expiry_is_told(run: &Run) {
+async fn expiry_is_logged(run: &Run) {
     holder_is(run, ":b").await;
     assert!(!run.world.events("INTENT_EXPIRED").is_empty(), "an intent expired, but no event was logged");
 }

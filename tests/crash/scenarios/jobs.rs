@@ -45,7 +45,7 @@ pub fn scenarios() -> Vec<Scenario> {
 async fn ask(run: &Run, key: &str, body: &Value) -> bool {
     let answer = run.ask(&format!("create by {key}"), key, "/jobs", body).await;
     let created = answer.body["created"].as_bool().expect("a decision");
-    assert_eq!(created, answer.body["owner"] == key, "{key} was told that it is a duplicate of itself");
+    assert_eq!(created, answer.body["owner"] == key, "{key} got the answer that it is a duplicate of itself");
     created
 }
 

@@ -71,10 +71,10 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(cancel(run)),
             |run| Box::pin(canceled(run)),
             |point| {
-                let told = point.function == "mailing-sender" && is_effect(point);
+                let sends = point.function == "mailing-sender" && is_effect(point);
                 // The first two take the turn of the import, which must be over before the orders.
                 let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 2;
-                told || handed || point.function == "mailings-api" && point.operation == "UpdateItem"
+                sends || handed || point.function == "mailings-api" && point.operation == "UpdateItem"
             },
         ),
         scenario(
@@ -97,7 +97,7 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         scenario(
             "events settle a mail of a mailing whose answer was lost",
-            |run| Box::pin(told_by_events(run)),
+            |run| Box::pin(settled_by_events(run)),
             |run| Box::pin(known_by_events(run)),
             |point| point.function == "delivery-events" && point.operation == "TransactWriteItems",
         ),
@@ -241,7 +241,7 @@ async fn abandon(run: &Run) {
     run.world.tick("Recovery").await;
 }
 
-async fn told_by_events(run: &Run) {
+async fn settled_by_events(run: &Run) {
     run.world.stack.email_events().switch(false);
     let fault = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::DropReply) };
     run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
@@ -276,9 +276,9 @@ async fn rivals(run: &Run) {
 async fn rivals_with_one_file(run: &Run) {
     let ask = |key: &'static str, name: &'static str| upload_to(run, "/mailings?mode=strict", key, name, FILE, true);
     let (a, b) = tokio::join!(ask("a", "a.csv"), ask("b", "b.csv"));
-    let mut told = [a.status, b.status];
-    told.sort_unstable();
-    assert_eq!(told, [202, 409], "not exactly one of them has the file: {} {}", a.body, b.body);
+    let mut statuses = [a.status, b.status];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [202, 409], "not exactly one of them has the file: {} {}", a.body, b.body);
     run.world.drain().await;
 }
 
@@ -319,8 +319,8 @@ async fn ended(run: &Run, state: &str) -> Rows {
 async fn sent_or_unknown(run: &Run) {
     let rows = ended(run, "COMPLETED").await;
     let progress = &rows.mailing["progress"];
-    let told = ["rows", "recipients", "duplicates", "invalid"].map(|name| progress[name].as_i64());
-    assert_eq!(told, [Some(4), Some(2), Some(1), Some(1)], "{progress}");
+    let counts = ["rows", "recipients", "duplicates", "invalid"].map(|name| progress[name].as_i64());
+    assert_eq!(counts, [Some(4), Some(2), Some(1), Some(1)], "{progress}");
     assert_eq!(rows.entries.len(), 2);
     for entry in &rows.entries {
         let to = entry["email"].as_str().expect("an address");
@@ -350,14 +350,14 @@ async fn imported_many(run: &Run) {
     );
     let progress = &rows.mailing["progress"];
     let (many, distinct) = (MANY as i64, MANY as i64 - 50);
-    let told = ["rows", "recipients", "duplicates"].map(|name| progress[name].as_i64());
-    assert_eq!(told, [Some(many), Some(distinct), Some(50)], "{progress}");
+    let counts = ["rows", "recipients", "duplicates"].map(|name| progress[name].as_i64());
+    assert_eq!(counts, [Some(many), Some(distinct), Some(50)], "{progress}");
     assert_eq!(rows.entries.len() as i64, distinct);
     let pending: i64 = rows.shards.iter().filter_map(|shard| shard["pending"].as_i64()).sum();
     assert_eq!(pending, distinct, "the shards count another number of entries");
     let lines = run.world.rows("MailingsTable").await;
-    let told = lines.iter().filter(|row| row["reason"] == "duplicate").count();
-    assert_eq!(told, 50, "not one report line per duplicate line");
+    let duplicates = lines.iter().filter(|row| row["reason"] == "duplicate").count();
+    assert_eq!(duplicates, 50, "not one report line per duplicate line");
 }
 
 async fn all_sent(run: &Run) {

@@ -177,10 +177,10 @@ async fn rivals(run: &Run) {
         (answer.status, answer.text("/status"))
     };
     let (a, b) = tokio::join!(ask("a"), ask("b"));
-    let mut told = [a, b];
-    told.sort();
+    let mut statuses = [a, b];
+    statuses.sort();
     let expected = [(200, "DEDUPED".to_owned()), (202, "QUEUED".to_owned())];
-    assert_eq!(told, expected, "not exactly one of two is sent");
+    assert_eq!(statuses, expected, "not exactly one of two is sent");
 }
 
 async fn rows(run: &Run) -> Vec<Value> {

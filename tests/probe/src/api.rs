@@ -49,7 +49,7 @@ async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Resu
         Written::New | Written::Mine => created(&owner),
         Written::Refused(Some(item)) => {
             let there: Job = read_row(item)?;
-            Ok(told(there.owner == owner, &there.owner)?.replayed())
+            Ok(decision(there.owner == owner, &there.owner)?.replayed())
         }
         Written::Refused(None) => Err(Problem::new(500, ProblemCode::Internal, "refused by nothing")),
     }
@@ -70,6 +70,6 @@ pub fn created(owner: &str) -> Result<Answer, Problem> {
     Answer::json(201, &json!({"created": true, "owner": owner}))
 }
 
-pub fn told(created: bool, owner: &str) -> Result<Answer, Problem> {
+pub fn decision(created: bool, owner: &str) -> Result<Answer, Problem> {
     Answer::json(200, &json!({"created": created, "owner": owner}))
 }

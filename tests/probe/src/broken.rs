@@ -7,7 +7,7 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{Condition, Write, Written, read_row};
 
 use crate::Deps;
-use crate::api::{created, told};
+use crate::api::{created, decision};
 use crate::job::{Job, key};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Broken {
             }
             Self::NoOwnerToken => match deps.store.write(invocation, put(&job)?.when(Condition::Absent)).await? {
                 Written::New => created(&owner),
-                Written::Mine => told(false, &owner),
+                Written::Mine => decision(false, &owner),
                 refused => answer(refused, &owner),
             },
             Self::PublishOutside => {
@@ -63,7 +63,7 @@ impl Broken {
             Self::ReadThenWrite => {
                 let there: Option<Job> = deps.store.get(invocation, &deps.table, &key(&job.id)).await?;
                 match there {
-                    Some(there) => told(there.owner == owner, &there.owner),
+                    Some(there) => decision(there.owner == owner, &there.owner),
                     None => {
                         deps.store.write(invocation, put(&job)?).await?;
                         created(&owner)
@@ -79,7 +79,7 @@ fn answer(written: Written, owner: &str) -> Result<Answer, Problem> {
         Written::New | Written::Mine => created(owner),
         Written::Refused(item) => {
             let there: Job = read_row(item.unwrap_or_default())?;
-            told(there.owner == owner, &there.owner)
+            decision(there.owner == owner, &there.owner)
         }
     }
 }

@@ -25,7 +25,7 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Ha
     match serde_json::from_str(&body).map_err(|_| Unreadable("a message"))? {
         Message::Job { v: 1, id } => work(deps, invocation, &id).await,
         Message::Job { .. } => Err(Unreadable("a message of a known version").into()),
-        Message::Panic => panic!("told to, with a secret: canary-panic"),
+        Message::Panic => panic!("a test asked for it, with a secret: canary-panic"),
         Message::Fail => Err(StoreError::Unavailable.into()),
         Message::Hang => hang().await,
         Message::Hide { seconds } => hide(deps, message.receipt_handle, message.event_source_arn, seconds).await,

@@ -82,10 +82,11 @@ impl Rows<'_> {
                 let state = if state == "queued" { "pending".to_owned() } else { state };
                 *found.entry(state).or_default() += 1;
             }
-            let told = |state: &str| shard[state].as_u64().expect("a number");
-            let told: BTreeMap<String, u64> = STATES.iter().map(|state| ((*state).to_owned(), told(state))).collect();
+            let counted = |state: &str| shard[state].as_u64().expect("a number");
+            let counted: BTreeMap<String, u64> =
+                STATES.iter().map(|state| ((*state).to_owned(), counted(state))).collect();
             if shard["state"] == "FINISHED" {
-                assert_eq!(told, found, "the counts of a finished shard differ from its entries: {shard}");
+                assert_eq!(counted, found, "the counts of a finished shard differ from its entries: {shard}");
                 assert_eq!(
                     found["pending"] + found["sending"],
                     0,
@@ -94,7 +95,7 @@ impl Rows<'_> {
                 assert!(shard["wake"].is_null(), "finished, but still in the index by time: {shard}");
             } else {
                 assert_eq!(
-                    told.values().sum::<u64>(),
+                    counted.values().sum::<u64>(),
                     found.values().sum::<u64>(),
                     "the shard counts another number of entries: {shard}"
                 );

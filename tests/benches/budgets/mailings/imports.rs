@@ -48,7 +48,7 @@ pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
     let file = file(rows, "");
     let begun = Instant::now();
     let id = upload(world, &format!("{name}.csv"), &file, json!({})).await;
-    let told = until_imported(world, &id).await;
+    let shown = until_imported(world, &id).await;
     let seconds = begun.elapsed().as_secs_f64();
     // Waits until it has logged its end, too.
     world.stack.functions().quiet().await;
@@ -59,9 +59,9 @@ pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
         pids.len() == 1 && !lines.iter().any(|line| line.line.contains(PROCESS_DIED)),
         "more than one process imported the file"
     );
-    let import = &told["import"];
-    assert_eq!((&import["rows"], &import["recipients"]), (&json!(rows), &json!(rows)), "{told}");
-    assert_eq!(told["counts"]["pending"], json!(rows), "{told}");
+    let import = &shown["import"];
+    assert_eq!((&import["rows"], &import["recipients"]), (&json!(rows), &json!(rows)), "{shown}");
+    assert_eq!(shown["counts"]["pending"], json!(rows), "{shown}");
     let shards = entries_of_shards(world, &id, shards_of(file.len() as u64)).await;
     assert_eq!(shards.iter().sum::<usize>(), rows, "the number of rows differs");
     let turns = lines.iter().filter(|line| is_turn(&line.line)).count();
@@ -85,17 +85,17 @@ pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
 
 /// Returns whether the line logs the end of an importer's turn.
 fn is_turn(line: &str) -> bool {
-    let told: Value = serde_json::from_str(line).unwrap_or_default();
-    told["event"] == "RECORD" && (told["outcome"] == "imported" || told["outcome"] == "handed_over")
+    let event: Value = serde_json::from_str(line).unwrap_or_default();
+    event["event"] == "RECORD" && (event["outcome"] == "imported" || event["outcome"] == "handed_over")
 }
 
 async fn until_imported(world: &World, id: &str) -> Value {
     loop {
-        let told = world.get(&format!("/mailings/{id}")).await.body;
-        match told["import"]["state"].as_str() {
-            Some("DONE") => return told,
+        let shown = world.get(&format!("/mailings/{id}")).await.body;
+        match shown["import"]["state"].as_str() {
+            Some("DONE") => return shown,
             Some("AWAITING_UPLOAD" | "QUEUED" | "RUNNING") => tokio::time::sleep(Duration::from_millis(250)).await,
-            _ => panic!("not imported: {told}"),
+            _ => panic!("not imported: {shown}"),
         }
     }
 }

@@ -26,8 +26,8 @@ pub async fn send(world: &World, recipients: usize, longer_names: &str) -> Sent 
         "html": "<p>Oi {{nome}}, <a href=\"{{unsubscribe_url}}\">sair</a></p>"});
     let id = upload(world, "sent.csv", &file(recipients, longer_names), content).await;
     world.drain().await;
-    let told = world.get(&format!("/mailings/{id}")).await.body;
-    assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(recipients)), "{told}");
+    let shown = world.get(&format!("/mailings/{id}")).await.body;
+    assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(recipients)), "{shown}");
     assert_eq!(world.stack.catcher().sent(Some("email"), None).len(), recipients, "not one mail per recipient");
     let calls = world.stack.calls().since(position);
     let of = |function: &str| part(&calls, |call| call.caller == function);
