@@ -114,7 +114,7 @@ async fn a_burst_gets_one_reply_and_a_message_during_the_reply_gets_its_own() {
         hears(world, CHAT, 1, "one").await;
         hears(world, CHAT, 2, "two").await;
         seconds(world, 4).await;
-        assert_eq!(questions(world).len(), 0, "the burst may go on");
+        assert_eq!(questions(world).len(), 0, "the responder was asked before the burst ended");
         seconds(world, 2).await;
         let shown = conversation(world).await;
         assert_eq!(shown["conversation"]["status"], "processing", "{shown}");

@@ -88,7 +88,7 @@ async fn run_page(page: &Path, examples: &[Example], is_verbose: bool) {
             println!("---- line {}\n{printed}", example.line);
         }
         if let Some(answer) = &example.answer {
-            assert!(is_match(answer, printed), "{place}: the docs say\n{answer}\nprinted was\n{printed}");
+            assert!(is_match(answer, printed), "{place}: the docs say\n{answer}\nbut the example printed\n{printed}");
         }
     }
     assert!(succeeded, "{}: {error}", page.display());

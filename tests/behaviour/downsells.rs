@@ -209,7 +209,7 @@ async fn offers_sent_earlier_are_reported_even_if_their_downsell_was_offered_aga
         starts(world, CHAT, 1).await;
         charged(world, "tx-1").await;
         seconds(world, 65).await;
-        assert_eq!(offers(world), 1, "a start that gained the charge");
+        assert_eq!(offers(world), 1, "the offer of a start, upgraded to the charge");
         charged(world, "tx-2").await;
         seconds(world, 65).await;
         charged(world, "tx-3").await;

@@ -175,7 +175,7 @@ async fn a_pause_stops_each_sender_after_its_sub_batch() {
     world.drain().await;
     let (sent, senders) = (mails(&world), 3);
     assert!(shards(&world).await.len() > senders, "there are too few shards");
-    assert!(sent <= by_then + 25 * senders, "{by_then} by then, and {sent} in the end");
+    assert!(sent <= by_then + 25 * senders, "{by_then} mails at the pause, {sent} at the end");
     let shown = mailing(&world, &id).await;
     assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("PAUSED"), &json!(sent)), "{shown}");
     world.audit(Expected { sent, ..Expected::default() }).await;

@@ -396,7 +396,7 @@ async fn a_large_file_is_uploaded_by_a_form_and_its_import_starts_when_it_arrive
         assert_eq!(mailing(world, &id).await["import"]["state"], "AWAITING_UPLOAD");
         let again = ask_upload(world, &body).await;
         assert_eq!((again.status, &again.body["mailingId"]), (200, &json!(id)));
-        assert!(again.body["upload"].is_object(), "the form is signed anew: {}", again.body);
+        assert!(again.body["upload"].is_object(), "the answer has no new form: {}", again.body);
         let upload = &asked.body["upload"];
         assert_eq!(
             world.post_form(upload, file.replace('a', "b").as_bytes()).await,

@@ -384,7 +384,7 @@ async fn sent_once(run: &Run) {
 }
 
 async fn nothing_sent(run: &Run) {
-    assert_eq!(sent(run), 0, "sent after it was paid, or could not be paid any more");
+    assert_eq!(sent(run), 0, "sent after the charge was paid or expired");
     let rows = rows(run).await;
     assert!(!rows.is_empty());
     for row in rows {
