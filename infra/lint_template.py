@@ -1,4 +1,7 @@
-"""The checks of infra/lint-template, which installs what they need. One line per check; exit 1 if any has a finding."""
+"""The checks of infra/lint-template, which installs their dependencies.
+
+Prints one line per check, and exits with 1 if any check has a finding.
+"""
 
 import json
 import re
@@ -31,8 +34,8 @@ class Template:
                     yield f"{name}.Events.{event}", body["Type"], body.get("Properties") or {}
 
     def values(self, value):
-        """What a property can be: itself, or all that a parameter's default and allowed values make of it. Nothing is
-        said of other references."""
+        """Returns the possible values of a property: the value itself, or the default and the
+        allowed values of the parameter that it refers to. Returns nothing for other references."""
         if not isinstance(value, dict):
             return [value]
         parameter = (self.body.get("Parameters") or {}).get(value.get("Ref"))
@@ -57,7 +60,7 @@ def sam_validate(template):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
         return
-    # All matches come on one line, as a list.
+    # The CLI prints all findings as a list on one line.
     for line in (done.stdout + done.stderr).splitlines():
         line = re.sub(r"^\[(\[.*)\]$", r"\1", line.strip())
         if line and not line.startswith("Error: Linting failed"):
@@ -65,7 +68,8 @@ def sam_validate(template):
 
 
 def translate(template):
-    """The template as CloudFormation. The translator takes code from S3 only, and where it lies changes nothing else."""
+    """Translates the template to CloudFormation. The translator accepts only code in S3; the
+    location of the code changes nothing else, so a placeholder is enough."""
     from samtranslator.parser.parser import Parser
     from samtranslator.translator.translator import Translator
     from samtranslator.yaml_helper import yaml_parse
@@ -94,9 +98,9 @@ def cfn_lint(result):
     from cfnlint.api import ManualArgs, lint
 
     if not result:
-        yield "there is no translation to look at"
+        yield "there is no translation to check"
         return
-    # I3042 is about ARNs without a partition variable; the translator writes such ARNs itself.
+    # I3042 reports ARNs without a partition variable; the translator itself writes such ARNs.
     config = ManualArgs(include_checks=["I"], ignore_checks=["I3042"], regions=["us-east-1"])
     for match in lint(json.dumps(result, indent=1), config=config):
         path = ".".join(str(step) for step in getattr(match, "path", None) or [])
@@ -121,11 +125,12 @@ def code_folders(template):
 
 
 def schedule_fault(text, dates):
-    """What is wrong with a schedule expression, or None. `dates` allows at(), which only EventBridge Scheduler has."""
+    """Returns the error in a schedule expression, or None. `dates` allows at(), which only
+    EventBridge Scheduler supports."""
     if rate := re.fullmatch(r"rate\((\d+) (minute|hour|day)(s?)\)", str(text)):
         number, unit, plural = int(rate[1]), rate[2], bool(rate[3])
         if number == 0:
-            return "a rate is 1 or more"
+            return "a rate must be 1 or more"
         if (number == 1) == plural:
             return f"write {number} {unit}{'' if number == 1 else 's'}"
         return None
@@ -150,7 +155,7 @@ def schedule_fault(text, dates):
                 return f"{what} cannot be {field}"
             numbers = [int(number) for number in re.findall(r"(?<![/\d#])\d+", field)]
             if any(not low <= number <= high for number in numbers):
-                return f"{what} is {low} to {high}"
+                return f"{what} must be {low} to {high}"
         if (fields[2] == "?") == (fields[4] == "?"):
             return "exactly one of day of month and day of week must be ?"
         return None
@@ -188,7 +193,7 @@ def queue_batches(template):
 
 
 def stages(template):
-    """The parameter files of the stages against the template's parameters."""
+    """Checks the parameter files of the stages against the parameters of the template."""
     from samtranslator.yaml_helper import yaml_parse
 
     parameters = template.body.get("Parameters") or {}
@@ -201,11 +206,11 @@ def stages(template):
             if about is None:
                 yield f"{path.name}: the template has no parameter {name}"
             elif not isinstance(value, str):
-                yield f"{path.name}: {name} is not text, which is all that CloudFormation takes"
+                yield f"{path.name}: {name} must be text: CloudFormation accepts nothing else"
             elif "AllowedValues" in about and value not in [str(allowed) for allowed in about["AllowedValues"]]:
                 yield f"{path.name}: {name} cannot be {value}"
             elif "AllowedPattern" in about and not re.search(about["AllowedPattern"], value):
-                yield f"{path.name}: {name} does not fit {about['AllowedPattern']}"
+                yield f"{path.name}: {name} does not match {about['AllowedPattern']}"
             elif about["Type"] == "Number" and not (
                 float(about.get("MinValue", "-inf")) <= float(value) <= float(about.get("MaxValue", "inf"))
             ):
@@ -213,7 +218,8 @@ def stages(template):
 
 
 def deploy_guide(template):
-    """What docs/deploy.md says of parameters, outputs and what a deleted stack leaves behind."""
+    """Checks what docs/deploy.md says about parameters, outputs, and the resources that remain
+    after the stack is deleted."""
     path = template.path.parent / "docs" / "deploy.md"
     if not path.is_file():
         return
@@ -227,20 +233,20 @@ def deploy_guide(template):
     for kind, key, loop in (("AWS::DynamoDB::Table", "TableName", "table"), ("AWS::SecretsManager::Secret", "Name", "secret")):
         told = re.search(rf"^for {loop} in (.*); do$", text, re.MULTILINE)
         told = set(told[1].split()) if told else set()
-        # What goes with the stack needs no deleting, and no name to be deleted by.
+        # Resources that are deleted with the stack need no entry in the teardown, and no name.
         kept = [properties for _, resource, properties in template.resources(kind) if resource.get("DeletionPolicy") != "Delete"]
         names = {properties[key]["Fn::Sub"].removeprefix("umavez-${Stage}-") for properties in kept}
         for name in sorted(names - told):
-            yield f"{path.name}: its teardown leaves out the {loop} {name}"
+            yield f"{path.name}: the teardown does not delete the {loop} {name}"
         for name in sorted(told - names):
-            yield f"{path.name}: its teardown has a {loop} {name}, which the template has not"
+            yield f"{path.name}: the teardown deletes the {loop} {name}, which is not in the template"
 
 
 def main():
     path = Path(sys.argv[1]).resolve()
     try:
         template = Template(path)
-    except Exception as error:  # whatever the parser raises, it is about the file
+    except Exception as error:  # any exception of the parser is about the file
         print(f"FAIL  {path.name} cannot be read: {error}")
         return 1
     result = {}
@@ -258,7 +264,7 @@ def main():
     for name, check in checks:
         try:
             findings = list(check())
-        except Exception as error:  # a shape that the check did not expect: the template's fault or ours, never a pass
+        except Exception as error:  # an unexpected structure is a finding, never a pass
             findings = [f"{type(error).__name__}: {error}"]
         print(f"{'FAIL' if findings else 'ok  '}  {name}", flush=True)
         for finding in findings:

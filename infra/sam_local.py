@@ -1,4 +1,5 @@
-"""What infra/sam-local does once its tools are there: build, stage, look at the binaries, run, compare."""
+"""The main program of infra/sam-local: builds, stages and checks the binaries, runs the events, and
+compares the answers."""
 
 import argparse
 import base64
@@ -26,24 +27,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INFRA = ROOT / "infra"
 EVENTS = INFRA / "events"
-# provided.al2023 has this one. A binary that needs a newer one does not start there.
+# The version in provided.al2023. A binary that needs a newer one does not start there.
 NEWEST_GLIBC = (2, 34)
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
-# What the template's local parameters say where the providers are; the local stack's front stands there.
+# The base URL of the providers in the local parameters. It is replaced by the local stack's front.
 PROVIDERS = "http://provider.local/"
 MACHINE = {"x86_64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), platform.machine())
 IMAGE = f"public.ecr.aws/lambda/provided:al2023-rapid-{MACHINE}"
-# Longer than any test machine takes; only what hangs gets there.
+# In seconds. Longer than any test machine needs; only a hang reaches it.
 PATIENCE = 120
 
 
 class Failure(Exception):
-    """Something is not as it should be; its text is for whoever runs this."""
+    """An error with a message for the user."""
 
 
 class NotUp(Failure):
-    """A program that was started ended by itself, or does not answer."""
+    """A program that this script started has ended or does not answer."""
 
 
 def say(text):
@@ -61,7 +62,7 @@ def run(command, **options):
 
 
 class Template:
-    """template.yaml, with the parameters and names that the local stack gives it."""
+    """template.yaml, with the parameters and names of the local stack."""
 
     def __init__(self, path, parameters):
         from samtranslator.yaml_helper import yaml_parse
@@ -77,7 +78,8 @@ class Template:
         ]
 
     def value(self, node):
-        """What a property is, as text. Only what environments and names are made of is understood."""
+        """Returns a property as text. Supports only the functions that environments and names
+        use."""
         if not isinstance(node, dict):
             return self._text(node)
         ((kind, argument),) = node.items()
@@ -91,7 +93,7 @@ class Template:
         if kind == "Fn::If":
             condition, then, otherwise = argument
             return self.value(then if self.holds(self.body["Conditions"][condition]) else otherwise)
-        raise Failure(f"infra/sam_local.py does not know {kind}; teach it, or say the value otherwise")
+        raise Failure(f"infra/sam_local.py does not support {kind}; add it, or write the value in another way")
 
     @staticmethod
     def _text(node):
@@ -103,7 +105,7 @@ class Template:
             return not self.holds(argument[0])
         if kind == "Fn::Equals":
             return self.value(argument[0]) == self.value(argument[1])
-        raise Failure(f"infra/sam_local.py does not know the condition {kind}")
+        raise Failure(f"infra/sam_local.py does not support the condition {kind}")
 
     def substitution(self, name):
         return self.attribute(*name.split(".", 1)) if "." in name else self.reference(name)
@@ -129,7 +131,7 @@ class Template:
             return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{physical}"
         if attribute == "Arn" and kind == "AWS::DynamoDB::Table":
             return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{physical}"
-        raise Failure(f"infra/sam_local.py does not know {name}.{attribute}")
+        raise Failure(f"infra/sam_local.py does not support {name}.{attribute}")
 
     def named(self, name):
         resource = self.resources.get(name)
@@ -139,11 +141,11 @@ class Template:
         for key in ("TableName", "QueueName", "BucketName", "Name", "FunctionName"):
             if key in properties:
                 return resource["Type"], self.value(properties[key])
-        # As the local stack calls what the template does not name.
+        # The name that the local stack gives to a resource without a name in the template.
         return resource["Type"], f"umavez-local-{name}".lower()
 
     def sources(self):
-        """The queues and tables that deliver to functions, and the schedules."""
+        """Returns the queues and tables that deliver to functions, and the schedules."""
         deliveries, ticks = set(), set()
         for function in self.functions:
             for event, about in function.properties.get("Events", {}).items():
@@ -175,7 +177,7 @@ class Function:
         }
 
     def environment(self, aws):
-        """What the function finds in its environment, with the emulators at this address."""
+        """Returns the environment of the function, with the emulators at this address."""
         given = json.loads((INFRA / "sam-local-environment.json").read_text())
         values = {name: self.template.value(node) for name, node in self.variables.items()} | given
         provider = f"{aws}/_provider/{self.binary}@sam-local/"
@@ -187,7 +189,7 @@ class Function:
 
 
 class Step:
-    """One event for one function, and what has to come of it."""
+    """One event for one function, with the expected answer and outcome."""
 
     def __init__(self, about, functions):
         self.event_file = EVENTS / about["event"]
@@ -212,13 +214,14 @@ def steps_of(template):
     for binary in functions.keys() - {step.function.binary for step in steps}:
         raise Failure(
             f"`{binary}` is in the template and has no sample event: add infra/events/{binary}.json, "
-            "and what has to come of it to infra/events/answers.json"
+            "and its expected answer to infra/events/answers.json"
         )
     return steps, about["sent"]
 
 
 def fits(expected, actual):
-    """Whether all that is expected is there. `*` is anything but nothing."""
+    """Returns whether the actual value contains all that is expected. `*` matches any value but
+    None."""
     if expected == "*":
         return actual is not None
     if isinstance(expected, dict):
@@ -236,7 +239,7 @@ def as_json(text):
 
 
 def http_answer(answer):
-    """The answer of a function to API Gateway, as whoever made the request sees it."""
+    """Converts the answer of a function to API Gateway to the response that the client gets."""
     if not isinstance(answer, dict) or "statusCode" not in answer:
         return answer
     body = answer.get("body") or ""
@@ -249,7 +252,7 @@ def http_answer(answer):
 
 
 def needed_glibc(path):
-    """The newest glibc that the binary names among the versions it needs (its section .gnu.version_r)."""
+    """Returns the newest glibc version that the binary needs (from its section .gnu.version_r)."""
     data = path.read_bytes()
     if data[:5] != b"\x7fELF\x02":
         raise Failure(f"{path} is not a 64-bit ELF binary")
@@ -281,7 +284,7 @@ def target_directory():
 
 
 def build(options, template, target):
-    """Where the binary of each function is."""
+    """Builds the functions if necessary. Returns the path of each function's binary."""
     if options.debug:
         run(["cargo", "build", "--workspace", "--bins"])
         return {function.id: target / "debug" / function.binary for function in template.functions}
@@ -292,7 +295,7 @@ def build(options, template, target):
 
 
 def stage(binaries, place):
-    """Each binary as `bootstrap` in a folder of its own, as Lambda has it."""
+    """Puts each binary as `bootstrap` into its own folder, as on Lambda."""
     shutil.rmtree(place, ignore_errors=True)
     newest = (0,)
     for name, binary in binaries.items():
@@ -307,7 +310,7 @@ def stage(binaries, place):
         folder.mkdir(parents=True)
         try:
             os.link(binary.resolve(), folder / "bootstrap")
-        except OSError:  # another file system
+        except OSError:  # a different file system
             shutil.copy2(binary, folder / "bootstrap")
     say(f"{len(binaries)} binaries, none of which needs a glibc newer than {'.'.join(map(str, newest))}")
 
@@ -317,7 +320,8 @@ def stage(binaries, place):
 
 @contextlib.contextmanager
 def process(command, log, ready, **options):
-    """Runs a program until the end of the block. It is up when `ready` says so."""
+    """Runs a program until the end of the block. Waits until `ready` returns a result, and
+    yields it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as out:
         child = subprocess.Popen(
@@ -359,7 +363,7 @@ def listens(port):
 
 def ask(method, url, body=None, headers=None):
     request = urllib.request.Request(url, method=method, data=body, headers=headers or {})
-    # No proxy of the environment stands between processes of one machine.
+    # Connections on this machine must not use the proxy of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=PATIENCE) as answer:
@@ -378,9 +382,10 @@ def ask_json(method, url, body=None):
 
 @contextlib.contextmanager
 def local_stack(template, target, logs):
-    """The emulators, and a stack whose own functions stand still: what happens is what is run here."""
+    """Starts the local stack with its emulators. Its own functions do not run: all deliveries are
+    delayed and all schedules skipped, so that only this script invokes functions."""
     log = logs / "local-stack.log"
-    # With --debug everything is built by now. It builds what it runs itself otherwise, which is why it may take long.
+    # With --debug this is already built. Otherwise this builds the stack, which may take long.
     run(["cargo", "build", "--workspace", "--bins"])
     ready = lambda: re.search(rb"^ready (\S+)$", log.read_bytes(), re.MULTILINE)
     command = [target / "debug" / "umavez-local", "start", "--ephemeral", "--port", "0"]
@@ -399,7 +404,8 @@ def local_stack(template, target, logs):
 
 
 class Rie:
-    """Each event through a Runtime Interface Emulator of its own: it takes one invocation at a time."""
+    """Runs each event in its own Runtime Interface Emulator, which handles one invocation at a
+    time."""
 
     def __init__(self, template, place, logs, aws):
         import samcli
@@ -407,7 +413,7 @@ class Rie:
         packaged = Path(samcli.__file__).parent / "local" / "rapid" / f"aws-lambda-rie-{MACHINE}"
         if not packaged.is_file():
             raise Failure(f"the SAM CLI has no Runtime Interface Emulator for {MACHINE}")
-        # As it is packaged it is no program yet.
+        # The packaged file is not executable.
         self.emulator = place / "aws-lambda-rie"
         shutil.copyfile(packaged, self.emulator)
         self.emulator.chmod(0o755)
@@ -421,7 +427,7 @@ class Rie:
 
     def invoke(self, step):
         for _ in range(3):
-            with contextlib.suppress(NotUp):  # somebody else took one of its ports just before
+            with contextlib.suppress(NotUp):  # another program has taken one of its ports
                 return self.invoke_once(step)
         return self.invoke_once(step)
 
@@ -445,7 +451,7 @@ class Rie:
 
 
 class SamLocal:
-    """HTTP through `sam local start-api`, every other event through `sam local start-lambda`."""
+    """Sends HTTP events to `sam local start-api`, all other events to `sam local start-lambda`."""
 
     def __init__(self, template, place, logs, aws):
         self.logs, self.stack = logs, contextlib.ExitStack()
@@ -473,13 +479,14 @@ class SamLocal:
         return self.logs / f"{name}.log"
 
     def write(self, aws):
-        """The template with its code as it was staged, and the environment. `sam local` sets only variables that a template
-        declares, so those of the machine are declared too."""
+        """Writes the template with the staged code, and the environment. `sam local` sets only
+        variables that the template declares, so this declares those of the local environment
+        too."""
         from samcli.yamlhelper import yaml_dump
 
         body = json.loads(json.dumps(self.template.body))
         environment = {}
-        # It cannot make out which function an authorizer is by `GetAtt`, and would leave it out.
+        # `sam local` cannot resolve the `GetAtt` of an authorizer and would ignore the authorizer.
         for resource in body["Resources"].values():
             if resource["Type"] == "AWS::Serverless::HttpApi":
                 for authorizer in resource["Properties"].get("Auth", {}).get("Authorizers", {}).values():
@@ -508,7 +515,7 @@ class SamLocal:
         return answer, self.logged(log, before, begun, step)
 
     def request(self, event):
-        """The request that the event tells of."""
+        """Sends the HTTP request that the event describes."""
         query = event.get("rawQueryString")
         url = f"http://127.0.0.1:{self.api}{event['rawPath']}" + (f"?{query}" if query else "")
         body = event.get("body")
@@ -521,8 +528,9 @@ class SamLocal:
 
     @staticmethod
     def logged(log, before, begun, step):
-        """What was logged since. A container's lines may come a moment after its answer; and `sam` loses those of one that
-        answers before it listens, so the container itself is asked too."""
+        """Returns the log lines since `before`. The lines of a container can arrive shortly
+        after its answer, and `sam` loses the lines of a container that answers before `sam`
+        listens, so this reads the log of the container too."""
         for _ in range(50):
             whole = log.read_bytes()
             text = whole[before:].decode(errors="replace")
@@ -556,14 +564,15 @@ def docker_answers():
 
 @contextlib.contextmanager
 def docker_engine(start):
-    """Whether a Docker engine answers, for as long as the block lasts."""
+    """Yields whether a Docker engine answers. An engine that this starts runs until the end of
+    the block."""
     if docker_answers():
         yield True
         return
     if not start or shutil.which("dockerd") is None or os.geteuid() != 0:
         yield False
         return
-    # Its socket is a path, and those may not be long.
+    # The path of a socket must be short, so use a short folder.
     place = Path(tempfile.mkdtemp(prefix="sam-local-"))
     command = ["dockerd", "--host", f"unix://{place}/socket", "--data-root", place / "data"]
     command += ["--exec-root", place / "exec", "--pidfile", place / "pid"]
@@ -584,7 +593,8 @@ def docker_engine(start):
 
 
 def bridge_address():
-    """This machine's address on Docker's bridge: the first of the network, unless it says otherwise."""
+    """Returns this machine's address on Docker's bridge: the gateway, by default the first
+    address."""
     (network,) = json.loads(docker("network", "inspect", "bridge").stdout or "[{}]")
     about = network["IPAM"]["Config"][0]
     return about.get("Gateway") or str(next(ipaddress.ip_network(about["Subnet"]).hosts()))
@@ -592,12 +602,14 @@ def bridge_address():
 
 @contextlib.contextmanager
 def seen_by_containers(port):
-    """Where containers find a port of this machine's loopback, which they do not see: connections are passed on from the
-    bridge, which only they and this machine see."""
+    """Yields an address at which containers can reach a port of this machine's loopback. Containers
+    cannot reach the loopback itself, so this forwards connections from the bridge, which only the
+    containers and this machine can reach."""
     address = bridge_address()
     try:
         server = socket.create_server((address, 0))
-    except OSError:  # Docker's network is in a virtual machine, which has a name for this one and sees its loopback
+    except OSError:
+        # Docker runs in a virtual machine, which can reach this machine's loopback under this name.
         yield f"host.docker.internal:{port}"
         return
 
@@ -624,14 +636,15 @@ def seen_by_containers(port):
 
 
 def provide_image(place):
-    """Whether a stand-in took the place of Lambda's image, because that one cannot be had."""
+    """Pulls Lambda's image, or builds a substitute if that fails. Returns whether a local image
+    is used."""
     if docker("image", "inspect", IMAGE).returncode == 0:
         return True
     real = IMAGE.replace("-rapid", "")
     with contextlib.suppress(subprocess.TimeoutExpired):
         if docker("pull", real, timeout=300).returncode == 0:
             return False
-    say(f"{real} cannot be pulled: a stand-in with this machine's C library takes its place")
+    say(f"{real} cannot be pulled: using a substitute image with this machine's C library")
     return make_stand_in(place / "image")
 
 
@@ -644,7 +657,8 @@ def certificates_of_this_machine():
 
 
 def make_stand_in(image):
-    """A root file system with what a binary of ours and the Runtime Interface Emulator need, and nothing else."""
+    """Builds an image with only the files that our binaries and the Runtime Interface Emulator
+    need."""
     import samcli
 
     libraries = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1"]
@@ -664,7 +678,7 @@ def make_stand_in(image):
         (image / folder).mkdir(parents=True, exist_ok=True)
     (image / "etc/passwd").write_text("root:x:0:0:root:/root:/sbin/nologin\nsbx_user1051:x:993:990::/home:/sbin/nologin\n")
     (image / "etc/nsswitch.conf").write_text("hosts: files dns\n")
-    # The clients read them at their start. Amazon Linux has them here.
+    # The clients read the certificates at start. This is their path on Amazon Linux.
     certificates = image / "etc/pki/tls/certs/ca-bundle.crt"
     certificates.parent.mkdir(parents=True)
     shutil.copyfile(certificates_of_this_machine(), certificates)
@@ -681,11 +695,11 @@ def make_stand_in(image):
     return True
 
 
-# ---- all of it ------------------------------------------------------------------------------------------------------
+# ---- main -----------------------------------------------------------------------------------------------------------
 
 
 def play(engine, steps):
-    """Every step in order; those after a failed one may depend on it, so the first ends it."""
+    """Runs the steps in order. Stops at the first failure, because later steps may depend on it."""
     for step in steps:
         begin = time.monotonic()
         answer, log = engine.invoke(step)
@@ -693,15 +707,15 @@ def play(engine, steps):
         if not fits(step.answer, answer):
             raise Failure(f"{name}: expected {json.dumps(step.answer)}\nand got {json.dumps(answer)}\n{log[-3000:]}")
         if step.outcome is not None and not tells(log, step.outcome):
-            raise Failure(f"{name}: its log does not tell the outcome {step.outcome!r}:\n{log[-3000:]}")
+            raise Failure(f"{name}: its log does not have the outcome {step.outcome!r}:\n{log[-3000:]}")
         print(f"ok    {name:<60} {time.monotonic() - begin:6.2f} s", flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="infra/sam-local", description="Runs every function under sam local; see the head of infra/sam-local.")
-    parser.add_argument("--debug", action="store_true", help="take cargo's debug binaries")
-    parser.add_argument("--no-build", action="store_true", help="take what `sam build` made before")
-    parser.add_argument("--engine", choices=["docker", "rie"], help="insist on one")
+    parser = argparse.ArgumentParser(prog="infra/sam-local", description="Runs every function under sam local; see the comment in infra/sam-local.")
+    parser.add_argument("--debug", action="store_true", help="use cargo's debug binaries")
+    parser.add_argument("--no-build", action="store_true", help="use the output of an earlier `sam build`")
+    parser.add_argument("--engine", choices=["docker", "rie"], help="use this engine, or fail")
     parser.add_argument("--start-docker", action="store_true", help="start a Docker engine if none answers")
     options = parser.parse_args()
 
@@ -717,7 +731,7 @@ def main():
         if options.engine == "docker" and not has_docker:
             raise Failure("no Docker engine answers")
         if not has_docker and options.engine is None:
-            say("no Docker engine answers here, so there is no sam local: the same events go through the Runtime Interface Emulator")
+            say("no Docker engine answers, so sam local cannot run: using the Runtime Interface Emulator for the same events")
         url, aws = stack.enter_context(local_stack(template, target, logs))
         engine = (SamLocal if has_docker else Rie)(template, place, logs, aws)
         with engine:
@@ -726,7 +740,7 @@ def main():
         if not fits(sent, [{name: one[name] for name in ("channel", "to")} for one in got]):
             raise Failure(f"expected to be sent: {json.dumps(sent)}\nwas sent: {json.dumps(got)}")
     how = "sam local" if has_docker else "the Runtime Interface Emulator"
-    say(f"{len(steps)} events of {len(template.functions)} functions through {how}: every answer as expected, and {len(sent)} messages went out")
+    say(f"{len(steps)} events of {len(template.functions)} functions through {how}: every answer as expected, and {len(sent)} messages were sent")
 
 
 if __name__ == "__main__":

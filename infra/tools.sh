@@ -1,5 +1,6 @@
-# Sourced by the scripts beside it: brings Python tools into .venv at the versions that a requirements file pins.
-# Needs no AWS account and reads no credentials; only pip uses the network.
+# Installs Python tools into .venv at the versions that a requirements file pins. The scripts in
+# this folder source this file. Needs no AWS account and reads no credentials; only pip uses the
+# network.
 
 venv=$root/.venv
 
@@ -8,7 +9,7 @@ die() {
   exit 1
 }
 
-# Nothing here is meant for an account that the shell happens to be logged in to.
+# Ignore the AWS account and the Python settings of the shell.
 for name in $(compgen -e); do
   case $name in AWS_* | PYTHONHOME | PYTHONPATH) unset "$name" ;; esac
 done
@@ -36,7 +37,7 @@ new_venv() {
   fi
 }
 
-# need_tools FILE…: what these requirements files pin is in .venv afterwards.
+# need_tools FILE…: installs the tools that these requirements files pin into .venv, if missing.
 need_tools() {
   local requirements
   for requirements in "$@"; do
@@ -45,12 +46,12 @@ need_tools() {
     "$venv/bin/python" -c '' 2>/dev/null || new_venv
     "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check -r "$requirements" </dev/null ||
       die "pip could not install $requirements"
-    installed "$requirements" || die "pip finished, but .venv does not hold the versions of $requirements"
+    installed "$requirements" || die "pip finished, but .venv does not have the versions of $requirements"
   done
 }
 
-# What the SAM CLI would look for elsewhere. It asks the network for its newest version once a week, unless it believes
-# that it just did.
+# Keeps the SAM CLI's state in .venv. The CLI checks for a new version over the network once a week;
+# a last check in the future prevents that.
 quiet_sam() {
   mkdir -p "$venv/sam"
   echo '{"lastVersionCheck": 4102444800.0, "telemetryEnabled": false}' >"$venv/sam/metadata.json"

@@ -1,5 +1,6 @@
-//! What only a whole run shows: `cargo test` runs the binaries of a package in the order of their
-//! names, and this one reads what the others told. After a part of the tests it has nothing to say.
+//! Checks that need a full run of the tests. `cargo test` runs the binaries of a package in the
+//! order of their names, and this one reads what the others recorded. After a partial run it checks
+//! nothing.
 
 use std::sync::LazyLock;
 
@@ -13,10 +14,10 @@ static REPORT: LazyLock<Option<Report>> = LazyLock::new(|| {
 
 fn report() -> Option<&'static Report> {
     let report = REPORT.as_ref();
-    // Whoever means to run everything says so, so that it cannot go unnoticed if the others told
-    // nothing.
+    // A run that is meant to be a full run sets the variable, so that missing records cannot go
+    // unnoticed.
     let whole = std::env::var_os("UMAVEZ_WHOLE_RUN").is_some();
-    assert!(report.is_some() || !whole, "no whole run of the tests came before this");
+    assert!(report.is_some() || !whole, "no full run of the tests came before this one");
     report
 }
 
@@ -24,7 +25,7 @@ fn list(lines: &[String]) -> String {
     lines.iter().map(|line| format!("\n    {line}")).collect()
 }
 
-/// Least privilege, both ways.
+/// Least privilege, in both directions.
 #[test]
 fn nothing_is_refused_and_no_grant_goes_unused() {
     let Some(report) = report() else { return };
@@ -39,10 +40,10 @@ fn nothing_is_refused_and_no_grant_goes_unused() {
     );
 }
 
-/// CloudWatch adds nothing up over dimensions: an alarm on a metric that nobody tells of in that
-/// very form never rings.
+/// CloudWatch does not aggregate over dimensions: an alarm on a metric that no function emits with
+/// exactly those dimensions never fires.
 #[test]
-fn what_alarms_and_the_dashboard_watch_is_told_in_that_form() {
+fn every_metric_that_alarms_and_the_dashboard_watch_is_emitted() {
     let Some(report) = report() else { return };
-    assert!(report.untold.is_empty(), "nobody told of{}", list(&report.untold));
+    assert!(report.unemitted.is_empty(), "no function emitted{}", list(&report.unemitted));
 }

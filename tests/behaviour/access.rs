@@ -8,7 +8,7 @@ use umavez_tests::{KEY, play};
 use crate::intents::{CLIENT, VAGA_A, offer};
 
 #[tokio::test]
-async fn without_a_key_or_with_a_wrong_one_nothing_happens() {
+async fn without_a_key_or_with_a_wrong_one_a_request_is_refused_and_writes_nothing() {
     play(async |world| {
         let request = || world.request(Method::POST, "/intents").json(&offer(VAGA_A));
         world.canary("uv_not_a_key");
@@ -44,7 +44,7 @@ async fn a_revoked_key_is_refused_at_once() {
         assert_eq!(revoke().await, Ok(true));
         ask().await.assert_problem(401, "invalid_key", &[]);
         assert_eq!(revoke().await, Ok(true), "revoking again is harmless");
-        // Making the same key again does not bring it back.
+        // Creating the same key again does not restore it.
         world.create_key("uv_soon_gone", &["intents"]).await;
         ask().await.assert_problem(401, "invalid_key", &[]);
     })

@@ -1,4 +1,4 @@
-//! The commands for a stack that runs: what they print, for people and as JSON.
+//! The commands for a running stack: their output, for people and as JSON.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -70,7 +70,7 @@ async fn logs_are_shown_per_function_and_followed() {
         let mut follow = command(world, &["logs", "-f", "-n", "0", "--function", "outbound-api"]);
         let mut child = follow.stdout(std::process::Stdio::piped()).kill_on_drop(true).spawn().expect("it runs");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        // Its first request may come before or after this message; a second message comes after.
+        // Its first request may come before or after this message; a second message comes after it.
         let found = async {
             while let Some(line) = lines.next_line().await.expect("a line") {
                 if line.contains("OUTBOUND_CANCELED") {
@@ -88,7 +88,7 @@ async fn logs_are_shown_per_function_and_followed() {
             }
         };
         tokio::select! {
-            found = found => assert!(found, "new lines are shown"),
+            found = found => assert!(found, "no new line was shown"),
             () = orders => panic!("no new line was shown"),
         }
     })

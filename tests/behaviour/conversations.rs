@@ -1,5 +1,5 @@
-//! Every burst gets one answer, and no message goes unanswered: from the webhook to what the
-//! provider was given.
+//! Every burst gets one reply, and no message stays unanswered: from the webhook to the request to
+//! the provider.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub const TELEGRAM_SECRET: &str = "local-telegram-secret";
 const EVOLUTION_TOKEN: &str = "local-evolution-token";
 pub const PHONE: &str = "5511912345678";
 
-/// Sets an instance up with these settings.
+/// Sets up an instance with these settings.
 pub async fn instance(world: &World, channel: &str, settings: &Value) {
     let path = format!("/instances/{channel}/default");
     let answer = world.send(world.request(Method::PUT, &path).bearer_auth(KEY).json(settings)).await;
@@ -36,7 +36,7 @@ pub async fn webhook(world: &World, path: &str, header: (&str, &str), body: &Val
     world.send(world.request(Method::POST, path).header(header.0, header.1).json(body)).await
 }
 
-/// A message of one chat, now.
+/// Delivers a message of a chat with the current time.
 pub async fn says(world: &World, chat: i64, message_id: u64, text: &str) -> Answer {
     let body = update(chat, message_id, text, world.now().seconds());
     webhook(world, "/webhooks/telegram/default", ("x-telegram-bot-api-secret-token", TELEGRAM_SECRET), &body).await
@@ -67,13 +67,13 @@ pub async fn whatsapp(world: &World, body: &Value) -> Answer {
     webhook(world, "/webhooks/evolution/default", ("x-webhook-token", EVOLUTION_TOKEN), body).await
 }
 
-/// What a contact was sent, in order.
+/// Returns the texts that were sent to a contact, in order.
 pub fn replies(world: &World, to: &str) -> Vec<String> {
     let sent = world.stack.catcher().sent(None, Some(to));
     sent.iter().map(|sent| sent.body["text"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// The questions that the responder was asked, in order.
+/// Returns the requests to the responder, in order.
 pub fn questions(world: &World) -> Vec<Value> {
     world.stack.catcher().sent(Some("responder"), None).into_iter().map(|sent| sent.body).collect()
 }
@@ -89,11 +89,11 @@ pub async fn answers_with(world: &World, status: u16, body: Value, times: u64) {
     world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
 
-/// The only conversation that there is.
+/// Returns the only conversation.
 pub async fn conversation(world: &World) -> Value {
     let rows = world.rows("ConversationsTable").await;
     let rows: Vec<_> = rows.iter().filter(|row| row["sk"] == "STATE").collect();
-    assert_eq!(rows.len(), 1, "one conversation");
+    assert_eq!(rows.len(), 1, "not one conversation");
     let id = rows[0]["id"].as_str().expect("an id");
     world.get(&format!("/conversations/{id}")).await.body
 }
@@ -107,32 +107,32 @@ pub async fn seconds(world: &World, seconds: u64) {
 }
 
 #[tokio::test]
-async fn messages_close_together_get_one_answer_and_one_that_comes_during_the_answer_its_own() {
+async fn a_burst_gets_one_reply_and_a_message_during_the_reply_gets_its_own() {
     play_with(sending(2), async |world| {
         instance(world, "telegram", &json!({})).await;
         answers_with(world, 202, json!({}), 1).await;
         hears(world, CHAT, 1, "one").await;
         hears(world, CHAT, 2, "two").await;
         seconds(world, 4).await;
-        assert_eq!(questions(world).len(), 0, "the burst may go on");
+        assert_eq!(questions(world).len(), 0, "the responder was asked before the burst ended");
         seconds(world, 2).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "processing", "{told}");
-        assert_eq!(told["conversation"]["processing"]["phase"], "awaiting");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "processing", "{shown}");
+        assert_eq!(shown["conversation"]["processing"]["phase"], "awaiting");
         hears(world, CHAT, 3, "three").await;
         seconds(world, 6).await;
-        let (batch, id) = (told["conversation"]["processing"]["batch_id"].clone(), id(world).await);
+        let (batch, id) = (shown["conversation"]["processing"]["batch_id"].clone(), id(world).await);
         let reply = json!({"batch_id": batch, "reply": "to one and two"});
         assert_eq!(world.post(&format!("/conversations/{id}/replies"), &reply).await.status, 202);
         world.drain().await;
         seconds(world, 6).await;
         assert_eq!(replies(world, &CHAT.to_string()), ["to one and two", "three"]);
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "idle", "{told}");
-        let fates: Vec<_> = told["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "idle", "{shown}");
+        let fates: Vec<_> = shown["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
         assert_eq!(fates, ["answered", "answered", "answered"]);
-        let batches = told["batches"].as_array().expect("a list");
-        assert_eq!((&batches[1]["from"], &batches[1]["to"]), (&json!(1), &json!(2)), "{told}");
+        let batches = shown["batches"].as_array().expect("a list");
+        assert_eq!((&batches[1]["from"], &batches[1]["to"]), (&json!(1), &json!(2)), "{shown}");
         assert_eq!(
             (&batches[0]["from"], &batches[0]["to"], &batches[0]["outcome"]),
             (&json!(3), &json!(3), &json!("SENT"))
@@ -142,7 +142,7 @@ async fn messages_close_together_get_one_answer_and_one_that_comes_during_the_an
 }
 
 #[tokio::test]
-async fn a_responder_gets_the_messages_in_order_signed_and_under_the_id_of_their_batch() {
+async fn a_responder_gets_the_messages_in_order_signed_and_with_their_batch_id() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({"history_limit": 7})).await;
         hears(world, CHAT, 1, "one").await;
@@ -164,7 +164,7 @@ async fn a_responder_gets_the_messages_in_order_signed_and_under_the_id_of_their
 }
 
 #[tokio::test]
-async fn a_webhook_that_does_not_prove_where_it_comes_from_is_refused_and_stores_nothing() {
+async fn an_unverified_webhook_is_refused_and_stores_nothing() {
     play(async |world| {
         instance(world, "telegram", &json!({})).await;
         instance(world, "whatsapp", &json!({})).await;
@@ -174,7 +174,8 @@ async fn a_webhook_that_does_not_prove_where_it_comes_from_is_refused_and_stores
             webhook(world, path, (header, secret), &body).await.assert_problem(401, "unverified", &[]);
         }
         webhook(world, path, ("x-other", TELEGRAM_SECRET), &body).await.assert_problem(401, "unverified", &[]);
-        // Refused before it is read: what cannot be read is refused no other way.
+        // The request is refused before its body is read: a body that is not JSON gets the same
+        // answer.
         let unread = world.request(Method::POST, path).header(header, "wrong").body("{not json");
         world.send(unread).await.assert_problem(401, "unverified", &[]);
         let body = upsert("A1", "one", false, world.now().seconds());
@@ -189,7 +190,7 @@ async fn a_webhook_that_does_not_prove_where_it_comes_from_is_refused_and_stores
 }
 
 #[tokio::test]
-async fn a_secret_can_be_changed_with_both_in_use() {
+async fn a_webhook_secret_can_be_rotated_while_both_are_valid() {
     play_with(sending(2), async |world| {
         instance(world, "telegram", &json!({})).await;
         hears(world, CHAT, 1, "one").await;
@@ -208,7 +209,7 @@ async fn a_secret_can_be_changed_with_both_in_use() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_by_its_field_and_what_is_of_no_consequence_is_counted() {
+async fn an_unreadable_webhook_is_refused_by_field_and_an_irrelevant_one_is_counted() {
     play(async |world| {
         let header = ("x-telegram-bot-api-secret-token", TELEGRAM_SECRET);
         let path = "/webhooks/telegram/default";
@@ -233,14 +234,14 @@ async fn what_cannot_be_read_is_refused_by_its_field_and_what_is_of_no_consequen
             let answer = webhook(world, path, header, &body).await;
             assert_eq!((answer.status, &answer.body["ignored"]), (200, &json!(1)), "{body} {}", answer.body);
         }
-        assert!(world.metrics("WebhooksIgnored").len() >= 4, "they are counted");
+        assert!(world.metrics("WebhooksIgnored").len() >= 4, "ignored webhooks are counted");
         assert_eq!(world.rows("ConversationsTable").await, Vec::<Value>::new());
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_message_told_again_is_the_same_message() {
+async fn a_redelivered_message_is_a_duplicate() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         hears(world, CHAT, 1, "one").await;
@@ -249,7 +250,7 @@ async fn a_message_told_again_is_the_same_message() {
             assert_eq!((again.status, &again.body["duplicate"], &again.body["stored"]), (200, &json!(1), &json!(0)));
         }
         seconds(world, 6).await;
-        assert_eq!(says(world, CHAT, 1, "one").await.body["duplicate"], 1, "also after it was answered");
+        assert_eq!(says(world, CHAT, 1, "one").await.body["duplicate"], 1, "it is a duplicate after the answer, too");
         seconds(world, 60).await;
         assert_eq!(replies(world, &CHAT.to_string()), ["one"]);
     })
@@ -257,7 +258,7 @@ async fn a_message_told_again_is_the_same_message() {
 }
 
 #[tokio::test]
-async fn a_message_that_cannot_be_stored_is_told_again_and_answered_then() {
+async fn a_message_that_cannot_be_stored_is_redelivered_and_then_answered() {
     let expected = umavez_tests::Expected { sent: 1, server_errors: 1, ..Default::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         instance(world, "telegram", &json!({})).await;
@@ -268,7 +269,7 @@ async fn a_message_that_cannot_be_stored_is_told_again_and_answered_then() {
             ..CallFault::first(Action::ErrorBefore)
         };
         world.stack.add_fault(Fault::Call(broken)).await.expect("armed");
-        assert_eq!(says(world, CHAT, 1, "one").await.status, 503, "so that the provider tells it again");
+        assert_eq!(says(world, CHAT, 1, "one").await.status, 503, "the provider must retry");
         hears(world, CHAT, 1, "one").await;
         seconds(world, 6).await;
         assert_eq!(replies(world, &CHAT.to_string()), ["one"]);
@@ -277,7 +278,7 @@ async fn a_message_that_cannot_be_stored_is_told_again_and_answered_then() {
 }
 
 #[tokio::test]
-async fn messages_of_whatsapp_come_single_or_many_and_the_api_key_in_them_is_kept_nowhere() {
+async fn whatsapp_messages_come_one_or_many_at_a_time_and_their_api_key_is_not_stored() {
     play_with(sending(1), async |world| {
         world.canary("canary-of-the-api-key");
         instance(world, "whatsapp", &json!({})).await;
@@ -308,10 +309,10 @@ async fn history_is_stored_and_not_answered() {
         assert_eq!(answer.body["history"], 1, "{}", answer.body);
         assert_eq!(whatsapp(world, &upsert("A1", "last week", false, old)).await.body["duplicate"], 1);
         seconds(world, 60).await;
-        let told = conversation(world).await;
-        assert_eq!((&told["conversation"]["status"], &told["messages"]), (&json!("idle"), &json!([])), "{told}");
+        let shown = conversation(world).await;
+        assert_eq!((&shown["conversation"]["status"], &shown["messages"]), (&json!("idle"), &json!([])), "{shown}");
         assert_eq!(
-            (&told["asides"][0]["text"], &told["asides"][0]["fate"]),
+            (&shown["asides"][0]["text"], &shown["asides"][0]["fate"]),
             (&json!("last week"), &json!("not_for_answer"))
         );
         assert_eq!(questions(world).len(), 0);
@@ -320,7 +321,7 @@ async fn history_is_stored_and_not_answered() {
 }
 
 #[tokio::test]
-async fn our_own_message_that_comes_back_is_ours_and_reconciles_an_unknown() {
+async fn an_echo_of_our_own_message_is_recognized_and_settles_an_unknown_message() {
     play_with(sending(1), async |world| {
         instance(world, "whatsapp", &json!({})).await;
         let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
@@ -328,23 +329,23 @@ async fn our_own_message_that_comes_back_is_ours_and_reconciles_an_unknown() {
         let now = world.now().seconds();
         whatsapp(world, &upsert("A1", "one", false, now)).await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
-        assert_eq!(told["batches"][0]["outcome"], "UNKNOWN", "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(shown["batches"][0]["outcome"], "UNKNOWN", "{shown}");
         let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
         assert_eq!(echo.body["ours"], 1, "{}", echo.body);
         world.drain().await;
-        let message_id = told["batches"][0]["message_ids"][0].as_str().expect("an id");
+        let message_id = shown["batches"][0]["message_ids"][0].as_str().expect("an id");
         let message = world.get(&format!("/outbound/messages/{message_id}")).await.body;
         assert_eq!((&message["status"], &message["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{message}");
         let again = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
-        assert_eq!(again.body["ours"], 1, "by its id: {}", again.body);
-        assert_eq!(conversation(world).await["conversation"]["status"], "idle", "nobody has taken over");
+        assert_eq!(again.body["ours"], 1, "recognized by its id: {}", again.body);
+        assert_eq!(conversation(world).await["conversation"]["status"], "idle", "no person has taken over");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_person_who_answers_from_the_phone_has_answered_and_keeps_the_bot_silent_for_a_while() {
+async fn a_reply_of_a_person_by_phone_counts_as_the_answer_and_holds_the_conversation_for_a_while() {
     play_with(sending(1), async |world| {
         instance(world, "whatsapp", &json!({"person_hold_seconds": 600})).await;
         let now = world.now().seconds();
@@ -352,16 +353,16 @@ async fn a_person_who_answers_from_the_phone_has_answered_and_keeps_the_bot_sile
         let person = whatsapp(world, &upsert("P1", "I am here", true, now + 1)).await;
         assert_eq!(person.body["person"], 1, "{}", person.body);
         seconds(world, 30).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "held", "{told}");
-        assert_eq!(told["messages"][0]["fate"], "answered_by_person");
-        assert_eq!(told["asides"][0]["author"], "person");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "held", "{shown}");
+        assert_eq!(shown["messages"][0]["fate"], "answered_by_person");
+        assert_eq!(shown["asides"][0]["author"], "person");
         whatsapp(world, &upsert("A2", "two", false, world.now().seconds())).await;
         seconds(world, 60).await;
-        assert_eq!(questions(world).len(), 0, "the bot is silent");
+        assert_eq!(questions(world).len(), 0, "the bot does not answer");
         seconds(world, 600).await;
         world.tick("Recovery").await;
-        assert_eq!(replies(world, PHONE), ["two"], "nobody has answered it: the bot does");
+        assert_eq!(replies(world, PHONE), ["two"], "the person has not answered it, so the bot does");
     })
     .await;
 }
@@ -376,23 +377,26 @@ async fn a_long_reply_is_sent_in_parts_that_keep_their_order() {
         seconds(world, 6).await;
         seconds(world, 10).await;
         assert_eq!(replies(world, &CHAT.to_string()), parts);
-        let told = conversation(world).await;
-        assert_eq!((&told["conversation"]["status"], &told["batches"][0]["outcome"]), (&json!("idle"), &json!("SENT")));
-        assert_eq!(told["batches"][0]["message_ids"].as_array().map(Vec::len), Some(3), "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(
+            (&shown["conversation"]["status"], &shown["batches"][0]["outcome"]),
+            (&json!("idle"), &json!("SENT"))
+        );
+        assert_eq!(shown["batches"][0]["message_ids"].as_array().map(Vec::len), Some(3), "{shown}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn nothing_to_say_ends_a_batch_without_a_message() {
+async fn an_empty_reply_ends_a_batch_without_a_message() {
     play(async |world| {
         instance(world, "telegram", &json!({})).await;
         answers_with(world, 200, json!({"reply": null}), 1).await;
         hears(world, CHAT, 1, "thanks!").await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&shown["conversation"]["status"], &shown["messages"][0]["fate"]),
             (&json!("idle"), &json!("nothing_to_say"))
         );
     })
@@ -400,7 +404,7 @@ async fn nothing_to_say_ends_a_batch_without_a_message() {
 }
 
 #[tokio::test]
-async fn a_reply_that_cannot_be_delivered_is_told_and_the_conversation_goes_on() {
+async fn an_undeliverable_reply_is_reported_and_the_conversation_continues() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         let body = json!({"ok": false, "error_code": 400, "description": "Bad Request: chat not found"});
@@ -410,9 +414,9 @@ async fn a_reply_that_cannot_be_delivered_is_told_and_the_conversation_goes_on()
         world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
         hears(world, CHAT, 1, "one").await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["messages"][0]["fate"], &told["batches"][0]["outcome"]),
+            (&shown["messages"][0]["fate"], &shown["batches"][0]["outcome"]),
             (&json!("not_delivered"), &json!("FAILED"))
         );
         let list = world

@@ -1,4 +1,4 @@
-//! What one batch takes of the messages that are pending, and the order in which the responder gets
+//! How many of the pending messages one batch takes, and the order in which the responder gets
 //! them.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::outbound_outcomes::messages;
 /// 256 KB.
 const MOST_BYTES: usize = 262_144;
 
-/// The conversations of the stack, as functions see them.
+/// Returns the conversations of the stack, as functions see them.
 fn conversations(world: &World) -> Conversations {
     let output = |name: &str| world.stack.output(name).expect("an output").to_owned();
     let table = output("ConversationsTable");
@@ -41,7 +41,7 @@ fn texts(question: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_long_backlog_is_shown_in_batches_of_a_hundred_and_every_message_once() {
+async fn a_long_backlog_is_sent_in_batches_of_a_hundred_with_every_message_once() {
     play(async |world| {
         instance(world, "api", &json!({})).await;
         let first = json!({"message_id": "m1", "text": "1"});
@@ -68,19 +68,19 @@ async fn a_long_backlog_is_shown_in_batches_of_a_hundred_and_every_message_once(
             row = receipt.row;
         }
         seconds(world, 60).await;
-        assert_eq!(questions(world).len(), 0, "it is held");
+        assert_eq!(questions(world).len(), 0, "the responder was asked during the hold");
         order(world, id.as_str(), "release", &json!({})).await;
         world.drain().await;
         let sizes: Vec<_> = questions(world).iter().map(|question| shown(question).len()).collect();
         assert_eq!(sizes, [100, 100, 30], "without any further wait");
         let all: Vec<_> = questions(world).iter().flat_map(shown).collect();
         assert_eq!(all, (1..=230).collect::<Vec<_>>(), "each once, in order");
-        let told = world.get("/conversations/ana?limit=100").await.body;
-        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(230)));
-        let ends: BTreeSet<_> = told["batches"].as_array().expect("a list").iter().map(|b| b["to"].as_u64()).collect();
-        assert!(ends.contains(&Some(230)) && ends.contains(&Some(200)), "{}", told["batches"]);
-        // The page before has the batches of its own messages.
-        let cursor = told["cursor"].as_str().expect("a cursor");
+        let view = world.get("/conversations/ana?limit=100").await.body;
+        assert_eq!((&view["conversation"]["status"], &view["conversation"]["answered"]), (&json!("idle"), &json!(230)));
+        let ends: BTreeSet<_> = view["batches"].as_array().expect("a list").iter().map(|b| b["to"].as_u64()).collect();
+        assert!(ends.contains(&Some(230)) && ends.contains(&Some(200)), "{}", view["batches"]);
+        // The earlier page has the batches of its own messages.
+        let cursor = view["cursor"].as_str().expect("a cursor");
         let earlier = world.get(&format!("/conversations/ana?limit=100&cursor={cursor}")).await.body;
         let batch = |number: u64| format!("{id}-{number}");
         let messages = earlier["messages"].as_array().expect("a list");
@@ -92,7 +92,7 @@ async fn a_long_backlog_is_shown_in_batches_of_a_hundred_and_every_message_once(
 }
 
 #[tokio::test]
-async fn what_does_not_fit_into_256_kilobytes_is_the_next_batch() {
+async fn messages_beyond_256_kilobytes_go_into_the_next_batch() {
     play(async |world| {
         instance(world, "api", &json!({})).await;
         let long = "a".repeat(2_048);
@@ -106,7 +106,7 @@ async fn what_does_not_fit_into_256_kilobytes_is_the_next_batch() {
         let bytes: Vec<_> = asked.iter().map(|question| question["messages"].to_string().len()).collect();
         assert!(bytes.iter().all(|bytes| *bytes <= MOST_BYTES), "{bytes:?}");
         let one = asked[0]["messages"][0].to_string().len();
-        assert!(bytes[0] + one > MOST_BYTES, "no smaller than it needs to be: {bytes:?}");
+        assert!(bytes[0] + one > MOST_BYTES, "the first batch is smaller than necessary: {bytes:?}");
         let all: Vec<_> = asked.iter().flat_map(shown).collect();
         assert_eq!(all, (1..=60).collect::<Vec<_>>(), "each once, in order");
     })
@@ -114,7 +114,7 @@ async fn what_does_not_fit_into_256_kilobytes_is_the_next_batch() {
 }
 
 #[tokio::test]
-async fn messages_that_are_stored_no_more_when_a_hold_ends_are_passed_over_and_the_log_says_so() {
+async fn messages_that_expired_during_a_hold_are_skipped_and_logged() {
     const DAY: u64 = 86_400;
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
@@ -132,7 +132,7 @@ async fn messages_that_are_stored_no_more_when_a_hold_ends_are_passed_over_and_t
         assert_eq!((events.len(), &events[0]["messages"]), (1, &json!(1)), "{events:?}");
     })
     .await;
-    // A batch that was claimed before, and needed a person for too long.
+    // A batch that was claimed earlier, and waited for a person for too long.
     play(async |world| {
         instance(world, "telegram", &json!({"responder_attempts": 1})).await;
         answers_with(world, 500, json!({}), 1).await;
@@ -141,7 +141,7 @@ async fn messages_that_are_stored_no_more_when_a_hold_ends_are_passed_over_and_t
         seconds(world, 91 * DAY).await;
         order(world, &id(world).await, "release", &json!({})).await;
         world.drain().await;
-        assert_eq!(questions(world).len(), 0, "there is nothing to ask about");
+        assert_eq!(questions(world).len(), 0, "the responder was asked about expired messages");
         assert_eq!(conversation(world).await["conversation"]["status"], "idle");
         assert_eq!(world.events("CONVERSATION_MESSAGES_EXPIRED").len(), 1);
     })
@@ -149,12 +149,12 @@ async fn messages_that_are_stored_no_more_when_a_hold_ends_are_passed_over_and_t
 }
 
 #[tokio::test]
-async fn a_burst_that_telegram_delivers_out_of_order_is_shown_as_it_was_written() {
+async fn a_burst_that_telegram_delivers_out_of_order_is_sorted_as_written() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         let now = world.now().seconds();
-        // The last three were written within one second: Telegram counts its messages, so 9 comes
-        // before 10.
+        // Three were written within one second. Telegram numbers its messages, so 9 comes before
+        // 10.
         let written = [
             (12, "fifth", now + 1),
             (7, "first", now - 2),
@@ -175,7 +175,7 @@ async fn a_burst_that_telegram_delivers_out_of_order_is_shown_as_it_was_written(
 }
 
 #[tokio::test]
-async fn a_burst_of_whatsapp_is_shown_by_its_times_and_within_a_second_as_it_arrived() {
+async fn a_whatsapp_burst_is_sorted_by_time_and_within_a_second_by_arrival() {
     play_with(sending(1), async |world| {
         instance(world, "whatsapp", &json!({})).await;
         let now = world.now().seconds();

@@ -1,4 +1,4 @@
-//! Responders that fail, persons who take over, workers that die, bursts that do not end.
+//! Responders that fail, people who take over, workers that die, bursts that do not end.
 
 use std::collections::BTreeSet;
 
@@ -24,27 +24,27 @@ async fn listed(world: &World, status: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_responder_that_fails_is_asked_again_about_the_same_batch_and_then_a_person_is_called() {
+async fn a_failing_responder_is_retried_with_the_same_batch_and_then_a_person_is_needed() {
     play_with(sending(2), async |world| {
         instance(world, "telegram", &json!({"responder_attempts": 3})).await;
         answers_with(world, 500, json!({}), 3).await;
         hears(world, CHAT, 1, "one").await;
         seconds(world, 6).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["processing"]["attempts"], 1, "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["processing"]["attempts"], 1, "{shown}");
         hears(world, CHAT, 2, "two").await;
         seconds(world, 6).await;
         seconds(world, 12).await;
-        let told = conversation(world).await;
-        assert_eq!(told["conversation"]["status"], "needs_human", "{told}");
-        let fates: Vec<_> = told["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
-        assert_eq!(fates, ["pending", "processing"], "its messages stay visible");
+        let shown = conversation(world).await;
+        assert_eq!(shown["conversation"]["status"], "needs_human", "{shown}");
+        let fates: Vec<_> = shown["messages"].as_array().expect("a list").iter().map(|m| m["fate"].clone()).collect();
+        assert_eq!(fates, ["pending", "processing"], "its messages are listed as open");
         assert_eq!(listed(world, "needs_human").await.len(), 1);
         seconds(world, 3_600).await;
         world.tick("Recovery").await;
         let asked: Vec<_> =
             world.stack.calls().since(0).into_iter().filter(|call| call.service == "responder").collect();
-        assert_eq!(asked.len(), 3, "nobody asks in vain for ever");
+        assert_eq!(asked.len(), 3, "the responder is not asked forever");
         assert!(!world.events("CONVERSATION_NEEDS_HUMAN").is_empty());
         let oldest = world.metrics("oldest_unanswered_seconds");
         let waited = oldest.last().and_then(|line| line["oldest_unanswered_seconds"].as_f64());
@@ -57,13 +57,13 @@ async fn a_responder_that_fails_is_asked_again_about_the_same_batch_and_then_a_p
         assert_eq!(questions(world)[0]["batch_id"], format!("{id}-1"), "the same batch");
         assert_eq!(listed(world, "needs_human").await, Vec::<Value>::new());
         seconds(world, 30).await;
-        assert_eq!(replies(world, &CHAT.to_string()), ["one", "two"], "the next follows by itself");
+        assert_eq!(replies(world, &CHAT.to_string()), ["one", "two"], "the next batch follows without an order");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_late_answer_is_taken_by_its_batch_once_and_not_at_all_for_another() {
+async fn a_late_reply_is_accepted_once_and_only_for_its_own_batch() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         answers_with(world, 202, json!({}), 1).await;
@@ -93,9 +93,9 @@ async fn a_late_answer_is_taken_by_its_batch_once_and_not_at_all_for_another() {
         );
         world.drain().await;
         assert_eq!(replies(world, &CHAT.to_string()), ["Oi"]);
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["batches"][0]["answered_by"], &told["batches"][0]["outcome"]),
+            (&shown["batches"][0]["answered_by"], &shown["batches"][0]["outcome"]),
             (&json!("callback"), &json!("SENT"))
         );
     })
@@ -103,7 +103,7 @@ async fn a_late_answer_is_taken_by_its_batch_once_and_not_at_all_for_another() {
 }
 
 #[tokio::test]
-async fn a_late_answer_that_does_not_come_is_asked_for_again() {
+async fn a_responder_whose_late_reply_does_not_arrive_is_asked_again() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({"callback_seconds": 60})).await;
         answers_with(world, 202, json!({}), 1).await;
@@ -111,7 +111,7 @@ async fn a_late_answer_that_does_not_come_is_asked_for_again() {
         seconds(world, 6).await;
         seconds(world, 50).await;
         world.tick("Recovery").await;
-        assert_eq!(questions(world).len(), 0, "it is waited for");
+        assert_eq!(questions(world).len(), 0, "the responder still has time to answer");
         seconds(world, 20).await;
         world.tick("Recovery").await;
         assert_eq!(questions(world).len(), 1);
@@ -122,7 +122,7 @@ async fn a_late_answer_that_does_not_come_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn who_holds_a_conversation_is_not_interrupted_and_what_waited_is_answered_after_the_release() {
+async fn a_held_conversation_gets_no_reply_and_its_messages_are_answered_after_the_release() {
     play_with(sending(2), async |world| {
         instance(world, "telegram", &json!({})).await;
         hears(world, CHAT, 1, "one").await;
@@ -131,13 +131,14 @@ async fn who_holds_a_conversation_is_not_interrupted_and_what_waited_is_answered
         assert_eq!((held.status, &held.body["held"], &held.body["in_flight"]), (200, &json!(true), &Value::Null));
         seconds(world, 60).await;
         world.tick("Recovery").await;
-        assert_eq!(questions(world).len(), 0, "not at the claim");
+        assert_eq!(questions(world).len(), 0, "the responder was asked during the hold");
         assert_eq!(listed(world, "held").await.len(), 1);
         assert_eq!(order(world, &id, "release", &json!({})).await.body["held"], false);
         world.drain().await;
         assert_eq!(replies(world, &CHAT.to_string()), ["one"]);
 
-        // Held while the responder thinks: the reply is kept, and said after the release.
+        // If the conversation is held while the responder works, the reply is stored and sent after
+        // the release.
         answers_with(world, 202, json!({}), 1).await;
         hears(world, CHAT, 2, "two").await;
         seconds(world, 6).await;
@@ -145,7 +146,7 @@ async fn who_holds_a_conversation_is_not_interrupted_and_what_waited_is_answered
         let reply = json!({"batch_id": format!("{id}-2"), "reply": "to two"});
         assert_eq!(order(world, &id, "replies", &reply).await.status, 202);
         seconds(world, 60).await;
-        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "not before sending");
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "the reply was sent during the hold");
         assert_eq!(conversation(world).await["conversation"]["processing"]["phase"], "replied");
         order(world, &id, "release", &json!({})).await;
         world.drain().await;
@@ -155,10 +156,10 @@ async fn who_holds_a_conversation_is_not_interrupted_and_what_waited_is_answered
 }
 
 #[tokio::test]
-async fn a_hold_calls_back_a_reply_that_has_not_left_and_tells_of_one_that_has() {
+async fn a_hold_recalls_an_unsent_reply_and_reports_one_in_flight() {
     play_with(sending(2), async |world| {
         instance(world, "telegram", &json!({})).await;
-        // The bot is told to wait: its reply stays in the queue.
+        // Telegram asks the bot to wait, so its reply stays in the queue.
         let answer = umavez_local::faults::Scripted {
             status: 429,
             headers: Default::default(),
@@ -175,30 +176,30 @@ async fn a_hold_calls_back_a_reply_that_has_not_left_and_tells_of_one_that_has()
         assert_eq!(held.body["in_flight"], Value::Null, "{}", held.body);
         world.drain().await;
         seconds(world, 1_200).await;
-        assert_eq!(replies(world, &CHAT.to_string()), Vec::<String>::new(), "called back in time");
+        assert_eq!(replies(world, &CHAT.to_string()), Vec::<String>::new(), "the reply was recalled in time");
         order(world, &id, "release", &json!({})).await;
         world.drain().await;
-        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "and said after all");
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "the reply is sent after the release");
 
         let lost = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillAfter) };
         world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
         hears(world, CHAT, 2, "two").await;
         seconds(world, 6).await;
         let held = order(world, &id, "hold", &json!({})).await;
-        assert!(held.body["in_flight"].is_string(), "it may have left: {}", held.body);
+        assert!(held.body["in_flight"].is_string(), "it may have been sent: {}", held.body);
         order(world, &id, "release", &json!({"answer_pending": false})).await;
         seconds(world, 60).await;
         world.tick("Recovery").await;
-        let told = conversation(world).await;
-        assert_eq!((&told["conversation"]["status"], &told["batches"][0]["outcome"]), (&json!("idle"), &json!("UNKNOWN")));
-        // What the dead sender had been handed comes back, and there is nothing left to do.
+        let shown = conversation(world).await;
+        assert_eq!((&shown["conversation"]["status"], &shown["batches"][0]["outcome"]), (&json!("idle"), &json!("UNKNOWN")));
+        // The job of the dead sender is redelivered, and there is nothing left to do.
         seconds(world, 5_600).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_release_may_leave_what_a_person_has_seen_to() {
+async fn a_release_can_mark_the_pending_messages_as_handled() {
     play(async |world| {
         instance(world, "telegram", &json!({})).await;
         hears(world, CHAT, 1, "one").await;
@@ -206,9 +207,9 @@ async fn a_release_may_leave_what_a_person_has_seen_to() {
         order(world, &id, "hold", &json!({})).await;
         order(world, &id, "release", &json!({"answer_pending": false})).await;
         seconds(world, 60).await;
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&shown["conversation"]["status"], &shown["messages"][0]["fate"]),
             (&json!("idle"), &json!("answered_by_person"))
         );
         assert_eq!(questions(world).len(), 0);
@@ -222,7 +223,7 @@ async fn a_release_may_leave_what_a_person_has_seen_to() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_leaves_its_batch_to_another_after_its_lease() {
+async fn the_batch_of_a_dead_worker_is_taken_over_after_its_lease() {
     play_with(sending(2), async |world| {
         instance(world, "telegram", &json!({"responder_timeout_seconds": 20})).await;
         let killed = CallFault { service: Some("responder".to_owned()), ..CallFault::first(Action::KillAfter) };
@@ -232,13 +233,13 @@ async fn a_worker_that_dies_leaves_its_batch_to_another_after_its_lease() {
         hears(world, CHAT, 2, "two").await;
         seconds(world, 10).await;
         world.tick("Recovery").await;
-        assert_eq!(questions(world).len(), 1, "its lease is not over");
+        assert_eq!(questions(world).len(), 1, "its lease has not expired");
         seconds(world, 30).await;
         world.tick("Recovery").await;
-        assert_eq!(questions(world)[0]["batch_id"], questions(world)[1]["batch_id"], "asked about the same");
+        assert_eq!(questions(world)[0]["batch_id"], questions(world)[1]["batch_id"], "not the same batch");
         seconds(world, 6).await;
         assert_eq!(replies(world, &CHAT.to_string()), ["one", "two"], "once each, in order");
-        // What the dead worker had been handed comes back, and there is nothing left to do.
+        // The job of the dead worker is redelivered, and there is nothing left to do.
         seconds(world, 600).await;
     })
     .await;
@@ -265,54 +266,63 @@ async fn a_message_every_two_seconds_for_ten_minutes_is_answered_in_bounded_batc
         assert_eq!(all, (1..=300).collect::<Vec<_>>(), "each once, in order");
         for question in &asked {
             let messages = question["messages"].as_array().expect("a list");
-            assert!(messages.len() <= 17, "no wait is longer than the longest: {}", messages.len());
+            assert!(messages.len() <= 17, "a batch took longer than the longest wait: {}", messages.len());
         }
-        let told = world.get("/conversations/ana").await.body;
-        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(300)));
+        let shown = world.get("/conversations/ana").await.body;
+        assert_eq!(
+            (&shown["conversation"]["status"], &shown["conversation"]["answered"]),
+            (&json!("idle"), &json!(300))
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn many_webhooks_at_once_each_three_times_put_every_message_into_one_batch() {
+async fn many_concurrent_webhooks_delivered_three_times_store_every_message_once() {
     play(async |world| {
         instance(world, "telegram", &json!({})).await;
         answers_with(world, 200, json!({"reply": null}), 50).await;
-        let tell = |number: u64| async move {
+        let deliver = |number: u64| async move {
             loop {
                 let answer = says(world, CHAT, number, &number.to_string()).await;
-                // A provider tells again what could not be stored.
+                // A provider retries a webhook that could not be stored.
                 if answer.status != 503 {
                     return answer.body["stored"].as_u64().expect("a count");
                 }
             }
         };
-        let told = futures::future::join_all((0..150).map(|n| tell(n % 50 + 1))).await;
-        assert_eq!(told.iter().sum::<u64>(), 50, "each is stored once");
+        let stored_counts = futures::future::join_all((0..150).map(|n| deliver(n % 50 + 1))).await;
+        assert_eq!(stored_counts.iter().sum::<u64>(), 50, "each is stored once");
         seconds(world, 40).await;
         seconds(world, 40).await;
         let id = id(world).await;
-        let told = world.get(&format!("/conversations/{id}?limit=100")).await.body;
-        assert_eq!((&told["conversation"]["status"], &told["conversation"]["answered"]), (&json!("idle"), &json!(50)));
-        let messages = told["messages"].as_array().expect("a list");
+        let shown = world.get(&format!("/conversations/{id}?limit=100")).await.body;
+        assert_eq!(
+            (&shown["conversation"]["status"], &shown["conversation"]["answered"]),
+            (&json!("idle"), &json!(50))
+        );
+        let messages = shown["messages"].as_array().expect("a list");
         let texts: BTreeSet<_> = messages.iter().filter_map(|message| message["text"].as_str()).collect();
         assert_eq!((messages.len(), texts.len()), (50, 50), "every message has a number");
-        assert!(messages.iter().all(|message| message["fate"] == "nothing_to_say"), "and is in a batch: {told}");
+        assert!(
+            messages.iter().all(|message| message["fate"] == "nothing_to_say"),
+            "a message is in no batch: {shown}"
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_stored_message_is_one_read_and_one_transaction_of_at_most_six_units() {
+async fn storing_a_message_is_one_read_and_one_transaction_of_at_most_six_units() {
     play(async |world| {
         instance(world, "api", &json!({})).await;
         for number in 1..=40 {
             let body = json!({"message_id": format!("m{number}"), "text": "Oi, tudo bem?"});
-            let told = world.calls_of("conversations-api", world.post("/conversations/ana/messages", &body)).await;
-            let operations: Vec<_> = told.1.iter().map(|call| call.operation.as_str()).collect();
+            let measured = world.calls_of("conversations-api", world.post("/conversations/ana/messages", &body)).await;
+            let operations: Vec<_> = measured.1.iter().map(|call| call.operation.as_str()).collect();
             assert_eq!(operations, ["BatchGetItem", "TransactWriteItems"], "message {number}");
-            let units: f64 = told.1.iter().map(|call| call.write_units).sum();
-            // The first of a burst is put into the index of what waits.
+            let units: f64 = measured.1.iter().map(|call| call.write_units).sum();
+            // The first message of a burst puts the conversation into the index by time.
             let expected = if number == 1 { 6.0 } else { 5.0 };
             assert_eq!(units, expected, "message {number}");
         }
@@ -324,7 +334,7 @@ async fn a_stored_message_is_one_read_and_one_transaction_of_at_most_six_units()
 }
 
 #[tokio::test]
-async fn any_other_channel_brings_its_messages_and_takes_its_replies() {
+async fn the_api_channel_posts_its_messages_and_reads_its_replies() {
     play(async |world| {
         let body = json!({"message_id": "m1", "text": "Oi"});
         world.post("/conversations/ana/messages", &body).await.assert_problem(404, "not_found", &[]);
@@ -335,13 +345,13 @@ async fn any_other_channel_brings_its_messages_and_takes_its_replies() {
         assert_eq!((again.status, &again.body["outcome"], again.is_replayed()), (200, &json!("duplicate"), true));
         seconds(world, 6).await;
         let id = answer.body["conversation_id"].as_str().expect("an id");
-        let told = world.get(&format!("/conversations/{id}")).await.body;
-        assert_eq!(told["batches"][0]["reply"], "Oi", "{told}");
+        let shown = world.get(&format!("/conversations/{id}")).await.body;
+        assert_eq!(shown["batches"][0]["reply"], "Oi", "{shown}");
         assert_eq!(
-            (&told["batches"][0]["outcome"], &told["messages"][0]["fate"]),
+            (&shown["batches"][0]["outcome"], &shown["messages"][0]["fate"]),
             (&json!("KEPT"), &json!("answered"))
         );
-        assert_eq!(world.get("/conversations/ana").await.body, told, "by the caller's own name too");
+        assert_eq!(world.get("/conversations/ana").await.body, shown, "the contact's name finds it too");
         for (body, field) in [
             (json!({"text": "Oi"}), "message_id"),
             (json!({"message_id": "m2"}), "text"),
@@ -357,7 +367,7 @@ async fn any_other_channel_brings_its_messages_and_takes_its_replies() {
 }
 
 #[tokio::test]
-async fn instances_are_set_up_and_seen_and_what_cannot_be_is_refused() {
+async fn instances_are_created_and_listed_and_invalid_ones_are_refused() {
     play(async |world| {
         let put = |path: &'static str, body: Value| async move {
             world.send(world.request(Method::PUT, path).bearer_auth(KEY).json(&body)).await

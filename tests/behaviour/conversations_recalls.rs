@@ -1,4 +1,5 @@
-//! A reply that a person or a hold stops on its way, and what a person has answered.
+//! A reply that a person or a hold stops before it is sent, and messages that a person has
+//! answered.
 
 use serde_json::{Value, json};
 use umavez_domain::delivery::{Again, Claim, Verdict};
@@ -14,7 +15,7 @@ use crate::conversations_course::{id, order};
 use crate::outbound::{accept, ask, intent, sending, with};
 use crate::outbound_outcomes::messages;
 
-/// The provider says to wait for so many seconds, once.
+/// The provider once asks to retry after this many seconds.
 async fn limited(world: &World, service: &str, wait: u64) {
     let body = json!({"ok": false, "error_code": 429, "description": format!("Too Many Requests: retry after {wait}"), "parameters": {"retry_after": wait}});
     let headers = [("retry-after".to_owned(), wait.to_string())].into();
@@ -24,7 +25,7 @@ async fn limited(world: &World, service: &str, wait: u64) {
     world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
 
-/// The only message that there is in outbound.
+/// Returns the only outbound message.
 async fn reply(world: &World) -> MessageRow {
     let rows = world.rows("OutboundTable").await;
     let id = rows.iter().find(|row| row["sk"] == "MESSAGE").and_then(|row| row["id"].as_str()).expect("a message");
@@ -33,13 +34,13 @@ async fn reply(world: &World) -> MessageRow {
 }
 
 #[tokio::test]
-async fn a_reply_that_was_about_to_leave_when_the_hold_came_and_did_not_leave_is_said_after_the_release() {
+async fn a_reply_whose_attempt_fails_during_a_hold_is_sent_after_the_release() {
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         limited(world, "telegram", 60).await;
         hears(world, CHAT, 1, "one").await;
         seconds(world, 6).await;
-        // A sender begins the next attempt, and the hold comes before its provider answers.
+        // A sender starts the next attempt, and the hold comes before the provider answers.
         let (messages, row) = (messages(world), reply(world).await);
         let claim = Claim { attempt: 2, token: "test/2".to_owned(), deadline: world.now().plus_ms(25_000) };
         let claimed = messages.claim(&world.invocation(), &row, &claim, &row.sender).await.expect("a store");
@@ -56,17 +57,17 @@ async fn a_reply_that_was_about_to_leave_when_the_hold_came_and_did_not_leave_is
             world.tick("OutboundSweep").await;
             world.tick("Recovery").await;
         }
-        assert_eq!(replies(world, &CHAT.to_string()), Vec::<String>::new(), "nothing leaves while it is held");
+        assert_eq!(replies(world, &CHAT.to_string()), Vec::<String>::new(), "a reply was sent during the hold");
         assert_eq!(conversation(world).await["conversation"]["processing"]["phase"], "replied");
         order(world, &id, "release", &json!({})).await;
         world.drain().await;
-        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "and it is said once");
+        assert_eq!(replies(world, &CHAT.to_string()), ["one"], "the reply is not sent exactly once");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_person_who_is_told_of_twice_stops_the_reply_that_the_first_time_left_on_its_way() {
+async fn a_redelivered_message_of_a_person_cancels_the_reply_that_the_first_delivery_left_queued() {
     play(async |world| {
         instance(world, "whatsapp", &json!({"person_hold_seconds": 600})).await;
         limited(world, "evolution", 60).await;
@@ -88,18 +89,18 @@ async fn a_person_who_is_told_of_twice_stops_the_reply_that_the_first_time_left_
         seconds(world, 1_200).await;
         world.tick("Recovery").await;
         assert_eq!(replies(world, PHONE), Vec::<String>::new(), "a person has answered");
-        let told = conversation(world).await;
+        let shown = conversation(world).await;
         assert_eq!(
-            (&told["conversation"]["status"], &told["messages"][0]["fate"]),
+            (&shown["conversation"]["status"], &shown["messages"][0]["fate"]),
             (&json!("idle"), &json!("answered_by_person")),
-            "{told}"
+            "{shown}"
         );
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_person_who_wrote_before_the_last_message_and_is_not_waited_for_leaves_the_reply_alone() {
+async fn a_person_who_wrote_before_the_last_message_does_not_cancel_its_reply() {
     play_with(sending(2), async |world| {
         instance(world, "whatsapp", &json!({"person_hold_seconds": 0})).await;
         limited(world, "evolution", 60).await;
@@ -110,13 +111,13 @@ async fn a_person_who_wrote_before_the_last_message_and_is_not_waited_for_leaves
         let person = whatsapp(world, &upsert("P1", "I am here", true, now - 30)).await;
         assert_eq!(person.body["person"], 1, "{}", person.body);
         seconds(world, 90).await;
-        assert_eq!(replies(world, PHONE), ["one", "two"], "neither is lost");
+        assert_eq!(replies(world, PHONE), ["one", "two"], "a reply is lost");
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_a_person_answered_is_known_by_the_times_of_the_provider_however_late_it_is_told() {
+async fn the_providers_times_decide_what_a_person_answered_even_if_delivered_late() {
     play(async |world| {
         instance(world, "whatsapp", &json!({"person_hold_seconds": 60})).await;
         let now = world.now().seconds();
@@ -125,14 +126,14 @@ async fn what_a_person_answered_is_known_by_the_times_of_the_provider_however_la
         seconds(world, 70).await;
         world.tick("Recovery").await;
         seconds(world, 70).await;
-        assert_eq!(questions(world).len(), 0, "both came late, and it is answered");
+        assert_eq!(questions(world).len(), 0, "the person has answered, although both arrived late");
         assert_eq!(conversation(world).await["messages"][0]["fate"], "answered_by_person");
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_was_written_after_the_persons_message_or_in_the_same_second_is_answered() {
+async fn messages_after_the_persons_message_or_in_the_same_second_are_answered() {
     for after in [2, 0] {
         play_with(sending(1), async |world| {
             instance(world, "whatsapp", &json!({"person_hold_seconds": 60})).await;
@@ -142,14 +143,14 @@ async fn what_was_written_after_the_persons_message_or_in_the_same_second_is_ans
             whatsapp(world, &upsert("P1", "I am here", true, now)).await;
             seconds(world, 70).await;
             world.tick("Recovery").await;
-            assert_eq!(replies(world, PHONE), ["one"], "{after} s after the person's");
+            assert_eq!(replies(world, PHONE), ["one"], "written {after} s after the person's message");
         })
         .await;
     }
 }
 
 #[tokio::test]
-async fn a_reply_that_a_person_made_needless_while_it_was_kept_is_finished() {
+async fn a_stored_reply_is_finished_when_a_release_marks_its_messages_as_handled() {
     play(async |world| {
         instance(world, "telegram", &json!({})).await;
         answers_with(world, 202, json!({}), 1).await;
@@ -160,20 +161,20 @@ async fn a_reply_that_a_person_made_needless_while_it_was_kept_is_finished() {
         let reply = json!({"batch_id": format!("{id}-1"), "reply": "to one"});
         assert_eq!(order(world, &id, "replies", &reply).await.status, 202);
         order(world, &id, "release", &json!({"answer_pending": false})).await;
-        let told = conversation(world).await;
-        assert_eq!(told["messages"][0]["fate"], "answered_by_person", "{told}");
-        assert!(told["batches"][0]["finished_at"].is_string(), "{told}");
+        let shown = conversation(world).await;
+        assert_eq!(shown["messages"][0]["fate"], "answered_by_person", "{shown}");
+        assert!(shown["batches"][0]["finished_at"].is_string(), "{shown}");
         let rows = world.rows("ConversationsTable").await;
         let batch = rows.iter().find(|row| row["batch"].is_u64()).expect("a batch");
-        assert!(batch["expires_at"].is_number(), "it is kept no longer than others: {batch}");
+        assert!(batch["expires_at"].is_number(), "the batch has no TTL: {batch}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
-    // Sent again by the channel's policy: the first attempt is proved to have been sent, and the
-    // second is not made.
+async fn a_late_echo_of_our_own_message_is_not_taken_for_a_persons() {
+    // The policy of the channel is to resend: the first attempt is proved to have been sent, so
+    // there is no second one.
     let setup = sending(1).parameter("UnknownPolicies", r#"{"whatsapp": "resend"}"#);
     play_with(setup, async |world| {
         instance(world, "whatsapp", &json!({})).await;
@@ -189,7 +190,7 @@ async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
         assert_eq!(reply(world).await.delivery.provider_id.as_deref(), Some("3EB0AA"));
     })
     .await;
-    // An operator has settled it: the echo says nothing new.
+    // An operator has settled it, so the echo adds nothing.
     play_with(sending(1), async |world| {
         instance(world, "whatsapp", &json!({})).await;
         let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
@@ -201,7 +202,7 @@ async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
         let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
         assert_eq!(echo.body["ours"], 1, "{}", echo.body);
         assert_eq!(conversation(world).await["conversation"]["hold"], Value::Null);
-        // The same words an hour later are a person's.
+        // The same text an hour later is a person's.
         seconds(world, 3_600).await;
         let person = whatsapp(world, &upsert("P1", "one", true, world.now().seconds())).await;
         assert_eq!(person.body["person"], 1, "{}", person.body);
@@ -210,7 +211,7 @@ async fn our_own_message_that_comes_back_late_is_not_taken_for_a_persons() {
 }
 
 #[tokio::test]
-async fn our_own_message_that_an_operator_called_unsent_is_recognized_when_it_comes_back() {
+async fn an_echo_is_recognized_after_an_operator_settled_the_message_as_not_sent() {
     play_with(sending(1), async |world| {
         instance(world, "whatsapp", &json!({})).await;
         let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };
@@ -221,15 +222,15 @@ async fn our_own_message_that_an_operator_called_unsent_is_recognized_when_it_co
         assert_eq!(world.post(&path, &json!({"sent": false})).await.body["status"], "FAILED");
         let echo = whatsapp(world, &upsert("3EB0AA", "one", true, world.now().seconds())).await;
         assert_eq!(echo.body["ours"], 1, "{}", echo.body);
-        let told = world.get(path.trim_end_matches("/settle")).await.body;
-        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{told}");
+        let shown = world.get(path.trim_end_matches("/settle")).await.body;
+        assert_eq!((&shown["status"], &shown["provider_id"]), (&json!("SENT"), &json!("3EB0AA")), "{shown}");
         assert_eq!(conversation(world).await["conversation"]["hold"], Value::Null, "no person has answered");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_message_that_comes_back_after_it_was_called_unsent_takes_its_intent_again() {
+async fn an_echo_of_a_message_settled_as_not_sent_takes_its_intent_again() {
     play_with(sending(1), async |world| {
         instance(world, "whatsapp", &json!({})).await;
         let lost = CallFault { service: Some("evolution".to_owned()), ..CallFault::first(Action::DropReply) };

@@ -1,4 +1,4 @@
-//! What cannot be read, whichever queue it is in.
+//! Messages that cannot be read, in every queue.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use umavez_local::template::load;
 use umavez_tests::{Expected, Setup, play_with};
 
 #[tokio::test]
-async fn what_nobody_can_read_ends_with_the_dead_letters_of_its_queue() {
+async fn an_unreadable_message_ends_in_the_dead_letter_queue_of_its_queue() {
     let setup = Setup::default();
     let functions = load(&setup.template, &setup.parameters).expect("the template").functions;
     let dead_letters = functions.iter().map(|function| function.queue_sources.len()).sum();
@@ -17,7 +17,8 @@ async fn what_nobody_can_read_ends_with_the_dead_letters_of_its_queue() {
             world.send_to_queue(&source.queue, "not json").await;
         }
         world.drain().await;
-        // Most are tried a few times, a minute apart; the others as often as their queue says.
+        // Most functions retry a few times, a minute apart; the others as often as the queue
+        // allows.
         for _ in 0..6 {
             world.advance(Duration::from_secs(600)).await;
         }
@@ -25,7 +26,7 @@ async fn what_nobody_can_read_ends_with_the_dead_letters_of_its_queue() {
             let queue = model.queues.iter().find(|queue| queue.name == source.queue).expect("a queue");
             let (dead_letters, _) = queue.redrive.as_ref().expect("a dead-letter queue");
             let counts = world.stack.queues().counts(dead_letters).await.expect("counts");
-            assert!(counts.visible > 0, "{} lost what it could not read", queue.name);
+            assert!(counts.visible > 0, "{} lost an unreadable message", queue.name);
         }
     })
     .await;

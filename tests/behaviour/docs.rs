@@ -26,7 +26,7 @@ cargo() {
 /// The address of the stack in the pages.
 const STACK: &str = "http://127.0.0.1:3000";
 
-/// Printed between two examples: no example prints it itself.
+/// Printed between two examples. No example prints it.
 const SEPARATOR: char = '\u{1e}';
 
 /// An example of a page.
@@ -75,7 +75,7 @@ fn examples(page: &str) -> Vec<Example> {
 async fn run_page(page: &Path, examples: &[Example], is_verbose: bool) {
     let world = World::start(Setup::default()).await;
     world.create_key("local", &["*"]).await;
-    // A page must work on a stack whose time was moved.
+    // A page must work on a stack whose clock was advanced.
     world.advance(Duration::from_secs(7 * 86_400)).await;
     let separator = format!("\nprintf '{SEPARATOR}'\n");
     let scripts: Vec<_> = examples.iter().map(|example| example.script.as_str()).collect();
@@ -88,7 +88,7 @@ async fn run_page(page: &Path, examples: &[Example], is_verbose: bool) {
             println!("---- line {}\n{printed}", example.line);
         }
         if let Some(answer) = &example.answer {
-            assert!(is_match(answer, printed), "{place}: the docs say\n{answer}\nprinted was\n{printed}");
+            assert!(is_match(answer, printed), "{place}: the docs say\n{answer}\nbut the example printed\n{printed}");
         }
     }
     assert!(succeeded, "{}: {error}", page.display());
@@ -132,13 +132,13 @@ fn is_match(expected: &str, printed: &str) -> bool {
 }
 
 #[test]
-fn an_answer_is_compared_in_order_and_to_its_end() {
+fn an_answer_is_compared_in_order_and_completely() {
     assert!(is_match("{\"a\": 1, …}", "{\"a\":1,\"b\":2}\n"));
     assert!(is_match("…", "anything"));
     assert!(is_match("a … b … c", "a1b2c"));
-    assert!(!is_match("{\"a\": 1}", "{\"a\":1,\"b\":2}"), "more than the docs say");
+    assert!(!is_match("{\"a\": 1}", "{\"a\":1,\"b\":2}"), "printed more than the docs say");
     assert!(!is_match("a … b … c", "a2c1b"), "another order");
-    assert!(!is_match("ab…bc", "abc"), "one letter for two");
+    assert!(!is_match("ab…bc", "abc"), "one letter cannot match twice");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Offers follow a /start or a charge, wait for their time, leave once, and only while something is
-//! unpaid.
+//! Offers follow a /start or a charge, wait for their time, are sent once, and only while something
+//! is unpaid.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub async fn bot(world: &World) {
     assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
-/// A downsell with these fields beside its name and its words; its number.
+/// Creates a downsell with these fields beside its name and its text. Returns its number.
 pub async fn downsell(world: &World, more: &Value) -> u64 {
     let mut body = json!({"name": "Oferta", "content": {"text": "Ainda está aí?"}, "delay_minutes": 1});
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -41,7 +41,7 @@ pub async fn put(world: &World, path: &str, body: &Value) -> Answer {
     world.send(world.request(Method::PUT, path).bearer_auth(KEY).json(body)).await
 }
 
-/// A /start of a person, now.
+/// Delivers a /start of a contact with the current time.
 pub async fn starts(world: &World, chat: i64, update_id: u64) -> Answer {
     let body = update(chat, update_id, "/start promo-7", world.now().seconds());
     let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
@@ -49,7 +49,7 @@ pub async fn starts(world: &World, chat: i64, update_id: u64) -> Answer {
     world.send(request).await
 }
 
-/// What a gateway tells, signed now.
+/// Delivers a webhook of a gateway, signed now.
 pub async fn gateway(world: &World, what: &str, body: &Value) -> Answer {
     let text = body.to_string();
     let signed = sign(&[&key_bytes(SECRET)], "evt_1", world.now(), text.as_bytes());
@@ -78,8 +78,8 @@ pub async fn pays(world: &World, transaction: &str) -> Answer {
     answer
 }
 
-/// The answer to a payment or an expiry whose contact is known: canceled, in flight, already sent
-/// and passed on.
+/// Returns the answer to a payment or an expiry whose contact is known: canceled, in flight,
+/// already sent and passed on.
 pub fn withdrawn(charge: &str, [canceled, in_flight, already_sent, passed_on]: [u32; 4]) -> Value {
     json!({
         "ok": true, "charge": charge, "canceled": canceled, "in_flight": in_flight, "already_sent": already_sent,
@@ -91,19 +91,19 @@ pub async fn seconds(world: &World, seconds: u64) {
     world.advance(Duration::from_secs(seconds)).await;
 }
 
-/// The offers of the bot, the newest first.
+/// Returns the offers of the bot, the newest first.
 pub async fn queue(world: &World) -> Vec<Value> {
     world.get(QUEUE).await.body["queue"].as_array().expect("a queue").clone()
 }
 
-/// The only offer that there is.
+/// Returns the only offer.
 pub async fn offer(world: &World) -> Value {
     let queue = queue(world).await;
-    assert_eq!(queue.len(), 1, "one offer: {queue:?}");
+    assert_eq!(queue.len(), 1, "not one offer: {queue:?}");
     queue[0].clone()
 }
 
-/// What the person was sent.
+/// Returns the number of messages that were sent to the contact.
 pub fn offers(world: &World) -> usize {
     world.stack.catcher().sent(Some("telegram"), Some(&CHAT.to_string())).len()
 }
@@ -123,11 +123,11 @@ async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": true, "after_pix": false})).await;
-        let told = starts(world, CHAT, 1).await;
-        assert_eq!((told.status, &told.body["scheduled"]), (200, &json!(1)), "{}", told.body);
-        assert_eq!(charged(world, "tx-1").await.body["scheduled"], 0, "it is for a /start");
+        let answer = starts(world, CHAT, 1).await;
+        assert_eq!((answer.status, &answer.body["scheduled"]), (200, &json!(1)), "{}", answer.body);
+        assert_eq!(charged(world, "tx-1").await.body["scheduled"], 0, "the downsell is only for a /start");
         seconds(world, 55).await;
-        assert_eq!(offers(world), 0, "its minute is not over");
+        assert_eq!(offers(world), 0, "sent before its delay was over");
         seconds(world, 10).await;
         assert_eq!(offers(world), 1);
         let offer = offer(world).await;
@@ -139,7 +139,10 @@ async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
         assert_eq!(offer["meta"], json!({"payload": "promo-7"}));
         let started = world.events("[START][DOWNSELLS_SCHEDULED]");
         assert_eq!((started.len(), &started[0]["scheduled"]), (1, &json!(1)));
-        assert_eq!(offer["correlation_id"], started[0]["request_id"], "the request's own, where nobody gave one");
+        assert_eq!(
+            offer["correlation_id"], started[0]["request_id"],
+            "the request id, because no correlation id was given"
+        );
         for (event, count) in
             [("[DOWNSELL][SCHEDULED][START]", 1), ("[DOWNSELL][SEND][OK]", 1), ("[DOWNSELL][SKIP]", 0)]
         {
@@ -158,12 +161,12 @@ async fn an_offer_follows_a_charge() {
         downsell(world, &json!({"after_start": false, "after_pix": true})).await;
         let mut body = charge("tx-test-123");
         body["correlation_id"] = json!("req-xyz");
-        let told = gateway(world, "pix-created", &body).await;
+        let answer = gateway(world, "pix-created", &body).await;
         let expected = json!({
             "ok": true, "charge": "unpaid", "scheduled": 1, "duplicates": 0, "already_pending": 0, "upgraded": 0,
             "not_rearmed": 0,
         });
-        assert_eq!(told.body, expected);
+        assert_eq!(answer.body, expected);
         seconds(world, 65).await;
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["trigger"]), (&json!("sent"), &json!("pix")));
@@ -174,17 +177,17 @@ async fn an_offer_follows_a_charge() {
 }
 
 #[tokio::test]
-async fn a_payment_cancels_what_is_pending_and_nothing_is_sent() {
+async fn a_payment_cancels_the_pending_offers_and_nothing_is_sent() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": true})).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
         starts(world, CHAT, 1).await;
         charged(world, "tx-1").await;
-        let told = pays(world, "tx-1").await;
+        let answer = pays(world, "tx-1").await;
         let expected = withdrawn("paid", [2, 0, 0, 0]);
-        assert_eq!(told.body, expected);
-        assert_eq!(pays(world, "tx-1").await.body, expected, "told again, the same is answered");
+        assert_eq!(answer.body, expected);
+        assert_eq!(pays(world, "tx-1").await.body, expected, "a redelivered payment gets the same answer");
         seconds(world, 40 * 60).await;
         world.tick("DownsellSweep").await;
         assert_eq!(offers(world), 0);
@@ -199,32 +202,45 @@ async fn a_payment_cancels_what_is_pending_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn what_had_left_before_is_told_also_if_its_downsell_was_offered_again() {
+async fn offers_sent_earlier_are_reported_even_if_their_downsell_was_offered_again() {
     play_with(sending(2), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_pix": true})).await;
         starts(world, CHAT, 1).await;
         charged(world, "tx-1").await;
         seconds(world, 65).await;
-        assert_eq!(offers(world), 1, "a start that gained the charge");
+        assert_eq!(offers(world), 1, "the offer of a start, upgraded to the charge");
         charged(world, "tx-2").await;
         seconds(world, 65).await;
         charged(world, "tx-3").await;
-        let told = |charge: &str, canceled: u32, already_sent: u32| withdrawn(charge, [canceled, 0, already_sent, 0]);
+        let expected =
+            |charge: &str, canceled: u32, already_sent: u32| withdrawn(charge, [canceled, 0, already_sent, 0]);
         let expiry = |transaction: &str| json!({"transaction_id": transaction});
-        assert_eq!(gateway(world, "pix-expired", &expiry("tx-1")).await.body, told("expired", 0, 1), "joined and sent");
-        assert_eq!(gateway(world, "pix-expired", &expiry("tx-2")).await.body, told("expired", 0, 1), "made and sent");
-        assert_eq!(pays(world, "tx-3").await.body, told("paid", 1, 2));
-        assert_eq!(pays(world, "tx-3").await.body, told("paid", 1, 2), "told again");
+        assert_eq!(
+            gateway(world, "pix-expired", &expiry("tx-1")).await.body,
+            expected("expired", 0, 1),
+            "upgraded and sent"
+        );
+        assert_eq!(
+            gateway(world, "pix-expired", &expiry("tx-2")).await.body,
+            expected("expired", 0, 1),
+            "created and sent"
+        );
+        assert_eq!(pays(world, "tx-3").await.body, expected("paid", 1, 2));
+        assert_eq!(pays(world, "tx-3").await.body, expected("paid", 1, 2), "redelivered");
         charged(world, "tx-4").await;
-        assert_eq!(pays(world, "tx-4").await.body, told("paid", 1, 0), "those of before were the first payment's");
+        assert_eq!(
+            pays(world, "tx-4").await.body,
+            expected("paid", 1, 0),
+            "the first payment has already reported the earlier offers"
+        );
         seconds(world, 70).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_offer_that_cannot_be_handed_over_is_by_the_next_tick() {
+async fn an_offer_that_cannot_be_enqueued_is_enqueued_at_the_next_tick() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 20})).await;
@@ -248,7 +264,7 @@ async fn an_offer_that_cannot_be_handed_over_is_by_the_next_tick() {
 }
 
 #[tokio::test]
-async fn a_sweep_that_runs_out_of_time_leaves_the_rest_to_the_next() {
+async fn a_sweep_that_runs_out_of_time_is_continued_by_the_next_one() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 20})).await;
@@ -260,7 +276,7 @@ async fn a_sweep_that_runs_out_of_time_leaves_the_rest_to_the_next() {
             due::sweep(&world.store, &invocation, &table, async |_| Ok(true)).await
         };
         let swept = sweep_within(4).await;
-        assert_eq!((swept.found, swept.finished), (0, false), "there is no time to hand anything over");
+        assert_eq!((swept.found, swept.finished), (0, false), "there is no time to enqueue anything");
         let swept = sweep_within(30).await;
         assert_eq!((swept.found, swept.done, swept.finished), (1, 1, true));
         pays(world, "tx-1").await;
@@ -284,13 +300,13 @@ async fn without_an_unpaid_charge_the_offer_of_a_start_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_long_delay_is_swept_and_a_tick_that_is_missed_or_doubled_changes_nothing() {
+async fn a_long_delay_is_swept_and_a_missed_or_repeated_tick_changes_nothing() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 60})).await;
         charged(world, "tx-1").await;
         world.tick("DownsellSweep").await;
-        assert_eq!(world.events("[DOWNSELL][ENQUEUED]").len(), 0, "its time is far");
+        assert_eq!(world.events("[DOWNSELL][ENQUEUED]").len(), 0, "it is not due soon");
         // No tick for three quarters of an hour.
         seconds(world, 50 * 60).await;
         world.tick("DownsellSweep").await;
@@ -299,9 +315,9 @@ async fn a_long_delay_is_swept_and_a_tick_that_is_missed_or_doubled_changes_noth
         assert_eq!((enqueued.len(), &enqueued[0]["offer_id"]), (1, &offer(world).await["id"]));
         assert_eq!(enqueued[0]["correlation_id"], offer(world).await["correlation_id"]);
         assert_eq!(world.events("[DOWNSELL][DUE]")[0]["emitted"], 1);
-        assert_eq!(offers(world), 0, "it is early");
+        assert_eq!(offers(world), 0, "it is not due yet");
         seconds(world, 9 * 60 + 50).await;
-        assert_eq!(offers(world), 0, "it is early");
+        assert_eq!(offers(world), 0, "it is not due yet");
         seconds(world, 12).await;
         world.tick("DownsellSweep").await;
         assert_eq!(offers(world), 1);
@@ -313,18 +329,18 @@ async fn a_long_delay_is_swept_and_a_tick_that_is_missed_or_doubled_changes_noth
 }
 
 #[tokio::test]
-async fn the_same_start_is_told_twice_another_finds_it_pending_and_noise_is_none() {
+async fn a_redelivered_start_is_a_duplicate_a_second_one_is_already_pending_and_other_texts_are_ignored() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"delay_minutes": 30})).await;
-        let counts = |told: &Answer| {
-            ["scheduled", "duplicates", "already_pending"].map(|name| told.body[name].as_u64().unwrap_or(99))
+        let counts = |answer: &Answer| {
+            ["scheduled", "duplicates", "already_pending"].map(|name| answer.body[name].as_u64().unwrap_or(99))
         };
         assert_eq!(counts(&starts(world, CHAT, 1).await), [1, 0, 0]);
         seconds(world, 61).await;
         let mut late = update(CHAT, 1, "/start promo-7", world.now().seconds());
         late["message"]["date"] = json!(world.now().seconds() + 5);
-        assert_eq!(counts(&starts(world, CHAT, 1).await), [0, 1, 0], "whatever the clock says");
+        assert_eq!(counts(&starts(world, CHAT, 1).await), [0, 1, 0], "a duplicate at any time");
         assert_eq!(counts(&starts(world, CHAT, 2).await), [0, 0, 1]);
         assert_eq!(counts(&starts(world, CHAT, 2).await), [0, 1, 0]);
         let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
@@ -335,9 +351,9 @@ async fn the_same_start_is_told_twice_another_finds_it_pending_and_noise_is_none
             update(CHAT, 10, "Oi", world.now().seconds()),
         ] {
             let request = world.request(Method::POST, "/webhooks/telegram/default").header(header.0, header.1);
-            let told = world.send(request.json(&noise)).await;
-            assert_eq!((told.status, &told.body["ignored"]), (200, &json!(1)), "{}", told.body);
-            assert!(told.body.get("scheduled").is_none_or(|scheduled| scheduled == 0), "{}", told.body);
+            let answer = world.send(request.json(&noise)).await;
+            assert_eq!((answer.status, &answer.body["ignored"]), (200, &json!(1)), "{}", answer.body);
+            assert!(answer.body.get("scheduled").is_none_or(|scheduled| scheduled == 0), "{}", answer.body);
         }
         assert_eq!(queue(world).await.len(), 1);
     })
@@ -345,22 +361,22 @@ async fn the_same_start_is_told_twice_another_finds_it_pending_and_noise_is_none
 }
 
 #[tokio::test]
-async fn a_pending_start_gains_the_charge_and_goes_with_it() {
+async fn a_pending_offer_of_a_start_is_upgraded_to_the_charge_and_ends_with_it() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"after_pix": true, "delay_minutes": 20})).await;
         starts(world, CHAT, 1).await;
         seconds(world, 60).await;
-        let told = charged(world, "tx-1").await;
-        assert_eq!((&told.body["scheduled"], &told.body["upgraded"]), (&json!(0), &json!(1)), "{}", told.body);
+        let answer = charged(world, "tx-1").await;
+        assert_eq!((&answer.body["scheduled"], &answer.body["upgraded"]), (&json!(0), &json!(1)), "{}", answer.body);
         assert_eq!(charged(world, "tx-1").await.body["duplicates"], 1);
         let joined = offer(world).await;
         assert_eq!((&joined["trigger"], &joined["transaction_id"]), (&json!("pix"), &json!("tx-1")));
         charged(world, "tx-2").await;
-        let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-        assert_eq!(told.body, withdrawn("expired", [0, 0, 0, 1]), "it goes to the second charge");
-        let told = gateway(world, "pix-expired", &json!({"transaction_id": "tx-2"})).await;
-        assert_eq!(told.body, withdrawn("expired", [1, 0, 0, 0]));
+        let answer = gateway(world, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+        assert_eq!(answer.body, withdrawn("expired", [0, 0, 0, 1]), "it is passed on to the second charge");
+        let answer = gateway(world, "pix-expired", &json!({"transaction_id": "tx-2"})).await;
+        assert_eq!(answer.body, withdrawn("expired", [1, 0, 0, 0]));
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("expired")));
         assert_eq!(world.events("[DOWNSELL][CANCEL][EXPIRED]").len(), 1);
@@ -369,7 +385,7 @@ async fn a_pending_start_gains_the_charge_and_goes_with_it() {
 }
 
 #[tokio::test]
-async fn a_charge_is_over_at_its_own_time_without_anybody_telling() {
+async fn a_charge_expires_at_its_own_time_without_a_webhook() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 10})).await;
@@ -388,7 +404,7 @@ async fn a_charge_is_over_at_its_own_time_without_anybody_telling() {
 }
 
 #[tokio::test]
-async fn once_ever_is_once_and_a_cooldown_ends() {
+async fn a_downsell_offered_once_is_never_offered_again_and_a_cooldown_ends() {
     play_with(sending(4), async |world| {
         bot(world).await;
         let ever = downsell(world, &json!({"after_start": false, "after_pix": true, "rearm": "once_ever"})).await;
@@ -397,22 +413,22 @@ async fn once_ever_is_once_and_a_cooldown_ends() {
         charged(world, "tx-1").await;
         seconds(world, 70).await;
         assert_eq!(offers(world), 2);
-        let told = charged(world, "tx-2").await;
-        assert_eq!((&told.body["scheduled"], &told.body["not_rearmed"]), (&json!(0), &json!(2)), "{}", told.body);
+        let answer = charged(world, "tx-2").await;
+        assert_eq!((&answer.body["scheduled"], &answer.body["not_rearmed"]), (&json!(0), &json!(2)), "{}", answer.body);
         seconds(world, 2 * 86_400).await;
-        let told = charged(world, "tx-3").await;
-        assert_eq!((&told.body["scheduled"], &told.body["not_rearmed"]), (&json!(1), &json!(1)), "{}", told.body);
+        let answer = charged(world, "tx-3").await;
+        assert_eq!((&answer.body["scheduled"], &answer.body["not_rearmed"]), (&json!(1), &json!(1)), "{}", answer.body);
         seconds(world, 70).await;
         assert_eq!(offers(world), 3);
         put(world, &format!("{DOWNSELLS}/{ever}"), &json!({"rearm": "once_per_trigger"})).await;
-        assert_eq!(charged(world, "tx-4").await.body["scheduled"], 1, "as its policy is now");
+        assert_eq!(charged(world, "tx-4").await.body["scheduled"], 1, "the current policy applies");
         seconds(world, 70).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_was_switched_off_or_deleted_meanwhile_is_not_sent() {
+async fn an_offer_of_an_inactive_or_deleted_downsell_is_not_sent() {
     play(async |world| {
         bot(world).await;
         let off = downsell(world, &json!({"after_start": false, "after_pix": true})).await;
@@ -430,15 +446,15 @@ async fn what_was_switched_off_or_deleted_meanwhile_is_not_sent() {
         assert!(fates.contains(&(json!(off), json!("skipped"), json!("inactive"))), "{fates:?}");
         assert!(fates.contains(&(json!(gone), json!("canceled"), json!("deleted"))), "{fates:?}");
         put(world, "/api/admin/bots/default", &json!({"active": false})).await;
-        assert_eq!(charged(world, "tx-2").await.body["scheduled"], 0, "a bot at rest offers nothing");
-        let told = starts(world, CHAT, 9).await;
-        assert_eq!((told.status, &told.body["scheduled"]), (200, &json!(0)), "{}", told.body);
+        assert_eq!(charged(world, "tx-2").await.body["scheduled"], 0, "an inactive bot offers nothing");
+        let answer = starts(world, CHAT, 9).await;
+        assert_eq!((answer.status, &answer.body["scheduled"]), (200, &json!(0)), "{}", answer.body);
     })
     .await;
 }
 
 #[tokio::test]
-async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_start() {
+async fn an_offer_to_a_user_who_blocked_the_bot_fails_once_and_is_skipped_until_a_start() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true})).await;
@@ -453,19 +469,19 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_star
         seconds(world, 70).await;
         let skipped = &queue(world).await[0];
         assert_eq!((&skipped["status"], &skipped["cancel_reason"]), (&json!("skipped"), &json!("blocked")));
-        // Who presses start has lifted the block.
+        // A /start lifts the block.
         starts(world, CHAT, 1).await;
         charged(world, "tx-3").await;
         seconds(world, 70).await;
         assert_eq!(queue(world).await[0]["status"], "sent");
-        // Also one of before blocks named their bots.
+        // It also lifts an old block without the names of bots.
         let table = world.stack.output("OutboundTable").expect("a table");
         let row =
             SuppressionRow::new(Channel::Telegram, &CHAT.to_string(), "bot_blocked", "provider", None, world.now());
         let key = keys::suppression("telegram", &CHAT.to_string());
         let unnamed = Write::put(table, key, &row).expect("a row");
         world.store.write(&world.invocation(), unnamed).await.expect("written");
-        // Also of a bot that is put to rest.
+        // It does so for an inactive bot, too.
         put(world, "/api/admin/bots/default", &json!({"active": false})).await;
         starts(world, CHAT, 2).await;
         let listed = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
@@ -475,7 +491,7 @@ async fn whoever_blocked_the_bot_fails_once_and_is_skipped_until_they_press_star
 }
 
 #[tokio::test]
-async fn whoever_blocked_one_bot_hears_of_the_others() {
+async fn a_user_who_blocked_one_bot_still_gets_offers_of_others() {
     play_with(sending(2), async |world| {
         let tokens = json!({"telegram": {"default": "1:a", "second": "2:b"}});
         world.stack.secrets().set("Senders", &tokens).expect("set");
@@ -490,15 +506,15 @@ async fn whoever_blocked_one_bot_hears_of_the_others() {
         charged(world, "tx-1").await;
         seconds(world, 70).await;
         let listed = async || {
-            let told = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
-            told.body["suppressions"][0]["senders"].clone()
+            let answer = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+            answer.body["suppressions"][0]["senders"].clone()
         };
         assert_eq!(listed().await, json!(["default"]));
         let of_other = json!({"bot_slug": "outro", "telegram_id": CHAT, "transaction_id": "tx-2"});
         assert_eq!(gateway(world, "pix-created", &of_other).await.body["scheduled"], 1);
         seconds(world, 70).await;
         assert_eq!(offers(world), 1, "the other bot was not blocked");
-        // A message of the other finds out that it was blocked too.
+        // A message of the other bot finds that it is blocked too.
         at_telegram(world, refusal(403, blocked)).await;
         let say = async |key: &str, sender: &str| {
             let message =
@@ -509,12 +525,12 @@ async fn whoever_blocked_one_bot_hears_of_the_others() {
         world.drain().await;
         assert_eq!(listed().await, json!(["default", "second"]));
         starts(world, CHAT, 1).await;
-        assert_eq!(listed().await, json!(["second"]), "a start to one lifts nothing for the other");
+        assert_eq!(listed().await, json!(["second"]), "a start lifts only the block of its own bot");
         let (heard, not_heard) = (say("b", "default").await, say("c", "second").await);
         seconds(world, 70).await;
         let status = async |id: &str| world.get(&format!("/outbound/messages/{id}")).await.text("/status");
         assert_eq!((status(&heard).await.as_str(), status(&not_heard).await.as_str()), ("SENT", "SUPPRESSED"));
-        // An operator means everybody.
+        // A suppression by an operator applies to all bots.
         let everybody = world.post("/suppressions", &json!({"channel": "telegram", "to": CHAT.to_string()})).await;
         assert_eq!((everybody.status, &everybody.body["senders"]), (201, &json!([])), "{}", everybody.body);
         let not_heard = say("d", "default").await;
@@ -525,7 +541,7 @@ async fn whoever_blocked_one_bot_hears_of_the_others() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_leaves_it_pending_until_a_person_says_what_became_of_it() {
+async fn a_lost_answer_leaves_an_offer_pending_until_an_operator_settles_it() {
     let setup = sending(1).parameter("ProviderTimeoutSeconds", "1");
     play_with(setup, async |world| {
         bot(world).await;
@@ -540,9 +556,9 @@ async fn an_answer_that_is_lost_leaves_it_pending_until_a_person_says_what_becam
         let paid = pays(world, "tx-1").await;
         assert_eq!((&paid.body["canceled"], &paid.body["in_flight"]), (&json!(0), &json!(1)), "{}", paid.body);
         let path = format!("{QUEUE}/{}/settle", unknown["id"].as_str().expect("an id"));
-        let told = world.post(&path, &json!({"telegram_id": CHAT, "sent": true})).await;
-        assert_eq!((told.status, &told.body["offer"]["status"]), (200, &json!("sent")), "{}", told.body);
-        assert_eq!(told.body["offer"]["cancel_reason"], Value::Null);
+        let answer = world.post(&path, &json!({"telegram_id": CHAT, "sent": true})).await;
+        assert_eq!((answer.status, &answer.body["offer"]["status"]), (200, &json!("sent")), "{}", answer.body);
+        assert_eq!(answer.body["offer"]["cancel_reason"], Value::Null);
         let other = world.post(&path, &json!({"telegram_id": CHAT, "sent": false})).await;
         other.assert_problem(409, "not_unknown", &[]);
         world.post(&path, &json!({"telegram_id": CHAT + 1, "sent": true})).await.assert_problem(404, "not_found", &[]);
@@ -556,7 +572,7 @@ async fn an_answer_that_is_lost_leaves_it_pending_until_a_person_says_what_becam
 }
 
 #[tokio::test]
-async fn a_limit_is_waited_for_and_the_gate_is_asked_again() {
+async fn an_offer_waits_for_a_rate_limit_and_its_gate_is_checked_again() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true})).await;
@@ -581,7 +597,7 @@ async fn a_limit_is_waited_for_and_the_gate_is_asked_again() {
 }
 
 #[tokio::test]
-async fn an_offer_that_could_not_leave_for_too_long_is_not_sent_any_more() {
+async fn an_offer_that_could_not_be_sent_for_too_long_expires() {
     play(async |world| {
         bot(world).await;
         let body = json!({"after_start": false, "after_pix": true, "delay_minutes": 30, "expires_after_minutes": 10});
@@ -595,7 +611,7 @@ async fn an_offer_that_could_not_leave_for_too_long_is_not_sent_any_more() {
 }
 
 #[tokio::test]
-async fn a_worker_that_died_after_its_claim_leaves_it_unknown_and_one_that_never_came_is_called_again() {
+async fn the_offer_of_a_worker_that_died_after_its_claim_is_unknown_and_can_be_settled() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true})).await;
@@ -618,20 +634,20 @@ async fn a_worker_that_died_after_its_claim_leaves_it_unknown_and_one_that_never
 }
 
 #[tokio::test]
-async fn a_test_is_sent_at_once_and_is_in_none_of_the_numbers() {
+async fn a_test_is_sent_at_once_and_is_not_counted() {
     play_with(sending(1), async |world| {
         bot(world).await;
         let id = downsell(world, &json!({"content": {"text": "*Oferta*", "parse_mode": "MarkdownV2"}})).await;
         let path = format!("{DOWNSELLS}/{id}/test");
-        let told = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
-        assert_eq!((told.status, &told.body["test"]), (202, &json!(true)), "{}", told.body);
+        let answer = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
+        assert_eq!((answer.status, &answer.body["test"]), (202, &json!(true)), "{}", answer.body);
         let again = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT})).await;
-        assert_eq!((again.header("idempotency-replayed"), &again.body), (Some("true"), &told.body));
+        assert_eq!((again.header("idempotency-replayed"), &again.body), (Some("true"), &answer.body));
         let other = world.post_with_key("t1", &path, &json!({"telegram_id": CHAT + 1})).await;
         other.assert_problem(422, "idempotency_key_reused", &[]);
         world.drain().await;
         let message =
-            world.get(&format!("/outbound/messages/{}", told.body["message_id"].as_str().expect("an id"))).await;
+            world.get(&format!("/outbound/messages/{}", answer.body["message_id"].as_str().expect("an id"))).await;
         assert_eq!((&message.body["status"], &message.body["metadata"]["test"]), (&json!("SENT"), &json!(true)));
         assert_eq!(queue(world).await, [] as [Value; 0]);
         let numbers = world.get("/api/admin/bots/default/metrics").await.body;
@@ -663,25 +679,25 @@ async fn a_claim_with_its_gate_is_one_transaction_of_at_most_six_units() {
 }
 
 #[tokio::test]
-async fn two_triggers_at_once_make_one_pending_offer() {
+async fn concurrent_triggers_create_one_pending_offer() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"delay_minutes": 30})).await;
-        let told = futures::future::join_all((1..=6).map(|update_id| starts(world, CHAT, update_id))).await;
-        let sum = |name: &str| told.iter().filter_map(|told| told.body[name].as_u64()).sum::<u64>();
+        let answers = futures::future::join_all((1..=6).map(|update_id| starts(world, CHAT, update_id))).await;
+        let sum = |name: &str| answers.iter().filter_map(|answer| answer.body[name].as_u64()).sum::<u64>();
         assert_eq!((sum("scheduled"), sum("already_pending")), (1, 5));
-        let told = futures::future::join_all((0..4).map(|_| starts(world, CHAT, 9))).await;
-        let sum = |name: &str| told.iter().filter_map(|told| told.body[name].as_u64()).sum::<u64>();
-        assert_eq!((sum("already_pending"), sum("duplicates")), (1, 3), "one event, told four times at once");
+        let answers = futures::future::join_all((0..4).map(|_| starts(world, CHAT, 9))).await;
+        let sum = |name: &str| answers.iter().filter_map(|answer| answer.body[name].as_u64()).sum::<u64>();
+        assert_eq!((sum("already_pending"), sum("duplicates")), (1, 3), "one event, delivered four times at once");
         assert_eq!(queue(world).await.len(), 1);
     })
     .await;
 }
 
-/// Where the sender is held while the person pays: before its nth call to the store or to Telegram,
-/// or after it.
+/// The sender is held before or after its nth call to the store or to Telegram while the contact
+/// pays.
 #[tokio::test]
-async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
+async fn a_payment_at_any_point_of_the_sending_gets_a_true_answer() {
     for (service, nth, action) in [
         ("dynamodb", 1, Action::DelayBefore),
         ("dynamodb", 2, Action::DelayBefore),
@@ -707,20 +723,20 @@ async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
         };
         world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
         let pay = async {
-            // Each look is a request, so that nothing is waited for by the clock.
+            // Polls with requests, so that nothing waits by the clock.
             while !world.stack.faults().waiting().is_empty() {
                 world.request_health().await;
             }
-            let told = pays(&world, "tx-1").await.body;
-            (told, offers(&world))
+            let shown = pays(&world, "tx-1").await.body;
+            (shown, offers(&world))
         };
-        let (_, (told, before)) = futures::future::join(seconds(&world, 70), pay).await;
+        let (_, (shown, before)) = futures::future::join(seconds(&world, 70), pay).await;
         world.drain().await;
         let (after, point) = (offers(&world), format!("{action:?} {service} {nth}"));
-        let count = |name: &str| told[name].as_u64().expect("a number");
-        assert_eq!(count("canceled") + count("in_flight") + count("already_sent"), 1, "{point}: {told}");
+        let count = |name: &str| shown[name].as_u64().expect("a number");
+        assert_eq!(count("canceled") + count("in_flight") + count("already_sent"), 1, "{point}: {shown}");
         let left_later = after > before;
-        assert!(!left_later || count("in_flight") == 1, "{point}: sent after it was answered {told}");
+        assert!(!left_later || count("in_flight") == 1, "{point}: sent after the answer {shown}");
         assert!(count("canceled") == 0 || after == 0, "{point}: canceled and sent");
         let status = offer(&world).await["status"].clone();
         assert_eq!(status == "sent", after == 1, "{point}: {status}");
@@ -731,7 +747,7 @@ async fn a_payment_at_any_point_of_the_sending_tells_the_truth() {
 }
 
 #[tokio::test]
-async fn a_charge_that_an_offer_gains_while_it_waits_for_its_slot_does_not_end_it() {
+async fn an_offer_that_is_upgraded_while_it_waits_for_its_slot_is_still_sent() {
     play_with(sending(1), async |world| {
         bot(world).await;
         charged(world, "tx-0").await;
@@ -760,7 +776,7 @@ async fn a_charge_that_an_offer_gains_while_it_waits_for_its_slot_does_not_end_i
 }
 
 #[tokio::test]
-async fn a_bot_writes_no_faster_than_its_row_says_whatever_its_token_is_called() {
+async fn a_bot_keeps_its_own_rate_limit_whatever_its_token_is_called() {
     play_with(sending(2), async |world| {
         let slow = json!({"slug": "loja", "token_ref": "default", "messages_per_chat_per_minute": 1});
         assert_eq!(world.post("/api/admin/bots", &slow).await.status, 201);
@@ -772,7 +788,7 @@ async fn a_bot_writes_no_faster_than_its_row_says_whatever_its_token_is_called()
         of_loja["bot_slug"] = json!("loja");
         assert_eq!(gateway(world, "pix-created", &of_loja).await.body["scheduled"], 2);
         seconds(world, 65).await;
-        assert_eq!(offers(world), 1, "the other waits for its minute");
+        assert_eq!(offers(world), 1, "the other one waits for its slot");
         seconds(world, 90).await;
         assert_eq!(offers(world), 2);
     })

@@ -1,5 +1,5 @@
-//! What people set up and look at, and what gateways may tell: each refusal names what is wrong and
-//! leaves nothing behind.
+//! The administration of bots and downsells, and invalid webhooks of gateways: each refusal names
+//! the error and writes nothing.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ const DOWNSELLS: &str = "/api/admin/bots/default/downsells";
 const QUEUE: &str = "/api/admin/bots/default/queue";
 
 #[tokio::test]
-async fn a_bot_is_a_row_and_its_secret_is_shown_to_nobody() {
+async fn a_bot_is_created_changed_and_listed_and_its_secret_is_never_shown() {
     play_with(sending(1), async |world| {
         world.canary("canary-webhook-secret-1");
         let body = json!({"slug": "loja", "token_ref": "default", "webhook_secret": "canary-webhook-secret-1",
@@ -38,7 +38,7 @@ async fn a_bot_is_a_row_and_its_secret_is_shown_to_nobody() {
             "invalid_request",
             &["slug", "token"],
         );
-        // Telegram proves itself with the bot's own secret, and its token sends.
+        // The bot's own secret verifies Telegram's webhooks, and its token sends.
         let downsells = "/api/admin/bots/loja/downsells";
         let new = json!({"name": "Oferta", "content": {"text": "Oi"}, "delay_minutes": 0});
         assert_eq!(world.post(downsells, &new).await.status, 201);
@@ -52,7 +52,7 @@ async fn a_bot_is_a_row_and_its_secret_is_shown_to_nobody() {
         };
         says("canary-webhook-secret-2", "/start", 1).await.assert_problem(401, "unverified", &[]);
         assert_eq!(says("canary-webhook-secret-1", "/start", 1).await.body["scheduled"], 1);
-        assert_eq!(says("canary-webhook-secret-1", "Oi", 2).await.body["ignored"], 1, "it has no conversations");
+        assert_eq!(says("canary-webhook-secret-1", "Oi", 2).await.body["ignored"], 1, "the bot has no conversations");
         world.drain().await;
         assert_eq!(offers(world), 1);
     })
@@ -60,7 +60,7 @@ async fn a_bot_is_a_row_and_its_secret_is_shown_to_nobody() {
 }
 
 #[tokio::test]
-async fn downsells_are_made_changed_listed_and_deleted() {
+async fn downsells_are_created_changed_listed_and_deleted() {
     play(async |world| {
         bot(world).await;
         let body = json!({
@@ -77,8 +77,8 @@ async fn downsells_are_made_changed_listed_and_deleted() {
         reused.assert_problem(422, "idempotency_key_reused", &[]);
         let second = downsell(world, &json!({"after_start": false})).await;
         assert_eq!(second, 2);
-        let told = world.get(&format!("{DOWNSELLS}/2")).await;
-        assert_eq!(told.body["warnings"], json!(["no_trigger"]));
+        let answer = world.get(&format!("{DOWNSELLS}/2")).await;
+        assert_eq!(answer.body["warnings"], json!(["no_trigger"]));
         let changed = put(world, &format!("{DOWNSELLS}/1"), &json!({"delay_minutes": 30, "after_pix": true})).await;
         assert_eq!(
             (&changed.body["downsell"]["delay_minutes"], &changed.body["downsell"]["name"]),
@@ -90,13 +90,13 @@ async fn downsells_are_made_changed_listed_and_deleted() {
         assert_eq!(delete(1).await.status, 200);
         delete(1).await.assert_problem(404, "not_found", &[]);
         world.get(&format!("{DOWNSELLS}/1")).await.assert_problem(404, "not_found", &[]);
-        assert_eq!(downsell(world, &json!({})).await, 3, "a number is not used again");
+        assert_eq!(downsell(world, &json!({})).await, 3, "a number is reused");
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_offered_is_refused_by_its_name_and_leaves_nothing() {
+async fn an_invalid_downsell_is_refused_by_field_and_leaves_nothing() {
     play(async |world| {
         bot(world).await;
         let good = json!({"name": "Oferta", "content": {"text": "Oi"}});
@@ -121,17 +121,17 @@ async fn what_cannot_be_offered_is_refused_by_its_name_and_leaves_nothing() {
             ["queue?status=gone", "queue?trigger=x", "queue?telegram_id=a", "queue?cursor=eA", "queue?delivery=QUEUED"]
         {
             let field = path.split(['?', '=']).nth(1).expect("a field");
-            let told = world.get(&format!("/api/admin/bots/default/{path}")).await;
-            told.assert_problem(422, "invalid_request", &[field]);
+            let answer = world.get(&format!("/api/admin/bots/default/{path}")).await;
+            answer.assert_problem(422, "invalid_request", &[field]);
         }
-        let told = world.get("/api/admin/bots/default/metrics?from=2020-01-01T00:00:00Z").await;
-        told.assert_problem(422, "invalid_request", &["from"]);
+        let answer = world.get("/api/admin/bots/default/metrics?from=2020-01-01T00:00:00Z").await;
+        answer.assert_problem(422, "invalid_request", &["from"]);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_bot_has_as_many_downsells_as_one_trigger_can_decide_on() {
+async fn a_bot_has_at_most_as_many_downsells_as_one_trigger_can_schedule() {
     play(async |world| {
         bot(world).await;
         for _ in 0..30 {
@@ -142,7 +142,7 @@ async fn a_bot_has_as_many_downsells_as_one_trigger_can_decide_on() {
         assert_eq!(starts(world, CHAT, 1).await.body["scheduled"], 30);
         charged(world, "tx-1").await;
         assert_eq!(pays(world, "tx-1").await.body["canceled"], 30);
-        assert_eq!(starts(world, CHAT, 2).await.body["scheduled"], 30, "all of their slots are free");
+        assert_eq!(starts(world, CHAT, 2).await.body["scheduled"], 30, "not all slots are free");
     })
     .await;
 }
@@ -174,10 +174,10 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
         let mut once = seen.clone();
         once.sort();
         once.dedup();
-        assert_eq!((seen.len(), once.len()), (9, 9), "each once");
+        assert_eq!((seen.len(), once.len()), (9, 9), "not every offer is listed once");
         let count = async |query: String| {
-            let told = world.get(&format!("{QUEUE}?{query}")).await;
-            told.body["queue"].as_array().unwrap_or_else(|| panic!("{}", told.body)).len()
+            let answer = world.get(&format!("{QUEUE}?{query}")).await;
+            answer.body["queue"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).len()
         };
         assert_eq!(count(format!("downsell_id={first}")).await, 6);
         assert_eq!(count("trigger=pix".to_owned()).await, 3);
@@ -223,7 +223,7 @@ async fn the_queue_is_filtered_and_paged_and_the_numbers_add_up() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_not_signed_or_stale_or_of_a_key_without_the_scope_is_refused() {
+async fn a_webhook_without_a_signature_with_an_old_one_or_with_a_wrong_scope_is_refused() {
     play(async |world| {
         bot(world).await;
         world.create_key("uv_other_scope", &["downsells"]).await;
@@ -254,7 +254,7 @@ async fn a_webhook_that_is_not_signed_or_stale_or_of_a_key_without_the_scope_is_
             world.send(of_nobody).await.assert_problem(401, "unverified", &[]);
             world.send(post().bearer_auth("uv_nobody")).await.assert_problem(401, "invalid_key", &[]);
             world.send(post().bearer_auth("uv_other_scope")).await.assert_problem(403, "missing_scope", &[]);
-            assert_eq!(world.rows("DownsellsTable").await, before, "nothing is left behind");
+            assert_eq!(world.rows("DownsellsTable").await, before, "a refused webhook wrote something");
             assert_eq!(world.send(post().bearer_auth("uv_payments")).await.status, 200);
             assert_eq!(world.send(signed_at(world.now())).await.status, 200);
         }
@@ -263,7 +263,7 @@ async fn a_webhook_that_is_not_signed_or_stale_or_of_a_key_without_the_scope_is_
 }
 
 #[tokio::test]
-async fn what_a_gateway_cannot_mean_is_refused_by_its_name() {
+async fn an_invalid_gateway_webhook_is_refused_by_field() {
     play(async |world| {
         bot(world).await;
         let mut unknown_bot = charge("tx-1");
@@ -280,7 +280,7 @@ async fn what_a_gateway_cannot_mean_is_refused_by_its_name() {
             gateway(world, "pix-created", &body).await.assert_problem(422, "invalid_request", &[field]);
         }
         gateway(world, "pix-expired", &json!({})).await.assert_problem(422, "invalid_request", &["transaction_id"]);
-        assert!(world.rows("DownsellsTable").await.is_empty(), "nothing is left behind");
+        assert!(world.rows("DownsellsTable").await.is_empty(), "a refused webhook wrote something");
         charged(world, "tx-1").await;
         let mut anothers = charge("tx-1");
         anothers["telegram_id"] = json!(CHAT + 1);
@@ -290,7 +290,7 @@ async fn what_a_gateway_cannot_mean_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn whatever_order_a_gateway_tells_it_in_the_charge_only_moves_forward() {
+async fn a_charge_only_moves_forward_in_any_order_of_webhooks() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
@@ -303,37 +303,41 @@ async fn whatever_order_a_gateway_tells_it_in_the_charge_only_moves_forward() {
         assert_eq!(gateway(world, "pix-expired", &expiry).await.body["charge"], "expired");
         assert_eq!(charged(world, "tx-2").await.body["charge"], "expired");
         assert_eq!(pays(world, "tx-2").await.body["charge"], "paid");
-        assert_eq!(gateway(world, "pix-expired", &expiry).await.body["charge"], "paid", "paid is paid");
-        // Over before it was told, and then told without its end.
+        assert_eq!(
+            gateway(world, "pix-expired", &expiry).await.body["charge"],
+            "paid",
+            "a paid charge does not expire"
+        );
+        // Expired before it was reported, and then reported without its expiry.
         let mut over = charge("tx-9");
         over["expires_at"] = json!(world.now().plus_ms(-1_000).to_string());
         assert_eq!(gateway(world, "pix-created", &over).await.body["charge"], "expired");
         let again = charged(world, "tx-9").await;
         assert_eq!((&again.body["charge"], &again.body["scheduled"]), (&json!("expired"), &json!(0)));
-        // The same ten times, also all at once.
-        let told = futures::future::join_all((0..5).map(|_| charged(world, "tx-3"))).await;
-        let scheduled: u64 = told.iter().filter_map(|told| told.body["scheduled"].as_u64()).sum();
+        // The same webhook ten times, half of them concurrently.
+        let answers = futures::future::join_all((0..5).map(|_| charged(world, "tx-3"))).await;
+        let scheduled: u64 = answers.iter().filter_map(|answer| answer.body["scheduled"].as_u64()).sum();
         assert_eq!(scheduled, 1);
         for _ in 0..5 {
             assert_eq!(charged(world, "tx-3").await.body["duplicates"], 1);
         }
-        let told = futures::future::join_all((0..5).map(|_| pays(world, "tx-3"))).await;
-        for answer in told {
+        let answers = futures::future::join_all((0..5).map(|_| pays(world, "tx-3"))).await;
+        for answer in answers {
             assert_eq!(answer.body["canceled"], 1, "{}", answer.body);
         }
         let epochs: Vec<_> =
             world.rows("DownsellsTable").await.into_iter().filter(|row| row["sk"] == "CHARGES").collect();
-        assert_eq!(epochs[0]["pay_epoch"], 3, "one for each payment, however often it was told");
-        // A new charge after the payment is not the payment's to cancel.
+        assert_eq!(epochs[0]["pay_epoch"], 3, "not one epoch per payment");
+        // The payment does not cancel a charge created after it.
         assert_eq!(charged(world, "tx-4").await.body["scheduled"], 1);
-        assert_eq!(pays(world, "tx-3").await.body["canceled"], 0, "what it had canceled is offered again");
+        assert_eq!(pays(world, "tx-3").await.body["canceled"], 0, "it canceled the offer of the new charge");
         assert_eq!(queue(world).await.iter().filter(|offer| offer["status"] == "pending").count(), 1);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_payment_that_was_not_seen_through_is_by_recovery() {
+async fn recovery_completes_an_interrupted_payment() {
     use umavez_local::faults::{Action, CallFault, Fault};
     use umavez_tests::{Expected, Setup};
     let expected = Expected { server_errors: 0, ..Expected::default() };
@@ -341,8 +345,8 @@ async fn a_payment_that_was_not_seen_through_is_by_recovery() {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 30})).await;
         charged(world, "tx-1").await;
-        // The gate is closed, and then the process dies before it ends the offer; the gateway does
-        // not tell again.
+        // The process dies after it has closed the gate and before it ends the offer, and the
+        // gateway does not retry.
         let fault = CallFault {
             function: Some("webhook-intake".to_owned()),
             operation: Some("TransactWriteItems".to_owned()),
@@ -360,14 +364,14 @@ async fn a_payment_that_was_not_seen_through_is_by_recovery() {
 }
 
 #[tokio::test]
-async fn the_page_is_there_for_everybody_and_what_it_asks_for_is_not() {
+async fn the_console_page_needs_no_key_but_its_requests_do() {
     play(async |world| {
         let page = world.send(world.request(Method::GET, "/console")).await;
         assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
         let policy = page.header("content-security-policy").unwrap_or_default();
         let parts = [r#"name="after_start" type="checkbox""#, r#"name="after_pix" type="checkbox""#];
         for part in parts.into_iter().chain(["Só envia se houver PIX não pago", "Testar agora"]) {
-            assert!(page.body.as_str().is_some_and(|page| page.contains(part)), "the page lacks {part}");
+            assert!(page.body.as_str().is_some_and(|page| page.contains(part)), "the page does not contain {part}");
         }
         assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
         world.send(world.request(Method::GET, BOTS)).await.assert_problem(401, "missing_key", &[]);

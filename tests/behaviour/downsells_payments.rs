@@ -1,5 +1,5 @@
-//! Payment webhooks as real gateways send them, and charges that follow each other: a payment that
-//! is known to the gateway counts, and an offer whose charge ran out goes to the next one.
+//! Payment webhooks as real gateways send them, and charges that follow each other: a payment known
+//! to the gateway counts, and an offer whose charge expired goes to the next one.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::downsells::{
 };
 use crate::outbound::sending;
 
-/// A charge with these fields beside or instead of its own; those that are null are left out.
+/// Returns a charge with these fields added or replaced; null fields are left out.
 fn with(transaction: &str, more: &Value) -> Value {
     let mut body = charge(transaction);
     let fields = body.as_object_mut().expect("an object");
@@ -35,10 +35,9 @@ async fn expires(world: &World, transaction: &str) -> Value {
     answer.body
 }
 
-/// Bodies as they come from Mercado Pago, Asaas, Efí and hand-written flows, once their ids were
-/// mapped.
+/// Bodies of Mercado Pago, Asaas, Efí and hand-written flows, after their ids were mapped.
 #[tokio::test]
-async fn a_payment_counts_whatever_else_the_gateway_says() {
+async fn a_payment_counts_whatever_other_fields_the_gateway_sends() {
     play(async |world| {
         bot(world).await;
         downsell(world, &after_pix(1)).await;
@@ -56,8 +55,8 @@ async fn a_payment_counts_whatever_else_the_gateway_says() {
             body.as_object_mut().expect("an object").remove("correlation_id");
             let made = gateway(world, "pix-created", &body).await;
             assert_eq!((made.status, &made.body["scheduled"]), (200, &json!(1)), "{more}: {}", made.body);
-            let told = gateway(world, "payment-approved", &with(&transaction, more)).await;
-            assert_eq!((told.status, &told.body), (200, &withdrawn("paid", [1, 0, 0, 0])), "{more}");
+            let answer = gateway(world, "payment-approved", &with(&transaction, more)).await;
+            assert_eq!((answer.status, &answer.body), (200, &withdrawn("paid", [1, 0, 0, 0])), "{more}");
         }
         seconds(world, 70).await;
         assert_eq!(offers(world), 0);
@@ -71,8 +70,8 @@ async fn a_transaction_that_is_a_number_is_the_same_as_its_digits() {
         bot(world).await;
         downsell(world, &after_pix(1)).await;
         charged(world, "1320019").await;
-        let told = gateway(world, "payment-approved", &with("", &json!({"transaction_id": 1_320_019}))).await;
-        assert_eq!(told.body, withdrawn("paid", [1, 0, 0, 0]));
+        let answer = gateway(world, "payment-approved", &with("", &json!({"transaction_id": 1_320_019}))).await;
+        assert_eq!(answer.body, withdrawn("paid", [1, 0, 0, 0]));
         let expired = json!({"transaction_id": 1_320_019, "reason": "timeout"});
         assert_eq!(gateway(world, "pix-expired", &expired).await.body["charge"], "paid");
         seconds(world, 70).await;
@@ -81,10 +80,10 @@ async fn a_transaction_that_is_a_number_is_the_same_as_its_digits() {
     .await;
 }
 
-/// The stored transaction says whose offers are canceled; what the body says otherwise is named,
-/// and its values are not.
+/// The stored transaction identifies the contact whose offers are canceled. The answer names the
+/// fields of the body that differ, but not their values.
 #[tokio::test]
-async fn a_payment_of_a_known_transaction_counts_whoever_it_names() {
+async fn a_payment_of_a_known_transaction_counts_whatever_contact_it_names() {
     play(async |world| {
         bot(world).await;
         downsell(world, &after_pix(1)).await;
@@ -99,19 +98,19 @@ async fn a_payment_of_a_known_transaction_counts_whoever_it_names() {
         for (n, (more, differs)) in said.iter().enumerate() {
             let transaction = format!("tx-{n}");
             assert_eq!(charged(world, &transaction).await.body["scheduled"], 1);
-            let told = gateway(world, "payment-approved", &with(&transaction, more)).await;
+            let answer = gateway(world, "payment-approved", &with(&transaction, more)).await;
             let mut expected = withdrawn("paid", [1, 0, 0, 0]);
             expected["differs"] = differs.clone();
-            assert_eq!((told.status, &told.body), (200, &expected), "{more}");
+            assert_eq!((answer.status, &answer.body), (200, &expected), "{more}");
         }
         seconds(world, 70).await;
         assert_eq!(offers(world), 0);
         let named: Vec<_> = world.events("PAYMENT_OWNER_DIFFERS").iter().map(|line| line["fields"].clone()).collect();
         assert_eq!(named, ["telegram_id", "telegram_id", "bot_slug", "bot_slug,telegram_id"]);
-        // The same holds for an expiry. A charge that is made belongs to one person.
+        // The same applies to an expiry. A charge belongs to one contact.
         charged(world, "tx-9").await;
-        let told = gateway(world, "pix-expired", &with("tx-9", &json!({"telegram_id": CHAT + 1}))).await;
-        assert_eq!((&told.body["canceled"], &told.body["differs"]), (&json!(1), &json!(["telegram_id"])));
+        let answer = gateway(world, "pix-expired", &with("tx-9", &json!({"telegram_id": CHAT + 1}))).await;
+        assert_eq!((&answer.body["canceled"], &answer.body["differs"]), (&json!(1), &json!(["telegram_id"])));
         let anothers = with("tx-9", &json!({"telegram_id": CHAT + 1}));
         gateway(world, "pix-created", &anothers).await.assert_problem(409, "held_by_another", &[]);
         seconds(world, 70).await;
@@ -121,7 +120,7 @@ async fn a_payment_of_a_known_transaction_counts_whoever_it_names() {
 }
 
 #[tokio::test]
-async fn a_payment_that_cannot_be_placed_is_kept_until_its_person_is_known() {
+async fn a_payment_without_a_known_contact_is_kept_until_the_contact_is_known() {
     play(async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": true, "after_pix": true})).await;
@@ -133,32 +132,32 @@ async fn a_payment_that_cannot_be_placed_is_kept_until_its_person_is_known() {
             json!({"bot_slug": "no-such-bot"}),
         ];
         for (n, more) in bodies.iter().enumerate() {
-            let told = gateway(world, "payment-approved", &with(&format!("tx-{n}"), more)).await;
-            assert_eq!((told.status, &told.body["charge"]), (200, &json!("paid")), "{more}: {}", told.body);
-            assert_eq!((&told.body["owner_known"], &told.body["canceled"]), (&json!(false), &json!(0)), "{more}");
+            let answer = gateway(world, "payment-approved", &with(&format!("tx-{n}"), more)).await;
+            assert_eq!((answer.status, &answer.body["charge"]), (200, &json!("paid")), "{more}: {}", answer.body);
+            assert_eq!((&answer.body["owner_known"], &answer.body["canceled"]), (&json!(false), &json!(0)), "{more}");
         }
         assert_eq!(world.events("PAYMENT_OWNER_UNKNOWN").len(), bodies.len());
         assert!(!world.metrics("PaymentsUnplaced").is_empty(), "an alarm watches this metric");
-        assert_eq!(offer(world).await["status"], "pending", "nobody has said that it was this person who paid");
+        assert_eq!(offer(world).await["status"], "pending", "the contact of the payment is not known");
         let late = charged(world, "tx-0").await;
         assert_eq!((&late.body["charge"], &late.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", late.body);
         let ended = offer(world).await;
         assert_eq!((&ended["status"], &ended["cancel_reason"]), (&json!("canceled"), &json!("paid")), "{ended}");
-        // The payment itself may name its person later; an expiry moves nothing back.
+        // The payment may name its contact later, and an expiry does not change a paid charge.
         starts(world, CHAT, 2).await;
         assert_eq!(expires(world, "tx-1").await["charge"], "paid");
         assert_eq!(pays(world, "tx-1").await.body, withdrawn("paid", [1, 0, 0, 0]));
-        assert_eq!(pays(world, "tx-1").await.body, withdrawn("paid", [1, 0, 0, 0]), "told again");
+        assert_eq!(pays(world, "tx-1").await.body, withdrawn("paid", [1, 0, 0, 0]), "redelivered");
         seconds(world, 70).await;
         assert_eq!(offers(world), 0);
     })
     .await;
 }
 
-/// Webhooks come in any order: the charge names its person after it was reported as expired, and is
-/// paid after all.
+/// Webhooks arrive in any order: the charge names its contact after it was reported as expired, and
+/// is then paid.
 #[tokio::test]
-async fn a_charge_that_is_reported_after_its_expiry_still_says_whose_payment_it_is() {
+async fn a_charge_reported_after_its_expiry_still_identifies_the_contact_of_its_payment() {
     play(async |world| {
         bot(world).await;
         downsell(world, &after_pix(1)).await;
@@ -183,8 +182,8 @@ async fn a_payment_without_its_transaction_is_refused_and_leaves_nothing() {
             ["payment-approved", "pix-expired"].into_iter().flat_map(|what| unusable.iter().map(move |v| (what, v)))
         {
             let body = with("", &json!({ "transaction_id": value }));
-            let told = gateway(world, what, &body).await;
-            told.assert_problem(422, "invalid_request", &["transaction_id"]);
+            let answer = gateway(world, what, &body).await;
+            answer.assert_problem(422, "invalid_request", &["transaction_id"]);
         }
         assert!(world.rows("DownsellsTable").await.is_empty());
     })
@@ -203,16 +202,20 @@ async fn an_offer_whose_charge_expired_goes_to_the_newest_unpaid_charge() {
             seconds(world, 1).await;
         }
         assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]));
-        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]), "told again, once");
+        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]), "redelivered");
         let passed = offer(world).await;
         assert_eq!((&passed["status"], &passed["transaction_id"]), (&json!("pending"), &json!("tx-3")), "{passed}");
         assert_eq!(world.events("[DOWNSELL][PASSED_ON]").len(), 1);
         assert!(!world.metrics("downsells_passed_on").is_empty());
         seconds(world, 320).await;
-        assert_eq!(offers(world), 0, "ten minutes from the first charge: the person has just made a new one");
-        // The newest expires before the offer's time, and there is one more.
+        assert_eq!(offers(world), 0, "the delay counts from the newest charge");
+        // The newest charge expires before the offer is due, and there is one more.
         assert_eq!(expires(world, "tx-3").await, withdrawn("expired", [0, 0, 0, 1]));
-        assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]), "still true of the first");
+        assert_eq!(
+            expires(world, "tx-1").await,
+            withdrawn("expired", [0, 0, 0, 1]),
+            "the answer for the first charge is the same"
+        );
         seconds(world, 300).await;
         assert_eq!(offers(world), 1);
         let sent = offer(world).await;
@@ -243,7 +246,7 @@ async fn the_payment_of_any_charge_ends_an_offer_that_was_passed_on() {
 }
 
 #[tokio::test]
-async fn a_charge_that_expires_by_its_own_time_passes_its_offer_on_too() {
+async fn a_charge_that_expires_without_a_webhook_passes_its_offer_on_too() {
     for swept in [true, false] {
         play_with(sending(1), async |world| {
             bot(world).await;
@@ -258,11 +261,11 @@ async fn a_charge_that_expires_by_its_own_time_passes_its_offer_on_too() {
                 assert_eq!(offer(world).await["transaction_id"], "tx-2");
                 seconds(world, 300).await;
             } else {
-                // Nothing looks before the sender does.
+                // Only the sender checks the charge.
                 seconds(world, 370).await;
                 assert_eq!(offer(world).await["transaction_id"], "tx-2");
             }
-            assert_eq!(offers(world), 0, "ten minutes from the second charge");
+            assert_eq!(offers(world), 0, "the delay counts from the second charge");
             seconds(world, 300).await;
             let sent = offer(world).await;
             assert_eq!((offers(world), &sent["status"]), (1, &json!("sent")), "{sent}");
@@ -272,13 +275,13 @@ async fn a_charge_that_expires_by_its_own_time_passes_its_offer_on_too() {
 }
 
 #[tokio::test]
-async fn a_charge_that_is_made_after_the_last_one_expired_has_an_offer_of_its_own() {
+async fn a_charge_created_after_the_last_one_expired_gets_its_own_offer() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &json!({"after_start": false, "after_pix": true, "rearm": "once_ever"})).await;
         charged(world, "tx-1").await;
         assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [1, 0, 0, 0]));
-        assert_eq!(charged(world, "tx-2").await.body["scheduled"], 1, "what was not sent does not count");
+        assert_eq!(charged(world, "tx-2").await.body["scheduled"], 1, "an unsent offer does not count");
         seconds(world, 70).await;
         assert_eq!(offers(world), 1);
         let of_second = &queue(world).await[0];
@@ -288,7 +291,7 @@ async fn a_charge_that_is_made_after_the_last_one_expired_has_an_offer_of_its_ow
 }
 
 #[tokio::test]
-async fn an_offer_is_not_passed_on_where_its_downsell_is_no_longer_for_charges() {
+async fn an_offer_is_not_passed_on_if_its_downsell_is_no_longer_for_charges() {
     for change in [json!({"after_pix": false}), json!({"active": false})] {
         play(async |world| {
             bot(world).await;
@@ -303,10 +306,10 @@ async fn an_offer_is_not_passed_on_where_its_downsell_is_no_longer_for_charges()
     }
 }
 
-/// The second charge finds the offer of the first pending; the first runs out, and the offer ends,
-/// before the second is written.
+/// The second charge finds the offer of the first one pending. The first charge expires, and the
+/// offer ends, before the second charge is written.
 #[tokio::test]
-async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
+async fn a_charge_created_while_the_last_one_expires_gets_its_offer() {
     play_with(sending(1), async |world| {
         bot(world).await;
         downsell(world, &after_pix(10)).await;
@@ -333,7 +336,7 @@ async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
             while !world.stack.faults().waiting().is_empty() {
                 world.request_health().await;
             }
-            // A sender whose clock is past the end of the first charge.
+            // A sender whose clock is past the expiry of the first charge.
             let later = Invocation::new("late", world.now().plus_ms(70_000), Duration::from_secs(30));
             let (row, charges) = downsells.offer_and_charges(&later, &contact, &id).await.expect("a store");
             let end = OfferEnd::Canceled(CancelReason::Expired);
@@ -348,10 +351,10 @@ async fn a_charge_that_is_made_while_the_last_one_runs_out_has_its_offer() {
     .await;
 }
 
-/// The sender has read the charges and is about to claim; the payment is written, and its process
+/// The sender has read the charges and is about to claim. The payment is written, and its process
 /// dies before it ends the offer. Only the claim's own check of the charges is left.
 #[tokio::test]
-async fn a_payment_that_is_written_keeps_a_claim_out_that_was_decided_before() {
+async fn a_written_payment_refuses_a_claim_that_was_decided_before_it() {
     play(async |world| {
         bot(world).await;
         downsell(world, &after_pix(1)).await;
@@ -372,12 +375,12 @@ async fn a_payment_that_is_written_keeps_a_claim_out_that_was_decided_before() {
             gateway(world, "payment-approved", &charge("tx-1")).await.status
         };
         let (_, status) = futures::future::join(seconds(world, 70), pay).await;
-        assert_eq!(status, 502, "it died before it was answered");
+        assert_eq!(status, 502, "it died before it answered");
         world.drain().await;
         assert_eq!(offers(world), 0);
         let ended = offer(world).await;
         assert_eq!((&ended["status"], &ended["cancel_reason"]), (&json!("canceled"), &json!("paid")), "{ended}");
-        assert_eq!(ended["attempts"], 0, "no attempt was begun");
+        assert_eq!(ended["attempts"], 0, "an attempt was made");
     })
     .await;
 }

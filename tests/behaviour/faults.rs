@@ -1,4 +1,4 @@
-//! What the front can let go wrong, and what the platform makes of it.
+//! The faults that the front can inject, and how the platform handles them.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn call_fault(world: &World, function: &str, operation: &str, action: Acti
 }
 
 #[tokio::test]
-async fn a_write_that_meets_its_own_first_attempt_is_mine() {
+async fn a_write_that_finds_its_own_first_attempt_is_mine() {
     play_with(probe(), async |world| {
         for (number, action) in [Action::DropReply, Action::ErrorAfter].into_iter().enumerate() {
             let key = umavez_domain::keys::Key { pk: format!("row-{number}"), sk: "ROW".into() };
@@ -50,7 +50,7 @@ async fn a_write_that_meets_its_own_first_attempt_is_mine() {
 }
 
 #[tokio::test]
-async fn a_plain_write_that_meets_a_transaction_is_tried_again() {
+async fn a_write_that_conflicts_with_a_transaction_is_retried() {
     play_with(probe(), async |world| {
         let key = umavez_domain::keys::Key { pk: "row".into(), sk: "ROW".into() };
         let write = Write::update("probe-jobs", key.clone()).increment("count");
@@ -62,11 +62,12 @@ async fn a_plain_write_that_meets_a_transaction_is_tried_again() {
     .await;
 }
 
-/// Longer than one attempt of the SDK: its second attempt is made, and then the first arrives.
+/// Longer than one attempt of the SDK: the SDK makes its second attempt before the first one
+/// arrives.
 const LATE_MS: u64 = 3_500;
 
 #[tokio::test]
-async fn a_release_that_arrives_late_does_not_hit_the_next_holder() {
+async fn a_late_release_does_not_free_the_hold_of_the_next_holder() {
     play(async |world| {
         let held = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
         assert_allowed(&held);
@@ -82,7 +83,7 @@ async fn a_release_that_arrives_late_does_not_hit_the_next_holder() {
 }
 
 #[tokio::test]
-async fn a_hold_that_arrives_late_does_not_take_back_what_was_released() {
+async fn a_late_hold_does_not_undo_a_release() {
     play(async |world| {
         call_fault(world, "outbound-api", "UpdateItem", Action::DelayBefore, LATE_MS, 1).await;
         let held = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
@@ -96,7 +97,7 @@ async fn a_hold_that_arrives_late_does_not_take_back_what_was_released() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_meets_others_is_tried_again_and_one_whose_reply_is_lost_is_not_made_twice() {
+async fn a_conflicting_transaction_is_retried_and_one_whose_reply_is_lost_is_applied_once() {
     play_with(probe(), async |world| {
         for (number, action) in
             [Action::Conflict, Action::Throttle, Action::DropReply, Action::ErrorAfter].into_iter().enumerate()
@@ -130,7 +131,7 @@ async fn a_caller_without_a_key_is_not_blocked_by_its_own_lost_reply() {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_a_503_and_the_same_key_may_ask_again() {
+async fn an_unavailable_store_is_a_503_and_the_same_key_may_retry() {
     let expected = Expected { server_errors: 2, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         // Throttled at every attempt of the SDK.
@@ -139,7 +140,7 @@ async fn a_store_that_does_not_answer_is_a_503_and_the_same_key_may_ask_again() 
         answer.assert_problem(503, "unavailable", &[]);
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_allowed(&world.post_with_key("a", "/intents", &offer(VAGA_A)).await);
-        // Written, but nobody heard of it.
+        // Written, but the answer is lost.
         call_fault(world, "outbound-api", "UpdateItem", Action::ErrorAfter, 0, 3).await;
         world.post_with_key("b", "/intents", &offer(VAGA_B)).await.assert_problem(503, "unavailable", &[]);
         let again = world.post_with_key("b", "/intents", &offer(VAGA_B)).await;
@@ -150,7 +151,7 @@ async fn a_store_that_does_not_answer_is_a_503_and_the_same_key_may_ask_again() 
 }
 
 #[tokio::test]
-async fn a_caller_without_a_key_is_told_as_whom_it_may_have_been_heard() {
+async fn a_503_names_the_holder_that_a_caller_without_a_key_may_have_become() {
     let expected = Expected { server_errors: 2, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         call_fault(world, "outbound-api", "UpdateItem", Action::ErrorAfter, 0, 3).await;
@@ -160,12 +161,12 @@ async fn a_caller_without_a_key_is_told_as_whom_it_may_have_been_heard() {
         assert!(lost.text("/detail").contains(&holder), "{}", lost.body);
         let blocked = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
         assert_eq!(blocked.body["blocked_by"]["holder"], holder.as_str());
-        // And so it can free what nobody answers for.
+        // So the caller can release a hold whose answer was lost.
         let path = format!("/intents/{}/release", blocked.text("/fingerprint"));
         let released = world.post(&path, &json!({"client_id": CLIENT, "holder": holder})).await;
         assert_eq!(released.body["released"], true, "{}", released.body);
         assert_allowed(&world.post_with_key("a", "/intents", &offer(VAGA_A)).await);
-        // Whoever only reads is simply to ask again.
+        // The answer to a read only asks to retry.
         call_fault(world, "outbound-api", "Query", Action::Throttle, 0, 3).await;
         let read = world.get(&format!("/intents?client_id={CLIENT}")).await;
         read.assert_problem(503, "unavailable", &[]);
@@ -175,7 +176,7 @@ async fn a_caller_without_a_key_is_told_as_whom_it_may_have_been_heard() {
 }
 
 #[tokio::test]
-async fn a_call_that_stalls_is_given_up_in_time_to_answer() {
+async fn a_stalled_call_times_out_before_the_request_does() {
     let expected = Expected { server_errors: 1, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         call_fault(world, "outbound-api", "UpdateItem", Action::DelayAfter, 60_000, 9).await;
@@ -188,7 +189,7 @@ async fn a_call_that_stalls_is_given_up_in_time_to_answer() {
 }
 
 #[tokio::test]
-async fn a_process_killed_at_its_write_leaves_it_made_or_not_and_the_key_settles_it() {
+async fn a_retry_with_the_key_succeeds_after_a_process_was_killed_at_its_write() {
     play(async |world| {
         for (reference, action, replayed) in [(VAGA_A, Action::KillBefore, false), (VAGA_B, Action::KillAfter, true)] {
             call_fault(world, "outbound-api", "UpdateItem", action, 0, 1).await;
@@ -205,13 +206,13 @@ async fn a_process_killed_at_its_write_leaves_it_made_or_not_and_the_key_settles
 #[tokio::test]
 async fn only_the_calling_process_is_killed() {
     play(async |world| {
-        // Warm, with more than one process.
+        // Warms up more than one process.
         join_all((0..8).map(|_| world.get("/health"))).await;
         let before = world.stack.functions().processes().len();
-        assert!(before >= 2, "more than one process is warm");
+        assert!(before >= 2, "fewer than two processes are warm");
         call_fault(world, "outbound-api", "UpdateItem", Action::KillBefore, 0, 1).await;
         assert_eq!(world.post("/intents", &offer(VAGA_A)).await.status, 502);
-        // The authorizer came up meanwhile; of the others one is gone.
+        // The authorizer has started meanwhile; of the others one is gone.
         let authorizers =
             |processes: &[(String, u32)]| processes.iter().filter(|(name, _)| name.contains("authorizer")).count();
         let after = world.stack.functions().processes();
@@ -229,7 +230,7 @@ async fn the_log_line_of_a_failed_record_names_the_cause() {
             body: json!({"__type": "com.amazon.coral.service#AccessDeniedException", "Message": "not authorized"}),
         };
         let denied = CallFault { answer: Some(denied), ..CallFault::first(Action::Answer) };
-        // The SDK makes three attempts of what may succeed a little later.
+        // The SDK makes three attempts for errors that may be transient.
         let throttled = CallFault { times: 3, ..CallFault::first(Action::Throttle) };
         let unavailable = CallFault { times: 3, ..CallFault::first(Action::ErrorBefore) };
         let cases = [
@@ -244,10 +245,10 @@ async fn the_log_line_of_a_failed_record_names_the_cause() {
             world.drain().await;
             let failed = world.events("RECORD_RETRY");
             assert_eq!(failed.len(), number + 1, "one line per failed record: {failed:?}");
-            let told = failed.last().map(|line| (line["outcome"].clone(), line["cause"].clone()));
-            assert_eq!(told, Some((json!(outcome), json!(cause))));
+            let shown = failed.last().map(|line| (line["outcome"].clone(), line["cause"].clone()));
+            assert_eq!(shown, Some((json!(outcome), json!(cause))));
             world.advance(Duration::from_secs(2)).await;
-            assert_eq!(message(world, &id).await["status"], "SENT", "it comes back soon");
+            assert_eq!(message(world, &id).await["status"], "SENT", "the message is redelivered soon");
         }
     })
     .await;
@@ -285,7 +286,7 @@ async fn a_change_can_be_delivered_twice() {
         create(world, "a").await;
         world.drain().await;
         assert_eq!(outcomes(world, "published"), 2, "the relay saw the change twice");
-        // One of the two messages may have met the other at work, and come back.
+        // One of the two messages may have found the job leased, and is redelivered.
         world.advance(Duration::from_secs(61)).await;
         assert_eq!((outcomes(world, "done"), outcomes(world, "already_done")), (1, 1));
     })
@@ -323,7 +324,7 @@ async fn messages_can_be_delivered_newest_first() {
     play_with(probe(), async |world| {
         let sqs = Aws::at_endpoint(world.stack.front_url(), "test").sqs();
         let url = format!("{}/000000000000/probe-work", world.stack.front_url());
-        // Both fall due together, so that they are in one batch.
+        // Both become due together, so that they are in one batch.
         let mut ids = Vec::new();
         for id in ["first", "second"] {
             let body = json!({"kind": "job", "v": 1, "id": id}).to_string();
@@ -369,7 +370,7 @@ async fn a_tick_can_come_twice_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn frozen_indexes_show_the_past_and_the_rows_the_present() {
+async fn frozen_indexes_show_old_rows_and_tables_show_current_ones() {
     play_with(probe(), async |world| {
         let client = Aws::at_endpoint(world.stack.front_url(), "test").dynamodb();
         let pending = async || {
@@ -386,7 +387,7 @@ async fn frozen_indexes_show_the_past_and_the_rows_the_present() {
         world.stack.add_fault(Fault::FrozenIndexes {}).await.expect("armed");
         create(world, "b").await;
         world.drain().await;
-        assert_eq!(pending().await, 1, "the index does not know yet");
+        assert_eq!(pending().await, 1, "the index still shows the old state");
         assert_eq!(world.rows("JobsTable").await.iter().filter(|row| row["state"] == "DONE").count(), 2);
         world.stack.clear_faults();
         assert_eq!(pending().await, 2);
@@ -395,7 +396,7 @@ async fn frozen_indexes_show_the_past_and_the_rows_the_present() {
 }
 
 #[tokio::test]
-async fn faults_are_said_listed_and_cleared_over_http() {
+async fn faults_are_added_listed_and_cleared_over_http() {
     let expected = Expected { server_errors: 1, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         let path = "/_local/faults";
@@ -406,7 +407,7 @@ async fn faults_are_said_listed_and_cleared_over_http() {
         assert_eq!(added.body["faults"][0]["call"]["action"], "throttle");
         world.post("/intents", &offer(VAGA_A)).await.assert_problem(503, "unavailable", &[]);
         let listed = world.send(world.request(Method::GET, path)).await;
-        assert_eq!(listed.body, json!({"faults": []}), "it is spent");
+        assert_eq!(listed.body, json!({"faults": []}), "the fault is used up");
         world.send(world.request(Method::POST, path).json(&fault)).await;
         world.send(world.request(Method::DELETE, path)).await;
         assert_allowed(&world.post("/intents", &offer(VAGA_A)).await);
@@ -423,16 +424,16 @@ async fn notify(world: &World) -> Answer {
 }
 
 #[tokio::test]
-async fn a_call_to_a_provider_passes_the_front_and_can_go_wrong_there() {
+async fn calls_to_providers_pass_the_front_and_can_have_faults() {
     let expected = Expected { sent: 3, ..Expected::default() };
     play_with(probe().expecting(expected), async |world| {
         world.canary("canary-token");
         assert_eq!(notify(world).await.body["status"], 200);
-        // Nothing was sent, and the provider said so.
+        // Nothing was sent, and the provider says so.
         call_fault(world, "probe-api", "sendMessage", Action::Throttle, 0, 1).await;
         assert_eq!(notify(world).await.body["status"], 429);
         assert_eq!(world.stack.catcher().sent(Some("telegram"), Some("7")).len(), 1);
-        // It was sent, and nobody heard of it.
+        // It was sent, but the answer is lost.
         call_fault(world, "probe-api", "sendMessage", Action::DropReply, 0, 1).await;
         assert_eq!(notify(world).await.body["status"], Value::Null);
         call_fault(world, "probe-api", "sendMessage", Action::KillAfter, 0, 1).await;
@@ -448,10 +449,10 @@ async fn a_call_to_a_provider_passes_the_front_and_can_go_wrong_there() {
 }
 
 #[tokio::test]
-async fn at_a_providers_too_only_the_calling_process_is_killed() {
+async fn a_fault_at_a_provider_kills_only_the_calling_process() {
     let expected = Expected { sent: 3, ..Expected::default() };
     play_with(probe().expecting(expected), async |world| {
-        // Two calls are held up in two processes while a third is killed.
+        // Two calls are delayed in two processes while a third one is killed.
         call_fault(world, "probe-api", "sendMessage", Action::DelayAfter, 400, 2).await;
         let third = CallFault {
             function: Some("probe-api".into()),

@@ -1,5 +1,4 @@
-//! What somebody meets in the first ten minutes: pages, links and a clock that can be moved and set
-//! back.
+//! The first ten minutes of a new user: pages, links and a clock that can be advanced and reset.
 
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ async fn the_root_is_a_page_with_links_in_the_language_of_the_browser() {
 }
 
 #[tokio::test]
-async fn the_outputs_of_the_stack_lead_to_itself() {
+async fn the_outputs_of_the_stack_are_urls_of_the_stack() {
     play(async |world| {
         let about = world.send(world.request(Method::GET, "/_local")).await;
         let url = world.stack.url();
@@ -52,30 +51,30 @@ async fn the_outputs_of_the_stack_lead_to_itself() {
 }
 
 #[tokio::test]
-async fn numbers_of_the_last_days_are_counted_by_the_time_of_the_server() {
+async fn numbers_of_the_last_days_use_the_time_of_the_server() {
     play(async |world| {
         world.advance(40 * DAY).await;
         bot(world).await;
         downsell(world, &json!({"delay_minutes": 2_000})).await;
         starts(world, 42, 1).await;
         for days in ["1", "7", "31"] {
-            let told = world.get(&format!("/api/admin/bots/default/metrics?days={days}")).await;
-            assert_eq!(told.body["metrics"]["downsells_scheduled_start"], 1, "{days}: {}", told.body);
+            let answer = world.get(&format!("/api/admin/bots/default/metrics?days={days}")).await;
+            assert_eq!(answer.body["metrics"]["downsells_scheduled_start"], 1, "{days}: {}", answer.body);
         }
         let wrong = ["days=0", "days=32", "days=x", "days=-1", "days=1&from=2026-01-01T00:00:00Z"];
         for query in wrong {
-            let told = world.get(&format!("/api/admin/bots/default/metrics?{query}")).await;
-            told.assert_problem(422, "invalid_request", &["days"]);
+            let answer = world.get(&format!("/api/admin/bots/default/metrics?{query}")).await;
+            answer.assert_problem(422, "invalid_request", &["days"]);
         }
         let page = world.send(world.request(Method::GET, "/console")).await;
         let page = page.body.as_str().expect("a page");
-        assert!(!page.contains("new Date()") && !page.contains("Date.now"), "the page reads no clock of its own");
+        assert!(!page.contains("new Date()") && !page.contains("Date.now"), "the page reads the browser's clock");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_clock_that_is_reset_shows_the_time_of_the_machine_and_messages_still_leave() {
+async fn a_reset_clock_shows_the_time_of_the_machine_and_messages_are_still_sent() {
     play_with(sending(3), async |world| {
         assert_eq!(telegram(world, "a", "1001").await.status, 202);
         world.drain().await;
@@ -87,8 +86,8 @@ async fn a_clock_that_is_reset_shows_the_time_of_the_machine_and_messages_still_
         let now = umavez_platform::clock::Clock::default().now().seconds();
         assert!((now - 60..=now + 60).contains(&reset.body["unix"].as_i64().expect("seconds")), "{}", reset.body);
         assert_eq!(world.stack.clock().offset_ms(), 0);
-        // The bot and the chat were used a week later: their limits must not hold this message
-        // until then.
+        // The bot and the chat were used a week later by the clock. Their rate limits must not
+        // delay this message until then.
         assert_eq!(telegram(world, "c", "1001").await.status, 202);
         world.drain().await;
         assert_eq!(crate::outbound::sent(world).len(), 3);
@@ -100,16 +99,16 @@ async fn a_clock_that_is_reset_shows_the_time_of_the_machine_and_messages_still_
 }
 
 #[tokio::test]
-async fn a_burst_that_waits_when_the_clock_is_reset_is_answered_after_its_wait() {
+async fn a_burst_that_waits_while_the_clock_is_reset_is_answered_after_its_wait() {
     play_with(sending(1), async |world| {
         world.advance(7 * DAY).await;
         let body = json!({"debounce_seconds": 5, "max_wait_seconds": 30});
         let put = world.request(Method::PUT, "/instances/telegram/default").bearer_auth(umavez_tests::KEY).json(&body);
         assert_eq!(world.send(put).await.status, 201);
-        let tell = world.request(Method::POST, "/webhooks/telegram/default");
-        let tell = tell.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
-        let told = world.send(tell.json(&update(42, 1, "Oi", world.now().seconds()))).await;
-        assert_eq!(told.body["stored"], 1, "{}", told.body);
+        let webhook = world.request(Method::POST, "/webhooks/telegram/default");
+        let webhook = webhook.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
+        let answer = world.send(webhook.json(&update(42, 1, "Oi", world.now().seconds()))).await;
+        assert_eq!(answer.body["stored"], 1, "{}", answer.body);
         world.drain().await;
         assert_eq!(clock(world, &json!({"reset": true})).await.status, 200);
         world.advance(8 * DAY).await;
@@ -128,7 +127,7 @@ fn with_parameter(name: &str, value: &str) -> umavez_local::Options {
 }
 
 #[tokio::test]
-async fn a_malformed_parameter_is_refused_at_the_start_by_its_name() {
+async fn a_malformed_parameter_is_refused_by_name_at_the_start() {
     World::build().await;
     let cases = [
         ("IntentTypeOptions", r#"{"my_campaign": {}}"#, "there is no intent type `my_campaign`; the types are "),
@@ -151,7 +150,7 @@ async fn a_malformed_parameter_is_refused_at_the_start_by_its_name() {
 }
 
 #[tokio::test]
-async fn functions_that_start_are_ready_when_the_stack_is() {
+async fn every_function_runs_when_the_stack_has_started() {
     World::build().await;
     let stack = umavez_local::Stack::start(with_parameter("ResponderUrl", "http://127.0.0.1:5678/webhook/x?a=b"));
     let stack = stack.await.expect("starts");
@@ -160,7 +159,7 @@ async fn functions_that_start_are_ready_when_the_stack_is() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_used_is_named() {
+async fn the_error_names_a_directory_that_cannot_be_used() {
     World::build().await;
     let options = umavez_local::Options { data: Some("/proc/umavez".into()), ..with_parameter("LogLevel", "INFO") };
     let error = umavez_local::Stack::start(options).await.err().expect("refused").to_string();

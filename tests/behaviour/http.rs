@@ -1,4 +1,4 @@
-//! Bad requests: each is told what is wrong with it, and leaves nothing behind.
+//! Bad requests: each answer names the error, and nothing is written.
 
 use reqwest::Method;
 use serde_json::json;
@@ -48,7 +48,7 @@ async fn bad_input_names_its_fields_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_json_object_is_refused() {
+async fn a_body_that_is_not_a_json_object_is_refused() {
     play(async |world| {
         let post = || world.request(Method::POST, "/intents").bearer_auth(KEY);
         let json_type = || post().header("content-type", "application/json; charset=utf-8");
@@ -65,7 +65,7 @@ async fn a_body_that_is_no_json_object_is_refused() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_that_cannot_be_kept_is_refused() {
+async fn an_invalid_idempotency_key_is_refused() {
     play(async |world| {
         for key in ["", "a b", &"k".repeat(256)] {
             let answer = world.post_with_key(key, "/intents", &offer(VAGA_A)).await;
@@ -92,7 +92,7 @@ async fn every_answer_has_the_id_of_its_request() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_none_is_a_bad_request() {
+async fn an_invalid_host_header_is_a_bad_request() {
     play(async |world| {
         let answer = world.send(world.request(Method::GET, "/health").header("host", "a b")).await;
         assert_eq!(answer.status, 400);
@@ -102,7 +102,7 @@ async fn a_host_that_is_none_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_route_is_not_found() {
+async fn a_path_without_a_route_is_not_found() {
     play(async |world| {
         assert_eq!(world.get("/nothing/here").await.status, 404);
         assert_eq!(world.send(world.request(Method::DELETE, "/intents")).await.status, 404);
@@ -111,8 +111,8 @@ async fn a_path_that_is_no_route_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_parameter_that_a_route_does_not_know_is_refused_on_every_route() {
-    // Others write these addresses: a gateway, a provider, a mail client, a browser.
+async fn an_unknown_parameter_is_refused_on_every_route() {
+    // Other parties build these addresses: a gateway, a provider, a mail client, a browser.
     let liberal = ["/webhooks/", "/api/payment/webhook/", "/u/", "/console"];
     play(async |world| {
         let described = contract::description();
@@ -133,7 +133,7 @@ async fn a_parameter_that_a_route_does_not_know_is_refused_on_every_route() {
                 asked += 1;
             }
         }
-        assert!(asked > 60, "{asked} routes were asked");
+        assert!(asked > 60, "only {asked} routes were tested");
     })
     .await;
 }
@@ -151,7 +151,7 @@ async fn a_message_with_an_unknown_parameter_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_cursor_that_no_page_gave_is_refused() {
+async fn an_invalid_cursor_is_refused() {
     play(async |world| {
         let id = "msg_0123456789abcdef0123456789abcdef";
         let long = format!("001773144000123#{}", "x".repeat(2_000));

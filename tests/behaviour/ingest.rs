@@ -1,5 +1,5 @@
-//! Ingest through the stack: normalized, inserted once or merged, by the policy and the schema of
-//! the moment.
+//! Ingest through the stack: entries are normalized, and inserted once or merged, by the current
+//! policy and schema.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub async fn entries(world: &World, table: &str) -> usize {
 }
 
 #[tokio::test]
-async fn what_is_normalized_is_what_insert_takes_and_the_vectors_match() {
+async fn insert_accepts_normalized_items_and_they_match_the_vectors() {
     play(async |world| {
         let vectors: Value =
             serde_json::from_str(include_str!("../../shared/domain/tests/data/ingest.json")).expect("JSON");
@@ -60,7 +60,7 @@ async fn what_is_normalized_is_what_insert_takes_and_the_vectors_match() {
                 let inserted = world.post("/db/insert", &normalized.body).await;
                 assert_eq!(inserted.status, 200, "{}", inserted.body);
                 let again = ingest(world, source, &vector["input"]).await;
-                assert_eq!(again["entry_id"], inserted.body["entry_id"], "in one call as in two");
+                assert_eq!(again["entry_id"], inserted.body["entry_id"], "the same entry with one call and with two");
             }
         }
     })
@@ -68,7 +68,7 @@ async fn what_is_normalized_is_what_insert_takes_and_the_vectors_match() {
 }
 
 #[tokio::test]
-async fn the_same_input_a_hundred_times_at_once_is_one_entry() {
+async fn a_hundred_concurrent_requests_with_the_same_input_make_one_entry() {
     play(async |world| {
         let cases = [
             ("telegram", thought(7, "uma ideia")),
@@ -90,9 +90,9 @@ async fn the_same_input_a_hundred_times_at_once_is_one_entry() {
 }
 
 #[tokio::test]
-async fn two_keys_of_one_item_from_two_sides_at_once_are_one_entry() {
+async fn concurrent_requests_with_different_keys_of_one_item_make_one_entry() {
     play(async |world| {
-        // One has only its Message-ID's edition, the other only the day's: both are the same issue.
+        // Some have a Message-ID and the day, others only the day: both are the same issue.
         let by_both = newsletter(Some("<a@example.com>"), Some("2025-07-01T04:00:00Z"));
         let by_day = newsletter(None, Some("2025-07-01T04:30:00Z"));
         for _ in 0..3 {
@@ -101,7 +101,7 @@ async fn two_keys_of_one_item_from_two_sides_at_once_are_one_entry() {
         assert_eq!(entries(world, "EntriesTable").await, 1);
         let skipped = ingest(world, "email", &by_day).await;
         assert_eq!((&skipped["action"], &skipped["matched_by"]), (&json!("skipped"), &json!("secondary")));
-        // Another Message-ID of the same issue is known by the day, and from then on by itself.
+        // Another Message-ID of the same issue is matched by the day, and from then on by itself.
         let forwarded = newsletter(Some("<b@example.com>"), Some("2025-07-01T04:31:00Z"));
         assert_eq!(ingest(world, "email", &forwarded).await["matched_by"], "secondary");
         let without_day = newsletter(Some("<b@example.com>"), None);
@@ -112,7 +112,7 @@ async fn two_keys_of_one_item_from_two_sides_at_once_are_one_entry() {
 }
 
 #[tokio::test]
-async fn an_update_merges_what_it_may_and_leaves_what_is_newer() {
+async fn an_update_merges_the_allowed_fields_and_keeps_newer_values() {
     play(async |world| {
         let at = |text: &str, date: i64, metadata: Value| {
             json!({"text": text, "metadata": metadata, "source": {"chat_id": 42, "message_id": 7, "date": 1_700_000_000,
@@ -135,14 +135,14 @@ async fn an_update_merges_what_it_may_and_leaves_what_is_newer() {
         assert_eq!(
             (&third["clean_text"], &third["metadata"]["z"]),
             (&json!("b"), &json!(1)),
-            "only what the policy says"
+            "other fields than those of the policy were updated"
         );
     })
     .await;
 }
 
 #[tokio::test]
-async fn many_updates_at_once_lose_nothing_that_they_merge() {
+async fn concurrent_updates_lose_no_merged_field() {
     play(async |world| {
         ingest(world, "telegram", &thought(7, "a")).await;
         let update = |n: usize| {
@@ -160,7 +160,7 @@ async fn many_updates_at_once_lose_nothing_that_they_merge() {
 }
 
 #[tokio::test]
-async fn a_policy_that_is_switched_off_refuses_in_its_schema_only() {
+async fn a_disabled_policy_refuses_only_in_its_schema() {
     play(async |world| {
         let policies = world.get("/policies").await.body;
         assert_eq!(policies["policies"].as_array().expect("a list").len(), 8);
@@ -170,7 +170,7 @@ async fn a_policy_that_is_switched_off_refuses_in_its_schema_only() {
         assert_eq!(
             patch(world, "/policies/telegram_link_v1?schema=pkm", &off).await.body["version"],
             2,
-            "twice is once"
+            "a repeated change changes nothing"
         );
         let refused = world.post("/ingest/telegram", &link("https://example.com/")).await;
         refused.assert_problem(422, "invalid_request", &["idempotency_policy_key"]);
@@ -183,7 +183,7 @@ async fn a_policy_that_is_switched_off_refuses_in_its_schema_only() {
 }
 
 #[tokio::test]
-async fn toggles_at_once_end_where_arithmetic_says() {
+async fn concurrent_toggles_are_all_counted() {
     play(async |world| {
         const TOGGLES: usize = 1_001;
         let toggle = |_| async { world.post("/test-mode/toggle", &json!({})).await.status };
@@ -192,11 +192,11 @@ async fn toggles_at_once_end_where_arithmetic_says() {
             statuses.extend(join_all(chunk.iter().map(toggle)).await);
         }
         assert!(statuses.iter().all(|status| *status == 200));
-        assert_eq!(world.get("/test-mode").await.body["is_test_mode"], true, "an odd number");
+        assert_eq!(world.get("/test-mode").await.body["is_test_mode"], true, "an odd number of toggles");
         let rows = world.rows("ConfigTable").await;
         let flag = rows.iter().find(|row| row["sk"] == "IS_TEST_MODE").expect("the flag");
         assert_eq!(flag["flips"], TOGGLES);
-        assert!(flag["recent"].as_array().expect("a list").len() <= 300, "it is read with every insert");
+        assert!(flag["recent"].as_array().expect("a list").len() <= 300, "the list grows, and every insert reads it");
         let first = world.post_with_key("t1", "/test-mode/toggle", &json!({})).await;
         let again = world.post_with_key("t1", "/test-mode/toggle", &json!({})).await;
         assert_eq!((first.body["is_test_mode"] == false, again.body["is_test_mode"] == false), (true, true));
@@ -207,7 +207,7 @@ async fn toggles_at_once_end_where_arithmetic_says() {
 }
 
 #[tokio::test]
-async fn after_a_flip_returned_no_request_uses_the_old_schema_on_any_instance() {
+async fn after_a_flip_no_instance_uses_the_old_schema() {
     play(async |world| {
         for round in 0..10_i64 {
             let flipped = world.post("/test-mode/toggle", &json!({})).await.body;
@@ -222,7 +222,7 @@ async fn after_a_flip_returned_no_request_uses_the_old_schema_on_any_instance() 
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_and_nothing_is_written() {
+async fn invalid_items_are_refused_by_field_and_write_nothing() {
     play(async |world| {
         let cases = [
             ("/normalize/telegram", json!({"source": {}}), "text"),
@@ -286,7 +286,7 @@ pub async fn job(world: &World, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_backfill_counts_what_it_did_and_run_again_does_nothing_new() {
+async fn a_backfill_counts_its_actions_and_a_second_run_inserts_nothing() {
     play(async |world| {
         let text = format!("{}\n\nnot json\n{}", lines(250), json!({"source": {}}));
         let body = json!({"source": "telegram", "lines": text});
@@ -334,7 +334,7 @@ async fn a_dry_run_writes_nothing_and_counts_its_own_duplicates() {
 }
 
 #[tokio::test]
-async fn a_job_keeps_the_schema_that_it_was_made_in() {
+async fn a_job_keeps_the_schema_in_which_it_was_created() {
     play(async |world| {
         put(world, "/test-mode", &json!({"is_test_mode": true})).await;
         let late = umavez_local::faults::DeliveryFault {
@@ -356,7 +356,7 @@ async fn a_job_keeps_the_schema_that_it_was_made_in() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_killed_again_and_again_ends_where_one_that_is_not_does() {
+async fn a_worker_that_is_killed_repeatedly_inserts_the_same_entries() {
     play(async |world| {
         use umavez_local::faults::{Action, CallFault, Fault};
         for nth in [7, 40, 90] {
@@ -378,7 +378,7 @@ async fn a_worker_that_is_killed_again_and_again_ends_where_one_that_is_not_does
 }
 
 #[tokio::test]
-async fn a_job_whose_worker_was_killed_is_taken_up_again_within_two_minutes() {
+async fn the_job_of_a_killed_worker_is_resumed_within_two_minutes() {
     play(async |world| {
         use umavez_local::faults::{Action, CallFault, Fault};
         let kill =
@@ -386,21 +386,21 @@ async fn a_job_whose_worker_was_killed_is_taken_up_again_within_two_minutes() {
         world.stack.add_fault(Fault::Call(kill)).await.expect("armed");
         let id = backfill(world, "a", &json!({"source": "telegram", "lines": lines(50)})).await;
         world.drain().await;
-        assert_eq!(job(world, &id).await["state"], "RUNNING", "somebody has begun it");
+        assert_eq!(job(world, &id).await["state"], "RUNNING", "no worker has started it");
         for _ in 0..2 {
             world.advance(Duration::from_secs(60)).await;
             world.tick("Recovery").await;
         }
         let done = job(world, &id).await;
         assert_eq!((&done["state"], &done["counts"]["inserted"]), (&json!("COMPLETED"), &json!(50)), "{done}");
-        // What the one that was killed had in its hands comes back last, and finds it done.
+        // The message of the killed worker is redelivered last, and finds the job done.
         world.advance(Duration::from_secs(1_900)).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_job_that_is_worked_on_is_not_handed_over_again() {
+async fn a_job_with_a_valid_lease_is_not_enqueued_again() {
     play(async |world| {
         let id = backfill(world, "a", &json!({"source": "telegram", "lines": lines(1)})).await;
         world.drain().await;
@@ -414,16 +414,16 @@ async fn a_job_that_is_worked_on_is_not_handed_over_again() {
         let found = Found { key, place: place.to_owned() };
         let at = Invocation::new("recovery", now, Duration::from_secs(60));
         world.store.write(&at, leased(1_000)).await.expect("written");
-        assert!(!backfills.wake(&at, &found).await.expect("an answer"), "its worker is alive");
+        assert!(!backfills.wake(&at, &found).await.expect("an answer"), "its lease is still valid");
         world.store.write(&at, leased(0)).await.expect("written");
-        assert!(backfills.wake(&at, &found).await.expect("an answer"), "its lease is over");
+        assert!(backfills.wake(&at, &found).await.expect("an answer"), "its lease has expired");
         world.drain().await;
         assert_eq!(job(world, &id).await["state"], "COMPLETED");
     })
     .await;
 }
 
-/// Posts the form that a job's answer has.
+/// Posts the upload form of a job's answer.
 async fn upload(world: &World, upload: &Value, content: Vec<u8>) -> u16 {
     let mut body = Vec::new();
     let boundary = "umavez-boundary";
@@ -445,7 +445,7 @@ async fn upload(world: &World, upload: &Value, content: Vec<u8>) -> u16 {
 }
 
 #[tokio::test]
-async fn lines_that_are_uploaded_begin_the_job_once_however_often_it_is_told() {
+async fn an_upload_starts_its_job_once_however_often_it_is_reported() {
     play(async |world| {
         let body = json!({"source": "telegram", "upload": true});
         let answer = world.post_with_key("a", "/backfills", &body).await;
@@ -458,7 +458,7 @@ async fn lines_that_are_uploaded_begin_the_job_once_however_often_it_is_told() {
         world.drain().await;
         let done = job(world, &id).await;
         assert_eq!((&done["state"], &done["counts"]["inserted"]), (&json!("COMPLETED"), &json!(300)), "{done}");
-        // S3 tells things twice, and the form can be posted twice within its time.
+        // S3 may deliver an event twice, and the form can be posted twice within its time.
         let event = json!({"Records": [{"eventSource": "aws:s3", "eventName": "ObjectCreated:Post", "s3": {
             "bucket": {"name": "x"}, "object": {"key": format!("backfills/{id}"), "size": text.len(), "eTag": "e"}}}]});
         world.send_to_queue("umavez-dev-backfill", &event.to_string()).await;
@@ -471,7 +471,7 @@ async fn lines_that_are_uploaded_begin_the_job_once_however_often_it_is_told() {
 }
 
 #[tokio::test]
-async fn a_large_upload_is_read_in_pieces_with_long_lines_passed_over() {
+async fn a_large_upload_is_read_in_parts_and_long_lines_are_skipped() {
     play(async |world| {
         let answer = world.post_with_key("a", "/backfills", &json!({"source": "telegram", "upload": true})).await;
         let mut text = String::new();
@@ -496,7 +496,7 @@ async fn a_large_upload_is_read_in_pieces_with_long_lines_passed_over() {
 }
 
 #[tokio::test]
-async fn an_upload_that_never_comes_is_given_up_and_one_that_is_too_late_is_refused() {
+async fn a_job_without_an_upload_fails_and_a_late_upload_is_refused() {
     play(async |world| {
         let answer = world.post_with_key("a", "/backfills", &json!({"source": "telegram", "upload": true})).await;
         world.advance(Duration::from_secs(8 * 3_600 + 60)).await;
@@ -509,7 +509,7 @@ async fn an_upload_that_never_comes_is_given_up_and_one_that_is_too_late_is_refu
 }
 
 #[tokio::test]
-async fn an_upload_that_comes_after_it_was_given_up_is_taken_all_the_same() {
+async fn an_upload_after_its_job_failed_is_still_processed() {
     play(async |world| {
         let body = json!({"source": "telegram", "upload": true});
         let id = world.post_with_key("a", "/backfills", &body).await.text("/backfill_id");
@@ -525,7 +525,7 @@ async fn an_upload_that_comes_after_it_was_given_up_is_taken_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_request_with_a_key_whose_answer_was_lost_is_answered_as_the_first_time() {
+async fn a_retry_with_the_same_key_gets_the_first_answer() {
     play(async |world| {
         let ask =
             |key: &'static str, body: Value| async move { world.post_with_key(key, "/ingest/telegram", &body).await };
@@ -543,13 +543,13 @@ async fn a_request_with_a_key_whose_answer_was_lost_is_answered_as_the_first_tim
             (updated.text("/action"), again.text("/action"), again.is_replayed()),
             ("updated".into(), "updated".into(), true)
         );
-        assert_eq!(again.text("/clean_text"), "c", "done before, and not done again");
+        assert_eq!(again.text("/clean_text"), "c", "the repeated request was applied again");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_time_that_no_calendar_has_is_refused_and_one_ahead_makes_nothing_old() {
+async fn an_invalid_time_is_refused_and_a_future_one_does_not_make_later_updates_stale() {
     play(async |world| {
         let mail =
             |date: &str| json!({"raw_text": date, "from": "a@b.co", "subject": "hello", "source": {"date": date}});

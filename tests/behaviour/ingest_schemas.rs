@@ -1,4 +1,4 @@
-//! What both schemas do alike, by request and by backfill, and what a worker meets seldom.
+//! The behaviour that both schemas share, by request and by backfill, and rare cases of the worker.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use umavez_tests::{World, play};
 
 use crate::ingest::{backfill, entries, ingest, job, lines, newsletter, patch, put};
 
-/// Ends when the job has.
+/// Runs a backfill to its end. Returns its counts.
 async fn done(world: &World, key: &str, body: &Value) -> Value {
     let id = backfill(world, key, body).await;
     world.drain().await;
@@ -22,7 +22,7 @@ async fn done(world: &World, key: &str, body: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_issue_that_moves_to_another_day_leaves_the_old_one_free_in_either_schema() {
+async fn an_issue_that_moves_to_another_day_frees_the_old_day_in_both_schemas() {
     play(async |world| {
         for (schema, table) in [("pkm", "EntriesTable"), ("pkm_test", "EntriesTestTable")] {
             put(world, "/test-mode", &json!({"is_test_mode": schema == "pkm_test"})).await;
@@ -49,7 +49,7 @@ async fn an_issue_that_moves_to_another_day_leaves_the_old_one_free_in_either_sc
 }
 
 #[tokio::test]
-async fn a_worker_puts_the_policies_that_are_not_there_yet() {
+async fn a_worker_creates_missing_policies() {
     play(async |world| {
         let answer = world.post_with_key("a", "/backfills", &json!({"source": "telegram", "upload": true})).await;
         let table = world.stack.output("ConfigTable").expect("a table");
@@ -63,7 +63,7 @@ async fn a_worker_puts_the_policies_that_are_not_there_yet() {
 }
 
 #[tokio::test]
-async fn of_an_upload_that_is_gone_before_it_is_read_the_job_says_so() {
+async fn a_job_whose_upload_was_deleted_fails_with_input_missing() {
     play(async |world| {
         let fault = CallFault {
             function: Some("backfill-worker".to_owned()),

@@ -28,7 +28,7 @@ pub fn assert_blocked(answer: &Answer) {
     assert!(answer.body["blocked_by"]["holder"].is_string(), "{}", answer.body);
 }
 
-// The first system's five tests, by their names.
+// The five tests of the first system, with their names.
 
 #[tokio::test]
 async fn test_primeira_insercao_permite() {
@@ -95,7 +95,7 @@ async fn test_intent_type_diferente_permite() {
 // One holder.
 
 #[tokio::test]
-async fn of_two_hundred_at_once_exactly_one_may_send() {
+async fn of_two_hundred_concurrent_requests_exactly_one_may_send() {
     play(async |world| {
         let body = offer(VAGA_A);
         let answers = join_all((0..200).map(|_| world.post("/intents", &body))).await;
@@ -112,7 +112,7 @@ async fn of_two_hundred_at_once_exactly_one_may_send() {
 }
 
 #[tokio::test]
-async fn the_same_key_at_once_is_one_holder_and_all_of_it_may_send() {
+async fn concurrent_requests_with_the_same_key_are_one_holder_and_all_may_send() {
     play(async |world| {
         let body = offer(VAGA_A);
         let answers = join_all((0..40).map(|_| world.post_with_key("order-77", "/intents", &body))).await;
@@ -137,7 +137,7 @@ async fn a_key_with_another_body_is_refused() {
 }
 
 #[tokio::test]
-async fn one_idempotency_key_of_two_callers_is_two_holders() {
+async fn the_same_idempotency_key_of_two_callers_is_two_holders() {
     play(async |world| {
         world.create_key("uv_other", &["intents"]).await;
         assert_allowed(&world.post_with_key("order-77", "/intents", &offer(VAGA_A)).await);
@@ -148,7 +148,7 @@ async fn one_idempotency_key_of_two_callers_is_two_holders() {
 }
 
 #[tokio::test]
-async fn a_blocked_check_tells_who_holds_it_and_until_when_and_records_the_event() {
+async fn a_blocked_check_names_the_holder_and_the_next_time_and_logs_an_event() {
     play(async |world| {
         world.canary("maria@example.com");
         let first = world.post_with_key("maria@example.com", "/intents", &offer(VAGA_A)).await;
@@ -171,9 +171,9 @@ async fn a_blocked_check_tells_who_holds_it_and_until_when_and_records_the_event
 }
 
 #[tokio::test]
-async fn a_check_is_one_request_and_one_write_unit_whether_new_or_duplicate() {
+async fn a_check_takes_one_request_and_one_write_unit_whether_new_or_duplicate() {
     play(async |world| {
-        // The longest key and the longest record of a release that a row can have.
+        // The longest key and the longest release record that a row can have.
         let longest_key = "k".repeat(255);
         let held = world.post_with_key(&longest_key, "/intents", &offer(VAGA_A)).await;
         let body = json!({"client_id": CLIENT, "holder": held.body["holder"]});
@@ -206,7 +206,7 @@ fn release_path(answer: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn a_released_intent_may_be_taken_by_another() {
+async fn another_holder_can_take_a_released_intent() {
     play(async |world| {
         let first = held(world, "a").await;
         let released = world.post(&release_path(&first), &json!({"client_id": CLIENT})).await;
@@ -233,7 +233,7 @@ async fn releasing_again_changes_nothing() {
         assert!(again.is_replayed() && !once.is_replayed());
         let other = world.post(&path, &json!({"client_id": CLIENT})).await;
         assert_eq!((&other.body["released"], &other.body["already"]), (&json!(true), &json!(true)));
-        assert!(!other.is_replayed(), "it is another release");
+        assert!(!other.is_replayed(), "the release of another key is not a replay");
         let other_body = json!({"client_id": CLIENT, "holder": first.body["holder"]});
         let reused = world.post_with_key("r1", &path, &other_body).await;
         reused.assert_problem(422, "idempotency_key_reused", &[]);
@@ -243,18 +243,18 @@ async fn releasing_again_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_repeated_release_does_not_hit_the_next_holder() {
+async fn a_repeated_release_does_not_free_the_hold_of_the_next_holder() {
     play(async |world| {
         let first = held(world, "a").await;
         let path = release_path(&first);
-        // By its own key, when the reply to the first release was lost: the same answer, though
-        // another holds it.
+        // The release is repeated with its own key because its reply was lost: the answer is the
+        // same, although another holder has the intent.
         let once = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
         held(world, "b").await;
         let late = world.post_with_key("r1", &path, &json!({"client_id": CLIENT})).await;
         assert_eq!((late.status, &late.body), (200, &once.body));
         assert!(late.is_replayed());
-        // And by naming the holder that is meant.
+        // A release can also name its holder.
         let named = world.post(&path, &json!({"client_id": CLIENT, "holder": first.body["holder"]})).await;
         named.assert_problem(409, "held_by_another", &[]);
         assert_blocked(&world.post_with_key("c", "/intents", &offer(VAGA_A)).await);
@@ -280,7 +280,7 @@ async fn an_unknown_intent_cannot_be_released() {
 // Reading.
 
 #[tokio::test]
-async fn an_intent_is_shown_to_whoever_names_its_client() {
+async fn an_intent_is_shown_only_with_the_id_of_its_client() {
     play(async |world| {
         let first = held(world, "a").await;
         let path = format!("/intents/{}", first.text("/fingerprint"));

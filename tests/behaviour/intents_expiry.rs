@@ -1,4 +1,4 @@
-//! Rows live thirty days; correctness does not wait for TTL.
+//! Rows expire after thirty days, and correctness does not depend on when TTL deletes them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::intents::{CLIENT, VAGA_A, assert_allowed, assert_blocked, offer};
 const DAY: u64 = 86_400;
 
 #[tokio::test]
-async fn an_expired_row_that_ttl_has_not_removed_is_as_good_as_gone() {
+async fn an_expired_row_counts_as_absent_before_ttl_deletes_it() {
     play(async |world| {
         let first = world.post("/intents", &offer(VAGA_A)).await;
         assert_allowed(&first);
@@ -32,10 +32,10 @@ async fn an_expired_row_that_ttl_has_not_removed_is_as_good_as_gone() {
 }
 
 #[tokio::test]
-async fn nothing_is_allowed_twice_because_its_row_has_expired() {
+async fn no_intent_is_allowed_twice_because_its_row_has_expired() {
     play(async |world| {
         let nudge = |at: Timestamp| json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": at});
-        // As old as can be asked for, and the last moment of the same seven days.
+        // The oldest allowed time, and the last moment of the same seven days.
         let early = world.now().plus_days(-23).plus_ms(3_600_000);
         let late = Timestamp::from_ordinal((early.ordinal().div_euclid(7) + 1) * 7).plus_ms(-1_000);
         assert_allowed(&world.post("/intents", &nudge(early)).await);
@@ -49,7 +49,7 @@ async fn nothing_is_allowed_twice_because_its_row_has_expired() {
 }
 
 #[tokio::test]
-async fn ttl_removals_are_told_by_type_with_their_lateness() {
+async fn ttl_deletions_are_logged_by_type_with_their_lateness() {
     play(async |world| {
         let held = world.post("/intents", &offer(VAGA_A)).await;
         let nudge = json!({"client_id": CLIENT, "intent_type": "reactivation_nudge"});
@@ -103,7 +103,7 @@ fn expired_row() -> Value {
 }
 
 #[tokio::test]
-async fn a_removal_that_cannot_be_read_fails_alone_and_a_repeated_one_changes_nothing() {
+async fn an_unreadable_removal_fails_alone_and_a_repeated_one_changes_nothing() {
     play(async |world| {
         let good = || json!({"Records": [removal("1", expired_row())]});
         assert_eq!(world.deliver("intent-expiry", &good()).await, json!({"batchItemFailures": []}));
@@ -117,20 +117,20 @@ async fn a_removal_that_cannot_be_read_fails_alone_and_a_repeated_one_changes_no
 }
 
 #[tokio::test]
-async fn a_removal_that_is_never_readable_ends_in_the_failure_queue() {
+async fn an_unreadable_removal_ends_in_the_failure_queue() {
     let expected = Expected { dead_letters: 1, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         assert_allowed(&world.post("/intents", &offer(VAGA_A)).await);
         let good = world.post("/intents", &json!({"client_id": CLIENT, "intent_type": "reactivation_nudge"})).await;
         assert_allowed(&good);
-        // A row of another making, without what an intent has.
+        // A row without the attributes of an intent.
         let table = world.stack.output("IntentsTable").expect("the table");
         let row = json!({"expires_at": 1_000, "status": "HELD"});
         let key = umavez_domain::keys::Key { pk: "CLIENT#x".into(), sk: "INTENT#x".into() };
         let write = umavez_platform::store::Write::put(table, key, &row).expect("a row");
         world.store.write(&world.invocation(), write).await.expect("written");
         world.advance(Duration::from_secs(31 * DAY)).await;
-        assert_eq!(world.events("INTENT_EXPIRED").len(), 2, "its neighbours are told");
+        assert_eq!(world.events("INTENT_EXPIRED").len(), 2, "the other rows of the batch are reported");
     })
     .await;
 }

@@ -1,5 +1,5 @@
-//! A guard with several holds: scheduled messages of one intention to one contact, in any order of
-//! accepting and cancelling.
+//! A guard with several holds: scheduled messages of one intent type to one contact, accepted and
+//! canceled in any order.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ fn guarded(setup: Setup) -> Setup {
     setup.parameter("IntentTypeOptions", &options.to_string())
 }
 
-/// Late in the evening of a day: whole seconds, whenever it is asked.
+/// Returns the late evening of a day, in whole seconds: the same value at any time of the test.
 fn evening(world: &World, days: i64) -> Timestamp {
     let day = world.now().plus_days(days).to_string();
     Timestamp::parse(&format!("{}T23:00:00Z", &day[..10])).expect("a time")
 }
 
-/// A message of a campaign of its own, to be sent in the evening in `days` days; now without.
+/// Returns a message of a separate campaign, to be sent in the evening in `days` days, or now.
 fn touch(world: &World, campaign: u8, days: Option<i64>) -> Value {
     let reference = format!("1e2feb89-7ed4-4c2c-9cc4-a6ce78e510{campaign:02}");
     let intent = json!({"client_id": CLIENT, "intent_type": "discovery_first_touch", "reference_id": reference});
@@ -63,7 +63,7 @@ async fn a_message_that_was_sent_keeps_its_window_after_two_scheduled_ones_are_c
 }
 
 #[tokio::test]
-async fn cancelled_messages_block_nobody_in_whatever_order_they_are_cancelled() {
+async fn cancelled_messages_block_no_other_in_any_order_of_cancelling() {
     for first_is_cancelled_first in [true, false] {
         play_with(guarded(sending(1)), async |world| {
             let first = accept(world, "a", &touch(world, 1, Some(200))).await;
@@ -79,7 +79,7 @@ async fn cancelled_messages_block_nobody_in_whatever_order_they_are_cancelled() 
 }
 
 #[tokio::test]
-async fn a_free_week_between_scheduled_messages_can_be_used_and_no_other() {
+async fn only_a_free_week_between_scheduled_messages_can_be_used() {
     play_with(guarded(sending(0)), async |world| {
         let ids = [
             accept(world, "a", &touch(world, 1, Some(20))).await,
@@ -121,10 +121,10 @@ async fn a_message_that_fails_frees_its_week_and_leaves_the_others() {
     .await;
 }
 
-/// Two requests carry out one order: the second finds the message's own hold in the guard, which is
-/// not another's.
+/// Two requests carry out one order. The second one finds the message's own hold in the guard,
+/// which does not block it.
 #[tokio::test]
-async fn an_order_to_send_again_that_comes_twice_at_once_is_one_order() {
+async fn two_concurrent_orders_to_resend_are_one_order() {
     play_with(guarded(sending(1)), async |world| {
         let refused = json!({"ok": false, "error_code": 400, "description": "Bad Request: chat not found"});
         let answer = Some(Scripted { status: 400, headers: Default::default(), body: refused });
@@ -134,7 +134,8 @@ async fn an_order_to_send_again_that_comes_twice_at_once_is_one_order() {
         world.drain().await;
         assert_eq!(message(world, &id).await["status"], "FAILED");
         let path = format!("/outbound/messages/{id}/resend");
-        // The first to read the guard is held up until the other one has carried the order out.
+        // The first request that reads the guard is delayed until the other one has carried out the
+        // order.
         let delay = CallFault {
             function: Some("outbound-api".to_owned()),
             operation: Some("GetItem".to_owned()),
@@ -152,24 +153,24 @@ async fn an_order_to_send_again_that_comes_twice_at_once_is_one_order() {
 }
 
 #[tokio::test]
-async fn many_messages_at_once_under_one_guard_get_one_week_each() {
+async fn concurrent_messages_under_one_guard_get_one_week_each() {
     play_with(guarded(sending(0)), async |world| {
-        // Ten of them ask for five weeks: two for each.
+        // Ten messages want five weeks, two of them each week.
         let asked: Vec<_> = (0..10).map(|n| touch(world, n, Some(7 + 7 * i64::from(n / 2)))).collect();
         let keys: Vec<_> = (0..10).map(|n| format!("k{n}")).collect();
         let answers = join_all(keys.iter().zip(&asked).map(|(key, body)| ask(world, key, body))).await;
         let accepted: Vec<_> = answers.iter().filter(|answer| answer.body["status"] == "QUEUED").collect();
-        assert_eq!(accepted.len(), 5, "one in each week");
+        assert_eq!(accepted.len(), 5, "not one message per week");
         join_all(accepted.iter().map(|answer| cancel(world, answer.body["message_id"].as_str().expect("an id")))).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_refused_message_is_told_the_next_moment_at_which_a_whole_window_is_free() {
+async fn a_refused_message_names_the_next_time_with_a_whole_free_window() {
     play_with(guarded(sending(1)), async |world| {
         accept(world, "a", &touch(world, 1, None)).await;
-        // Five free days lie between the two windows: too few for one more.
+        // There are five free days between the two windows, too few for one more.
         let scheduled = accept(world, "b", &touch(world, 2, Some(12))).await;
         let refused = ask_again(world, "c", 3).await;
         assert_eq!(refused.body["next_eligible_at"], json!(evening(world, 19)), "{}", refused.body);
@@ -181,7 +182,7 @@ async fn a_refused_message_is_told_the_next_moment_at_which_a_whole_window_is_fr
 }
 
 #[tokio::test]
-async fn a_contact_has_a_limited_number_of_scheduled_messages_of_one_intention() {
+async fn a_contact_has_a_limited_number_of_scheduled_messages_of_one_intent_type() {
     play_with(guarded(sending(1)), async |world| {
         let mut ids = Vec::new();
         for number in 0..32 {
@@ -190,7 +191,7 @@ async fn a_contact_has_a_limited_number_of_scheduled_messages_of_one_intention()
         let refused = ask(world, "too-many", &touch(world, 2, Some(8 + 8 * 32))).await;
         refused.assert_problem(409, "too_many_scheduled", &[]);
         assert_eq!(world.rows("OutboundTable").await.len(), 32, "a refused message leaves nothing behind");
-        // What is to go out now does not count among the scheduled ones.
+        // A message for now does not count as scheduled.
         assert_eq!(ask_again(world, "now", 3).await.body["status"], "QUEUED");
         cancel(world, &ids[7]).await;
         let next = ask(world, "next", &touch(world, 4, Some(8 + 8 * 32))).await;

@@ -1,4 +1,4 @@
-//! Rolling windows and a contact's scope: what the guard row adds.
+//! Rolling windows and the contact scope, which need the guard row.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn touch(campaign: &str) -> Value {
     json!({"client_id": CLIENT, "intent_type": "discovery_first_touch", "reference_id": campaign})
 }
 
-/// Moves to a minute before the next bucket of `days` begins.
+/// Advances to a minute before the next bucket of `days` starts.
 async fn to_the_edge(world: &World, days: i64) {
     let now = world.now();
     let end = Timestamp::from_ordinal((now.ordinal().div_euclid(days) + 1) * days);
@@ -28,7 +28,7 @@ async fn to_the_edge(world: &World, days: i64) {
 }
 
 #[tokio::test]
-async fn a_bucket_lets_two_through_over_its_edge() {
+async fn a_bucket_window_allows_two_sends_around_its_edge() {
     play(async |world| {
         to_the_edge(world, 7).await;
         assert_allowed(&world.post("/intents", &touch(VAGA_A)).await);
@@ -39,7 +39,7 @@ async fn a_bucket_lets_two_through_over_its_edge() {
 }
 
 #[tokio::test]
-async fn a_rolling_window_does_not() {
+async fn a_rolling_window_allows_one_send_around_the_edge() {
     play_with(with_options(&json!({"discovery_first_touch": {"window": "rolling"}})), async |world| {
         to_the_edge(world, 7).await;
         let first = world.post_with_key("a", "/intents", &touch(VAGA_A)).await;
@@ -49,13 +49,13 @@ async fn a_rolling_window_does_not() {
         assert_blocked(&blocked);
         assert_ne!(blocked.body["fingerprint"], first.body["fingerprint"]);
         assert_eq!(blocked.body["blocked_by"]["fingerprint"], first.body["fingerprint"]);
-        // The holder's own retry gets its own answer, though the bucket is another by now.
+        // The holder's own retry gets the first answer, although the bucket has changed.
         let retry = world.post_with_key("a", "/intents", &touch(VAGA_A)).await;
         assert!(retry.is_replayed());
         assert_eq!(retry.body, first.body);
-        // Other campaigns are not concerned.
+        // Other campaigns are not blocked.
         assert_allowed(&world.post("/intents", &touch(VAGA_B)).await);
-        // A window later, to the second, it is open again.
+        // One window later, to the second, it is free again.
         world.advance(Duration::from_secs(7 * DAY - 119)).await;
         assert_allowed(&world.post("/intents", &touch(VAGA_A)).await);
     })
@@ -63,7 +63,7 @@ async fn a_rolling_window_does_not() {
 }
 
 #[tokio::test]
-async fn of_many_on_both_sides_of_the_edge_one_may_send() {
+async fn of_many_requests_on_both_sides_of_the_edge_one_may_send() {
     play_with(with_options(&json!({"discovery_first_touch": {"window": "rolling"}})), async |world| {
         to_the_edge(world, 7).await;
         world.advance(Duration::from_secs(80)).await;
@@ -96,7 +96,7 @@ async fn by_default_two_campaigns_both_reach_a_contact() {
 }
 
 #[tokio::test]
-async fn with_a_contacts_scope_two_campaigns_collide() {
+async fn with_the_contact_scope_two_campaigns_block_each_other() {
     play_with(with_options(&json!({"discovery_first_touch": {"scope": "contact"}})), async |world| {
         let first = world.post("/intents", &touch(VAGA_A)).await;
         assert_allowed(&first);
@@ -155,7 +155,7 @@ async fn releasing_an_old_intent_leaves_the_guard_to_a_newer_hold_of_the_same_ho
 }
 
 #[tokio::test]
-async fn a_contacts_buckets_are_guarded_one_by_one_also_for_times_that_lie_back() {
+async fn each_bucket_of_a_contact_has_its_own_guard_for_past_times_too() {
     play_with(with_options(&json!({"discovery_first_touch": {"scope": "contact"}})), async |world| {
         let at = |campaign: &str, days: i64| {
             let mut body = touch(campaign);
@@ -163,7 +163,7 @@ async fn a_contacts_buckets_are_guarded_one_by_one_also_for_times_that_lie_back(
             body
         };
         assert_allowed(&world.post("/intents", &at(VAGA_A, 0)).await);
-        // A week before is another window: free for one, and only for one.
+        // A week earlier is another window, in which one message is free.
         assert_allowed(&world.post("/intents", &at(VAGA_B, -7)).await);
         assert_blocked(&world.post("/intents", &at(VAGA_A, -7)).await);
         assert_blocked(&world.post("/intents", &at(VAGA_B, 0)).await);
@@ -172,7 +172,7 @@ async fn a_contacts_buckets_are_guarded_one_by_one_also_for_times_that_lie_back(
 }
 
 #[tokio::test]
-async fn a_refused_guard_leaves_no_intent_behind() {
+async fn a_blocked_check_under_a_guard_writes_no_intent() {
     play_with(with_options(&json!({"discovery_first_touch": {"scope": "contact"}})), async |world| {
         let first = world.post("/intents", &touch(VAGA_A)).await;
         let second = world.post("/intents", &touch(VAGA_B)).await;

@@ -1,4 +1,4 @@
-//! Rate limits against the real SDK and the emulator, with time as an argument.
+//! Rate limits with the real SDK and the emulator, and with the time as an argument.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,14 +25,14 @@ fn bucket() -> Key {
     Key { pk: "bucket".into(), sk: "ROW".into() }
 }
 
-/// An invocation at this moment of the test's own time; what passes meanwhile is a few
+/// Returns an invocation at this time of the test's own clock. The real time that passes is a few
 /// milliseconds.
 fn at(world: &World, ms: i64) -> Invocation {
     let id = world.invocation().request_id;
     Invocation::new(id, Timestamp::from_millis(1_000_000_000 + ms), Duration::from_secs(30))
 }
 
-/// The most grants in any second.
+/// Returns the largest number of grants in any second.
 fn most_in_a_second(mut slots: Vec<i64>) -> usize {
     slots.sort_unstable();
     (0..slots.len())
@@ -42,7 +42,7 @@ fn most_in_a_second(mut slots: Vec<i64>) -> usize {
 }
 
 #[tokio::test]
-async fn senders_at_once_never_get_more_slots_than_the_limit() {
+async fn concurrent_senders_never_get_more_slots_than_the_limit() {
     play_with(probe(), async |world| {
         let limiter = limiter(world);
         let mut slots = Vec::new();
@@ -60,18 +60,18 @@ async fn senders_at_once_never_get_more_slots_than_the_limit() {
                 Grant::Later(_) => None,
             }));
         }
-        assert!(slots.len() >= 90, "the limit is used: {}", slots.len());
+        assert!(slots.len() >= 90, "the limit is not used up: {}", slots.len());
         assert!(most_in_a_second(slots.clone()) <= 30, "{}", most_in_a_second(slots));
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_higher_class_goes_first_and_the_lowest_is_not_starved() {
+async fn the_higher_priority_goes_first_and_the_lowest_is_not_starved() {
     play_with(probe(), async |world| {
         let limiter = limiter(world);
-        // A second brings 45 messages of each kind, more than fit; each class asks in its turn,
-        // every 100 ms.
+        // 45 messages of each priority arrive in one second, more than fit. Each priority asks in
+        // turn, every 100 ms.
         let mut waiting: [VecDeque<i64>; 2] = [(0..45).map(|_| 0).collect(), (0..45).map(|_| 0).collect()];
         let mut sent: [Vec<i64>; 2] = [Vec::new(), Vec::new()];
         let mut now = 0;
@@ -87,19 +87,19 @@ async fn the_higher_class_goes_first_and_the_lowest_is_not_starved() {
                 }
             }
             now += 100;
-            assert!(now < 20_000, "somebody waits for ever: {waiting:?}");
+            assert!(now < 20_000, "messages wait forever: {waiting:?}");
         }
         let all: Vec<_> = sent.iter().flatten().copied().collect();
         assert_eq!(all.len(), 90);
         assert!(most_in_a_second(all) <= 30);
         let median = |slots: &[i64]| slots[slots.len() / 2];
-        assert!(median(&sent[0]) < median(&sent[1]), "the higher class waits less, though it asked second");
+        assert!(median(&sent[0]) < median(&sent[1]), "the higher priority waits longer");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_parked_bucket_grants_nothing_before_its_time_and_a_shorter_wait_does_not_shorten_it() {
+async fn a_parked_bucket_grants_nothing_before_its_time_and_a_shorter_park_does_not_shorten_it() {
     play_with(probe(), async |world| {
         let limiter = limiter(world);
         let until = Timestamp::from_millis(1_000_000_000 + 33_000);
@@ -139,7 +139,7 @@ async fn a_lost_reply_costs_a_slot_and_never_gives_one_twice() {
             }
         }
         slots.dedup();
-        assert_eq!(slots.len(), 4, "each slot is granted once: {slots:?}");
+        assert_eq!(slots.len(), 4, "a slot was granted twice: {slots:?}");
         assert!(slots.windows(2).all(|pair| pair[1] - pair[0] >= 33), "{slots:?}");
     })
     .await;

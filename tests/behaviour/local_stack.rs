@@ -1,4 +1,4 @@
-//! The stack itself: processes that die, time that moves, state that stays.
+//! The local stack itself: processes that die, a clock that moves, state that persists.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use umavez_tests::{KEY, Setup, World, play, play_with, template};
 use crate::intents::{CLIENT, VAGA_A, VAGA_B, assert_allowed, assert_blocked, offer};
 
 #[tokio::test]
-async fn a_function_killed_under_load_takes_only_its_own_requests_with_it() {
+async fn a_function_killed_under_load_fails_only_its_own_requests() {
     play(async |world| {
         let fault = json!({"call": {
             "function": "outbound-api", "operation": "UpdateItem", "nth": 5, "times": 3, "action": "kill_after",
@@ -26,7 +26,7 @@ async fn a_function_killed_under_load_takes_only_its_own_requests_with_it() {
         let allowed = answers.iter().filter(|answer| answer.body["can_send"] == true).count();
         assert!(allowed <= 1, "{allowed} may send");
         assert!(answers.iter().all(|answer| [200, 502].contains(&answer.status)));
-        // The stack goes on: whoever got no answer asks again, with its key.
+        // The stack still works: clients without an answer retry with their key.
         let again = join_all((0..60).map(|number| {
             let body = &body;
             async move { world.post_with_key(&format!("order-{number}"), "/intents", body).await }
@@ -38,7 +38,7 @@ async fn a_function_killed_under_load_takes_only_its_own_requests_with_it() {
 }
 
 #[tokio::test]
-async fn every_call_is_known_by_its_function() {
+async fn every_call_is_attributed_to_its_function() {
     play(async |world| {
         assert_allowed(&world.post("/intents", &offer(VAGA_A)).await);
         let callers: Vec<_> = world
@@ -56,7 +56,7 @@ async fn every_call_is_known_by_its_function() {
 }
 
 #[tokio::test]
-async fn moved_time_is_the_functions_time() {
+async fn functions_use_the_advanced_time() {
     play(async |world| {
         let before = world.stack.clock().offset_ms();
         world.advance(Duration::from_secs(40 * 86_400)).await;
@@ -75,7 +75,7 @@ fn options(data: Option<std::path::PathBuf>, port: u16) -> Options {
     Options { port, data, ..Options::in_memory(template()) }
 }
 
-/// A directory that is gone when the test is.
+/// A directory that is deleted with the test.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -96,7 +96,7 @@ impl Drop for Scratch {
 async fn state_and_moved_time_survive_a_restart() {
     play(async |_builds_the_functions| {}).await;
     let scratch = Scratch::new("restart");
-    // At noon, so that the day does not end under the test.
+    // At noon, so that no day ends during the test.
     let until_noon = (43_200_000 - umavez_platform::clock::Clock::default().now().millis()).rem_euclid(86_400_000);
     let at_noon = Options { clock_offset_ms: until_noon, ..options(Some(scratch.0.clone()), 0) };
     let first = World::of(Stack::start(at_noon).await.expect("starts"));
@@ -132,7 +132,7 @@ async fn waiting_messages_dead_letters_and_positions_survive_a_restart() {
     let second = World::of(Stack::start(of_probe()).await.expect("starts again"));
     second.drain().await;
     assert_eq!(relayed, 1);
-    assert_eq!(second.events("RECORD").len(), 0, "the stream goes on where it was");
+    assert_eq!(second.events("RECORD").len(), 0, "the stream continues at its position");
     let counts = second.stack.queues().counts("probe-work").await.expect("counts");
     assert_eq!((counts.waiting, counts.visible, counts.moving), (1, 0, 0), "the message still waits");
     assert_eq!(second.stack.queues().counts("probe-work-dlq").await.expect("counts").visible, 1);
@@ -142,7 +142,7 @@ async fn waiting_messages_dead_letters_and_positions_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_kept_by_another_template_or_cannot_be_read_is_refused() {
+async fn state_of_another_template_or_unreadable_state_is_refused() {
     play(async |_builds_the_functions| {}).await;
     let scratch = Scratch::new("other");
     let of = |template: &str| Options { template: template.to_owned(), ..options(Some(scratch.0.clone()), 0) };
@@ -156,11 +156,10 @@ async fn what_was_kept_by_another_template_or_cannot_be_read_is_refused() {
 }
 
 #[tokio::test]
-async fn a_bad_change_among_a_hundred_is_given_up_alone() {
+async fn one_bad_change_among_a_hundred_fails_alone() {
     let expected = umavez_tests::Expected { dead_letters: 1, ..Default::default() };
     play_with(Setup::of_template(PROBE).expecting(expected), async |world| {
-        // The relay fails at once on an emission for a queue that nobody knows; its neighbours are
-        // published.
+        // The relay fails at once for an unknown queue; the other emissions are published.
         for number in 0..100 {
             let queue = if number == 0 { "nowhere" } else { "work" };
             let body = json!({"kind": "job", "v": 1, "id": "none"}).to_string();
@@ -170,14 +169,14 @@ async fn a_bad_change_among_a_hundred_is_given_up_alone() {
             world.store.write(&world.invocation(), write).await.expect("written");
         }
         world.drain().await;
-        let told = world.events("RECORD");
-        assert_eq!(told.iter().filter(|line| line["outcome"] == "no_such_job").count(), 99);
+        let shown = world.events("RECORD");
+        assert_eq!(shown.iter().filter(|line| line["outcome"] == "no_such_job").count(), 99);
     })
     .await;
 }
 
 #[tokio::test]
-async fn one_directory_and_one_port_have_one_stack() {
+async fn a_directory_or_port_in_use_is_refused() {
     play(async |world| {
         let port = world.stack.url().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let same_port = Stack::start(options(None, port)).await.err().expect("refused");
@@ -195,7 +194,7 @@ async fn one_directory_and_one_port_have_one_stack() {
 }
 
 #[tokio::test]
-async fn a_template_with_something_unknown_is_refused_by_name() {
+async fn a_template_with_an_unknown_type_is_refused_by_name() {
     let unknown = template().replace("\nOutputs:", "\n  Topic:\n    Type: AWS::SNS::Topic\n\nOutputs:");
     let error = Stack::start(Options { template: unknown, ..options(None, 0) }).await.err().expect("refused");
     assert_eq!(
@@ -205,7 +204,7 @@ async fn a_template_with_something_unknown_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_local_routes_tell_and_move() {
+async fn the_local_routes_show_the_stack_and_advance_its_clock() {
     play(async |world| {
         let about = world.send(world.request(reqwest::Method::GET, "/_local")).await;
         let functions: Vec<_> = world.stack.model().functions.iter().map(|function| &function.binary).collect();

@@ -1,4 +1,4 @@
-//! A CSV becomes a mailing once: uploads, names, files good and bad, content, lists and links.
+//! A CSV becomes a mailing once: uploads, names, valid and invalid files, content, lists and links.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use umavez_platform::aws::Aws;
 use umavez_platform::mailings::{Mailings, OrderOutcome};
 use umavez_tests::{Answer, Expected, KEY, Setup, World, play, play_with};
 
-/// Fast enough that nothing waits for a slot.
+/// A rate at which nothing waits for a slot.
 pub fn sending(sent: usize) -> Setup {
     let setup = Setup::default().parameter("SendRates", r#"{"email": {"sender": "2000/1s"}}"#);
     setup.expecting(Expected { sent, ..Expected::default() })
@@ -25,7 +25,7 @@ pub fn content() -> Vec<(&'static str, &'static str)> {
 
 const BOUNDARY: &str = "a-boundary";
 
-/// A form with a file, as HTTP clients write it.
+/// Returns a form with a file, as HTTP clients send it.
 pub fn form(file_name: &str, file: &[u8], fields: &[(&str, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, value) in fields {
@@ -78,7 +78,7 @@ pub async fn entries(world: &World, id: &str, query: &str) -> Vec<Value> {
     }
 }
 
-/// Whom mails went to, and how often.
+/// Returns the recipients of mails, and how many each got.
 pub fn recipients(world: &World) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
     for sent in world.stack.catcher().sent(Some("email"), None) {
@@ -91,7 +91,7 @@ pub async fn order(world: &World, id: &str, what: &str) -> Answer {
     world.post(&format!("/mailings/{id}/{what}"), &json!({})).await
 }
 
-/// How many files are kept.
+/// Returns the number of stored files.
 pub async fn objects(world: &World) -> usize {
     let s3 = Aws::at_endpoint(world.stack.front_url(), "test").s3();
     let bucket = world.stack.output("UploadsBucket").expect("a bucket");
@@ -109,22 +109,22 @@ async fn a_csv_becomes_a_mailing_and_each_recipient_gets_it_once() {
         fields.push(("text", "{{e-mail}} {{email}}"));
         let id = upload(world, "monthly.csv", file, &fields).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!(told["status"], "COMPLETED", "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!(shown["status"], "COMPLETED", "{shown}");
         let counts = json!({"pending": 0, "sending": 0, "sent": 3, "failed": 0, "invalid": 1, "unknown": 0,
             "suppressed": 0, "canceled": 0});
-        assert_eq!((&told["counts"], &told["total"], &told["progress"]), (&counts, &json!(4), &json!(1.0)), "{told}");
-        let import = &told["import"];
-        assert_eq!((&import["state"], &import["rows"]), (&json!("DONE"), &json!(5)), "{told}");
+        assert_eq!((&shown["counts"], &shown["total"], &shown["progress"]), (&counts, &json!(4), &json!(1.0)), "{shown}");
+        let import = &shown["import"];
+        assert_eq!((&import["state"], &import["rows"]), (&json!("DONE"), &json!(5)), "{shown}");
         assert_eq!((&import["recipients"], &import["duplicates"], &import["invalid"]), (&json!(3), &json!(1), &json!(1)));
-        assert!(told["started_at"].is_string() && told["finished_at"].is_string(), "{told}");
-        assert_eq!(told["list"], "loja@example.com", "one list per sender");
+        assert!(shown["started_at"].is_string() && shown["finished_at"].is_string(), "{shown}");
+        assert_eq!(shown["list"], "loja@example.com", "one list per sender");
         assert!(recipients(world).values().all(|times| *times == 1), "{:?}", recipients(world));
 
         let sent = world.stack.catcher().sent(Some("email"), Some("cid@example.com"));
         let simple = &sent[0].body["Content"]["Simple"];
         assert_eq!(simple["Subject"]["Data"], "Olá Cid <b>");
-        assert_eq!(simple["Body"]["Text"]["Data"], "cid@example.com cid@example.com", "by either name");
+        assert_eq!(simple["Body"]["Text"]["Data"], "cid@example.com cid@example.com", "both names of the column work");
         let html = simple["Body"]["Html"]["Data"].as_str().expect("html");
         let begins = format!("<p>Oi Cid &lt;b&gt;, <a href=\"{}/u/mlg_", world.stack.url());
         assert!(html.starts_with(&begins), "{html}");
@@ -146,14 +146,14 @@ async fn a_csv_becomes_a_mailing_and_each_recipient_gets_it_once() {
         let ana = all.iter().find(|entry| entry["email"] == "ana@example.com").expect("Ana");
         assert_eq!((&ana["status"], &ana["attempts"], &ana["line"]), (&json!("SENT"), &json!(1), &json!(2)), "{ana}");
         assert!(ana["external_id"].is_string() && ana["sent_at"].is_string() && ana["last_attempt"].is_string());
-        assert!(ana["delivered_at"].is_string(), "SES told of it: {ana}");
+        assert!(ana["delivered_at"].is_string(), "the event of SES is recorded: {ana}");
         assert_eq!(entries(world, &id, "status=INVALID").await.len(), 1);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_file_as_json_and_csv_report_of_what_was_wrong_with_it() {
+async fn the_report_of_a_file_comes_as_json_and_as_csv() {
     play_with(sending(1), async |world| {
         let file = "email,nome\na@example.com,A\n=cmd,B\nA@example.com,C\n";
         let id = upload(world, "a.csv", file, &content()).await;
@@ -170,7 +170,7 @@ async fn a_file_as_json_and_csv_report_of_what_was_wrong_with_it() {
     .await;
 }
 
-/// All of a list, in pages of this many.
+/// Returns all items of a list, read in pages of this size.
 async fn paged(world: &World, path: &str, name: &str, limit: usize) -> Vec<Value> {
     let (mut all, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -187,9 +187,9 @@ async fn paged(world: &World, path: &str, name: &str, limit: usize) -> Vec<Value
 }
 
 #[tokio::test]
-async fn lists_come_whole_in_pages_of_any_size() {
+async fn lists_are_complete_in_pages_of_any_size() {
     play_with(sending(0), async |world| {
-        // Lines so long that there is more than one shard.
+        // The lines are so long that there is more than one shard.
         let pad = "x".repeat(4_000);
         let rows: String = (0..40)
             .map(|n| if n % 2 == 0 { format!("user{n}@example.com,{pad}\n") } else { format!("nobody {n},{pad}\n") })
@@ -214,7 +214,7 @@ async fn lists_come_whole_in_pages_of_any_size() {
 }
 
 #[tokio::test]
-async fn the_same_name_is_the_same_mailing_whoever_asks() {
+async fn an_upload_with_the_same_name_is_the_same_mailing_for_every_caller() {
     play_with(sending(1), async |world| {
         let id = upload(
             world,
@@ -230,8 +230,8 @@ async fn the_same_name_is_the_same_mailing_whoever_asks() {
         assert!(warned.body["warnings"][0].is_string(), "{}", warned.body);
         let again = upload_to(world, "/mailings", "test.csv", b"email\nuser@example.com\n", &fields).await;
         assert_eq!(again.status, 200);
-        let told = json!({"mailingId": id, "status": "COMPLETED", "created": false, "contentMatches": true});
-        assert_eq!(again.body, told);
+        let shown = json!({"mailingId": id, "status": "COMPLETED", "created": false, "contentMatches": true});
+        assert_eq!(again.body, shown);
         let other =
             upload_to(world, "/mailings", "C:\\fakepath\\test.csv", b"email\nother@example.com\n", &fields).await;
         assert_eq!((&other.body["created"], &other.body["contentMatches"]), (&json!(false), &json!(false)));
@@ -245,9 +245,9 @@ async fn the_same_name_is_the_same_mailing_whoever_asks() {
         let body = form("test.csv", b"email\nuser@example.com\n", &fields);
         let request = world.request(Method::POST, "/mailings").bearer_auth("uv_another_key");
         let request = request.header("content-type", format!("multipart/form-data; boundary={BOUNDARY}")).body(body);
-        assert_eq!(world.send(request).await.body["mailingId"], id.as_str(), "also with another key");
+        assert_eq!(world.send(request).await.body["mailingId"], id.as_str(), "another key gets the same mailing");
         world.drain().await;
-        assert_eq!(objects(world).await, 1, "what lost its name left nothing");
+        assert_eq!(objects(world).await, 1, "an upload that lost the name left its file");
         let listed = world.get("/mailings").await.body;
         assert_eq!(listed["mailings"].as_array().map(Vec::len), Some(1), "{listed}");
     })
@@ -255,7 +255,7 @@ async fn the_same_name_is_the_same_mailing_whoever_asks() {
 }
 
 #[tokio::test]
-async fn concurrent_uploads_of_one_name_make_one_mailing() {
+async fn concurrent_uploads_with_one_name_create_one_mailing() {
     play_with(sending(2), async |world| {
         let one = async |n: usize| {
             let file = if n.is_multiple_of(2) {
@@ -268,7 +268,7 @@ async fn concurrent_uploads_of_one_name_make_one_mailing() {
         };
         let answers = futures::future::join_all((0..8).map(one)).await;
         let ids: std::collections::BTreeSet<_> = answers.iter().map(|answer| answer.text("/mailingId")).collect();
-        assert_eq!(ids.len(), 1, "everybody is told the one");
+        assert_eq!(ids.len(), 1, "the requests got different mailings");
         assert_eq!(answers.iter().filter(|answer| answer.body["created"] == true).count(), 1);
         world.drain().await;
         assert_eq!((objects(world).await, recipients(world).len()), (1, 2));
@@ -281,7 +281,7 @@ pub fn content_without_columns() -> [(&'static str, &'static str); 3] {
 }
 
 #[tokio::test]
-async fn an_upload_with_a_key_is_answered_the_same_again() {
+async fn a_repeated_upload_with_its_key_gets_the_same_answer() {
     play_with(sending(1), async |world| {
         let ask = async |key: &str, file: &str| {
             let request =
@@ -290,7 +290,7 @@ async fn an_upload_with_a_key_is_answered_the_same_again() {
             world.send(request.body(form("k.csv", file.as_bytes(), &content_without_columns()))).await
         };
         let first = ask("k1", "email\na@example.com\n").await;
-        // Another boundary is the same form.
+        // A form with another boundary is the same form.
         let body =
             String::from_utf8(form("k.csv", b"email\na@example.com\n", &content_without_columns())).expect("text");
         let request = world.request(Method::POST, "/mailings").bearer_auth(KEY).header("idempotency-key", "k1");
@@ -358,13 +358,16 @@ async fn bad_files_and_fields_are_refused_and_leave_nothing() {
         let large = format!("email\n{}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa@example.com\n".repeat(110_000));
         let answer = csv(world, "filename=a.csv", large.as_bytes()).await;
         answer.assert_problem(413, "body_too_large", &[]);
-        assert!(world.rows("MailingsTable").await.is_empty() && objects(world).await == 0, "nothing is left");
+        assert!(
+            world.rows("MailingsTable").await.is_empty() && objects(world).await == 0,
+            "a refused upload left something"
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn files_are_read_in_their_encodings_and_with_their_separators() {
+async fn files_are_read_in_several_encodings_and_with_several_separators() {
     let utf16: Vec<u8> =
         "\u{feff}email\tnome\na@example.com\tJoão\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let files: [(&str, Vec<u8>); 6] = [
@@ -377,18 +380,18 @@ async fn files_are_read_in_their_encodings_and_with_their_separators() {
     ];
     play_with(sending(files.len()), async |world| {
         for (query, file) in &files {
-            // Bytes that are not text by their header arrive as they are.
+            // Bodies that are not text by their header arrive unchanged.
             let request = world.request(Method::POST, &format!("/mailings?{query}")).bearer_auth(KEY);
             let request = request.header("content-type", "application/octet-stream").body(file.clone());
             let answer = world.send(request).await;
             assert_eq!(answer.status, 202, "{query}: {}", answer.body);
             let id = answer.text("/mailingId");
             world.drain().await;
-            let told = mailing(world, &id).await;
+            let shown = mailing(world, &id).await;
             assert_eq!(
-                (&told["status"], &told["import"]["recipients"]),
+                (&shown["status"], &shown["import"]["recipients"]),
                 (&json!("PENDING"), &json!(1)),
-                "{query}: {told}"
+                "{query}: {shown}"
             );
             let preview = json!({"subject": "Oi {{nome}}", "text": "x", "from": "a@b.co"});
             let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);
@@ -400,8 +403,8 @@ async fn files_are_read_in_their_encodings_and_with_their_separators() {
         }
         let plain = csv(world, "filename=g.csv", b"x@example.com\ny@example.com\n").await;
         world.drain().await;
-        let told = mailing(world, &plain.text("/mailingId")).await;
-        assert_eq!(told["import"]["recipients"], 2, "addresses alone need no header: {told}");
+        let shown = mailing(world, &plain.text("/mailingId")).await;
+        assert_eq!(shown["import"]["recipients"], 2, "addresses alone need no header: {shown}");
     })
     .await;
 }
@@ -412,8 +415,8 @@ async fn a_mailing_without_content_waits_for_it() {
         let answer = csv(world, "filename=a.csv", b"email,nome\na@example.com,Ana\n").await;
         let id = answer.text("/mailingId");
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["has_content"]), (&json!("PENDING"), &json!(false)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["has_content"]), (&json!("PENDING"), &json!(false)), "{shown}");
         world.post(&format!("/mailings/{id}/preview"), &json!({})).await.assert_problem(409, "wrong_state", &[]);
         let put = async |body: Value| {
             let request = world.request(Method::PUT, &format!("/mailings/{id}/content")).bearer_auth(KEY);
@@ -425,7 +428,7 @@ async fn a_mailing_without_content_waits_for_it() {
         assert_eq!(put(body.clone()).await.body["status"], "QUEUED");
         world.drain().await;
         assert_eq!(mailing(world, &id).await["status"], "COMPLETED");
-        assert_eq!(put(body).await.status, 200, "the same again changes nothing");
+        assert_eq!(put(body).await.status, 200, "the same content again is accepted");
         let late = put(json!({"subject": "Outro", "text": "x", "from": "a@b.co"})).await;
         late.assert_problem(409, "wrong_state", &[]);
     })
@@ -433,11 +436,11 @@ async fn a_mailing_without_content_waits_for_it() {
 }
 
 #[tokio::test]
-async fn content_is_held_against_the_columns_by_the_write_that_takes_it() {
+async fn content_is_checked_against_the_columns_when_it_is_written() {
     play_with(sending(0), async |world| {
         let id = csv(world, "filename=a.csv", b"email,nome\na@example.com,Ana\n").await.text("/mailingId");
         world.drain().await;
-        // As by a request that looked at the mailing before its import ended.
+        // Like a request that read the mailing before its import ended.
         let table = world.stack.output("MailingsTable").expect("a table").to_owned();
         let mailings = Mailings { store: world.store.clone(), table };
         let asked = json!({"subject": "Oi {{nmoe}}", "text": "x", "from": "a@b.co"});
@@ -451,7 +454,7 @@ async fn content_is_held_against_the_columns_by_the_write_that_takes_it() {
 }
 
 #[tokio::test]
-async fn a_mailing_is_looked_at_and_tried_before_it_goes() {
+async fn a_mailing_can_be_previewed_and_tested_before_it_is_sent() {
     play_with(sending(1), async |world| {
         let file = "email,Nome\nana@example.com,Ana & Cia\nbia@example.com,Bia\n";
         let answer = csv(world, "filename=a.csv", file.as_bytes()).await;
@@ -478,16 +481,16 @@ async fn a_mailing_is_looked_at_and_tried_before_it_goes() {
         assert_eq!(mails.len(), 1);
         assert_eq!(mails[0].body["Content"]["Simple"]["Subject"]["Data"], "Oi Eu");
         assert_eq!(mails[0].body["ReplyToAddresses"], json!(["sac@example.com"]));
-        let headers = mails[0].body["Content"]["Simple"]["Headers"].as_array().expect("headers, as the real ones have");
+        let headers = mails[0].body["Content"]["Simple"]["Headers"].as_array().expect("the headers of a real mail");
         let names: Vec<_> = headers.iter().filter_map(|header| header["Name"].as_str()).collect();
         assert_eq!(names, ["List-Unsubscribe", "List-Unsubscribe-Post"]);
-        assert_eq!(mailing(world, &id).await["counts"]["pending"], 2, "a test is none of its recipients");
+        assert_eq!(mailing(world, &id).await["counts"]["pending"], 2, "a test counts as a recipient");
     })
     .await;
 }
 
 #[tokio::test]
-async fn without_an_address_for_the_public_links_lead_to_where_requests_come() {
+async fn without_a_public_url_links_use_the_host_of_the_request() {
     play_with(sending(0), async |world| {
         let id = csv(world, "filename=a.csv", b"email\nana@example.com\n").await.text("/mailingId");
         world.drain().await;
@@ -502,7 +505,7 @@ async fn without_an_address_for_the_public_links_lead_to_where_requests_come() {
 }
 
 #[tokio::test]
-async fn a_mailing_that_is_not_there_is_not_found() {
+async fn an_unknown_mailing_is_not_found() {
     play(async |world| {
         for id in ["mlg_00000000000000000000000000000000", "x"] {
             for path in [format!("/mailings/{id}"), format!("/mailings/{id}/entries"), format!("/mailings/{id}/report")]

@@ -1,4 +1,4 @@
-//! The same bytes under another file name, and the same name in another writing.
+//! The same file under another name, and the same name with another encoding of its accents.
 
 use futures::future::join_all;
 use serde_json::json;
@@ -16,7 +16,7 @@ async fn upload_lenient(world: &World, name: &str, file: &str) -> Answer {
     upload_to(world, "/mailings", name, file.as_bytes(), &content_without_columns()).await
 }
 
-/// An upload by form, of which the file's hash may be said in advance.
+/// Requests an upload form. The caller may announce the hash of the file.
 async fn announce(world: &World, name: &str, mode: &str, sha256: Option<&str>) -> Answer {
     let content = json!({"subject": "Oi", "text": "Oi {{unsubscribe_url}}", "from": "loja@example.com"});
     let mut body = json!({"filename": name, "mode": mode, "sha256": sha256});
@@ -25,7 +25,7 @@ async fn announce(world: &World, name: &str, mode: &str, sha256: Option<&str>) -
 }
 
 #[tokio::test]
-async fn the_same_bytes_under_another_name_are_told_with_the_earlier_mailing() {
+async fn the_same_file_under_another_name_is_reported_with_the_earlier_mailing() {
     play_with(sending(4), async |world| {
         let first = upload(world, "a.csv", &file(2), &content_without_columns()).await;
         let again = upload_lenient(world, "b.csv", &file(2)).await;
@@ -38,15 +38,20 @@ async fn the_same_bytes_under_another_name_are_told_with_the_earlier_mailing() {
         assert!(recipients(world).values().all(|times| *times == 2), "it is a warning, not a refusal");
         let third = upload_strict(world, "c.csv", &file(2)).await;
         third.assert_problem(409, "same_content", &[]);
-        assert!(third.text("/detail").contains(&first), "the first one is named: {}", third.body);
+        assert!(third.text("/detail").contains(&first), "the answer does not name the first mailing: {}", third.body);
         let same = upload_strict(world, "a.csv", &file(2)).await;
-        assert_eq!((same.status, &same.body["created"]), (200, &json!(false)), "its own name: {}", same.body);
+        assert_eq!(
+            (same.status, &same.body["created"]),
+            (200, &json!(false)),
+            "the same name is the same mailing: {}",
+            same.body
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_refused_for_its_content_leaves_nothing_behind() {
+async fn an_upload_refused_for_its_content_leaves_nothing() {
     play_with(sending(1), async |world| {
         upload(world, "a.csv", &file(1), &content_without_columns()).await;
         world.drain().await;
@@ -56,13 +61,13 @@ async fn what_is_refused_for_its_content_leaves_nothing_behind() {
         announce(world, "c.csv", "strict", Some(&hash)).await.assert_problem(409, "same_content", &[]);
         assert_eq!((world.rows("MailingsTable").await.len(), objects(world).await), (rows, kept));
         let other = upload_strict(world, "b.csv", "email\n").await;
-        assert_eq!(other.status, 422, "the name is free: {}", other.body);
+        assert_eq!(other.status, 422, "the name is taken: {}", other.body);
     })
     .await;
 }
 
 #[tokio::test]
-async fn of_strict_uploads_of_one_file_under_many_names_exactly_one_is_taken() {
+async fn of_strict_uploads_of_one_file_under_many_names_exactly_one_is_accepted() {
     play_with(sending(1), async |world| {
         let names: Vec<_> = (0..8).map(|n| format!("{n}.csv")).collect();
         let csv = file(1);
@@ -71,7 +76,7 @@ async fn of_strict_uploads_of_one_file_under_many_names_exactly_one_is_taken() {
         assert_eq!(taken.len(), 1, "{answers:?}");
         refused.iter().for_each(|answer| answer.assert_problem(409, "same_content", &[]));
         world.drain().await;
-        assert_eq!(objects(world).await, 1, "those that lost took their files away");
+        assert_eq!(objects(world).await, 1, "a refused upload left its file");
         assert_eq!(recipients(world).len(), 1);
     })
     .await;
@@ -90,10 +95,10 @@ async fn a_repeated_request_is_answered_with_its_first_warning_and_logged() {
             assert_eq!(answer.body["sameContentAs"], json!(first));
         }
         assert_eq!(upload_lenient(world, "a.csv", &file(2)).await.body["contentMatches"], false);
-        let told = world.events("MAILING_REPEATED");
-        let told: Vec<_> =
-            told.iter().map(|line| (line["mailing_id"].clone(), line["content_matches"].clone())).collect();
-        assert_eq!(told, [(asked.body["mailingId"].clone(), json!(true)), (json!(first), json!(false))]);
+        let shown = world.events("MAILING_REPEATED");
+        let shown: Vec<_> =
+            shown.iter().map(|line| (line["mailing_id"].clone(), line["content_matches"].clone())).collect();
+        assert_eq!(shown, [(asked.body["mailingId"].clone(), json!(true)), (json!(first), json!(false))]);
         assert_eq!(world.post_form(&again.body["upload"], file(1).as_bytes()).await, 204);
         let content = json!({"subject": "Oi", "text": "Oi {{unsubscribe_url}}", "from": "loja@example.com"});
         let path = format!("/mailings/{}/content", asked.text("/mailingId"));
@@ -104,17 +109,17 @@ async fn a_repeated_request_is_answered_with_its_first_warning_and_logged() {
 }
 
 #[tokio::test]
-async fn of_a_file_whose_hash_nobody_told_it_is_known_once_it_was_read() {
+async fn the_hash_of_an_unannounced_file_is_known_after_its_import() {
     play_with(sending(2), async |world| {
         let first = announce(world, "a.csv", "lenient", None).await;
         assert_eq!(world.post_form(&first.body["upload"], file(1).as_bytes()).await, 204);
         world.drain().await;
         let second = announce(world, "b.csv", "lenient", None).await;
-        assert!(second.body["sameContentAs"].is_null(), "nobody has seen the file: {}", second.body);
+        assert!(second.body["sameContentAs"].is_null(), "the file was not read yet: {}", second.body);
         assert_eq!(world.post_form(&second.body["upload"], file(1).as_bytes()).await, 204);
         world.drain().await;
-        let told = mailing(world, &second.text("/mailingId")).await;
-        assert_eq!(told["same_content_as"], first.body["mailingId"], "{told}");
+        let shown = mailing(world, &second.text("/mailingId")).await;
+        assert_eq!(shown["same_content_as"], first.body["mailingId"], "{shown}");
         let hash = content_hash(file(1).as_bytes());
         announce(world, "c.csv", "strict", Some(&hash)).await.assert_problem(409, "same_content", &[]);
     })
@@ -133,7 +138,7 @@ async fn a_canceled_mailing_counts_and_one_that_failed_does_not() {
         world.advance(std::time::Duration::from_secs(9 * 3_600)).await;
         world.tick("Recovery").await;
         let next = announce(world, "d.csv", "strict", Some(&other)).await;
-        assert_eq!(next.status, 202, "the file of the first never came: {}", next.body);
+        assert_eq!(next.status, 202, "the file of the first was never uploaded: {}", next.body);
         assert!(next.body["sameContentAs"].is_null());
         announce(world, "e.csv", "strict", Some(&other)).await.assert_problem(409, "same_content", &[]);
     })
@@ -141,7 +146,7 @@ async fn a_canceled_mailing_counts_and_one_that_failed_does_not() {
 }
 
 #[tokio::test]
-async fn a_name_is_the_same_however_its_accents_are_written() {
+async fn a_name_is_the_same_in_every_encoding_of_its_accents() {
     play_with(sending(1), async |world| {
         let first = upload(world, "relatório.csv", &file(1), &content_without_columns()).await;
         let again = upload_lenient(world, "relato\u{301}rio.csv", &file(1)).await;

@@ -1,5 +1,5 @@
-//! Mailings on their way: pause, cancel, failures, crashes, two at once, and the link by which a
-//! recipient leaves.
+//! Mailings while they are sent: pause, cancel, failures, crashes, two at once, and the unsubscribe
+//! link.
 
 use std::time::Duration;
 
@@ -28,8 +28,7 @@ pub fn mails(world: &World) -> usize {
     world.stack.catcher().sent(Some("email"), None).len()
 }
 
-/// Until so many mails were sent. Each look is a request, so that nothing is waited for by the
-/// clock.
+/// Waits until `count` mails were sent. It polls with requests, so that nothing waits by the clock.
 pub async fn until_sent(world: &World, count: usize) {
     while mails(world) < count {
         assert_eq!(world.request_health().await, 200);
@@ -52,7 +51,7 @@ pub async fn status(world: &World, id: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_pause_holds_after_a_sub_batch_and_a_resume_goes_on() {
+async fn a_pause_takes_effect_after_a_sub_batch_and_a_resume_continues() {
     play_with(rate(60, 150), async |world| {
         let id = upload(world, "a.csv", &file(150), &content_without_columns()).await;
         until_sent(world, 20).await;
@@ -61,14 +60,14 @@ async fn a_pause_holds_after_a_sub_batch_and_a_resume_goes_on() {
         let by_then = mails(world);
         world.drain().await;
         let after = mails(world);
-        assert!(after < by_then + 50, "{by_then} by then, and {after} in the end");
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("PAUSED"), &json!(after)), "{told}");
-        assert_eq!(order(world, &id, "pause").await.status, 200, "asked twice, it is the same");
+        assert!(after < by_then + 50, "{by_then} mails at the pause, {after} at the end");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("PAUSED"), &json!(after)), "{shown}");
+        assert_eq!(order(world, &id, "pause").await.status, 200, "a second pause is accepted");
         world.tick("Recovery").await;
         world.advance(Duration::from_secs(3_600)).await;
         world.tick("Recovery").await;
-        assert_eq!(mails(world), after, "nobody goes on by himself");
+        assert_eq!(mails(world), after, "mails were sent during the pause");
         assert_eq!(order(world, &id, "resume").await.body["status"], "QUEUED");
         world.drain().await;
         assert_eq!(status(world, &id).await, "COMPLETED");
@@ -78,8 +77,8 @@ async fn a_pause_holds_after_a_sub_batch_and_a_resume_goes_on() {
 }
 
 #[tokio::test]
-async fn a_cancel_tells_every_entry_and_is_the_end() {
-    // Fewer than two sub-batches are under way by then.
+async fn a_cancel_cancels_every_open_entry_and_is_final() {
+    // Fewer than two sub-batches are in progress by then.
     let setup = rate(60, 0);
     let world = World::start(setup).await;
     let id = upload(&world, "a.csv", &file(200), &content_without_columns()).await;
@@ -88,41 +87,41 @@ async fn a_cancel_tells_every_entry_and_is_the_end() {
     let by_then = mails(&world);
     world.drain().await;
     let sent = mails(&world);
-    assert!(sent < by_then + 50, "{by_then} by then, and {sent} in the end");
-    let told = mailing(&world, &id).await;
-    assert_eq!(told["status"], "CANCELED", "{told}");
-    let counts = &told["counts"];
+    assert!(sent < by_then + 50, "{by_then} mails at the cancel, {sent} at the end");
+    let shown = mailing(&world, &id).await;
+    assert_eq!(shown["status"], "CANCELED", "{shown}");
+    let counts = &shown["counts"];
     assert_eq!(
         (counts["sent"].as_u64(), counts["canceled"].as_u64()),
         (Some(sent as u64), Some(200 - sent as u64)),
-        "{told}"
+        "{shown}"
     );
     for what in ["resume", "pause", "retry-failed"] {
         order(&world, &id, what).await.assert_problem(409, "wrong_state", &[]);
     }
     assert_eq!(order(&world, &id, "cancel").await.status, 200);
-    // A second word about a shard that somebody had comes back when that one's lease is over.
+    // A duplicate delivery of a leased shard is redelivered after the lease.
     world.advance(Duration::from_secs(60)).await;
     world.audit(Expected { sent, ..Expected::default() }).await;
     world.stack.stop().await.expect("the stack stops");
 }
 
 #[tokio::test]
-async fn what_fails_for_a_while_is_tried_again_and_what_is_refused_fails() {
+async fn a_transient_failure_is_retried_and_a_rejected_mail_fails() {
     play_with(sending(3), async |world| {
         at_ses(world, refused(429, "TooManyRequestsException")).await;
         let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
         world.drain().await;
         assert_eq!(status(world, &id).await, "PROCESSING");
         world.advance(Duration::from_secs(5)).await;
-        let told = &entries(world, &id, "").await[0];
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)), "{told}");
+        let shown = &entries(world, &id, "").await[0];
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(2)), "{shown}");
 
         at_ses(world, refused(400, "MessageRejected")).await;
         let id = upload(world, "b.csv", "email\nx@example.com\ny@example.com\n", &content_without_columns()).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["failed"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
         let failed = entries(world, &id, "status=FAILED").await;
         assert_eq!(failed[0]["reason"], "message_rejected");
         let retried = world.post_with_key("r1", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
@@ -132,7 +131,7 @@ async fn what_fails_for_a_while_is_tried_again_and_what_is_refused_fails() {
         let again = &entries(world, &id, "").await;
         assert!(again.iter().all(|entry| entry["status"] == "SENT"), "{again:?}");
         let replayed = world.post_with_key("r1", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
-        assert_eq!(replayed.body["status"], "COMPLETED", "the same order again is no other");
+        assert_eq!(replayed.body["status"], "COMPLETED", "the repeated order is the same order");
         world.drain().await;
         assert!(recipients(world).values().all(|times| *times == 1));
         let other = json!({"include_unknown": true});
@@ -143,8 +142,8 @@ async fn what_fails_for_a_while_is_tried_again_and_what_is_refused_fails() {
 }
 
 #[tokio::test]
-async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
-    // With so little time an importer hands over after each checkpoint.
+async fn an_import_that_runs_out_of_time_continues_in_another_turn() {
+    // With so little time an importer enqueues the rest after each checkpoint.
     let template = Setup::default().template.replace("Timeout: 900", "Timeout: 20");
     play_with(Setup { template, ..sending(0) }, async |world| {
         let csv = file(4_500);
@@ -152,16 +151,16 @@ async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
         let asked = ask_upload(world, &body).await;
         assert_eq!(world.post_form(&asked.body["upload"], csv.as_bytes()).await, 204);
         world.drain().await;
-        let told = mailing(world, &asked.text("/mailingId")).await;
+        let shown = mailing(world, &asked.text("/mailingId")).await;
         assert_eq!(
-            (&told["import"]["state"], &told["import"]["recipients"]),
+            (&shown["import"]["state"], &shown["import"]["recipients"]),
             (&json!("DONE"), &json!(4_500)),
-            "{told}"
+            "{shown}"
         );
-        assert_eq!(told["counts"]["pending"], 4_500, "{told}");
+        assert_eq!(shown["counts"]["pending"], 4_500, "{shown}");
         let handed = world.events("RECORD").iter().filter(|line| line["outcome"] == "handed_over").count();
-        assert_eq!(handed, 2, "two of three turns left the rest to the next");
-        // Nobody told the file's hash: it was found, over all three of them.
+        assert_eq!(handed, 2, "not two of three turns enqueued the rest");
+        // The hash of the file was not announced: the importer computed it, over all three turns.
         let hash = umavez_domain::mailings::content_hash(csv.as_bytes());
         let same = ask_upload(world, &json!({"filename": "long.csv", "mode": "strict", "sha256": hash})).await;
         assert_eq!((same.status, &same.body["contentMatches"]), (200, &json!(true)), "{}", same.body);
@@ -172,7 +171,7 @@ async fn an_import_that_runs_out_of_time_goes_on_by_itself() {
 }
 
 #[tokio::test]
-async fn a_mailing_that_is_canceled_while_it_is_imported_tells_the_entries_that_it_has() {
+async fn a_mailing_that_is_canceled_during_its_import_cancels_all_of_its_entries() {
     play_with(sending(0), async |world| {
         // The importer dies in its second window, of two thousand lines each.
         let killed = CallFault {
@@ -184,47 +183,55 @@ async fn a_mailing_that_is_canceled_while_it_is_imported_tells_the_entries_that_
         world.stack.add_fault(Fault::Call(killed)).await.expect("armed");
         let id = upload(world, "long.csv", &file(9_000), &content_without_columns()).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["import"]["state"], &told["import"]["rows"]), (&json!("RUNNING"), &json!(2_000)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!(
+            (&shown["import"]["state"], &shown["import"]["rows"]),
+            (&json!("RUNNING"), &json!(2_000)),
+            "{shown}"
+        );
         assert_eq!(order(world, &id, "cancel").await.body["status"], "CANCELED");
         world.drain().await;
-        // The dead importer's lease is over.
+        // The lease of the dead importer expires.
         world.advance(Duration::from_secs(70)).await;
         world.advance(Duration::from_secs(5_500)).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{told}");
-        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(4_000), &json!(4_000)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{shown}");
+        assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(4_000), &json!(4_000)), "{shown}");
         assert!(entries(world, &id, "status=PENDING").await.is_empty());
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_come() {
+async fn a_mail_whose_answer_was_lost_is_unknown_until_its_events_arrive() {
     play_with(sending(2), async |world| {
         world.stack.email_events().switch(false);
         at_ses(world, CallFault::first(Action::DropReply)).await;
         let id = upload(world, "a.csv", &file(2), &content_without_columns()).await;
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{told}");
-        assert_eq!(told["counts"]["sent"], 1);
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
+        assert_eq!(shown["counts"]["sent"], 1);
         let nothing = order(world, &id, "retry-failed").await;
-        assert_eq!((nothing.status, &nothing.body["retrying"]), (202, &json!(0)), "an unknown one did not fail");
+        assert_eq!(
+            (nothing.status, &nothing.body["retrying"]),
+            (202, &json!(0)),
+            "an unknown mail was retried as failed"
+        );
         let unknown = entries(world, &id, "status=UNKNOWN").await;
         let entry = unknown[0]["entry_id"].as_str().expect("an id");
         for _ in 0..2 {
-            told_by_ses(world, "Delivery", entry, 1, &unknown[0]["email"]).await;
+            ses_reports(world, "Delivery", entry, 1, &unknown[0]["email"]).await;
         }
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["counts"]["sent"], &told["counts"]["unknown"]), (&json!(2), &json!(0)), "{told}");
-        assert_eq!((&told["status"], &told["total"]), (&json!("COMPLETED"), &json!(2)));
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["counts"]["sent"], &shown["counts"]["unknown"]), (&json!(2), &json!(0)), "{shown}");
+        assert_eq!((&shown["status"], &shown["total"]), (&json!("COMPLETED"), &json!(2)));
     })
     .await;
 }
 
-/// An event of an entry's attempt, as the bus delivers it.
-async fn told_by_ses(world: &World, kind: &str, entry: &str, attempt: u32, to: &Value) {
+/// Delivers an event of an entry's attempt, as the event bus does.
+async fn ses_reports(world: &World, kind: &str, entry: &str, attempt: u32, to: &Value) {
     let at = world.now().to_string();
     let tags =
         json!({"message_id": [entry], "attempt": [attempt.to_string()], "ses:configuration-set": ["umavez-dev"]});
@@ -237,58 +244,58 @@ async fn told_by_ses(world: &World, kind: &str, entry: &str, attempt: u32, to: &
 }
 
 #[tokio::test]
-async fn an_unknown_mail_is_sent_again_only_by_order_and_never_becomes_one_that_was_not_sent() {
+async fn an_unknown_mail_is_resent_only_by_order_and_never_settled_as_not_sent() {
     play_with(sending(1), async |world| {
         world.stack.email_events().switch(false);
         at_ses(world, CallFault::first(Action::DropReply)).await;
         let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
         world.drain().await;
         world.tick("Recovery").await;
-        assert_eq!(mails(world), 1, "nobody repeats it by himself");
+        assert_eq!(mails(world), 1, "the unknown mail was sent again");
         at_ses(world, refused(400, "MessageRejected")).await;
         let again = world.post(&format!("/mailings/{id}/retry-failed"), &json!({"include_unknown": true})).await;
         assert_eq!(again.body["retrying"], 1);
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{told}");
-        let told = &entries(world, &id, "").await[0];
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["unknown"]), (&json!("COMPLETED"), &json!(1)), "{shown}");
+        let shown = &entries(world, &id, "").await[0];
         assert_eq!(
-            (&told["attempts"], &told["status"]),
+            (&shown["attempts"], &shown["status"]),
             (&json!(2), &json!("UNKNOWN")),
-            "the first may have been: {told}"
+            "the first attempt may have been sent: {shown}"
         );
-        let entry = told["entry_id"].as_str().expect("an id");
-        told_by_ses(world, "Send", entry, 1, &told["email"]).await;
-        assert_eq!(entries(world, &id, "").await[0]["status"], "SENT", "the first one was");
+        let entry = shown["entry_id"].as_str().expect("an id");
+        ses_reports(world, "Send", entry, 1, &shown["email"]).await;
+        assert_eq!(entries(world, &id, "").await[0]["status"], "SENT", "the first attempt was sent");
         assert_eq!(mailing(world, &id).await["counts"]["sent"], 1);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_mail_that_ses_took_and_then_rejected_has_failed() {
+async fn a_mail_that_ses_accepted_and_then_rejected_has_failed() {
     play_with(sending(1), async |world| {
         let id = upload(world, "a.csv", &file(1), &content_without_columns()).await;
         world.drain().await;
-        let told = &entries(world, &id, "").await[0];
-        let entry = told["entry_id"].as_str().expect("an id");
-        told_by_ses(world, "Reject", entry, 1, &told["email"]).await;
-        told_by_ses(world, "Send", entry, 1, &told["email"]).await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["counts"]["failed"], &told["counts"]["sent"]), (&json!(1), &json!(0)), "{told}");
+        let shown = &entries(world, &id, "").await[0];
+        let entry = shown["entry_id"].as_str().expect("an id");
+        ses_reports(world, "Reject", entry, 1, &shown["email"]).await;
+        ses_reports(world, "Send", entry, 1, &shown["email"]).await;
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["counts"]["failed"], &shown["counts"]["sent"]), (&json!(1), &json!(0)), "{shown}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_bounce_puts_the_address_on_the_list_and_the_next_mailing_leaves_it_out() {
+async fn a_bounce_suppresses_the_address_and_the_next_mailing_skips_it() {
     play_with(sending(2), async |world| {
         let file = "email\nbounce@simulator.amazonses.com\na@example.com\n";
         let id = upload(world, "a.csv", file, &content_without_columns()).await;
         world.drain().await;
         let all = entries(world, &id, "").await;
         let bounced = all.iter().find(|entry| entry["bounced_at"].is_string()).expect("one that bounced");
-        assert_eq!(bounced["status"], "SENT", "it was sent, whatever came of it");
+        assert_eq!(bounced["status"], "SENT", "a bounced mail counts as sent");
         let next = upload(world, "b.csv", "email\nBounce@simulator.amazonses.com\n", &content_without_columns()).await;
         world.drain().await;
         let left_out = &entries(world, &next, "").await[0];
@@ -298,7 +305,7 @@ async fn a_bounce_puts_the_address_on_the_list_and_the_next_mailing_leaves_it_ou
     .await;
 }
 
-/// The link in the mail to an address.
+/// Returns the unsubscribe link in the last mail to an address.
 pub fn link(world: &World, to: &str) -> String {
     let sent = world.stack.catcher().sent(Some("email"), Some(to));
     let headers =
@@ -313,7 +320,7 @@ fn text(answer: &Answer) -> &str {
 }
 
 #[tokio::test]
-async fn whoever_posts_the_link_is_off_the_list_and_whoever_looks_is_not() {
+async fn a_post_to_the_link_unsubscribes_and_a_get_does_not() {
     play_with(sending(5), async |world| {
         let id = upload(world, "a.csv", "email,nome\nana@example.com,Ana\n", &content()).await;
         world.drain().await;
@@ -331,7 +338,7 @@ async fn whoever_posts_the_link_is_off_the_list_and_whoever_looks_is_not() {
         assert!(text(&english).contains("lang=\"en\""));
         let second = upload(world, "b.csv", "email,nome\nana@example.com,Ana\n", &content()).await;
         world.drain().await;
-        assert_eq!(mailing(world, &second).await["counts"]["sent"], 1, "looking changed nothing");
+        assert_eq!(mailing(world, &second).await["counts"]["sent"], 1, "opening the page unsubscribed");
 
         for tampered in [format!("{link}0"), link.replace("/u/mlg_", "/u/mlg_0"), "/u/x".to_owned()] {
             let answer = world.send(world.request(Method::POST, &tampered)).await;
@@ -357,13 +364,13 @@ async fn whoever_posts_the_link_is_off_the_list_and_whoever_looks_is_not() {
         let mut other_list = content();
         other_list.push(("list", "novidades"));
         let fourth = upload(world, "d.csv", "email,nome\nana@example.com,Ana\n", &other_list).await;
-        // Two mailings at once have no order; the mail that is looked at below is the next one's.
+        // Two concurrent mailings have no order; the mail that is checked below is the next one's.
         world.drain().await;
         let mut without = content_without_columns().to_vec();
         without.extend([("unsubscribe", "false"), ("list", "avisos")]);
         let fifth = upload(world, "e.csv", "email\nana@example.com\n", &without).await;
         world.drain().await;
-        assert_eq!(mailing(world, &fourth).await["counts"]["sent"], 1, "another list is another");
+        assert_eq!(mailing(world, &fourth).await["counts"]["sent"], 1, "another list is not affected");
         assert_eq!(mailing(world, &fifth).await["counts"]["sent"], 1);
         let last = world.stack.catcher().sent(Some("email"), Some("ana@example.com"));
         assert!(last.last().expect("a mail").body["Content"]["Simple"]["Headers"].is_null());
@@ -377,7 +384,7 @@ async fn ask_upload(world: &World, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn a_large_file_is_uploaded_by_a_form_and_begins_when_it_is_there() {
+async fn a_large_file_is_uploaded_by_a_form_and_its_import_starts_when_it_arrives() {
     play_with(sending(3), async |world| {
         let file = "email,nome\na@example.com,A\nb@example.com,B\nc@example.com,C\n";
         let hash = umavez_domain::mailings::content_hash(file.as_bytes());
@@ -389,21 +396,25 @@ async fn a_large_file_is_uploaded_by_a_form_and_begins_when_it_is_there() {
         assert_eq!(mailing(world, &id).await["import"]["state"], "AWAITING_UPLOAD");
         let again = ask_upload(world, &body).await;
         assert_eq!((again.status, &again.body["mailingId"]), (200, &json!(id)));
-        assert!(again.body["upload"].is_object(), "the form is signed anew: {}", again.body);
+        assert!(again.body["upload"].is_object(), "the answer has no new form: {}", again.body);
         let upload = &asked.body["upload"];
-        assert_eq!(world.post_form(upload, file.replace('a', "b").as_bytes()).await, 400, "not the file that was said");
+        assert_eq!(
+            world.post_form(upload, file.replace('a', "b").as_bytes()).await,
+            400,
+            "another file than announced"
+        );
         assert!(world.post_form(upload, format!("{file}d@example.com,D\n").as_bytes()).await >= 400, "too long");
         world.drain().await;
         assert_eq!(mailing(world, &id).await["import"]["state"], "AWAITING_UPLOAD");
         assert_eq!(world.post_form(upload, file.as_bytes()).await, 204);
-        assert_eq!(world.post_form(upload, file.as_bytes()).await, 204, "again, and S3 tells of it again");
+        assert_eq!(world.post_form(upload, file.as_bytes()).await, 204, "a second upload, with a second event of S3");
         world.drain().await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(3)), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(3)), "{shown}");
         let record = json!({"s3": {"object": {"key": format!("mailings/uploads/{id}.csv"), "eTag": "old", "size": 1}}});
         world.send_to_queue("umavez-dev-mailing-import", &json!({"Records": [record]}).to_string()).await;
         world.drain().await;
-        assert_eq!(mailing(world, &id).await["status"], "COMPLETED", "a late word of S3's changes nothing");
+        assert_eq!(mailing(world, &id).await["status"], "COMPLETED", "a late event of S3 changed the mailing");
         let known = ask_upload(world, &body).await;
         assert_eq!((&known.body["contentMatches"], known.body.get("upload")), (&json!(true), None));
         let strict = json!({"filename": "large.csv", "mode": "strict", "sha256": "0".repeat(64)});
@@ -432,10 +443,10 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
             assert_eq!(world.post_form(&asked.body["upload"], file.as_bytes()).await, 204);
             world.drain().await;
             let id = asked.text("/mailingId");
-            let told = mailing(world, &id).await;
-            assert_eq!((&told["status"], &told["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{told}");
-            let problem = &told["import"]["problem"];
-            assert_eq!((&problem["code"], &problem["line"]), (&json!(code), &json!(line)), "{told}");
+            let shown = mailing(world, &id).await;
+            assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{shown}");
+            let problem = &shown["import"]["problem"];
+            assert_eq!((&problem["code"], &problem["line"]), (&json!(code), &json!(line)), "{shown}");
             let report = world.get(&format!("/mailings/{id}/report")).await.body;
             assert_eq!(report["problem"]["code"], code, "{report}");
             order(world, &id, "resume").await.assert_problem(409, "wrong_state", &[]);
@@ -446,18 +457,21 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
         assert_eq!(world.post_form(&asked.body["upload"], b"email\na@example.com\n").await, 204);
         world.drain().await;
         let id = asked.text("/mailingId");
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["has_content"]), (&json!("PENDING"), &json!(false)), "{told}");
-        assert_eq!(told["import"]["problem"]["code"], "missing_column", "its content is at fault: {told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["has_content"]), (&json!("PENDING"), &json!(false)), "{shown}");
+        assert_eq!(shown["import"]["problem"]["code"], "missing_column", "the problem is in its content: {shown}");
         order(world, &id, "cancel").await;
         world.drain().await;
-        assert_eq!(mailing(world, &id).await["counts"]["canceled"], 1, "its entries are told");
-        // And one that does not come.
+        assert_eq!(mailing(world, &id).await["counts"]["canceled"], 1, "its entries are not canceled");
+        // The same for a file that is never uploaded.
         let asked = ask_upload(world, &body).await;
         world.advance(Duration::from_secs(9 * 3_600)).await;
         world.tick("Recovery").await;
-        let told = mailing(world, &asked.text("/mailingId")).await;
-        assert_eq!((&told["status"], &told["import"]["problem"]["code"]), (&json!("FAILED"), &json!("input_missing")));
+        let shown = mailing(world, &asked.text("/mailingId")).await;
+        assert_eq!(
+            (&shown["status"], &shown["import"]["problem"]["code"]),
+            (&json!("FAILED"), &json!("input_missing"))
+        );
         ids.push(asked.text("/mailingId"));
         let id = upload(world, "a.csv", "email\na@example.com\n", &content_without_columns()).await;
         assert!(!ids.contains(&id));
@@ -467,13 +481,13 @@ async fn a_bad_upload_fails_with_its_report_and_frees_the_name() {
     .await;
 }
 
-/// A file that can be read for longer than between two checkpoints, and not to its end.
+/// Returns a file that is readable beyond a checkpoint, but not to its end.
 fn file_that_proves_bad(good: usize) -> String {
     format!("{}nobody\nuser0@example.com\n\"never closed\n", file(good))
 }
 
 #[tokio::test]
-async fn a_bad_file_of_which_much_was_imported_leaves_nothing_on_its_way() {
+async fn a_partly_imported_bad_file_leaves_no_open_entry() {
     play_with(sending(1), async |world| {
         let body = json!({"filename": "a.csv", "subject": "Oi", "text": "x", "from": "loja@example.com"});
         let asked = ask_upload(world, &body).await;
@@ -481,14 +495,14 @@ async fn a_bad_file_of_which_much_was_imported_leaves_nothing_on_its_way() {
         assert_eq!(world.post_form(&asked.body["upload"], csv.as_bytes()).await, 204);
         world.drain().await;
         let id = asked.text("/mailingId");
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("FAILED"), &json!("FAILED")), "{shown}");
         let counts = json!({"pending": 0, "sending": 0, "sent": 0, "failed": 0, "invalid": 1, "unknown": 0,
             "suppressed": 0, "canceled": 2_500});
-        assert_eq!((&told["counts"], &told["total"]), (&counts, &json!(2_501)), "{told}");
-        let import = &told["import"];
+        assert_eq!((&shown["counts"], &shown["total"]), (&counts, &json!(2_501)), "{shown}");
+        let import = &shown["import"];
         let numbers = ["rows", "recipients", "duplicates", "invalid"].map(|name| import[name].as_u64());
-        assert_eq!(numbers, [2_502, 2_500, 1, 1].map(Some), "{told}");
+        assert_eq!(numbers, [2_502, 2_500, 1, 1].map(Some), "{shown}");
         assert_eq!(
             (&import["problem"]["code"], &import["problem"]["line"]),
             (&json!("quote_never_closes"), &json!(2_504))
@@ -507,13 +521,13 @@ async fn a_bad_file_of_which_much_was_imported_leaves_nothing_on_its_way() {
 }
 
 #[tokio::test]
-async fn a_mailing_with_other_entries_than_were_imported_is_told_and_not_completed() {
+async fn a_mailing_whose_entries_do_not_match_its_import_is_reported_and_not_completed() {
     play_with(sending(1), async |world| {
         let fields = [("filename", "a.csv")];
         let answer = upload_to(world, "/mailings", "a.csv", b"email\na@example.com\n", &fields[..0]).await;
         let id = answer.text("/mailingId");
         world.drain().await;
-        // Nothing of ours does this.
+        // No code of the product makes this change.
         let client = Aws::at_endpoint(world.stack.front_url(), "test").dynamodb();
         let row = world.rows("MailingsTable").await.into_iter().find(|row| row["sk"] == "MAILING").expect("a mailing");
         let text = |name: &str| AttributeValue::S(row[name].as_str().expect("a text").to_owned());
@@ -530,21 +544,21 @@ async fn a_mailing_with_other_entries_than_were_imported_is_told_and_not_complet
         assert_eq!(world.send(request.json(&content)).await.status, 200);
         world.drain().await;
         assert_ne!(status(world, &id).await, "COMPLETED");
-        let told = world.events("MAILING_MISMATCH");
-        assert_eq!((&told[0]["counted"], &told[0]["imported"]), (&json!(1), &json!(2)), "{told:?}");
+        let shown = world.events("MAILING_MISMATCH");
+        assert_eq!((&shown[0]["counted"], &shown[0]["imported"]), (&json!(1), &json!(2)), "{shown:?}");
         assert!(!world.metrics("MailingMismatch").is_empty());
         recipients_are("1").await;
         world.advance(Duration::from_secs(700)).await;
         world.tick("Recovery").await;
-        assert_eq!(status(world, &id).await, "COMPLETED", "once somebody has seen to it");
+        assert_eq!(status(world, &id).await, "COMPLETED", "not completed after the repair");
     })
     .await;
 }
 
 #[tokio::test]
-async fn of_a_canceled_import_that_cannot_be_read_on_what_is_there_is_counted() {
+async fn the_entries_of_a_canceled_import_with_a_bad_rest_are_counted() {
     play_with(sending(0), async |world| {
-        // The importer dies among the lines after its checkpoint.
+        // The importer dies after its checkpoint.
         let killed = CallFault {
             function: Some("mailing-importer".to_owned()),
             operation: Some("BatchExecuteStatement".to_owned()),
@@ -562,18 +576,18 @@ async fn of_a_canceled_import_that_cannot_be_read_on_what_is_there_is_counted() 
         world.advance(Duration::from_secs(70)).await;
         world.advance(Duration::from_secs(5_500)).await;
         world.tick("Recovery").await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{told}");
-        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(2_500), &json!(2_501)), "{told}");
-        assert_eq!(entries(world, &id, "").await.len(), 2_501, "as many as are told");
-        assert_eq!(told["import"]["recipients"], 2_500, "{told}");
+        let shown = mailing(world, &id).await;
+        assert_eq!((&shown["status"], &shown["import"]["state"]), (&json!("CANCELED"), &json!("DONE")), "{shown}");
+        assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(2_500), &json!(2_501)), "{shown}");
+        assert_eq!(entries(world, &id, "").await.len(), 2_501, "not as many entries as the counts say");
+        assert_eq!(shown["import"]["recipients"], 2_500, "{shown}");
         assert!(world.events("MAILING_MISMATCH").is_empty());
     })
     .await;
 }
 
 #[tokio::test]
-async fn of_a_file_that_is_gone_what_was_made_of_it_is_told_and_counted() {
+async fn the_entries_of_an_import_whose_file_was_deleted_are_canceled_and_counted() {
     play_with(sending(0), async |world| {
         let killed = CallFault {
             function: Some("mailing-importer".to_owned()),
@@ -592,12 +606,15 @@ async fn of_a_file_that_is_gone_what_was_made_of_it_is_told_and_counted() {
         world.advance(Duration::from_secs(70)).await;
         world.advance(Duration::from_secs(5_500)).await;
         world.tick("Recovery").await;
-        let told = mailing(world, &id).await;
-        assert_eq!((&told["status"], &told["import"]["problem"]["code"]), (&json!("FAILED"), &json!("input_missing")));
+        let shown = mailing(world, &id).await;
+        assert_eq!(
+            (&shown["status"], &shown["import"]["problem"]["code"]),
+            (&json!("FAILED"), &json!("input_missing"))
+        );
         let canceled = entries(world, &id, "status=CANCELED").await.len();
         assert!((2_000..3_000).contains(&canceled), "it died after its checkpoint: {canceled}");
-        assert_eq!((&told["counts"]["canceled"], &told["total"]), (&json!(canceled), &json!(canceled)), "{told}");
-        assert_eq!(told["import"]["recipients"], canceled, "{told}");
+        assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(canceled), &json!(canceled)), "{shown}");
+        assert_eq!(shown["import"]["recipients"], canceled, "{shown}");
         assert_eq!(entries(world, &id, "").await.len(), canceled);
     })
     .await;
@@ -623,24 +640,24 @@ async fn a_shard_that_is_delivered_twice_is_sent_once() {
     .await;
 }
 
-/// The rows of a mailing's shards.
+/// Returns the rows of the shards.
 pub async fn shards(world: &World) -> Vec<Value> {
     let rows = world.rows("MailingsTable").await;
     rows.into_iter().filter(|row| row["sk"].as_str().is_some_and(|sk| sk.starts_with("SHARD#"))).collect()
 }
 
 #[tokio::test]
-async fn recovery_gives_a_lost_shard_back_once_however_often_it_runs() {
+async fn recovery_enqueues_a_lost_shard_once_however_often_it_runs() {
     let world = World::start(sending(0)).await;
     at_ses(&world, CallFault { nth: 12, ..CallFault::first(Action::KillBefore) }).await;
     let id = upload(&world, "a.csv", &file(30), &content_without_columns()).await;
     world.drain().await;
-    let told = mailing(&world, &id).await;
-    assert_eq!((&told["status"], told["last_attempt"].is_string()), (&json!("PROCESSING"), true), "{told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!((&shown["status"], shown["last_attempt"].is_string()), (&json!("PROCESSING"), true), "{shown}");
     world.tick("Recovery").await;
-    assert_eq!(shards(&world).await[0]["state"], "PROCESSING", "its lease is not over");
+    assert_eq!(shards(&world).await[0]["state"], "PROCESSING", "its lease has not expired");
     world.advance(Duration::from_secs(45)).await;
-    // Whoever is handed it next is handed it late, so that what recovery does can be seen.
+    // The next delivery is late, so that the work of recovery can be checked.
     let source = "umavez-dev-mailing-send".to_owned();
     let late = DeliveryFault { source, nth: 1, times: 1, action: DeliveryAction::Late, seconds: 120 };
     world.stack.add_fault(Fault::Delivery(late)).await.expect("armed");
@@ -650,16 +667,16 @@ async fn recovery_gives_a_lost_shard_back_once_however_often_it_runs() {
         assert_eq!((&shard["state"], &shard["emits"]), (&json!("PENDING"), &json!(2)), "{shard}");
         assert!(shard["last_attempt"].is_null(), "{shard}");
         assert_eq!(shard["emit"]["id"], format!("requeue#{id}#00#1"));
-        let told = mailing(&world, &id).await;
-        assert_eq!((&told["status"], &told["last_attempt"]), (&json!("PENDING"), &Value::Null), "{told}");
+        let shown = mailing(&world, &id).await;
+        assert_eq!((&shown["status"], &shown["last_attempt"]), (&json!("PENDING"), &Value::Null), "{shown}");
     }
     world.advance(Duration::from_secs(130)).await;
     world.advance(Duration::from_secs(800)).await;
-    let told = mailing(&world, &id).await;
-    assert_eq!(told["status"], "COMPLETED", "{told}");
-    let (sent, unknown) = (told["counts"]["sent"].as_u64(), told["counts"]["unknown"].as_u64());
-    assert_eq!(sent.zip(unknown).map(|(sent, unknown)| sent + unknown), Some(30), "{told}");
-    assert!(unknown <= Some(10), "no more than were under way: {told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!(shown["status"], "COMPLETED", "{shown}");
+    let (sent, unknown) = (shown["counts"]["sent"].as_u64(), shown["counts"]["unknown"].as_u64());
+    assert_eq!(sent.zip(unknown).map(|(sent, unknown)| sent + unknown), Some(30), "{shown}");
+    assert!(unknown <= Some(10), "more unknown than were in progress: {shown}");
     assert!(recipients(&world).values().all(|times| *times == 1));
     let sent = mails(&world);
     world.audit(Expected { sent, ..Expected::default() }).await;
@@ -667,7 +684,7 @@ async fn recovery_gives_a_lost_shard_back_once_however_often_it_runs() {
 }
 
 #[tokio::test]
-async fn a_sender_that_dies_among_ten_thousand_leaves_at_most_its_calls_unknown() {
+async fn a_sender_that_dies_leaves_at_most_its_open_calls_unknown() {
     const COUNT: usize = 10_000;
     let world = World::start(rate(2_000, 0)).await;
     world.stack.email_events().switch(false);
@@ -675,7 +692,7 @@ async fn a_sender_that_dies_among_ten_thousand_leaves_at_most_its_calls_unknown(
         at_ses(&world, CallFault { nth, ..CallFault::first(Action::KillAfter) }).await;
     }
     let id = upload(&world, "many.csv", &file(COUNT), &content_without_columns()).await;
-    // So many take longer than the stack is usually given to come to rest.
+    // So many mails take longer than the stack usually waits to become idle.
     let rested = async || world.stack.drain().await.is_ok();
     let mut patience = 5;
     while !rested().await && patience > 0 {
@@ -688,28 +705,28 @@ async fn a_sender_that_dies_among_ten_thousand_leaves_at_most_its_calls_unknown(
         world.advance(Duration::from_secs(60)).await;
         world.tick("Recovery").await;
     }
-    let told = mailing(&world, &id).await;
-    assert_eq!(told["status"], "COMPLETED", "{told}");
-    let count = |name: &str| usize::try_from(told["counts"][name].as_u64().expect("a count")).expect("small");
-    assert_eq!(count("sent") + count("unknown"), COUNT, "{told}");
-    // Two senders died, each with at most ten calls under way.
-    assert!((1..=20).contains(&count("unknown")), "{told}");
+    let shown = mailing(&world, &id).await;
+    assert_eq!(shown["status"], "COMPLETED", "{shown}");
+    let count = |name: &str| usize::try_from(shown["counts"][name].as_u64().expect("a count")).expect("small");
+    assert_eq!(count("sent") + count("unknown"), COUNT, "{shown}");
+    // Two senders died, each with at most ten calls in progress.
+    assert!((1..=20).contains(&count("unknown")), "{shown}");
     let to = recipients(&world);
-    assert!(to.values().all(|times| *times == 1), "no address twice");
+    assert!(to.values().all(|times| *times == 1), "an address got two mails");
     assert!(to.len() <= COUNT && to.len() >= count("sent"));
     let unknown = entries(&world, &id, "status=UNKNOWN").await;
     for entry in &unknown {
         let arrived = to.contains_key(entry["email"].as_str().expect("an address"));
         assert!(arrived || entry["reason"] == "sender_lost", "{entry}");
     }
-    // What the dead senders had been handed comes back, and finds nothing to do.
+    // The jobs of the dead senders are redelivered, and find no work.
     world.advance(Duration::from_secs(800)).await;
     let sent = mails(&world);
     world.audit(Expected { sent, ..Expected::default() }).await;
     world.stack.stop().await.expect("the stack stops");
 }
 
-/// Shards of a mailing that senders have, or are to have.
+/// Returns the number of shards that senders have, or are about to get.
 async fn handed_over(world: &World, id: &str) -> usize {
     let of_it = |shard: &&Value| shard["mailing_id"] == id && shard["state"] != "FINISHED" && shard["wake"].is_string();
     shards(world).await.iter().filter(of_it).count()
@@ -717,44 +734,44 @@ async fn handed_over(world: &World, id: &str) -> usize {
 
 #[tokio::test]
 async fn a_small_mailing_is_not_starved_by_a_large_one() {
-    // The large one would take minutes: it is not waited for, and does not end before the small one
-    // by chance.
+    // The large mailing would take minutes: the test does not wait for it, and it cannot end before
+    // the small one by chance.
     let world = World::start(rate(20, 0)).await;
     let pad = "x".repeat(600);
     let rows: String = (0..3_000).map(|n| format!("user{n}@example.com,{pad}\n")).collect();
     let large = upload(&world, "large.csv", &format!("email,pad\n{rows}"), &content_without_columns()).await;
     until_sent(&world, 30).await;
-    assert!(shards(&world).await.len() > 20, "it has more shards than there are senders");
+    assert!(shards(&world).await.len() > 20, "it has fewer shards than there are senders");
     let rows: String = (0..20).map(|n| format!("small{n}@example.com\n")).collect();
     let small = upload(&world, "small.csv", &format!("email\n{rows}"), &content_without_columns()).await;
     while status(&world, &small).await != "COMPLETED" {
         let groups = handed_over(&world, &large).await;
-        assert!(groups <= 3, "{groups} at a time");
+        assert!(groups <= 3, "{groups} shards are active");
     }
-    let told = mailing(&world, &large).await;
-    assert_eq!(told["status"], "PROCESSING", "the small one was sent while the large one was: {told}");
-    // Held and begun again, it has no more than before.
+    let shown = mailing(&world, &large).await;
+    assert_eq!(shown["status"], "PROCESSING", "the small one did not end before the large one: {shown}");
+    // After a pause and a resume it has no more active shards than before.
     order(&world, &large, "pause").await;
-    // A shard that waits in its queue learns of the pause when it comes back.
+    // A queued shard finds the pause when it is delivered.
     world.advance(Duration::from_secs(60)).await;
     assert_eq!(handed_over(&world, &large).await, 0);
     let by_then = mails(&world);
     order(&world, &large, "resume").await;
     until_sent(&world, by_then + 20).await;
     let groups = handed_over(&world, &large).await;
-    assert_eq!(groups, 3, "one of each group");
+    assert_eq!(groups, 3, "not one active shard per group");
     order(&world, &large, "cancel").await;
     world.drain().await;
     world.advance(Duration::from_secs(60)).await;
-    let told = mailing(&world, &large).await;
-    assert_eq!((&told["status"], &told["counts"]["pending"]), (&json!("CANCELED"), &json!(0)), "{told}");
+    let shown = mailing(&world, &large).await;
+    assert_eq!((&shown["status"], &shown["counts"]["pending"]), (&json!("CANCELED"), &json!(0)), "{shown}");
     let sent = mails(&world);
     world.audit(Expected { sent, ..Expected::default() }).await;
     world.stack.stop().await.expect("the stack stops");
 }
 
 #[tokio::test]
-async fn a_form_of_a_browser_is_as_good_as_any() {
+async fn a_form_sent_by_a_browser_is_accepted() {
     play_with(sending(1), async |world| {
         let mut fields = content_without_columns().to_vec();
         fields.extend([("reply_to", ""), ("list", ""), ("mode", "strict"), ("encoding", "utf-8")]);

@@ -1,5 +1,5 @@
-//! What the product does, through the local stack: HTTP in, real function processes, real SDKs
-//! against the emulators.
+//! Tests of the product's behaviour through the local stack: HTTP requests, real function
+//! processes, and real SDKs with the emulators.
 
 mod access;
 mod commands;

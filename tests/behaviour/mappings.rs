@@ -1,5 +1,5 @@
-//! Mappings of queues: how many batches run at once, several queues of one function, messages that
-//! ask for a time.
+//! Event source mappings of queues: the number of concurrent batches, several queues of one
+//! function, and messages that a function hides for a time.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use serde_json::json;
 use umavez_local::functions::LogLine;
 use umavez_tests::{Expected, Setup, World, play_with};
 
-/// The probe's worker with these queues, one message a batch, and no more than two of them at once.
+/// Returns a setup in which the probe's worker reads these queues, with one message per batch and
+/// at most two batches at a time.
 fn with_queues(queues: &[&str], receives: u32) -> Setup {
     let probe = include_str!("../fixtures/probe.yaml");
     let (mut sources, mut events) = (String::new(), String::new());
@@ -49,7 +50,7 @@ fn hidden(world: &World) -> usize {
 }
 
 #[tokio::test]
-async fn a_mapping_has_no_more_batches_at_once_than_it_says() {
+async fn a_mapping_runs_at_most_its_maximum_of_concurrent_batches() {
     let expected = Expected { waiting: 5, ..Expected::default() };
     play_with(with_queues(&["Narrow"], 3).expecting(expected), async |world| {
         for _ in 0..5 {
@@ -73,7 +74,7 @@ async fn a_mapping_has_no_more_batches_at_once_than_it_says() {
 }
 
 #[tokio::test]
-async fn one_function_has_the_messages_of_all_its_queues() {
+async fn a_function_gets_the_messages_of_all_its_queues() {
     play_with(with_queues(&["First", "Second", "Third"], 3), async |world| {
         for queue in ["first", "second", "third", "probe-work"] {
             for _ in 0..5 {
@@ -81,23 +82,24 @@ async fn one_function_has_the_messages_of_all_its_queues() {
             }
         }
         world.drain().await;
-        let told = world.events("RECORD");
-        assert_eq!(told.iter().filter(|line| line["outcome"] == "no_such_job").count(), 20);
+        let shown = world.events("RECORD");
+        assert_eq!(shown.iter().filter(|line| line["outcome"] == "no_such_job").count(), 20);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_message_that_its_function_hides_comes_back_at_that_time_as_often_as_it_takes() {
+async fn a_message_that_its_function_hides_is_redelivered_at_that_time_each_time() {
     let expected = Expected { waiting: 1, ..Expected::default() };
     play_with(with_queues(&["Patient"], 1_000).expecting(expected), async |world| {
         put(world, "patient", json!({"kind": "hide", "seconds": 900})).await;
         for times in 1..=5 {
             let drained = world.send(world.request(Method::POST, "/_local/drain")).await;
-            assert_eq!((drained.status, hidden(world)), (200, times), "hidden is at rest");
+            assert_eq!((drained.status, hidden(world)), (200, times), "the stack is idle while a message is hidden");
             let counts = world.stack.queues().counts("patient").await.expect("counts");
             assert_eq!((counts.waiting, counts.visible, counts.moving), (1, 0, 0));
-            // Past the queue's own timeout, and not yet at the function's.
+            // Past the queue's own visibility timeout, but not yet at the time that the function
+            // set.
             world.advance(Duration::from_secs(890)).await;
             assert_eq!(hidden(world), times);
             world.advance(Duration::from_secs(10)).await;

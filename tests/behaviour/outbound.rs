@@ -1,4 +1,4 @@
-//! Messages end to end: accepted, queued, sent by each channel, and what the provider got.
+//! Messages end to end: accepted, queued, sent by each channel, and the request to the provider.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub fn sent(world: &World) -> Vec<Sent> {
 }
 
 #[tokio::test]
-async fn a_telegram_message_goes_out_once_and_says_so() {
+async fn a_telegram_message_is_sent_once_and_shown_as_sent() {
     play_with(sending(1), async |world| {
         let body = with(telegram("*Oi*"), json!({"content": {"text": "*Oi*", "parse_mode": "MarkdownV2"}}));
         let id = accept(world, "order-77", &body).await;
@@ -71,7 +71,7 @@ async fn a_telegram_message_goes_out_once_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_whatsapp_message_goes_out_by_its_instance() {
+async fn a_whatsapp_message_is_sent_by_its_instance() {
     play_with(sending(2), async |world| {
         let text = json!({"channel": "whatsapp", "to": "+55 11 91234-5678", "content": {"text": "Oi"}});
         let media = json!({"kind": "image", "url": "https://cdn.example/p.jpg"});
@@ -100,7 +100,7 @@ fn email() -> Value {
 }
 
 #[tokio::test]
-async fn a_mail_is_tagged_and_its_events_tell_of_its_delivery() {
+async fn a_mail_is_tagged_and_its_events_report_its_delivery() {
     play_with(sending(1), async |world| {
         let id = accept(world, "a", &email()).await;
         world.drain().await;
@@ -121,7 +121,7 @@ async fn a_mail_is_tagged_and_its_events_tell_of_its_delivery() {
 }
 
 #[tokio::test]
-async fn asked_again_it_is_the_same_message_whatever_became_of_it() {
+async fn a_repeated_request_is_the_same_message_whatever_its_outcome() {
     play_with(sending(1), async |world| {
         let body = with(telegram("Oi"), intent());
         let first = ask(world, "order-77", &body).await;
@@ -134,7 +134,7 @@ async fn asked_again_it_is_the_same_message_whatever_became_of_it() {
         }
         let other = ask(world, "order-77", &telegram("Tchau")).await;
         assert_eq!((other.status, other.code()), (422, "idempotency_key_reused"));
-        // A time that was right then is not wrong now.
+        // A repeated request with a time that has passed meanwhile is still valid.
         let timed = with(telegram("x"), json!({"not_after": world.now().plus_ms(30_000).to_string()}));
         let timed = with(timed, json!({"send_at": world.now().plus_ms(1_000).to_string()}));
         assert_eq!(ask(world, "timed", &timed).await.status, 202);
@@ -149,7 +149,7 @@ async fn asked_again_it_is_the_same_message_whatever_became_of_it() {
 }
 
 #[tokio::test]
-async fn the_same_intention_goes_out_once_and_the_other_message_says_why() {
+async fn the_same_intent_is_sent_once_and_the_other_message_is_deduped_with_a_reason() {
     play_with(sending(1), async |world| {
         let first = accept(world, "a", &with(telegram("Sentimos sua falta"), intent())).await;
         let deduped = ask(world, "b", &with(telegram("Volte!"), intent())).await;
@@ -169,7 +169,7 @@ async fn the_same_intention_goes_out_once_and_the_other_message_says_why() {
 }
 
 #[tokio::test]
-async fn of_many_at_once_with_one_intention_one_goes_out() {
+async fn of_many_concurrent_messages_with_one_intent_one_is_sent() {
     play_with(sending(1), async |world| {
         let bodies: Vec<_> = (0..12).map(|n| with(telegram(&format!("oi {n}")), intent())).collect();
         let asked = bodies.iter().enumerate().map(|(n, body)| async move { ask(world, &format!("k{n}"), body).await });
@@ -182,7 +182,7 @@ async fn of_many_at_once_with_one_intention_one_goes_out() {
 }
 
 #[tokio::test]
-async fn large_content_and_small_are_sent_alike() {
+async fn large_content_is_sent_like_small_content() {
     play_with(sending(1), async |world| {
         let text = "ação ".repeat(800);
         let id = accept(world, "a", &with(telegram("x"), json!({"content": {"text": text}}))).await;
@@ -191,13 +191,13 @@ async fn large_content_and_small_are_sent_alike() {
         assert_eq!(sent(world)[0].body["text"], text.as_str());
         let rows = world.rows("OutboundTable").await;
         let row = rows.iter().find(|row| row["sk"] == "MESSAGE").expect("the message");
-        assert!(row["content"].is_null(), "its row stays small");
+        assert!(row["content"].is_null(), "large content is not in the row of the message");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_message_leaves_at_its_time_minutes_or_months_ahead() {
+async fn a_message_is_sent_at_its_time_minutes_or_months_ahead() {
     play_with(sending(2), async |world| {
         let at = |seconds: i64| json!({"send_at": world.now().plus_ms(seconds * 1_000).to_string()});
         let soon = accept(world, "soon", &with(telegram("a"), at(600))).await;
@@ -215,7 +215,7 @@ async fn a_message_leaves_at_its_time_minutes_or_months_ahead() {
         assert_eq!(codes(&message(world, &far).await), ["accepted", "due"]);
         world.tick("OutboundSweep").await;
         world.advance(Duration::from_secs(695)).await;
-        assert_eq!(sent(world).len(), 1, "the queue holds it to its time");
+        assert_eq!(sent(world).len(), 1, "sent before its time");
         world.advance(Duration::from_secs(10)).await;
         let message = message(world, &far).await;
         assert_eq!((&message["status"], codes(&message)), (&json!("SENT"), vec!["accepted", "due", "claimed", "sent"]));
@@ -224,7 +224,7 @@ async fn a_message_leaves_at_its_time_minutes_or_months_ahead() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_and_leaves_nothing_behind() {
+async fn an_invalid_message_is_refused_by_field_and_leaves_nothing() {
     play(async |world| {
         let cases = [
             (json!({"channel": "sms", "to": "1", "content": {"text": "x"}}), "channel"),
@@ -264,7 +264,7 @@ async fn what_is_wrong_is_named_and_leaves_nothing_behind() {
     .await;
 }
 
-/// The slots of one class, in the order of time.
+/// Returns the slots of one priority, sorted.
 fn slots(world: &World, priority: Option<&str>) -> Vec<i64> {
     let sent = world.events("OUTBOUND_SENT");
     let of_class = sent.iter().filter(|line| priority.is_none_or(|priority| line["priority"] == priority));
@@ -274,7 +274,7 @@ fn slots(world: &World, priority: Option<&str>) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_classes() {
+async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_priorities() {
     play_with(sending(1_000), async |world| {
         let at = world.now().plus_ms(800_000);
         let classes = ["downsell", "shot", "start"];
@@ -287,7 +287,7 @@ async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_classes() {
         let begin = world.now();
         let ahead = u64::try_from(at.millis() - begin.millis()).expect("there was time enough to ask");
         world.advance(Duration::from_millis(ahead)).await;
-        // What was over the limit waits in its queue, and comes back by itself.
+        // Messages over the limit wait in their queue and are redelivered.
         while slots(world, None).len() < 1_000 {
             world.advance(Duration::from_secs(1)).await;
         }
@@ -300,9 +300,9 @@ async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_classes() {
             slots[slots.len() / 2] - at.millis()
         };
         let (start, shot, downsell) = (median("start"), median("shot"), median("downsell"));
-        assert!(start < shot && start < downsell, "START comes first: {start} {shot} {downsell}");
+        assert!(start < shot && start < downsell, "START is not first: {start} {shot} {downsell}");
         let last = slots(world, Some("downsell")).last().copied().unwrap_or_default() - at.millis();
-        assert!(last < 120_000, "the lowest class is served too: {last} ms");
+        assert!(last < 120_000, "the lowest priority waited too long: {last} ms");
     })
     .await;
 }

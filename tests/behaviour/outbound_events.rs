@@ -1,5 +1,5 @@
-//! What SES tells after it took a mail, in any order and any number of times; and the answer to
-//! "why?".
+//! Events that SES reports after it accepted a mail, in any order and any number; and `GET
+//! /explain`.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ async fn suppressions(world: &World, channel: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_hard_bounce_and_a_complaint_put_the_address_on_the_list() {
+async fn a_hard_bounce_and_a_complaint_suppress_the_address() {
     for (name, mark, reason) in [("bounce", "bounced_at", "hard_bounce"), ("complaint", "complained_at", "complaint")] {
         play_with(sending(1), async |world| {
             let to = format!("{name}@simulator.amazonses.com");
             let id = accept(world, "a", &email(&to)).await;
             world.drain().await;
-            let told = message(world, &id).await;
-            assert_eq!(told["status"], "SENT", "it was sent, whatever came of it");
-            assert!(told[mark].is_string(), "{told}");
+            let shown = message(world, &id).await;
+            assert_eq!(shown["status"], "SENT", "a bounced mail counts as sent");
+            assert!(shown[mark].is_string(), "{shown}");
             let listed = suppressions(world, "email").await;
             assert_eq!((&listed[0]["to"], &listed[0]["reason"]), (&json!(to), &json!(reason)));
             assert_eq!((&listed[0]["source"], &listed[0]["message_id"]), (&json!("ses"), &json!(id)));
@@ -48,16 +48,16 @@ async fn a_mail_whose_answer_was_lost_is_reconciled_by_its_events() {
         world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
         let id = accept(world, "a", &with(email("ana@example.com"), intent())).await;
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!(told["status"], "SENT", "{told}");
-        assert!(codes(&told).contains(&"reconciled"), "{told}");
-        assert!(told["provider_id"].is_string());
+        let shown = message(world, &id).await;
+        assert_eq!(shown["status"], "SENT", "{shown}");
+        assert!(codes(&shown).contains(&"reconciled"), "{shown}");
+        assert!(shown["provider_id"].is_string());
         assert_eq!(ask(world, "b", &with(telegram("x"), intent())).await.body["status"], "DEDUPED");
     })
     .await;
 }
 
-/// An event of the message's attempt, as the bus delivers it.
+/// Returns an event of the message's attempt, as the event bus delivers it.
 fn event(kind: &str, id: &str, attempt: u32, at: &str, to: &str) -> Value {
     let tags = json!({"message_id": [id], "attempt": [attempt.to_string()], "ses:configuration-set": ["umavez-dev"]});
     let mail = json!({"timestamp": at, "messageId": "0100-x", "destination": [to], "tags": tags});
@@ -96,10 +96,10 @@ async fn events_leave_the_same_state_in_any_order_and_any_number() {
                 deliver(world, &[&all[at], &all[at]]).await;
             }
             deliver(world, &[&all[order[0]]]).await;
-            let told = message(world, &id).await;
-            let mut codes = codes(&told);
+            let shown = message(world, &id).await;
+            let mut codes = codes(&shown);
             codes.sort_unstable();
-            ends.push(json!([told["status"], told["delivered_at"], told["bounced_at"], codes]));
+            ends.push(json!([shown["status"], shown["delivered_at"], shown["bounced_at"], codes]));
         }
         ends.dedup();
         assert_eq!(ends.len(), 1, "{ends:?}");
@@ -110,7 +110,7 @@ async fn events_leave_the_same_state_in_any_order_and_any_number() {
 }
 
 #[tokio::test]
-async fn an_old_event_does_not_bring_a_suppression_back_that_was_taken_off() {
+async fn an_old_event_does_not_restore_a_removed_suppression() {
     play_with(sending(2), async |world| {
         world.stack.email_events().switch(false);
         let id = accept(world, "a", &email("ana@example.com")).await;
@@ -121,7 +121,7 @@ async fn an_old_event_does_not_bring_a_suppression_back_that_was_taken_off() {
         let remove = world.request(Method::DELETE, "/suppressions?channel=email&to=ANA@example.com").bearer_auth(KEY);
         assert_eq!(world.send(remove).await.body["removed"], true);
         deliver(world, &[&bounce]).await;
-        // Of a message that nobody knows any more, too.
+        // An event of an unknown message does not either.
         deliver(world, &[&event("Bounce", &format!("msg_{}", "0".repeat(32)), 1, &at, "ana@example.com")]).await;
         assert!(suppressions(world, "email").await.is_empty());
         accept(world, "b", &email("ana@example.com")).await;
@@ -129,13 +129,17 @@ async fn an_old_event_does_not_bring_a_suppression_back_that_was_taken_off() {
         world.advance(Duration::from_secs(60)).await;
         let later = world.now().to_string();
         deliver(world, &[&event("Complaint", &id, 1, &later, "ana@example.com")]).await;
-        assert_eq!(suppressions(world, "email").await[0]["reason"], "complaint", "a new one does");
+        assert_eq!(
+            suppressions(world, "email").await[0]["reason"],
+            "complaint",
+            "a new event suppresses the address again"
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_mail_that_ses_rejected_was_not_sent_in_either_order() {
+async fn a_mail_that_ses_rejected_has_failed_and_its_intent_is_released() {
     // With a guard and without.
     for options in ["{}", r#"{"reactivation_nudge": {"window": "rolling"}}"#] {
         play_with(sending(2).parameter("IntentTypeOptions", options), async |world| {
@@ -143,12 +147,12 @@ async fn a_mail_that_ses_rejected_was_not_sent_in_either_order() {
             let first = accept(world, "a", &with(email("ana@example.com"), intent())).await;
             world.drain().await;
             deliver(world, &[&event("Reject", &first, 1, "2026-03-10T12:00:00Z", "ana@example.com")]).await;
-            let told = message(world, &first).await;
-            assert_eq!((&told["status"], codes(&told).last()), (&json!("FAILED"), Some(&"rejected")));
+            let shown = message(world, &first).await;
+            assert_eq!((&shown["status"], codes(&shown).last()), (&json!("FAILED"), Some(&"rejected")));
             let second = accept(world, "b", &with(email("bia@example.com"), intent())).await;
             world.drain().await;
-            assert_eq!(message(world, &second).await["status"], "SENT", "the intent was given back");
-            // What it says of another attempt is noted and changes no state.
+            assert_eq!(message(world, &second).await["status"], "SENT", "the intent was not released");
+            // An event of another attempt is recorded and changes no state.
             deliver(world, &[&event("Reject", &second, 7, "2026-03-10T12:00:00Z", "bia@example.com")]).await;
             assert_eq!(message(world, &second).await["status"], "SENT");
         })
@@ -157,7 +161,7 @@ async fn a_mail_that_ses_rejected_was_not_sent_in_either_order() {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_read_fails_alone_and_those_of_others_are_left() {
+async fn an_unreadable_event_fails_alone_and_events_of_other_mails_are_ignored() {
     let expected = Expected { dead_letters: 1, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         let queue = "umavez-dev-delivery-events";
@@ -178,7 +182,7 @@ async fn an_event_that_cannot_be_read_fails_alone_and_those_of_others_are_left()
 }
 
 #[tokio::test]
-async fn explain_tells_the_decisions_in_order_by_message_address_and_client() {
+async fn explain_lists_the_decisions_in_order_by_message_address_and_client() {
     play_with(sending(1), async |world| {
         let check = json!({"client_id": "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1", "intent_type": "handoff_confirmation",
             "reference_id": "1e2feb89-7ed4-4c2c-9cc4-a6ce78e51061"});
@@ -191,20 +195,20 @@ async fn explain_tells_the_decisions_in_order_by_message_address_and_client() {
             assert_eq!(answer.status, 200, "{}", answer.body);
             answer.body
         };
-        let codes = |told: &Value| -> Vec<String> {
-            let decisions = told["decisions"].as_array().expect("a list");
+        let codes = |shown: &Value| -> Vec<String> {
+            let decisions = shown["decisions"].as_array().expect("a list");
             decisions.iter().map(|decision| decision["code"].as_str().expect("a code").to_owned()).collect()
         };
-        let told = by(format!("message={second}")).await;
-        let decision = &told["decisions"][0];
+        let shown = by(format!("message={second}")).await;
+        let decision = &shown["decisions"][0];
         assert_eq!((&decision["code"], &decision["matched"]), (&json!("deduped"), &json!(format!("message:{first}"))));
         assert_eq!(decision["rule"], "intent:reactivation_nudge:7d");
         assert!(decision["next_eligible_at"].is_string());
-        let told = by("to=987654321".to_owned()).await;
-        assert_eq!(codes(&told), ["accepted", "claimed", "sent", "deduped"]);
-        assert_eq!(told["messages"][0]["message_id"], second.as_str(), "the newest first");
-        let told = by("client_id=91b7584a-d8f1-4cd6-b0e1-414c1027c4d1".to_owned()).await;
-        assert_eq!(codes(&told), ["intent_held", "accepted", "claimed", "sent", "deduped"]);
+        let shown = by("to=987654321".to_owned()).await;
+        assert_eq!(codes(&shown), ["accepted", "claimed", "sent", "deduped"]);
+        assert_eq!(shown["messages"][0]["message_id"], second.as_str(), "the newest first");
+        let shown = by("client_id=91b7584a-d8f1-4cd6-b0e1-414c1027c4d1".to_owned()).await;
+        assert_eq!(codes(&shown), ["intent_held", "accepted", "claimed", "sent", "deduped"]);
         let page = by("to=987654321&limit=1".to_owned()).await;
         let next = by(format!("to=987654321&limit=1&cursor={}", page["cursor"].as_str().expect("more"))).await;
         assert_eq!(next["messages"][0]["message_id"], first.as_str());
@@ -213,7 +217,7 @@ async fn explain_tells_the_decisions_in_order_by_message_address_and_client() {
 }
 
 #[tokio::test]
-async fn questions_that_cannot_be_answered_are_refused_by_name() {
+async fn invalid_queries_of_explain_are_refused_by_field() {
     play(async |world| {
         for (path, field) in [
             ("/explain", "message"),
@@ -238,12 +242,12 @@ async fn questions_that_cannot_be_answered_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_long_list_comes_in_pages() {
+async fn a_long_list_of_suppressions_is_paged() {
     play(async |world| {
         for n in 0..7 {
             let body = json!({"channel": "whatsapp", "to": format!("551191234567{n}"), "note": "asked to"});
             assert_eq!(world.post("/suppressions", &body).await.status, 201);
-            assert_eq!(world.post("/suppressions", &body).await.status, 200, "twice is as good as once");
+            assert_eq!(world.post("/suppressions", &body).await.status, 200, "the second request changes nothing");
         }
         let mut found = Vec::new();
         let mut cursor = String::new();
@@ -258,7 +262,7 @@ async fn a_long_list_comes_in_pages() {
         found.sort();
         found.dedup();
         assert_eq!(found.len(), 7);
-        assert_eq!(suppressions(world, "email").await.len(), 0, "per channel");
+        assert_eq!(suppressions(world, "email").await.len(), 0, "a suppression is per channel");
     })
     .await;
 }
@@ -280,7 +284,7 @@ async fn keys_may_do_what_their_scopes_say() {
 }
 
 #[tokio::test]
-async fn a_hard_bounce_after_a_soft_one_puts_the_address_on_the_list() {
+async fn a_hard_bounce_after_a_soft_one_suppresses_the_address() {
     play_with(sending(1), async |world| {
         world.stack.email_events().switch(false);
         let id = accept(world, "a", &email("ana@example.com")).await;
@@ -304,7 +308,7 @@ async fn an_event_of_an_earlier_attempt_ends_the_message_as_sent() {
         world.stack.add_fault(Fault::Call(lost)).await.expect("armed");
         let id = accept(world, "a", &with(email("ana@example.com"), intent())).await;
         world.drain().await;
-        // The second attempt is refused for a reason that passes, and a third would follow.
+        // The second attempt fails for a transient reason, and a third one would follow.
         let paused = umavez_local::faults::Scripted {
             status: 400,
             headers: [("x-amzn-errortype".to_owned(), "SendingPausedException".to_owned())].into(),
@@ -316,18 +320,18 @@ async fn an_event_of_an_earlier_attempt_ends_the_message_as_sent() {
         let resend = world.post(&format!("/outbound/messages/{id}/resend"), &json!({})).await;
         assert_eq!(resend.status, 202);
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("QUEUED"), &json!(2)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("QUEUED"), &json!(2)), "{shown}");
         deliver(world, &[&event("Send", &id, 1, &world.now().to_string(), "ana@example.com")]).await;
         world.advance(Duration::from_secs(600)).await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(2)), "{shown}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn proof_of_a_mail_that_an_operator_called_unsent_moves_it_to_sent() {
+async fn proof_of_a_mail_that_an_operator_settled_as_not_sent_moves_it_to_sent() {
     play_with(Setup::default(), async |world| {
         let before = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::KillBefore) };
         world.stack.add_fault(Fault::Call(before)).await.expect("armed");
@@ -338,26 +342,26 @@ async fn proof_of_a_mail_that_an_operator_called_unsent_moves_it_to_sent() {
         assert_eq!(message(world, &id).await["status"], "UNKNOWN");
         let settled = world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": false})).await;
         assert_eq!((settled.status, &settled.body["status"]), (200, &json!("FAILED")), "{}", settled.body);
-        // The provider knows better.
+        // An event of the provider proves the opposite.
         let at = world.now().to_string();
         let delivered = event("Delivery", &id, 1, &at, "ana@example.com");
         deliver(world, &[&delivered, &delivered]).await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("0100-x")), "{told}");
-        assert!(told["delivered_at"].is_string() && told["sent_at"].is_string(), "{told}");
-        assert_eq!(codes(&told).iter().filter(|code| **code == "reconciled").count(), 1, "{told}");
-        // It is sent: an order to send it again has nothing to do.
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["provider_id"]), (&json!("SENT"), &json!("0100-x")), "{shown}");
+        assert!(shown["delivered_at"].is_string() && shown["sent_at"].is_string(), "{shown}");
+        assert_eq!(codes(&shown).iter().filter(|code| **code == "reconciled").count(), 1, "{shown}");
+        // It is sent, so an order to resend it is refused.
         let resent = world.post(&format!("/outbound/messages/{id}/resend"), &json!({})).await;
         assert_eq!(resent.status, 409, "{}", resent.body);
-        // What is left in the queue of the sender that died has nothing to do.
+        // The job of the dead sender is redelivered and finds no work.
         world.advance(Duration::from_secs(700)).await;
         assert_eq!(message(world, &id).await["attempts"], 1);
     })
     .await;
 }
 
-/// A message that ends unsent releases its intent. If it turns out to have been sent, the intent is
-/// taken again, so that the contact does not get the same twice.
+/// A message that ends without being sent releases its intent. If it turns out to have been sent,
+/// it takes the intent again, so that the contact does not get the same message twice.
 #[tokio::test]
 async fn proof_that_a_failed_mail_was_sent_takes_its_intent_again() {
     let rolling = json!({"reactivation_nudge": {"scope": "contact", "window": "rolling"}}).to_string();
@@ -371,7 +375,7 @@ async fn proof_that_a_failed_mail_was_sent_takes_its_intent_again() {
             assert_eq!(again.body["blocked_by"]["holder"], format!("message:{id}"));
         })
         .await;
-        // Another message has taken the intent meanwhile, and keeps it.
+        // If another message has taken the intent meanwhile, it keeps it.
         play_with(sending(1).parameter("IntentTypeOptions", options), async |world| {
             world.stack.email_events().switch(false);
             let id = called_unsent(world, "a").await;
@@ -397,7 +401,7 @@ async fn called_unsent(world: &World, key: &str) -> String {
     world.tick("Recovery").await;
     let settled = world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": false})).await;
     assert_eq!((settled.status, &settled.body["status"]), (200, &json!("FAILED")), "{}", settled.body);
-    // The queue delivers the job of the sender that died again, and it has nothing to do.
+    // The queue redelivers the job of the dead sender, which finds no work.
     world.advance(Duration::from_secs(700)).await;
     id
 }

@@ -1,4 +1,4 @@
-//! What providers answer, or do not, and what becomes of the message, its intent and its address.
+//! Answers of providers, or none, and the outcome for the message, its intent and its address.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use umavez_tests::{Answer, Expected, KEY, Setup, World, play, play_with};
 
 use crate::outbound::{accept, ask, codes, intent, message, sending, sent, telegram, with};
 
-/// A fault at a provider's calls.
+/// Arms a fault at the calls to a provider.
 async fn at_provider(world: &World, service: &str, fault: CallFault) {
     let fault = CallFault { service: Some(service.to_owned()), ..fault };
     world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
@@ -34,7 +34,7 @@ fn too_many(seconds: u64) -> Value {
     json!({"ok": false, "error_code": 429, "description": description, "parameters": {"retry_after": seconds}})
 }
 
-/// How often a provider was called.
+/// Returns the number of calls to a provider.
 fn calls_to(world: &World, service: &str) -> usize {
     world.stack.calls().since(0).iter().filter(|call| call.service == service).count()
 }
@@ -49,7 +49,7 @@ async fn status(world: &World, id: &str) -> String {
 }
 
 #[tokio::test]
-async fn whoever_is_there_no_more_is_not_written_to_by_any_bot() {
+async fn a_deactivated_user_is_suppressed_for_all_bots() {
     play(async |world| {
         let tokens = json!({"telegram": {"default": "1:a", "loja-2": "2:b"}});
         world.stack.secrets().set("Senders", &tokens).expect("set");
@@ -59,7 +59,7 @@ async fn whoever_is_there_no_more_is_not_written_to_by_any_bot() {
         world.drain().await;
         assert_eq!(message(world, &first).await["reason_code"], "user_deactivated");
         let listed = world.get("/suppressions?channel=telegram").await.body;
-        assert_eq!(listed["suppressions"][0]["senders"], json!([]), "it is about everybody");
+        assert_eq!(listed["suppressions"][0]["senders"], json!([]), "the suppression applies to all bots");
         let of_another = accept(world, "b", &with(telegram("Oi"), json!({"sender": "loja-2"}))).await;
         world.drain().await;
         assert_eq!(status(world, &of_another).await, "SUPPRESSED");
@@ -68,25 +68,25 @@ async fn whoever_is_there_no_more_is_not_written_to_by_any_bot() {
 }
 
 #[tokio::test]
-async fn whoever_blocked_the_bot_is_not_written_to_again_until_taken_off_the_list() {
+async fn a_user_who_blocked_the_bot_is_suppressed_until_the_suppression_is_removed() {
     play_with(sending(1), async |world| {
         answer_with(world, "telegram", 403, blocked()).await;
         let first = accept(world, "a", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        let told = message(world, &first).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("FAILED"), &json!("bot_blocked")));
+        let shown = message(world, &first).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("FAILED"), &json!("bot_blocked")));
         let listed = world.get("/suppressions?channel=telegram").await.body;
         assert_eq!(listed["suppressions"][0]["to"], "987654321");
         assert_eq!(listed["suppressions"][0]["reason"], "bot_blocked");
         assert_eq!(listed["suppressions"][0]["source"], "provider");
         assert_eq!(listed["suppressions"][0]["message_id"], first.as_str());
-        // The intent was given back, so the next message takes it, and gives it back when it meets
-        // the list.
+        // The intent was released, so the next message takes it, and releases it because the
+        // address is suppressed.
         let second = accept(world, "b", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        let told = message(world, &second).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("SUPPRESSED"), &json!("bot_blocked")));
-        assert_eq!(codes(&told), ["accepted", "suppressed"]);
+        let shown = message(world, &second).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("SUPPRESSED"), &json!("bot_blocked")));
+        assert_eq!(codes(&shown), ["accepted", "suppressed"]);
         assert_eq!(calls_to(world, "telegram"), 1);
         let remove = || world.request(Method::DELETE, "/suppressions?channel=telegram&to=987654321").bearer_auth(KEY);
         assert_eq!(world.send(remove()).await.body["removed"], true);
@@ -99,20 +99,20 @@ async fn whoever_blocked_the_bot_is_not_written_to_again_until_taken_off_the_lis
 }
 
 #[tokio::test]
-async fn a_limit_is_waited_for_to_the_second_by_the_whole_bot() {
+async fn a_rate_limit_of_telegram_delays_the_whole_bot_to_the_second() {
     play_with(sending(3), async |world| {
         answer_with(world, "telegram", 429, too_many(33)).await;
         let first = accept(world, "a", &telegram("a")).await;
         world.drain().await;
-        let told = message(world, &first).await;
-        assert_eq!((&told["status"], codes(&told)), (&json!("QUEUED"), vec!["accepted", "claimed", "throttled"]));
-        // Another chat, the highest class: the bot is parked all the same.
+        let shown = message(world, &first).await;
+        assert_eq!((&shown["status"], codes(&shown)), (&json!("QUEUED"), vec!["accepted", "claimed", "throttled"]));
+        // Another chat with the highest priority: the whole bot is parked.
         let body = with(telegram("b"), json!({"to": "42", "priority": "start"}));
         let second = accept(world, "b", &body).await;
         let other_bot = json!({"channel": "whatsapp", "to": "5511912345678", "content": {"text": "c"}});
         let third = accept(world, "c", &other_bot).await;
         world.drain().await;
-        assert_eq!(status(world, &third).await, "SENT", "another sender is not held back");
+        assert_eq!(status(world, &third).await, "SENT", "another sender is not limited");
         world.advance(Duration::from_secs(31)).await;
         assert_eq!(calls_to(world, "telegram"), 1, "not before its time");
         world.advance(Duration::from_secs(6)).await;
@@ -125,7 +125,7 @@ async fn a_limit_is_waited_for_to_the_second_by_the_whole_bot() {
 }
 
 #[tokio::test]
-async fn a_limit_that_a_group_met_parks_the_group_and_not_the_bot() {
+async fn a_rate_limit_of_a_group_parks_the_group_and_not_the_bot() {
     play_with(sending(2), async |world| {
         answer_with(world, "telegram", 429, too_many(600)).await;
         let group = accept(world, "a", &with(telegram("a"), json!({"to": "-1001234567890"}))).await;
@@ -140,7 +140,7 @@ async fn a_limit_that_a_group_met_parks_the_group_and_not_the_bot() {
 }
 
 #[tokio::test]
-async fn an_hour_is_an_hour() {
+async fn a_rate_limit_of_an_hour_is_kept() {
     play_with(sending(1), async |world| {
         answer_with(world, "telegram", 429, too_many(3_600)).await;
         let id = accept(world, "a", &telegram("a")).await;
@@ -165,7 +165,7 @@ fn channels() -> [(&'static str, Value); 3] {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_leaves_it_unknown_with_one_call_and_its_intent_kept() {
+async fn a_lost_answer_leaves_a_message_unknown_after_one_call_with_its_intent_held() {
     for (service, body) in channels() {
         play_with(sending(1), async |world| {
             world.stack.email_events().switch(false);
@@ -174,8 +174,8 @@ async fn an_answer_that_is_lost_leaves_it_unknown_with_one_call_and_its_intent_k
             world.drain().await;
             world.advance(Duration::from_secs(7_200)).await;
             world.tick("Recovery").await;
-            let told = message(world, &id).await;
-            assert_eq!((&told["status"], &told["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{service}: {told}");
+            let shown = message(world, &id).await;
+            assert_eq!((&shown["status"], &shown["attempts"]), (&json!("UNKNOWN"), &json!(1)), "{service}: {shown}");
             assert_eq!(calls_to(world, service), 1, "{service}");
             assert_eq!(ask(world, "b", &with(telegram("de novo"), intent())).await.body["status"], "DEDUPED");
             let listed = world.get("/outbound/unknown").await.body;
@@ -189,7 +189,7 @@ async fn an_answer_that_is_lost_leaves_it_unknown_with_one_call_and_its_intent_k
 }
 
 #[tokio::test]
-async fn a_provider_that_stalls_leaves_it_unknown_with_one_call() {
+async fn a_stalled_provider_leaves_a_message_unknown_after_one_call() {
     let setup = sending(3).parameter("ProviderTimeoutSeconds", "1");
     play_with(setup, async |world| {
         world.stack.email_events().switch(false);
@@ -198,8 +198,8 @@ async fn a_provider_that_stalls_leaves_it_unknown_with_one_call() {
             at_provider(world, service, stall).await;
             let id = accept(world, service, &body).await;
             world.drain().await;
-            let told = message(world, &id).await;
-            assert_eq!((&told["status"], &told["reason_code"]), (&json!("UNKNOWN"), &json!("provider_timed_out")));
+            let shown = message(world, &id).await;
+            assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("UNKNOWN"), &json!("provider_timed_out")));
             assert_eq!(calls_to(world, service), 1, "{service}");
         }
     })
@@ -207,7 +207,7 @@ async fn a_provider_that_stalls_leaves_it_unknown_with_one_call() {
 }
 
 #[tokio::test]
-async fn a_server_error_is_unknown_and_an_operator_may_send_it_again_once() {
+async fn a_server_error_leaves_a_message_unknown_and_an_operator_may_resend_it_once() {
     play_with(sending(2), async |world| {
         at_provider(world, "telegram", CallFault::first(Action::ErrorAfter)).await;
         let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
@@ -223,9 +223,9 @@ async fn a_server_error_is_unknown_and_an_operator_may_send_it_again_once() {
         assert_eq!((again.status, &again.body, again.is_replayed()), (202, &first.body, true));
         assert_eq!(world.post_with_key("r1", &path, &json!({"attempt": 2})).await.code(), "idempotency_key_reused");
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(2)));
-        assert_eq!(codes(&told), ["accepted", "claimed", "unknown", "resent", "claimed", "sent"]);
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(2)));
+        assert_eq!(codes(&shown), ["accepted", "claimed", "unknown", "resent", "claimed", "sent"]);
         assert_eq!(order(world, &id, "resend").await.code(), "not_resendable");
         assert!(world.get("/outbound/unknown").await.body["messages"].as_array().expect("a list").is_empty());
     })
@@ -233,16 +233,16 @@ async fn a_server_error_is_unknown_and_an_operator_may_send_it_again_once() {
 }
 
 #[tokio::test]
-async fn a_channel_whose_policy_is_to_resend_does_not_wait_for_an_operator() {
+async fn a_channel_with_the_resend_policy_does_not_wait_for_an_operator() {
     let setup = sending(2).parameter("UnknownPolicies", r#"{"telegram": "resend"}"#);
     play_with(setup, async |world| {
         at_provider(world, "telegram", CallFault::first(Action::DropReply)).await;
         let id = accept(world, "a", &telegram("Oi")).await;
         world.drain().await;
         world.advance(Duration::from_secs(10)).await;
-        let told = message(world, &id).await;
+        let shown = message(world, &id).await;
         assert_eq!(
-            (&told["status"], codes(&told)),
+            (&shown["status"], codes(&shown)),
             (&json!("SENT"), vec!["accepted", "claimed", "resent", "claimed", "sent"])
         );
     })
@@ -250,38 +250,42 @@ async fn a_channel_whose_policy_is_to_resend_does_not_wait_for_an_operator() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_not_there_is_tried_again_and_at_last_given_up() {
-    // Nobody listens there: not a byte leaves.
+async fn an_unreachable_provider_is_retried_until_the_message_fails() {
+    // No server listens there: no byte is sent.
     let setup = Setup::default().parameter("TelegramUrl", "http://127.0.0.1:9");
     play_with(setup, async |world| {
         let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("provider_not_connected")));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("QUEUED"), &json!("provider_not_connected")));
         for _ in 0..9 {
             world.advance(Duration::from_secs(300)).await;
         }
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("FAILED"), &json!(8)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("FAILED"), &json!(8)), "{shown}");
         let next = ask(world, "b", &with(telegram("Oi"), intent())).await;
-        assert_eq!(next.body["status"], "QUEUED", "its intent was given back");
+        assert_eq!(next.body["status"], "QUEUED", "its intent was not released");
         let taken = order(world, &id, "resend").await;
         assert_eq!((taken.status, taken.code()), (409, "intent_duplicate"));
         let next = next.body["message_id"].as_str().expect("an id").to_owned();
         assert_eq!(order(world, &next, "cancel").await.body["canceled"], true);
         assert_eq!(order(world, &id, "resend").await.status, 202);
         let third = ask(world, "c", &with(telegram("Oi"), intent())).await;
-        assert_eq!(third.body["blocked_by"]["holder"], format!("message:{id}"), "sent again, it holds it again");
+        assert_eq!(
+            third.body["blocked_by"]["holder"],
+            format!("message:{id}"),
+            "the resent message does not hold its intent"
+        );
         for _ in 0..9 {
             world.advance(Duration::from_secs(300)).await;
         }
-        assert_eq!(message(world, &id).await["attempts"], 16, "with all its tries");
+        assert_eq!(message(world, &id).await["attempts"], 16, "the resent message does not have all of its attempts");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_message_is_never_sent_late() {
+async fn a_message_is_not_sent_after_its_not_after_time() {
     play_with(Setup::default(), async |world| {
         let at = |seconds: i64| world.now().plus_ms(seconds * 1_000).to_string();
         let times = json!({"send_at": at(300), "not_after": at(400)});
@@ -298,8 +302,8 @@ async fn a_message_is_never_sent_late() {
         world.advance(Duration::from_secs(310)).await;
         assert_eq!(status(world, &id).await, "QUEUED");
         world.advance(Duration::from_secs(3_600)).await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], codes(&told)), (&json!("EXPIRED"), vec!["accepted", "expired"]));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], codes(&shown)), (&json!("EXPIRED"), vec!["accepted", "expired"]));
         assert_eq!(
             ask(world, "b", &with(telegram("Oi"), json!({"intent": intent()["intent"], "send_at": at(900)})))
                 .await
@@ -314,7 +318,7 @@ async fn a_message_is_never_sent_late() {
 }
 
 #[tokio::test]
-async fn a_message_that_its_queue_lost_sight_of_is_found_and_sent_once() {
+async fn a_message_that_its_queue_delays_is_recovered_and_sent_once() {
     play_with(sending(1), async |world| {
         let late = DeliveryFault {
             source: "umavez-dev-outbound-shot".to_owned(),
@@ -333,25 +337,25 @@ async fn a_message_that_its_queue_lost_sight_of_is_found_and_sent_once() {
         world.tick("Recovery").await;
         assert_eq!(codes(&message(world, &id).await), ["accepted", "recovered", "claimed", "sent"]);
         world.advance(Duration::from_secs(7_200)).await;
-        assert_eq!(sent(world).len(), 1, "the one that was late finds it sent");
+        assert_eq!(sent(world).len(), 1, "the late delivery sent it again");
     })
     .await;
 }
 
-/// The messages of the stack, as functions see them.
+/// Returns the messages of the stack, as functions see them.
 pub fn messages(world: &World) -> Messages {
     let table = |name| world.stack.output(name).expect("a table").to_owned();
     let intents = Intents { store: world.store.clone(), table: table("IntentsTable") };
     Messages { store: world.store.clone(), table: table("OutboundTable"), intents, retention_days: 90 }
 }
 
-/// The row of a message that the API named.
+/// Returns the row of a message by its id in the API.
 async fn stored(world: &World, messages: &Messages, id: &str) -> MessageRow {
     let id = MessageId::parse(id).expect("a message id");
     messages.get(&world.invocation(), &id).await.expect("a store").expect("a row")
 }
 
-/// A message whose attempt was begun by a sender that was not heard of again.
+/// Returns a message whose attempt was started by a sender that timed out.
 async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow {
     let stopped = json!({"send_at": world.now().plus_ms(600_000).to_string()});
     let id = accept(world, key, &with(with(telegram("Oi"), intent()), stopped)).await;
@@ -361,7 +365,7 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
     let claimed = messages.claim(&world.invocation(), &row, &claim("a"), &row.sender).await.expect("a store");
     let Claimed::Yes(claimed) = claimed else { panic!("not claimed: {claimed:?}") };
     let second = messages.claim(&world.invocation(), &row, &claim("b"), &row.sender).await.expect("a store");
-    assert!(matches!(second, Claimed::Lost(Some(stored)) if stored.delivery.state == State::Sending), "begun once");
+    assert!(matches!(second, Claimed::Lost(Some(stored)) if stored.delivery.state == State::Sending), "claimed twice");
     world.tick("Recovery").await;
     assert_eq!(status(world, &id).await, "SENDING", "its sender may still answer");
     world.advance(Duration::from_secs(30)).await;
@@ -371,7 +375,7 @@ async fn abandoned(world: &World, messages: &Messages, key: &str) -> MessageRow 
 }
 
 #[tokio::test]
-async fn a_sender_that_answers_late_settles_its_own_attempt_and_never_queues_it_again() {
+async fn a_late_outcome_settles_its_own_attempt_and_never_queues_the_message_again() {
     play_with(Setup::default(), async |world| {
         let messages = messages(world);
         let row = abandoned(world, &messages, "a").await;
@@ -381,15 +385,15 @@ async fn a_sender_that_answers_late_settles_its_own_attempt_and_never_queues_it_
         assert_eq!(settle(&Verdict::Unknown { code: "provider_timed_out" }).await, Settled::Already);
         let not_before = world.now().plus_ms(2_000);
         let not_sent = Verdict::Again { why: Again::Retry, code: "provider_not_connected", not_before };
-        assert!(matches!(settle(&not_sent).await, Settled::Now(_)), "it is known not to have been sent");
-        let told = message(world, row.id.as_str()).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("FAILED"), &json!(1)), "{told}");
+        assert!(matches!(settle(&not_sent).await, Settled::Now(_)), "the late outcome is not accepted");
+        let shown = message(world, row.id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("FAILED"), &json!(1)), "{shown}");
         assert_eq!(settle(&Verdict::Failed { code: "c", suppress: true }).await, Settled::Already, "only once");
         let said = Verdict::Sent { provider_id: "42".to_owned() };
-        assert!(matches!(settle(&said).await, Settled::Now(_)), "sent is true whenever it is said");
+        assert!(matches!(settle(&said).await, Settled::Now(_)), "a late proof of sending is not accepted");
         assert_eq!(settle(&said).await, Settled::Already);
-        let told = message(world, row.id.as_str()).await;
-        assert_eq!((&told["status"], &told["provider_id"]), (&json!("SENT"), &json!("42")));
+        let shown = message(world, row.id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["provider_id"]), (&json!("SENT"), &json!("42")));
         assert!(
             world.get("/suppressions?channel=telegram").await.body["suppressions"]
                 .as_array()
@@ -402,7 +406,7 @@ async fn a_sender_that_answers_late_settles_its_own_attempt_and_never_queues_it_
 }
 
 #[tokio::test]
-async fn a_late_sent_takes_back_the_order_to_send_it_again() {
+async fn a_late_proof_of_sending_revokes_the_order_to_resend() {
     play_with(Setup::default(), async |world| {
         let messages = messages(world);
         let row = abandoned(world, &messages, "a").await;
@@ -415,19 +419,19 @@ async fn a_late_sent_takes_back_the_order_to_send_it_again() {
         assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
         world.drain().await;
         world.advance(Duration::from_secs(700)).await;
-        let told = message(world, row.id.as_str()).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("SENT"), &json!(1)), "{told}");
+        let shown = message(world, row.id.as_str()).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("SENT"), &json!(1)), "{shown}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_sender_without_credentials_waits_for_them_and_a_rotated_token_is_taken_up() {
+async fn a_message_waits_for_missing_credentials_and_uses_a_rotated_token() {
     play_with(sending(2), async |world| {
         let both = json!({"telegram": {"loja-2": "2:SECRET-CANARY", "default": "1:SECRET-CANARY"}});
         world.canary("SECRET-CANARY");
         world.stack.secrets().set("Senders", &both).expect("set");
-        // It is accepted while there is a credential, and is due after that was taken away.
+        // It is accepted while there is a credential, and is due after the credential was removed.
         let due = world.now().plus_ms(60_000).to_string();
         let id = accept(world, "a", &with(telegram("Oi"), json!({"sender": "loja-2", "send_at": due}))).await;
         world.stack.secrets().set("Senders", &json!({"telegram": {"default": "1:SECRET-CANARY"}})).expect("set");
@@ -449,7 +453,7 @@ async fn a_sender_without_credentials_waits_for_them_and_a_rotated_token_is_take
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_put_aside_alone() {
+async fn an_unreadable_job_goes_to_the_dead_letter_queue_alone() {
     let expected = Expected { dead_letters: 1, sent: 1, ..Expected::default() };
     play_with(Setup::default().expecting(expected), async |world| {
         let queue = "umavez-dev-outbound-start";
@@ -467,7 +471,7 @@ async fn what_cannot_be_read_is_put_aside_alone() {
 }
 
 #[tokio::test]
-async fn a_cancel_tells_the_truth_at_every_moment() {
+async fn a_cancel_gets_a_true_answer_in_every_state() {
     play_with(sending(1), async |world| {
         let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
         let id = accept(world, "a", &with(with(telegram("Oi"), intent()), later)).await;
@@ -488,7 +492,7 @@ async fn a_cancel_tells_the_truth_at_every_moment() {
     .await;
 }
 
-/// A message of which a sender has begun the next attempt.
+/// Starts the next attempt of a message, as a sender does. Returns its row.
 async fn claimed(world: &World, messages: &Messages, id: &str) -> MessageRow {
     let row = stored(world, messages, id).await;
     let deadline = world.now().plus_ms(25_000);
@@ -500,7 +504,7 @@ async fn claimed(world: &World, messages: &Messages, id: &str) -> MessageRow {
 }
 
 #[tokio::test]
-async fn a_cancel_while_an_attempt_is_under_way_keeps_every_later_attempt_from_being_made() {
+async fn a_cancel_during_an_attempt_prevents_every_later_attempt() {
     play_with(sending(1), async |world| {
         let messages = messages(world);
         let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
@@ -516,19 +520,19 @@ async fn a_cancel_while_an_attempt_is_under_way_keeps_every_later_attempt_from_b
             Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(600_000) };
         let settled = messages.settle(&world.invocation(), &row, 1, &again, &row.sender).await.expect("a store");
         assert!(matches!(settled, Settled::Now(_)), "{settled:?}");
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["attempts"]), (&json!("CANCELED"), &json!(1)), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("CANCELED"), &json!(1)), "{shown}");
         assert_eq!(
-            codes(&told),
+            codes(&shown),
             ["accepted", "claimed", "recalled", "canceled"],
-            "one line, however often it is asked"
+            "a repeated cancel is recorded again"
         );
-        assert_eq!(order(world, &id, "cancel").await.body["canceled"], true, "and from now on that is the answer");
+        assert_eq!(order(world, &id, "cancel").await.body["canceled"], true, "a later cancel gets another answer");
         world.advance(Duration::from_secs(4_000)).await;
         world.tick("OutboundSweep").await;
         world.advance(Duration::from_secs(700)).await;
         assert_eq!(calls_to(world, "telegram"), 0);
-        // Its intent was given back.
+        // Its intent was released.
         let next = accept(world, "b", &with(telegram("Oi"), intent())).await;
         world.drain().await;
         assert_eq!(status(world, &next).await, "SENT");
@@ -537,12 +541,12 @@ async fn a_cancel_while_an_attempt_is_under_way_keeps_every_later_attempt_from_b
 }
 
 #[tokio::test]
-async fn a_cancel_while_an_attempt_is_under_way_outweighs_the_policy_to_send_what_is_unknown_again() {
+async fn a_cancel_during_an_attempt_overrides_the_resend_policy() {
     let setup = Setup::default().parameter("UnknownPolicies", r#"{"telegram": "resend"}"#);
     play_with(setup, async |world| {
         let messages = messages(world);
         let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
-        // One sender says that it does not know; the other was not heard of again.
+        // One sender reports an unknown outcome; the other one times out.
         for key in ["a", "b"] {
             let id = accept(world, key, &with(telegram(key), later.clone())).await;
             world.drain().await;
@@ -568,7 +572,7 @@ async fn a_cancel_while_an_attempt_is_under_way_outweighs_the_policy_to_send_wha
 }
 
 #[tokio::test]
-async fn an_order_to_send_again_takes_an_earlier_cancel_back() {
+async fn an_order_to_resend_revokes_an_earlier_cancel() {
     play_with(sending(1), async |world| {
         let messages = messages(world);
         let later = json!({"send_at": world.now().plus_ms(600_000).to_string()});
@@ -582,7 +586,7 @@ async fn an_order_to_send_again_takes_an_earlier_cancel_back() {
         answer_with(world, "telegram", 429, too_many(30)).await;
         assert_eq!(order(world, &id, "resend").await.status, 202);
         world.drain().await;
-        assert_eq!(status(world, &id).await, "QUEUED", "it is tried again");
+        assert_eq!(status(world, &id).await, "QUEUED", "it is not retried");
         world.advance(Duration::from_secs(40)).await;
         assert_eq!(status(world, &id).await, "SENT");
     })
@@ -590,23 +594,24 @@ async fn an_order_to_send_again_takes_an_earlier_cancel_back() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_sent_does_not_end_as_unsent_by_a_later_attempt() {
+async fn a_message_that_may_have_been_sent_stays_unknown_after_a_later_failed_attempt() {
     play_with(sending(1), async |world| {
         at_provider(world, "telegram", CallFault::first(Action::DropReply)).await;
         let id = accept(world, "a", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        // Sent again by order, and this time it is known not to have been sent.
+        // It is resent by order, and this attempt is known not to have been sent.
         answer_with(world, "telegram", 403, blocked()).await;
         assert_eq!(order(world, &id, "resend").await.status, 202);
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("UNKNOWN"), &json!("bot_blocked")), "{told}");
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("UNKNOWN"), &json!("bot_blocked")), "{shown}");
         assert_eq!(
             ask(world, "b", &with(telegram("Oi"), intent())).await.body["status"],
             "DEDUPED",
-            "it keeps its intent"
+            "it does not keep its intent"
         );
-        // Queued once more and cancelled: what may have been sent was not cancelled.
+        // It is queued again and canceled: a message that may have been sent does not become
+        // canceled.
         let hold_back =
             CallFault { function: Some("outbox-relay".to_owned()), times: 3, ..CallFault::first(Action::ErrorBefore) };
         world.stack.add_fault(Fault::Call(hold_back)).await.expect("armed");
@@ -622,7 +627,7 @@ async fn what_may_have_been_sent_does_not_end_as_unsent_by_a_later_attempt() {
 }
 
 #[tokio::test]
-async fn an_operator_who_knows_settles_what_nobody_else_knows() {
+async fn an_operator_settles_an_unknown_message() {
     play_with(sending(2), async |world| {
         let settle = |id: String, sent: bool| async move {
             world.post(&format!("/outbound/messages/{id}/settle"), &json!({"sent": sent})).await
@@ -635,7 +640,7 @@ async fn an_operator_who_knows_settles_what_nobody_else_knows() {
         }
         let (first, second) = (ids[0].clone(), ids[1].clone());
         assert_eq!(settle(first.clone(), true).await.body["status"], "SENT");
-        assert_eq!(settle(first.clone(), true).await.status, 200, "said again");
+        assert_eq!(settle(first.clone(), true).await.status, 200, "repeated");
         assert_eq!(settle(first, false).await.code(), "not_unknown");
         assert_eq!(settle(second.clone(), false).await.body["status"], "FAILED");
         assert!(world.get("/outbound/unknown").await.body["messages"].as_array().expect("a list").is_empty());
@@ -647,7 +652,7 @@ async fn an_operator_who_knows_settles_what_nobody_else_knows() {
 }
 
 #[tokio::test]
-async fn a_second_copy_in_the_queue_does_not_hurry_the_next_attempt() {
+async fn a_duplicate_job_does_not_start_the_next_attempt_early() {
     let setup = Setup::default().parameter("TelegramUrl", "http://127.0.0.1:9");
     play_with(setup, async |world| {
         let id = accept(world, "a", &telegram("Oi")).await;
@@ -658,7 +663,7 @@ async fn a_second_copy_in_the_queue_does_not_hurry_the_next_attempt() {
             world.send_to_queue("umavez-dev-outbound-shot", &copy).await;
         }
         world.drain().await;
-        assert_eq!(message(world, &id).await["attempts"], 1, "its time has not come");
+        assert_eq!(message(world, &id).await["attempts"], 1, "retried before its time");
         assert_eq!(order(world, &id, "cancel").await.body["canceled"], true);
         world.advance(Duration::from_secs(30)).await;
     })
@@ -666,7 +671,7 @@ async fn a_second_copy_in_the_queue_does_not_hurry_the_next_attempt() {
 }
 
 #[tokio::test]
-async fn what_waits_for_its_bot_is_not_taken_for_lost() {
+async fn recovery_does_not_enqueue_messages_that_wait_for_their_bot() {
     play_with(sending(4), async |world| {
         answer_with(world, "telegram", 429, too_many(3_600)).await;
         accept(world, "first", &telegram("a")).await;
@@ -692,14 +697,14 @@ async fn what_waits_for_its_bot_is_not_taken_for_lost() {
 }
 
 #[tokio::test]
-async fn a_channel_that_nobody_configured_says_so_and_not_that_nobody_knows() {
+async fn a_message_of_an_unconfigured_channel_waits_with_its_reason_and_is_not_unknown() {
     let setup = Setup::default().parameter("EvolutionUrl", "");
     play_with(setup, async |world| {
         let body = json!({"channel": "whatsapp", "to": "5511912345678", "content": {"text": "Oi"}});
         let id = accept(world, "a", &body).await;
         world.drain().await;
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["reason_code"]), (&json!("QUEUED"), &json!("channel_not_configured")));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["reason_code"]), (&json!("QUEUED"), &json!("channel_not_configured")));
         assert_eq!(order(world, &id, "cancel").await.body["canceled"], true);
         world.advance(Duration::from_secs(30)).await;
     })
@@ -707,20 +712,20 @@ async fn a_channel_that_nobody_configured_says_so_and_not_that_nobody_knows() {
 }
 
 #[tokio::test]
-async fn a_deduped_message_with_much_to_say_can_be_looked_at() {
+async fn a_deduped_message_with_large_content_can_be_read() {
     play_with(sending(1), async |world| {
         accept(world, "a", &with(telegram("Oi"), intent())).await;
         let long = with(with(telegram("x"), json!({"content": {"text": "a".repeat(4_000)}})), intent());
         let id = ask(world, "b", &long).await.text("/message_id");
-        let told = message(world, &id).await;
-        assert_eq!((&told["status"], &told["content"]), (&json!("DEDUPED"), &Value::Null));
+        let shown = message(world, &id).await;
+        assert_eq!((&shown["status"], &shown["content"]), (&json!("DEDUPED"), &Value::Null));
         world.drain().await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn messages_and_their_content_go_when_they_are_settled_and_old() {
+async fn settled_messages_and_their_content_expire() {
     play_with(sending(1), async |world| {
         let long = with(telegram("x"), json!({"content": {"text": "a".repeat(4_000)}}));
         accept(world, "a", &long).await;
@@ -735,7 +740,7 @@ async fn messages_and_their_content_go_when_they_are_settled_and_old() {
 }
 
 #[tokio::test]
-async fn a_scheduled_message_that_is_cancelled_gives_back_what_stood_before_it() {
+async fn cancelling_a_scheduled_message_keeps_the_earlier_hold_of_its_intent() {
     let options = json!({"reactivation_nudge": {"window": "rolling"}}).to_string();
     play_with(sending(1).parameter("IntentTypeOptions", &options), async |world| {
         accept(world, "a", &with(telegram("hoje"), intent())).await;
@@ -745,7 +750,7 @@ async fn a_scheduled_message_that_is_cancelled_gives_back_what_stood_before_it()
         assert_eq!(order(world, &later, "cancel").await.body["canceled"], true);
         world.advance(Duration::from_secs(3 * 86_400)).await;
         let between = ask(world, "c", &with(telegram("no meio"), intent())).await;
-        assert_eq!(between.body["status"], "DEDUPED", "the first one's window still runs: {}", between.body);
+        assert_eq!(between.body["status"], "DEDUPED", "the window of the first one is still open: {}", between.body);
         let after = ask(world, "d", &with(with(telegram("depois"), intent()), in_days(5))).await;
         assert_eq!(after.body["status"], "QUEUED", "{}", after.body);
         let id = after.text("/message_id");
@@ -755,7 +760,7 @@ async fn a_scheduled_message_that_is_cancelled_gives_back_what_stood_before_it()
 }
 
 #[tokio::test]
-async fn a_message_whose_sender_has_no_valid_credential_waits_for_an_operator_and_does_not_fail() {
+async fn a_message_without_a_valid_credential_waits_for_an_operator_and_does_not_fail() {
     play_with(sending(2), async |world| {
         let both = json!({"telegram": {"loja-2": "2:SECRET-CANARY", "default": "1:SECRET-CANARY"}});
         world.canary("SECRET-CANARY");
@@ -772,7 +777,7 @@ async fn a_message_whose_sender_has_no_valid_credential_waits_for_an_operator_an
         let fault = CallFault { service, answer: Some(refused), times: 1_000, ..CallFault::first(Action::Answer) };
         world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
         let revoked = accept(world, "b", &with(telegram("Oi"), json!({"to": "42"}))).await;
-        // An hour is more than eight tries take.
+        // An hour is longer than eight attempts take.
         for _ in 0..12 {
             world.advance(Duration::from_secs(300)).await;
             world.tick("OutboundSweep").await;

@@ -31,7 +31,7 @@ async fn send(world: &World, body: &str, delay_seconds: i32) {
     sqs.send_message().queue_url(url).message_body(body).delay_seconds(delay_seconds).send().await.expect("sent");
 }
 
-/// Kills a function's process once it hangs for the nth time.
+/// Kills a function's process when it hangs for the nth time.
 async fn kill_in_the_middle(world: &World, function: &str, nth: usize) {
     let hangs = |line: &umavez_local::functions::LogLine| line.line.contains("HANGING");
     let limit = Duration::from_secs(30);
@@ -55,7 +55,7 @@ fn outcomes(world: &World) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_row_that_emits_has_its_work_done_once() {
+async fn the_work_that_a_row_emits_is_done_once() {
     play_with(probe(), async |world| {
         let created = create(world, "a", "me").await;
         assert_eq!((created.status, &created.body["created"]), (201, &json!(true)));
@@ -72,7 +72,7 @@ async fn a_row_that_emits_has_its_work_done_once() {
 }
 
 #[tokio::test]
-async fn many_creators_of_one_job_are_one_owner() {
+async fn of_many_concurrent_creators_of_one_job_one_is_the_owner() {
     play_with(probe(), async |world| {
         let owners: Vec<_> = (0..40).map(|number| format!("owner-{number}")).collect();
         let answers = join_all(owners.iter().map(|owner| create(world, "a", owner))).await;
@@ -86,7 +86,7 @@ async fn many_creators_of_one_job_are_one_owner() {
 }
 
 #[tokio::test]
-async fn a_delayed_emission_waits_for_the_stacks_time() {
+async fn a_delayed_emission_is_delivered_at_its_time_by_the_stacks_clock() {
     play_with(probe(), async |world| {
         let request = world.request(Method::POST, "/jobs").json(&json!({"id": "a", "delay_seconds": 600}));
         assert_eq!(world.send(request).await.status, 201);
@@ -116,7 +116,7 @@ async fn a_message_delivered_twice_changes_nothing() {
 }
 
 #[tokio::test]
-async fn poison_ends_in_the_dead_letter_queue_and_its_neighbours_do_not() {
+async fn a_poison_message_ends_in_the_dead_letter_queue_and_its_neighbours_do_not() {
     let expected = Expected { dead_letters: 2, ..Expected::default() };
     play_with(probe().expecting(expected), async |world| {
         send(world, "not json", 0).await;
@@ -134,7 +134,7 @@ async fn poison_ends_in_the_dead_letter_queue_and_its_neighbours_do_not() {
 }
 
 #[tokio::test]
-async fn a_panic_fails_its_message_only_and_its_words_stay_inside() {
+async fn a_panic_fails_only_its_own_message_and_its_text_is_not_shown() {
     let expected = Expected { dead_letters: 1, panics: 4, server_errors: 1, ..Expected::default() };
     play_with(probe().expecting(expected), async |world| {
         world.canary("canary-panic");
@@ -153,7 +153,7 @@ async fn a_panic_fails_its_message_only_and_its_words_stay_inside() {
 }
 
 #[tokio::test]
-async fn a_message_whose_worker_is_killed_comes_back_after_its_visibility_timeout() {
+async fn a_message_whose_worker_is_killed_is_redelivered_after_its_visibility_timeout() {
     let expected = Expected { dead_letters: 1, ..Expected::default() };
     play_with(probe().expecting(expected), async |world| {
         send(world, r#"{"kind":"hang"}"#, 0).await;
@@ -180,9 +180,9 @@ async fn a_request_whose_function_is_killed_gets_a_502_and_the_next_is_served() 
 }
 
 #[tokio::test]
-async fn a_lost_message_is_found_by_recovery_which_may_tick_as_often_as_it_likes() {
+async fn recovery_emits_a_lost_message_once_however_often_it_ticks() {
     play_with(probe(), async |world| {
-        // A pending job whose message never came: the row as the crash left it, relayed by nobody.
+        // A pending job whose message was lost.
         let request = world.request(Method::POST, "/jobs").json(&json!({"id": "a", "delay_seconds": 100}));
         assert_eq!(world.send(request).await.status, 201);
         world.drain().await;

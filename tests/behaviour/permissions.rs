@@ -1,5 +1,4 @@
-//! Functions may do what the template grants their roles, and are refused everything else as on
-//! AWS.
+//! Functions may do what the template grants their roles; every other call is denied as on AWS.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ async fn create(world: &World) -> u16 {
 }
 
 #[tokio::test]
-async fn a_call_that_the_role_does_not_grant_is_refused_and_not_carried_out() {
+async fn a_call_that_the_role_does_not_grant_is_denied_and_has_no_effect() {
     let without = PROBE.replace("Action: [dynamodb:PutItem, dynamodb:GetItem]", "Action: dynamodb:GetItem");
     let expected = Expected { refused: 1, server_errors: 1, ..Expected::default() };
     play_with(Setup::of_template(&without).expecting(expected), async |world| {
@@ -33,20 +32,20 @@ async fn a_call_that_the_role_does_not_grant_is_refused_and_not_carried_out() {
 }
 
 #[tokio::test]
-async fn a_denial_beats_the_grant() {
+async fn a_deny_overrides_an_allow() {
     let grant = "              - Effect: Allow\n                # Some of its";
     let denial = "              - {Effect: Deny, Action: 'dynamodb:*', Resource: !GetAtt Jobs.Arn}\n";
     let denied = PROBE.replace(grant, &format!("{denial}{grant}"));
     let expected = Expected { refused: 1, server_errors: 1, ..Expected::default() };
     play_with(Setup::of_template(&denied).expecting(expected), async |world| {
         assert!(create(world).await >= 500);
-        let told = world.stack.permissions().refusals()[0].to_string();
-        assert!(told.ends_with("with an explicit deny in an identity-based policy"), "{told}");
+        let reason = world.stack.permissions().refusals()[0].to_string();
+        assert!(reason.ends_with("with an explicit deny in an identity-based policy"), "{reason}");
     })
     .await;
 }
 
-/// Status and code of what should have failed.
+/// Returns the status and the code of a call that must fail.
 macro_rules! refusal {
     ($call:expr) => {{
         let error = $call.send().await.err().expect("refused");
@@ -56,10 +55,10 @@ macro_rules! refusal {
 }
 
 #[tokio::test]
-async fn each_service_refuses_in_its_own_words() {
+async fn each_service_denies_with_its_own_error() {
     let expected = Expected { refused: 6, ..Expected::default() };
     play_with(Setup::of_template(PROBE).expecting(expected), async |world| {
-        // As the function's own processes sign.
+        // Signs like the function's own processes.
         let aws = Aws::at_endpoint(world.stack.front_url(), "local-probe-api");
         let exception = "AccessDeniedException".to_owned();
         let key = || AttributeValue::S("JOB#a".to_owned());
@@ -80,7 +79,7 @@ async fn each_service_refuses_in_its_own_words() {
         assert_eq!(answer.headers()["x-amzn-errortype"], "AccessDeniedException");
         let object = aws.s3().get_object().bucket("files").key("a.csv");
         assert_eq!(refusal!(object), (403, "AccessDenied".to_owned()));
-        // The stack's own key may do everything.
+        // The stack's own key is allowed everything.
         assert_eq!(world.rows("JobsTable").await.len(), 0);
     })
     .await;
@@ -101,14 +100,14 @@ async fn a_transaction_needs_a_grant_for_each_of_its_parts() {
         let both = client.transact_write_items().transact_items(put.clone()).transact_items(check);
         assert_eq!(refusal!(both), (400, "AccessDeniedException".to_owned()));
         assert_eq!(world.stack.permissions().refusals()[0].action, "dynamodb:ConditionCheckItem");
-        assert_eq!(world.rows("JobsTable").await.len(), 0, "nothing of it happened");
+        assert_eq!(world.rows("JobsTable").await.len(), 0, "the denied transaction wrote a row");
         client.transact_write_items().transact_items(put).send().await.expect("granted");
         assert_eq!(world.rows("JobsTable").await.len(), 1);
     })
     .await;
 }
 
-/// A client that signs as the processes of a function do.
+/// Returns a client that signs like the processes of a function.
 fn s3_of(world: &World, function: &str) -> aws_sdk_s3::Client {
     let signed = Credentials::new(format!("local-{function}"), "local", None, None, "test");
     let client = Aws::at_endpoint(world.stack.front_url(), "test").s3();
@@ -116,7 +115,7 @@ fn s3_of(world: &World, function: &str) -> aws_sdk_s3::Client {
 }
 
 #[tokio::test]
-async fn whoever_may_not_list_a_bucket_is_not_told_what_is_missing_in_it() {
+async fn a_missing_key_is_access_denied_without_the_right_to_list_the_bucket() {
     let narrower = Setup::default().template.replace("\"s3:prefix\": backfills/*", "\"s3:prefix\": backfills/a*");
     let setup = Setup { template: narrower, ..Setup::default() };
     play_with(setup.expecting(Expected { refused: 2, ..Expected::default() }), async |world| {
@@ -131,10 +130,10 @@ async fn whoever_may_not_list_a_bucket_is_not_told_what_is_missing_in_it() {
 }
 
 #[tokio::test]
-async fn a_url_and_a_form_do_what_their_signer_may() {
+async fn a_presigned_url_or_form_has_the_rights_of_its_signer() {
     play_with(Setup::default().expecting(Expected { refused: 2, ..Expected::default() }), async |world| {
         let bucket = world.stack.output("UploadsBucket").expect("a bucket");
-        // The stack may be a day ahead of this machine.
+        // The clock of the stack may be a day ahead of this machine.
         let days = PresigningConfig::expires_in(Duration::from_secs(3 * 86_400)).expect("days");
         for (function, key, status) in
             [("ingest", "backfills/a", 200), ("ingest", "mailings/a", 403), ("authorizer", "backfills/a", 403)]

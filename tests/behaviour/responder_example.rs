@@ -1,5 +1,5 @@
-//! A responder of your own, as `docs/guides/responder.md` has it: the stack asks a program on this
-//! machine, and sends its reply.
+//! A responder of your own, as in `docs/guides/responder.md`: the stack sends requests to a program
+//! on this machine, and sends its reply to the contact.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -32,7 +32,7 @@ async fn responder(reply: &'static str) -> (String, tokio::sync::mpsc::Unbounded
     tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
             let mut request = Vec::new();
-            // The body is one JSON object, and ends the request.
+            // The request ends with its body, which is one JSON object.
             while !request.ends_with(b"}") {
                 connection.read_buf(&mut request).await.expect("a request");
             }
@@ -60,7 +60,7 @@ async fn a_responder_on_this_machine_answers_as_the_docs_say() {
         let question = asked.recv().await.expect("it was asked");
         assert!(question.starts_with("POST /answer?from=here HTTP/1.1\r\n"), "{question}");
         assert!(question.contains("\"text\":\"Oi\""), "{question}");
-        // The secret is read as the page says, and used as the Standard Webhooks libraries use it.
+        // The secret is read as the page says, and used as the Standard Webhooks libraries do.
         let secrets: serde_json::Value = serde_json::from_str(&document("infra/local-secrets.json")).expect("JSON");
         let secret = secrets["WebhookSecrets"]["responder"].as_str().expect("a secret");
         let key = BASE64_STANDARD.decode(secret.strip_prefix("whsec_").expect("a prefix")).expect("base64");

@@ -1,5 +1,5 @@
-//! A bot or an instance without a credential: whoever sets it up or asks it to send is told so, and
-//! what already waits is seen.
+//! A bot or an instance without a credential: an operator who sets it up gets a warning, a message
+//! for it is refused, and messages that already wait are visible.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,26 +37,26 @@ async fn secrets_fail(world: &World, function: &str) {
 async fn a_message_of_an_unknown_sender_is_refused_and_leaves_nothing() {
     play(async |world| {
         for channel in ["telegram", "whatsapp"] {
-            let told = world.post_with_key("a", "/outbound/messages", &message(channel, "nobot")).await;
-            told.assert_problem(422, "invalid_request", &["sender"]);
+            let answer = world.post_with_key("a", "/outbound/messages", &message(channel, "nobot")).await;
+            answer.assert_problem(422, "invalid_request", &["sender"]);
         }
         let client = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
         let mut with_intent = message("telegram", "nobot");
         with_intent["intent"] = json!({"client_id": client, "intent_type": "reactivation_nudge"});
-        let told = world.post_with_key("b", "/outbound/messages", &with_intent).await;
-        told.assert_problem(422, "invalid_request", &["sender"]);
+        let answer = world.post_with_key("b", "/outbound/messages", &with_intent).await;
+        answer.assert_problem(422, "invalid_request", &["sender"]);
         assert!(world.rows("OutboundTable").await.is_empty() && world.rows("IntentsTable").await.is_empty());
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_empty_secret_of_a_new_deployment_has_no_sender() {
+async fn with_the_empty_secret_of_a_new_deployment_only_mail_can_be_sent() {
     play_with(sending(1), async |world| {
         world.stack.secrets().set("Senders", &json!({})).expect("set");
-        let told = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
-        told.assert_problem(422, "invalid_request", &["sender"]);
-        // Mail is signed by the function's own role.
+        let answer = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
+        answer.assert_problem(422, "invalid_request", &["sender"]);
+        // Mail needs no credential: the function's own role signs it.
         let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
         let mail = json!({"channel": "email", "to": "ana@example.com", "content": content});
         assert_eq!(world.post_with_key("b", "/outbound/messages", &mail).await.status, 202);
@@ -65,7 +65,7 @@ async fn the_empty_secret_of_a_new_deployment_has_no_sender() {
 }
 
 #[tokio::test]
-async fn a_message_that_was_accepted_is_the_same_message_after_its_credential_went() {
+async fn a_repeated_request_is_the_same_message_after_its_credential_was_removed() {
     play_with(sending(1), async |world| {
         let known = json!({"telegram": {"loja-2": "2:b"}});
         world.stack.secrets().set("Senders", &known).expect("set");
@@ -80,29 +80,33 @@ async fn a_message_that_was_accepted_is_the_same_message_after_its_credential_we
     .await;
 }
 
-/// The sender tries again until the secret can be read; a request is not refused for what may be
-/// there.
+/// The sender retries until the secret can be read. A request is not refused for a credential that
+/// may exist.
 #[tokio::test]
-async fn while_the_secret_cannot_be_read_nothing_is_refused() {
+async fn no_request_is_refused_while_the_secret_cannot_be_read() {
     play_with(sending(1), async |world| {
         secrets_fail(world, "outbound-api").await;
         secrets_fail(world, "admin").await;
-        let told = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
-        assert_eq!(told.status, 202, "{}", told.body);
+        let answer = world.post_with_key("a", "/outbound/messages", &message("telegram", "default")).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
         let made = world.post(BOTS, &json!({"slug": "loja", "token_ref": "nobot"})).await;
         assert_eq!((made.status, &made.body["warnings"]), (201, &json!([])), "{}", made.body);
-        assert!(!world.events("NO_CREDENTIALS").is_empty(), "it is told in the log");
+        assert!(!world.events("NO_CREDENTIALS").is_empty(), "the failure is not logged");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_bot_without_a_token_is_warned_of_and_cannot_be_tried() {
+async fn a_bot_without_a_token_has_a_warning_and_cannot_be_tested() {
     play(async |world| {
         let body = json!({"slug": "loja", "token_ref": "nobot"});
         let made = world.post(BOTS, &body).await;
         assert_eq!((made.status, &made.body["warnings"]), (201, &json!(["token_missing"])), "{}", made.body);
-        assert_eq!(world.post(BOTS, &body).await.body["warnings"], json!(["token_missing"]), "asked for again");
+        assert_eq!(
+            world.post(BOTS, &body).await.body["warnings"],
+            json!(["token_missing"]),
+            "the repeated request has the same warning"
+        );
         assert_eq!(world.get("/api/admin/bots/loja").await.body["warnings"], json!(["token_missing"]));
         let new = json!({"name": "Oferta", "content": {"text": "Oi"}});
         assert_eq!(world.post("/api/admin/bots/loja/downsells", &new).await.status, 201);
@@ -118,7 +122,7 @@ async fn a_bot_without_a_token_is_warned_of_and_cannot_be_tried() {
 }
 
 #[tokio::test]
-async fn an_offer_that_waits_for_a_token_is_seen_and_counted_and_then_sent() {
+async fn an_offer_that_waits_for_a_token_is_visible_and_counted_and_later_sent() {
     play_with(sending(1), async |world| {
         bot(world).await;
         let of_loja = json!({"slug": "loja", "token_ref": "loja-2"});
@@ -141,8 +145,8 @@ async fn an_offer_that_waits_for_a_token_is_seen_and_counted_and_then_sent() {
     .await;
 }
 
-/// A bot that is not called as its token, which may send one message a second. There is a token
-/// with the bot's own name too, and it is nobody's.
+/// Creates a bot with another name than its token, which may send one message a second. A token
+/// with the bot's own name exists too, but no bot uses it.
 async fn bot_of_another_token(world: &World) {
     world.stack.secrets().set("Senders", &json!({"telegram": {"loja": "1:a", "shop": "2:b"}})).expect("set");
     let made = world.post(BOTS, &json!({"slug": "loja", "token_ref": "shop", "messages_per_second": 1})).await;
@@ -170,14 +174,14 @@ async fn charge_of_loja(world: &World) {
     assert_eq!(gateway(world, "pix-created", &charge).await.body["scheduled"], 1);
 }
 
-/// The tokens that Telegram was called with, without their secret parts.
+/// Returns the tokens in the calls to Telegram, without their secret parts.
 fn tokens_used(world: &World) -> BTreeSet<String> {
     let sent = world.stack.catcher().sent(Some("telegram"), None);
     sent.iter().filter_map(|one| one.path.split('/').nth(1).map(str::to_owned)).collect()
 }
 
 #[tokio::test]
-async fn messages_and_offers_of_one_token_share_its_slots_and_its_limit() {
+async fn messages_and_offers_of_one_token_share_its_rate_limit() {
     play_with(sending(4), async |world| {
         bot_of_another_token(world).await;
         charge_of_loja(world).await;
@@ -186,7 +190,7 @@ async fn messages_and_offers_of_one_token_share_its_slots_and_its_limit() {
             say(world, to, sender, &json!({"to": to, "send_at": due})).await;
         }
         seconds(world, 63).await;
-        // Those without a slot come back to their queue after some seconds.
+        // Messages without a slot are redelivered after some seconds.
         for _ in 0..20 {
             seconds(world, 5).await;
         }
@@ -214,7 +218,8 @@ async fn a_message_that_names_a_bot_is_sent_with_the_token_of_that_bot() {
         say(world, "a", "loja", &json!({})).await;
         world.drain().await;
         assert_eq!(tokens_used(world), BTreeSet::from(["bot2:***".to_owned()]));
-        // The slug of a bot wins over a token with the same name, and each bot keeps its own token.
+        // The slug of a bot takes precedence over a token with the same name, and each bot keeps
+        // its own token.
         assert_eq!(world.post(BOTS, &json!({"slug": "shop", "token_ref": "third"})).await.status, 201);
         say(world, "b", "shop", &json!({"to": "43"})).await;
         world.drain().await;
@@ -231,7 +236,7 @@ async fn a_message_that_names_a_bot_is_sent_with_the_token_of_that_bot() {
 }
 
 #[tokio::test]
-async fn a_token_belongs_to_one_bot_until_that_bot_has_another() {
+async fn a_token_belongs_to_one_bot_until_that_bot_gets_another() {
     play(async |world| {
         let all = json!({"telegram": {"loja": "1:a", "shop": "2:b"}});
         world.stack.secrets().set("Senders", &all).expect("set");
@@ -241,8 +246,11 @@ async fn a_token_belongs_to_one_bot_until_that_bot_has_another() {
         taken.assert_problem(422, "invalid_request", &["token_ref"]);
         let error = &taken.body["errors"][0];
         assert_eq!(error["code"], "conflicting");
-        assert!(error["detail"].as_str().is_some_and(|detail| detail.contains("loja")), "it names the owner: {error}");
-        assert_eq!(world.rows("ConfigTable").await.len(), before.len(), "nothing was written");
+        assert!(
+            error["detail"].as_str().is_some_and(|detail| detail.contains("loja")),
+            "the error does not name the owner: {error}"
+        );
+        assert_eq!(world.rows("ConfigTable").await.len(), before.len(), "a refused bot wrote something");
 
         assert_eq!(world.post(BOTS, &json!({"slug": "outra", "token_ref": "loja"})).await.status, 201);
         let change = json!({"token_ref": "shop", "messages_per_second": 7});
@@ -251,7 +259,7 @@ async fn a_token_belongs_to_one_bot_until_that_bot_has_another() {
         let unchanged = world.get("/api/admin/bots/outra").await.body["bot"].clone();
         assert_eq!((&unchanged["token_ref"], &unchanged["version"]), (&json!("loja"), &json!(1)), "{unchanged}");
 
-        // With another token, the bot gives the last one back.
+        // A bot that gets another token releases the last one.
         assert_eq!(put(world, "/api/admin/bots/loja", &json!({"token_ref": "third"})).await.status, 200);
         assert_eq!(put(world, "/api/admin/bots/outra", &change).await.status, 200);
         let rows = world.rows("ConfigTable").await;
@@ -271,7 +279,7 @@ async fn a_token_belongs_to_one_bot_until_that_bot_has_another() {
 }
 
 #[tokio::test]
-async fn of_two_bots_that_want_one_token_at_once_one_has_it() {
+async fn of_two_bots_created_concurrently_with_one_token_one_gets_it() {
     play(async |world| {
         let ask = async |slug: &str| world.post(BOTS, &json!({"slug": slug, "token_ref": "default"})).await.status;
         let (one, other) = futures::future::join(ask("loja"), ask("outra")).await;
@@ -281,10 +289,10 @@ async fn of_two_bots_that_want_one_token_at_once_one_has_it() {
     .await;
 }
 
-/// A bot of before tokens had owners has no row for its token. Its next change makes one, and it
-/// can have another token even if its last one has another owner by then.
+/// A bot from before tokens had owners has no row for its token. Its next change creates one, and
+/// it can get another token even if its last one has another owner by then.
 #[tokio::test]
-async fn a_bot_of_before_tokens_had_owners_gets_the_row_of_its_token_with_its_next_change() {
+async fn a_bot_from_before_tokens_had_owners_gets_its_token_row_with_its_next_change() {
     play(async |world| {
         let table = world.stack.output("ConfigTable").expect("a table");
         for slug in ["loja", "outra"] {
@@ -300,13 +308,13 @@ async fn a_bot_of_before_tokens_had_owners_gets_the_row_of_its_token_with_its_ne
         assert_eq!(moved.status, 200, "{}", moved.body);
         let rows = world.rows("ConfigTable").await;
         let owner = rows.iter().find(|row| row["pk"] == "TOKEN#telegram#default").map(|row| row["slug"].clone());
-        assert_eq!(owner, Some(json!("loja")), "it is not given back by a bot that does not own it");
+        assert_eq!(owner, Some(json!("loja")), "a bot released a token that it does not own");
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_blocks_a_bot_is_not_written_to_with_its_token_by_any_name_until_a_start() {
+async fn a_user_who_blocks_a_bot_is_suppressed_for_its_token_under_every_name_until_a_start() {
     play_with(sending(2), async |world| {
         bot_of_another_token(world).await;
         let secret = json!({"webhook_secret": "webhook-secret-0001", "messages_per_second": null});
@@ -317,13 +325,13 @@ async fn who_blocks_a_bot_is_not_written_to_with_its_token_by_any_name_until_a_s
         let starts = async |number: u64| {
             let request = world.request(Method::POST, "/webhooks/telegram/loja");
             let request = request.header("x-telegram-bot-api-secret-token", "webhook-secret-0001");
-            let told = world.send(request.json(&update(CHAT, number, "/start", world.now().seconds()))).await;
-            assert_eq!(told.status, 200, "{}", told.body);
+            let response = world.send(request.json(&update(CHAT, number, "/start", world.now().seconds()))).await;
+            assert_eq!(response.status, 200, "{}", response.body);
         };
         let to_them = json!({"to": CHAT.to_string()});
         let listed = async || {
-            let told = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
-            told.body["suppressions"]
+            let response = world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
+            response.body["suppressions"]
                 .as_array()
                 .expect("a list")
                 .iter()
@@ -331,7 +339,7 @@ async fn who_blocks_a_bot_is_not_written_to_with_its_token_by_any_name_until_a_s
                 .collect::<Vec<_>>()
         };
 
-        // An offer meets the block.
+        // An offer finds the block.
         at_telegram(world, blocked.clone()).await;
         charge_of_loja(world).await;
         seconds(world, 65).await;
@@ -345,7 +353,7 @@ async fn who_blocks_a_bot_is_not_written_to_with_its_token_by_any_name_until_a_s
         seconds(world, 5).await;
         assert_eq!(status(world, &heard).await, "SENT");
 
-        // A message meets the block.
+        // A message finds the block.
         at_telegram(world, blocked).await;
         let refused = say(world, "d", "loja", &to_them).await;
         seconds(world, 5).await;

@@ -1,4 +1,4 @@
-//! Conditional writes, transactions and leases, against the real SDK and the emulator.
+//! Conditional writes, transactions and leases, with the real SDK and the emulator.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn a_lost_race_returns_the_row_that_won() {
 }
 
 #[tokio::test]
-async fn of_sixty_four_writers_one_is_new() {
+async fn of_sixty_four_concurrent_writers_one_is_new() {
     play_with(probe(), async |world| {
         let written = join_all((0..64).map(|number| async move {
             world.store.write(&world.invocation(), put("a", number)).await.expect("an answer")
@@ -66,7 +66,7 @@ async fn of_sixty_four_writers_one_is_new() {
 }
 
 #[tokio::test]
-async fn a_transaction_is_made_whole_or_not_and_tells_which_condition_failed() {
+async fn a_transaction_is_atomic_and_reports_which_condition_failed() {
     play_with(probe(), async |world| {
         let writes = || vec![put("a", 1), put("b", 2), Write::check(TABLE, key("c"), Condition::Absent)];
         assert_eq!(world.store.transact(&world.invocation(), writes()).await, Ok(Transacted::Done));
@@ -115,20 +115,22 @@ async fn take(world: &World, owner: &str, ms: i64) -> LeaseTaken {
 }
 
 #[tokio::test]
-async fn a_lease_is_one_workers_until_it_is_over_and_the_next_turn_fences_the_last() {
+async fn a_lease_has_one_owner_until_it_expires_and_the_next_turn_fences_the_last() {
     play_with(probe(), async |world| {
         assert_eq!(take(world, "w1", 0).await, LeaseTaken::NoRow);
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
-        let LeaseTaken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        let LeaseTaken::Mine(first) = take(world, "w1", 0).await else { panic!("a free lease was not taken") };
         assert_eq!(first.lease_epoch, 1);
         assert!(first.until() >= Timestamp::from_millis(1_030_000), "{}", first.until());
         assert!(matches!(take(world, "w2", 20_000).await, LeaseTaken::Busy(until) if until == first.until()));
         let renewed = renew(world, &first, 20_000).await;
-        let Some(renewed) = renewed else { panic!("it was still held") };
-        assert!(matches!(take(world, "w2", 40_000).await, LeaseTaken::Busy(_)), "it was renewed");
-        let LeaseTaken::Mine(second) = take(world, "w2", 60_000).await else { panic!("over, and not taken") };
+        let Some(renewed) = renewed else { panic!("a held lease was not renewed") };
+        assert!(matches!(take(world, "w2", 40_000).await, LeaseTaken::Busy(_)), "the renewed lease was taken");
+        let LeaseTaken::Mine(second) = take(world, "w2", 60_000).await else {
+            panic!("an expired lease was not taken")
+        };
         assert_eq!(second.lease_epoch, 2);
-        // The first worker comes back late: neither its renewal nor its writes do anything.
+        // The first worker is late: neither its renewal nor its writes have an effect.
         assert_eq!(renew(world, &renewed, 60_001).await, None);
         let late = Write::update(TABLE, key("a"))
             .set_number("value", 13)
@@ -148,20 +150,20 @@ async fn renew(world: &World, held: &Lease, ms: i64) -> Option<Lease> {
 }
 
 #[tokio::test]
-async fn a_lease_that_its_own_first_attempt_took_is_held_even_if_the_row_was_written_since() {
+async fn a_lease_taken_by_its_own_first_attempt_is_held_even_if_the_row_was_written_since() {
     play_with(probe(), async |world| {
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
-        let LeaseTaken::Mine(first) = take(world, "w1", 0).await else { panic!("free, and not taken") };
+        let LeaseTaken::Mine(first) = take(world, "w1", 0).await else { panic!("a free lease was not taken") };
         let other = Write::update(TABLE, key("a")).set_number("value", 2);
         world.store.write(&world.invocation(), other).await.expect("written");
-        let LeaseTaken::Mine(again) = take(world, "w1", 1).await else { panic!("its own lease keeps it out") };
+        let LeaseTaken::Mine(again) = take(world, "w1", 1).await else { panic!("blocked by its own lease") };
         assert_eq!(again, first);
     })
     .await;
 }
 
 #[tokio::test]
-async fn of_many_workers_that_find_a_lease_over_one_has_the_next_turn() {
+async fn of_many_workers_that_find_an_expired_lease_one_gets_the_next_turn() {
     play_with(probe(), async |world| {
         world.store.write(&world.invocation(), put("a", 1)).await.expect("written");
         for turn in 1..=3 {
@@ -209,7 +211,7 @@ async fn a_change_that_loses_a_race_is_decided_again_on_the_row_that_won() {
         let first = counted(&new);
         assert!(world.store.commit(&world.invocation(), TABLE, &new, &first, Vec::new()).await.expect("an answer"));
         assert!(!world.store.commit(&world.invocation(), TABLE, &new, &first, Vec::new()).await.expect("an answer"));
-        // All of them begin with the same row.
+        // All of them start with the same row.
         let change = async |n: usize| {
             let invocation = Invocation::new(format!("worker-{n}"), world.now(), Duration::from_secs(30));
             let asked = AtomicU32::new(0);
@@ -219,12 +221,12 @@ async fn a_change_that_loses_a_race_is_decided_again_on_the_row_that_won() {
             };
             let committed = world.store.change(&invocation, TABLE, &first, rule).await.expect("an answer");
             let Committed::Done(row, saw) = committed else { panic!("not committed: {committed:?}") };
-            assert_eq!(row.value, saw + 1, "decided on the row that it replaced");
+            assert_eq!(row.value, saw + 1, "decided on another row than it replaced");
             asked.into_inner()
         };
         let asked = join_all((0..8).map(change)).await;
-        assert_eq!(value(world, "c").await, Some(9), "each once");
-        assert!(asked.iter().sum::<u32>() > 8, "some were decided again: {asked:?}");
+        assert_eq!(value(world, "c").await, Some(9), "not every change was applied once");
+        assert!(asked.iter().sum::<u32>() > 8, "no rule ran again: {asked:?}");
         let stop = |row: &Counter| Ok(Decided::<Counter, _>::Stop(row.value));
         let stopped = world.store.change(&world.invocation(), TABLE, Start::Key(key("c")), stop).await;
         assert!(matches!(stopped, Ok(Committed::Stopped(row, 9)) if row.version == 9));
@@ -235,7 +237,7 @@ async fn a_change_that_loses_a_race_is_decided_again_on_the_row_that_won() {
 }
 
 #[tokio::test]
-async fn a_required_write_that_is_refused_keeps_the_change_from_being_made() {
+async fn a_refused_required_write_prevents_the_change_and_the_rule_runs_again() {
     play_with(probe(), async |world| {
         let row = Counter { id: "c".to_owned(), value: 1, version: 1 };
         let write = Write::put(TABLE, key("c"), &row).expect("a row");
@@ -245,13 +247,13 @@ async fn a_required_write_that_is_refused_keeps_the_change_from_being_made() {
         }
         let asked = AtomicU32::new(0);
         let rule = |before: &Counter| {
-            // The first time the other row is expected to be absent, which it is not.
+            // The first time, the condition expects that the other row is absent, which it is not.
             let other = match asked.fetch_add(1, Ordering::Relaxed) {
                 0 => Condition::Absent,
                 _ => Condition::has("pk"),
             };
             let check = Write::check(TABLE, key("other"), other);
-            // Left out: it is there already.
+            // This insert is left out, because the row already exists.
             let with = vec![put("third", 2).into(), Beside::required(check)];
             Ok(Decided::Commit { row: counted(before), with, out: () })
         };
@@ -263,7 +265,7 @@ async fn a_required_write_that_is_refused_keeps_the_change_from_being_made() {
 }
 
 #[tokio::test]
-async fn recovery_finds_every_row_of_a_shard_however_many_wait() {
+async fn recovery_finds_every_row_of_a_shard_however_many_there_are() {
     const ROWS: usize = 450;
     play(async |world| {
         let table = world.stack.output("OutboundTable").expect("a table").to_owned();
@@ -279,7 +281,7 @@ async fn recovery_finds_every_row_of_a_shard_however_many_wait() {
         let recover = async |found: Found| {
             let is_new = seen.lock().expect("no panic").insert(found.key.pk.clone());
             assert!(is_new, "{} is found twice", found.key.pk);
-            // One row that cannot be handled does not keep the others from being found.
+            // One row that cannot be handled does not hide the others.
             if found.place.ends_with("0007") { Err(StoreError::Throttled) } else { Ok(true) }
         };
         let swept = due::recover(&world.store, &invocation, &table, Wake::Check, recover).await;

@@ -1,4 +1,5 @@
-//! Leaving a list of mailings, by hand and by the link: seen, undone, done again.
+//! Suppressions of one list of mailings, by an operator and by the link: listed, removed and added
+//! again.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ async fn delete(world: &World, query: &str) -> Answer {
     world.send(world.request(Method::DELETE, &format!("/suppressions?{query}")).bearer_auth(KEY)).await
 }
 
-/// Sends a mailing to Ana, and tells why she did not get it.
+/// Sends a mailing to Ana. Returns its id, and the reason if she did not get it.
 async fn mail_ana(world: &World, file_name: &str, list: &'static str) -> (String, Option<String>) {
     let mut fields = content_without_columns().to_vec();
     fields.push(("list", list));
@@ -33,7 +34,7 @@ async fn mail_ana(world: &World, file_name: &str, list: &'static str) -> (String
 }
 
 #[tokio::test]
-async fn suppressed_by_hand_an_address_is_off_one_list_until_that_is_undone() {
+async fn an_address_suppressed_by_an_operator_is_off_one_list_until_it_is_removed() {
     play_with(sending(2), async |world| {
         world.canary("ana@example.com");
         let body =
@@ -42,17 +43,17 @@ async fn suppressed_by_hand_an_address_is_off_one_list_until_that_is_undone() {
         assert_eq!((added.status, &added.body["to"]), (201, &json!("ana@example.com")), "{}", added.body);
         let again = json!({"channel": "email", "to": "ana@example.com", "list": "Clientes VIP"});
         let standing = world.post("/suppressions", &again).await;
-        assert_eq!((standing.status, &standing.body), (200, &added.body), "the first one stands");
+        assert_eq!((standing.status, &standing.body), (200, &added.body), "the first suppression is unchanged");
 
         let (_, why) = mail_ana(world, "a.csv", "Clientes VIP").await;
         assert_eq!(why.as_deref(), Some("unsubscribed"));
-        assert_eq!(mail_ana(world, "b.csv", "novidades").await.1, None, "another list is another");
+        assert_eq!(mail_ana(world, "b.csv", "novidades").await.1, None, "another list is not affected");
 
         let listed = left(world, "list=CLIENTES%20VIP").await;
-        let told = json!([{"channel": "email", "list": "clientes  VIP", "to": null, "reason": "unsubscribed",
+        let expected = json!([{"channel": "email", "list": "clientes  VIP", "to": null, "reason": "unsubscribed",
             "email_hash": added.body["email_hash"], "note": "by telephone", "source": "operator", "message_id": null,
             "senders": [], "mailing_id": null, "created_at": added.body["created_at"]}]);
-        assert_eq!(json!(listed), told);
+        assert_eq!(json!(listed), expected);
         assert_eq!(left(world, "list=clientes+vip&to=Ana@Example.com").await, [added.body]);
         for elsewhere in ["", "to=ana@example.com", "list=novidades", "list=novidades&to=ana@example.com"] {
             assert_eq!(left(world, elsewhere).await.len(), 0, "{elsewhere}");
@@ -60,11 +61,12 @@ async fn suppressed_by_hand_an_address_is_off_one_list_until_that_is_undone() {
 
         for removed in [true, false] {
             let answer = delete(world, "channel=email&to=ANA@example.com&list=Clientes%20VIP").await;
-            let told = json!({"channel": "email", "list": "Clientes VIP", "to": "ana@example.com", "removed": removed});
-            assert_eq!((answer.status, answer.body), (200, told));
+            let undone =
+                json!({"channel": "email", "list": "Clientes VIP", "to": "ana@example.com", "removed": removed});
+            assert_eq!((answer.status, answer.body), (200, undone));
         }
         assert_eq!(left(world, "list=clientes%20vip").await.len(), 0);
-        assert_eq!(mail_ana(world, "c.csv", "Clientes VIP").await.1, None, "she is written to again");
+        assert_eq!(mail_ana(world, "c.csv", "Clientes VIP").await.1, None, "the address is still suppressed");
         assert_eq!(world.events("SUPPRESSION_ADDED").len(), 1);
         assert_eq!(world.events("SUPPRESSION_REMOVED").len(), 1);
     })
@@ -72,7 +74,7 @@ async fn suppressed_by_hand_an_address_is_off_one_list_until_that_is_undone() {
 }
 
 #[tokio::test]
-async fn what_a_link_suppressed_can_be_undone_and_the_link_leaves_again() {
+async fn a_suppression_by_the_link_can_be_removed_and_the_link_suppresses_again() {
     play_with(sending(1), async |world| {
         let (id, _) = mail_ana(world, "a.csv", "clientes").await;
         let link = link(world, "ana@example.com");
@@ -81,7 +83,7 @@ async fn what_a_link_suppressed_can_be_undone_and_the_link_leaves_again() {
             assert_eq!(world.send(world.request(Method::POST, &link).body(body)).await.status, 200);
             let listed = left(world, "list=clientes").await;
             assert_eq!((&listed[0]["source"], &listed[0]["mailing_id"]), (&json!(source), &json!(id)), "{listed:?}");
-            // Of the channel nothing was suppressed, and so nothing is undone.
+            // The channel itself has no suppression, so none is removed.
             assert_eq!(delete(world, "channel=email&to=ana@example.com").await.body["removed"], false);
             assert_eq!(delete(world, of_ana).await.body["removed"], true);
         }
@@ -92,7 +94,7 @@ async fn what_a_link_suppressed_can_be_undone_and_the_link_leaves_again() {
 }
 
 #[tokio::test]
-async fn those_who_are_suppressed_on_a_list_come_in_pages_and_nonsense_is_refused() {
+async fn the_suppressions_of_a_list_are_paged_and_invalid_queries_are_refused() {
     play(async |world| {
         for n in 0..20 {
             let body = json!({"channel": "email", "to": format!("user{n}@example.com"), "list": "clientes"});
@@ -113,7 +115,7 @@ async fn those_who_are_suppressed_on_a_list_come_in_pages_and_nonsense_is_refuse
         world.post("/suppressions", &body).await.assert_problem(422, "invalid_request", &["list"]);
         for (query, field) in [
             ("channel=whatsapp&to=5511912345678&list=clientes", "list"),
-            // A caller's empty variable: the whole channel was not meant.
+            // An empty variable of a caller must not remove the suppression of the whole channel.
             ("channel=email&to=user1@example.com&list=", "list"),
             ("channel=email&to=user1@example.com&list=%20", "list"),
             ("channel=email&to=user1&list=clientes", "to"),

@@ -1,5 +1,5 @@
-//! Random histories: clients that check, repeat, release and read at the same time, functions that
-//! are killed under them, windows that pass; and every answer explained by the model, or not.
+//! Random histories: clients check, repeat, release and read concurrently, functions are killed,
+//! and windows pass. The model must explain every answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -57,22 +57,22 @@ pub async fn replay(seed: u64) -> usize {
     usize::from(violation.is_some())
 }
 
-/// One history; a broken invariant at its end is a violation too.
+/// Runs one history. A broken invariant at its end is a violation too.
 async fn history(seed: u64) -> (usize, Option<String>) {
     let whole = AssertUnwindSafe(play(seed)).catch_unwind().await;
     whole.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        (0, Some(text.unwrap_or_else(|| "a promise was broken".to_owned())))
+        (0, Some(text.unwrap_or_else(|| "an invariant is broken".to_owned())))
     })
 }
 
-/// Rounds of operations that overlap, with the same seed the same operations.
+/// Runs rounds of concurrent operations. The same seed gives the same operations.
 async fn play(seed: u64) -> (usize, Option<String>) {
     let world = World::start(Setup::default()).await;
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut operations = 0;
     let mut violation = None;
-    // What each reference's intent of today may be.
+    // The possible states of today's intent of each reference.
     let fresh = || REFERENCES.map(|reference| (reference, BTreeSet::from([State::Never])));
     let mut possible = BTreeMap::from(fresh());
     let mut fingerprints: BTreeMap<&str, String> = BTreeMap::new();
@@ -86,7 +86,7 @@ async fn play(seed: u64) -> (usize, Option<String>) {
         if dice.u8(..3) == 0 {
             world.stack.add_fault(trouble(&mut dice)).await.expect("armed");
         }
-        // A release needs the fingerprint, which a read of today's intent gives; nobody knows it
+        // A release needs the fingerprint, which a read of today's intent returns. It is unknown
         // before the first check.
         let events = join_all(planned.iter().map(|(reference, operation, key)| {
             perform(&world, reference, fingerprints.get(reference).cloned(), operation, key)
@@ -106,8 +106,9 @@ async fn play(seed: u64) -> (usize, Option<String>) {
             }
             let ends = explain(states, &of_reference);
             if ends.is_empty() {
-                let told = format!("round {round}, {reference}: from {states:?} nothing explains {of_reference:?}");
-                violation.get_or_insert(told);
+                let unexplained =
+                    format!("round {round}, {reference}: from {states:?} nothing explains {of_reference:?}");
+                violation.get_or_insert(unexplained);
                 break;
             }
             *states = ends;
@@ -119,7 +120,7 @@ async fn play(seed: u64) -> (usize, Option<String>) {
     let lines = world.events("HTTP");
     let failed: Vec<_> =
         lines.iter().filter_map(|line| line["status"].as_u64()).filter(|status| *status >= 500).collect();
-    assert!(failed.iter().all(|status| *status == 503), "a fault was answered with {failed:?}");
+    assert!(failed.iter().all(|status| *status == 503), "a fault caused the answers {failed:?}");
     let server_errors = failed.len();
     world.drain().await;
     world.audit(Expected { server_errors, ..Expected::default() }).await;
@@ -130,7 +131,7 @@ async fn play(seed: u64) -> (usize, Option<String>) {
 fn plan(dice: &mut fastrand::Rng, round: usize) -> (&'static str, Operation, String) {
     let reference = REFERENCES[dice.usize(..REFERENCES.len())];
     let key = KEYS[dice.usize(..KEYS.len())].to_owned();
-    // Every release is a request of its own; some bring no key.
+    // Every release is a separate request; some have no key.
     let own_key = if dice.bool() { format!("release-{round}-{}", dice.u32(..)) } else { String::new() };
     match dice.u8(..10) {
         0..=5 => (reference, Operation::Check { key: key.clone() }, key),
@@ -140,7 +141,7 @@ fn plan(dice: &mut fastrand::Rng, round: usize) -> (&'static str, Operation, Str
     }
 }
 
-/// A crash or a lost word at one of the next writes.
+/// Returns a crash or a lost reply at one of the next writes.
 fn trouble(dice: &mut fastrand::Rng) -> Fault {
     let actions = [Action::KillBefore, Action::KillAfter, Action::DropReply, Action::ErrorAfter, Action::Throttle];
     Fault::Call(CallFault {
@@ -156,8 +157,8 @@ fn trouble(dice: &mut fastrand::Rng) -> Fault {
     })
 }
 
-/// What was seen, and the fingerprint if the answer tells it. A release of what nobody knows yet is
-/// not made.
+/// Performs an operation. Returns what the client saw, and the fingerprint if the answer contains
+/// it. Skips a release if the fingerprint is not yet known.
 async fn perform(
     world: &World,
     reference: &str,
@@ -184,8 +185,8 @@ async fn perform(
         }
     };
     let seen = seen(operation, &answer);
-    let told = answer.body["fingerprint"].as_str().map(str::to_owned).or(fingerprint);
-    (Some(Event { operation: operation.clone(), seen }), told)
+    let known = answer.body["fingerprint"].as_str().map(str::to_owned).or(fingerprint);
+    (Some(Event { operation: operation.clone(), seen }), known)
 }
 
 async fn post(world: &World, path: &str, key: &str, body: &Value) -> Answer {
@@ -208,7 +209,7 @@ fn seen(operation: &Operation, answer: &Answer) -> Seen {
     }
 }
 
-/// A holder is known by its key together with the API key's id.
+/// Returns the holder of a key: the key together with the id of the API key.
 fn full_name(key: &str) -> String {
     format!("key:{}:{key}", umavez_domain::access::PresentedKey::of(KEY).id)
 }

@@ -1,12 +1,12 @@
-//! The crash-point suite: every scenario is run once as it should be, and then for every call that
-//! it made and the ways in which that call can go wrong. Ways that come to the same for the caller
-//! take turns, but in the long mode. At the end of each run the promises are audited from the
-//! tables, the queues and what clients were told.
+//! The crash-point suite. It runs every scenario once without faults, and then once for every call
+//! that the scenario made and every fault that can hit that call. Faults with the same effect on
+//! the caller alternate, except in the long mode. At the end of each run it audits the invariants
+//! from the tables, the queues and the answers to clients.
 //!
 //! ```text
 //! # the default run, part of the tests
 //! cargo test --workspace
-//! # the long mode: every way, more pairs, more histories
+//! # the long mode: every fault, more pairs, more histories
 //! cargo test --workspace --test crash_points -- --seeds 500
 //! # one pair again, with its trace
 //! cargo test --workspace --test crash_points -- --replay 7
@@ -24,13 +24,13 @@ mod suite;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Seeds of a default run, for pairs of faults and for histories.
+/// The number of seeds of a default run, for pairs of faults and for histories.
 const DEFAULT_PAIRS: u64 = 24;
 const DEFAULT_HISTORIES: u64 = 10;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // What test runners ask before they run anything.
+    // Test runners ask for the list before they run anything.
     if arguments.iter().any(|argument| argument == "--list") {
         if !arguments.iter().any(|argument| argument == "--ignored") {
             println!("crash_points: test");
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         let every_way = seeds.is_some();
         everything(every_way, seeds.unwrap_or(DEFAULT_PAIRS), seeds.unwrap_or(DEFAULT_HISTORIES)).await
     });
-    // As any test binary closes, so that whoever reads the output finds it.
+    // The same last line as that of other test binaries, for tools that read the output.
     let (passed, failed) = if violations == 0 { (1, 0) } else { (0, 1) };
     println!("\ncrash points: {passed} passed, {failed} failed");
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
 async fn everything(every_way: bool, pairs: u64, histories: u64) -> usize {
     let begin = Instant::now();
     let mut violations = suite::single_faults(every_way).await;
-    // Who works on one scenario is not interested in the rest.
+    // With a filter, only the chosen scenarios run.
     if std::env::var_os("CRASH_SCENARIOS").is_some() {
         return violations;
     }
@@ -79,7 +79,7 @@ fn number(arguments: &[String], name: &str) -> Option<u64> {
     arguments.get(at + 1).and_then(|value| value.parse().ok())
 }
 
-/// Whether a filter on the names of tests lets this one through.
+/// Returns whether a filter on the names of tests selects this one.
 fn is_wanted(arguments: &[String]) -> bool {
     let mut filters = Vec::new();
     let mut rest = arguments.iter();
@@ -95,8 +95,8 @@ fn is_wanted(arguments: &[String]) -> bool {
     filters.is_empty() || filters.iter().any(|filter| "crash_points".contains(filter))
 }
 
-/// A broken promise is a panic inside a run; it is told by the suite, with the run that it belongs
-/// to.
+/// Silences panics: a broken invariant is a panic inside a run, and the suite reports it with that
+/// run.
 fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }

@@ -1,9 +1,9 @@
-//! What the intents API may answer: a small model, and a search for an order of events that
-//! explains what was seen.
+//! A small model of the answers of the intents API, and a search for an order of events that
+//! explains what clients saw.
 //!
-//! Operations of one round overlap in time, so any order of them is possible. One that got no
-//! answer may have taken effect or not. A round is explained if, from some state that the last one
-//! could have ended in, some order gives exactly the answers that clients got.
+//! Operations of one round overlap in time, so any order of them is possible. An operation without
+//! an answer may or may not have taken effect. A round is explained if, from some state in which
+//! the previous round could have ended, some order gives exactly the answers that clients got.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub enum Operation {
     Check {
         key: String,
     },
-    /// Of a named holder's hold, or of whoever has it.
+    /// Releases the hold of a named holder, or of any holder.
     Release {
         holder: Option<String>,
     },
@@ -48,7 +48,8 @@ pub struct Event {
     pub seen: Seen,
 }
 
-/// The states that a round may have ended in; none: nothing explains it.
+/// Returns the states in which the round can have ended. An empty set means that nothing explains
+/// the round.
 pub fn explain(from: &BTreeSet<State>, round: &[Event]) -> BTreeSet<State> {
     let mut ends = BTreeSet::new();
     for state in from {
@@ -76,7 +77,7 @@ fn search(state: &State, left: &mut Vec<usize>, round: &[Event], ends: &mut BTre
     }
 }
 
-/// What the operation does to the intent, and what its caller is told.
+/// Returns the state of the intent after the operation, and the answer to the caller.
 fn apply(state: &State, operation: &Operation) -> (State, Seen) {
     match (operation, state) {
         (Operation::Check { key }, State::Held(by)) if by != key => (state.clone(), Seen::Blocked { by: by.clone() }),
@@ -92,7 +93,7 @@ fn apply(state: &State, operation: &Operation) -> (State, Seen) {
     }
 }
 
-/// The model can tell right from wrong.
+/// Checks that the model accepts correct rounds and rejects wrong ones.
 pub fn check_itself() -> Result<(), &'static str> {
     let check = |key: &str, seen: Seen| Event { operation: Operation::Check { key: key.to_owned() }, seen };
     let release = |seen: Seen| Event { operation: Operation::Release { holder: None }, seen };
@@ -112,10 +113,10 @@ pub fn check_itself() -> Result<(), &'static str> {
         vec![release(Seen::Released)],
     ];
     if fine.iter().any(|round| explain(&never, round).is_empty()) {
-        return Err("the model refuses what is right");
+        return Err("the model rejects a correct round");
     }
     if wrong.iter().any(|round| !explain(&never, round).is_empty()) {
-        return Err("the model explains what is wrong");
+        return Err("the model accepts a wrong round");
     }
     Ok(())
 }

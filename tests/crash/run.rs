@@ -16,20 +16,21 @@ use crate::scenario::{Kind, Scenario};
 
 /// Longer than any visibility timeout, lease and check of the scenarios.
 const SWEEP: Duration = Duration::from_secs(700);
-/// Longer than any queue hides a message that nobody settles.
+/// Longer than the visibility timeout of any queue.
 const HIDDEN: Duration = Duration::from_secs(5_600);
-/// After the faults are off, everything accepted is terminal within so many.
+/// After the faults are cleared, every accepted request reaches a terminal state within this many
+/// sweeps.
 const SWEEPS: usize = 3;
-/// How often a client with a key asks again when it got no answer.
+/// How often a client with a key retries when it gets no answer.
 const TRIES: usize = 8;
 const STALL_MS: u64 = 150;
 
 pub struct Run {
     pub world: World,
-    told: Mutex<Vec<(u64, String)>>,
+    answers: Mutex<Vec<(u64, String)>>,
 }
 
-/// A call that a fault can strike: the nth of its kind.
+/// A call that a fault can hit: the nth of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Point {
     pub function: String,
@@ -45,18 +46,18 @@ pub struct Strike {
     pub kind: Kind,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub struct Outcome {
     pub violation: Option<String>,
     pub points: Vec<Point>,
     pub trace: Vec<String>,
-    /// Faults that were armed and never met their call.
+    /// Faults that were armed but never hit a call.
     pub unstruck: usize,
 }
 
 pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outcome {
     let whole = AssertUnwindSafe(run_to_its_end(scenario, setup, strikes)).catch_unwind().await;
-    // A stack that does not start or stop is no less a violation.
+    // A stack that fails to start or stop is a violation too.
     whole.unwrap_or_else(|panic| Outcome {
         violation: Some(message(&*panic)),
         points: Vec::new(),
@@ -67,7 +68,7 @@ pub async fn run(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outco
 
 async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -> Outcome {
     let world = World::start(setup).await;
-    let run = Run { world, told: Mutex::default() };
+    let run = Run { world, answers: Mutex::default() };
     for strike in strikes {
         run.world.stack.add_fault(strike.fault()).await.expect("armed");
     }
@@ -79,10 +80,10 @@ async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -
         }
     });
     let mut violation = played.catch_unwind().await.err().map(|panic| message(&*panic));
-    // A scenario may have faults of its own.
+    // A scenario may arm faults of its own.
     let waiting = run.world.stack.faults().waiting();
     let unstruck = strikes.iter().filter(|strike| waiting.contains(&strike.fault())).count();
-    // What is called from here on is called without faults: no point of the scenario.
+    // Calls from here on run without faults and are not crash points.
     let points = run.points();
     run.world.stack.clear_faults();
     if violation.is_none() {
@@ -93,11 +94,11 @@ async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -
                 }
                 run.sweep().await;
             }
-            // What a dead worker had been handed comes back when its queue's own time is over.
+            // The messages of a killed worker become visible again after the visibility timeout.
             if run.is_anything_hidden().await {
                 run.world.advance(HIDDEN).await;
             }
-            // What was sent is the scenario's to judge.
+            // The scenario's own audit checks what was sent.
             let sent = run.world.stack.catcher().sent(None, None).len();
             let server_errors = run.unavailable(strikes.len());
             run.world.audit(Expected { server_errors, sent, ..Expected::default() }).await;
@@ -111,7 +112,8 @@ async fn run_to_its_end(scenario: &Scenario, setup: Setup, strikes: &[Strike]) -
 }
 
 impl Run {
-    /// Asks as a careful client does: with its key, again until there is an answer.
+    /// Sends a request like a careful client: with an idempotency key, and again until there is an
+    /// answer.
     pub async fn ask(&self, what: &str, key: &str, path: &str, body: &Value) -> Answer {
         for _ in 0..TRIES {
             let answer = self.once(what, Some(key), path, body).await;
@@ -122,7 +124,7 @@ impl Run {
         panic!("{what}: no answer in {TRIES} tries");
     }
 
-    /// As [`Self::ask`], with any body.
+    /// Like [`Self::ask`], with any body.
     pub async fn ask_with(
         &self,
         what: &str,
@@ -135,7 +137,7 @@ impl Run {
         for _ in 0..TRIES {
             let request = self.world.request(method.clone(), path).bearer_auth(KEY).header("idempotency-key", key);
             let request = request.header("content-type", content_type).body(body.clone());
-            let answer = self.told(what, self.world.send(request).await);
+            let answer = self.record(what, self.world.send(request).await);
             if answer.status < 500 {
                 return answer;
             }
@@ -143,7 +145,7 @@ impl Run {
         panic!("{what}: no answer in {TRIES} tries");
     }
 
-    /// Asks once, without a key: an answer that is lost stays lost.
+    /// Sends a request once, without a key: a lost answer is not recovered.
     pub async fn ask_once(&self, what: &str, path: &str, body: &Value) -> Answer {
         self.once(what, None, path, body).await
     }
@@ -151,10 +153,10 @@ impl Run {
     async fn once(&self, what: &str, key: Option<&str>, path: &str, body: &Value) -> Answer {
         let request = self.world.request(Method::POST, path).bearer_auth(KEY).json(body);
         let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
-        self.told(what, self.world.send(request).await)
+        self.record(what, self.world.send(request).await)
     }
 
-    fn told(&self, what: &str, answer: Answer) -> Answer {
+    fn record(&self, what: &str, answer: Answer) -> Answer {
         let at = self.world.stack.calls().position();
         let mut line = format!("client: {what} -> {}", answer.status);
         for name in ["can_send", "released", "created"] {
@@ -165,17 +167,17 @@ impl Run {
         if answer.is_replayed() {
             line.push_str(" replayed");
         }
-        self.told.lock().expect("no panic here").push((at, line));
+        self.answers.lock().expect("no panic here").push((at, line));
         answer
     }
 
-    /// A round of whatever finds lost work: schedules tick, hidden messages come back, time passes.
+    /// Runs one round of recovery: all schedules tick, hidden messages become visible, time passes.
     async fn sweep(&self) {
         let model = self.world.stack.model();
         let mut moved = false;
         for schedule in model.functions.iter().flat_map(|function| &function.schedules) {
-            // One after the other, and all that follows from it: what a replay shows does not
-            // depend on who was faster.
+            // Runs the schedules one after the other, each until the stack is idle, so that a
+            // replay does not depend on timing.
             self.world.stack.tick(&schedule.id).await;
             self.world.drain().await;
             moved = true;
@@ -186,16 +188,16 @@ impl Run {
         }
     }
 
-    /// Nothing waits to be taken on or to be looked for: a sweep would find nothing to do.
+    /// Returns whether nothing is due or waits to be checked, so that a sweep would find no work.
     async fn is_settled(&self) -> bool {
-        // Of the product's tables that is known by the index of what waits.
+        // Only the product's tables have the index by time.
         if self.world.stack.output("OutboundTable").is_none() {
             return false;
         }
         for table in &self.world.stack.model().tables {
             let waits = |row: &Value| {
                 let wake = row["wake"].as_str().unwrap_or_default();
-                // A charge that can still be paid waits for nobody.
+                // A charge that can still be paid needs no work.
                 let open = row["sk"] == "CHARGES" && row["look_at"].is_null();
                 !open && wake.starts_with("CHECK")
                     || wake.starts_with("DUE")
@@ -217,14 +219,14 @@ impl Run {
         false
     }
 
-    /// Requests that were answered "try again": only faults cause them, and nothing causes an
-    /// answer of 500.
+    /// Returns the number of requests answered with 503. Only faults cause them, and nothing causes
+    /// a 500.
     fn unavailable(&self, strikes: usize) -> usize {
         let lines = self.world.events("HTTP");
         let failed: Vec<_> =
             lines.iter().filter_map(|line| line["status"].as_u64()).filter(|status| *status >= 500).collect();
-        assert!(failed.iter().all(|status| *status == 503), "a fault was answered with {failed:?}");
-        assert!(failed.len() <= strikes, "{strikes} faults and {} refusals", failed.len());
+        assert!(failed.iter().all(|status| *status == 503), "a fault caused the answers {failed:?}");
+        assert!(failed.len() <= strikes, "{strikes} faults, but {} answers of 503", failed.len());
         failed.len()
     }
 
@@ -246,7 +248,7 @@ impl Run {
         points
     }
 
-    /// Calls and answers in their order, without anything that differs from run to run.
+    /// Returns calls and answers in their order, without anything that differs between runs.
     fn trace(&self) -> Vec<String> {
         let mut lines: Vec<(u64, String)> = self
             .calls()
@@ -261,8 +263,8 @@ impl Run {
                 (call.number, line)
             })
             .collect();
-        lines.extend(self.told.lock().expect("no panic here").iter().cloned());
-        // An answer is told after the calls that it took.
+        lines.extend(self.answers.lock().expect("no panic here").iter().cloned());
+        // An answer comes after the calls that it took.
         lines.sort_by_key(|(at, line)| (*at, !line.starts_with("client")));
         lines.into_iter().map(|(_, line)| line).collect()
     }

@@ -1,4 +1,4 @@
-//! A scenario: what clients do, and what must hold when everything has come to rest.
+//! A scenario: the actions of clients, and the invariants at the end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,18 +14,18 @@ pub struct Scenario {
     pub name: &'static str,
     pub setup: fn() -> Setup,
     pub play: for<'a> fn(&'a Run) -> Work<'a, ()>,
-    /// Panics when a promise is broken.
+    /// Panics if an invariant is broken.
     pub audit: for<'a> fn(&'a Run) -> Work<'a, ()>,
-    /// Clients that ask at the same time: the order of calls is not the same in every run.
+    /// Whether clients send requests concurrently, so that the order of calls differs between runs.
     pub concurrent: bool,
-    /// Whether anything is left to others than the function that was asked: then time passes and
+    /// Whether other functions than the called one have work to do. If so, time passes and
     /// schedules tick.
     pub swept: bool,
-    /// The calls that faults strike. A scenario leaves out what another one strikes.
+    /// Selects the calls that faults hit. A scenario leaves out calls that another scenario covers.
     pub strikes: fn(&Point) -> bool,
 }
 
-/// The ways in which a call can go wrong.
+/// The faults that can hit a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     KilledBefore,
@@ -33,10 +33,10 @@ pub enum Kind {
     ReplyLost,
     ErrorAfterApply,
     Throttled,
-    /// The first half of a batch is done, and the rest throttled.
+    /// The first half of a batch is applied, the rest is throttled.
     Partial,
     Conflict,
-    /// Held up while others go on.
+    /// The call is delayed while others go on.
     Stalled,
 }
 
@@ -58,8 +58,8 @@ impl Kind {
     pub fn fits(self, operation: &str, concurrent: bool) -> bool {
         let look = LOOKS.contains(&operation);
         match self {
-            // A look changes nothing: died before it or after, it is the same; and so is any answer
-            // that is asked for again.
+            // A read changes nothing: it does not matter whether the function dies before or after
+            // it, and a lost answer is read again.
             Self::KilledAfter | Self::ReplyLost | Self::ErrorAfterApply if look => false,
             Self::Conflict => operation == "TransactWriteItems",
             Self::Partial => operation == "BatchExecuteStatement",
@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// The kind that comes to the same for the caller: a write that it does not know of, or one
+    /// Returns the kind with the same effect on the caller: a write without an answer, or a write
     /// that was not made.
     pub fn like(self) -> Option<Self> {
         match self {
@@ -80,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// Of two that are alike, the one of the even turns.
+    /// Returns whether this one of two equivalent kinds is used in even turns.
     pub fn is_first(self) -> bool {
         matches!(self, Self::ReplyLost | Self::KilledBefore)
     }

@@ -1,4 +1,4 @@
-//! Every call of every scenario, and every way in which it can go wrong.
+//! Runs every scenario with every fault at every call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::run::{Outcome, Point, Strike, run};
 use crate::scenario::{Kind, Scenario};
 use crate::scenarios;
 
-/// Runs at the same time: the machine has few cores and a run has several processes.
+/// The number of concurrent runs: the machine has few cores and a run has several processes.
 pub const AT_ONCE: usize = 4;
 
-/// Counts of a part of the suite, told in one line.
+/// Counts of a part of the suite, printed in one line.
 #[derive(Default)]
 struct Tally {
     scenarios: usize,
@@ -37,7 +37,7 @@ impl Tally {
     }
 }
 
-/// One fault at a time, at every call.
+/// Runs every scenario with one fault at a time, at every call.
 pub async fn single_faults(every_way: bool) -> usize {
     World::build().await;
     let mut tally = Tally::default();
@@ -55,17 +55,17 @@ pub async fn single_faults(every_way: bool) -> usize {
             })
             .buffer_unordered(AT_ONCE);
         while let Some((strikes, mut outcome)) = runs.next().await {
-            // The calls come in the same order every time: a fault that missed its call tested
+            // The calls come in the same order every time, so a fault that hit no call tested
             // nothing.
             if outcome.unstruck > 0 && !scenario.concurrent {
-                outcome.violation.get_or_insert_with(|| "the fault met no call".to_owned());
+                outcome.violation.get_or_insert_with(|| "the fault hit no call".to_owned());
             }
             tally.add(scenario.name, &strikes, &outcome);
         }
         println!("{}: {} runs in {} s", scenario.name, tally.runs - before, begin.elapsed().as_secs());
     }
     println!(
-        "crash points: {} scenarios, {} effects, {} faults, {} runs ({} faults met no call), {} violations",
+        "crash points: {} scenarios, {} effects, {} faults, {} runs ({} faults hit no call), {} violations",
         tally.scenarios,
         tally.effects,
         Kind::ALL.len(),
@@ -76,13 +76,13 @@ pub async fn single_faults(every_way: bool) -> usize {
     tally.violations
 }
 
-/// `CRASH_SCENARIOS=mail` runs the scenarios with that in their names only: for whoever works on
-/// one.
+/// `CRASH_SCENARIOS=mail` runs only the scenarios with that text in their names, for work on a
+/// single scenario.
 fn is_asked_for(scenario: &Scenario) -> bool {
     std::env::var("CRASH_SCENARIOS").map_or(true, |part| scenario.name.contains(&part))
 }
 
-/// Two faults in one run, sampled by seed.
+/// Runs scenarios with two faults, sampled by seed.
 pub async fn pairs(seeds: Range<u64>) -> usize {
     World::build().await;
     let baselines = sequential_baselines().await;
@@ -109,7 +109,7 @@ pub async fn pairs(seeds: Range<u64>) -> usize {
     tally.violations
 }
 
-/// Runs one seed again and shows what happened.
+/// Runs one seed again and prints its trace.
 pub async fn replay(seed: u64) -> usize {
     World::build().await;
     let baselines = sequential_baselines().await;
@@ -122,15 +122,14 @@ pub async fn replay(seed: u64) -> usize {
     usize::from(outcome.violation.is_some())
 }
 
-/// A scenario in which nobody works at the same time: others may be one before the other, and
-/// differ in their order.
+/// A scenario without concurrent functions. In other scenarios the order of calls may differ.
 const REPLAYED: &str = "a telegram message is sent";
 
-/// A seed gives the same trace every time, or replaying it would show something else.
+/// Checks that a seed gives the same trace every time, so that a replay shows what happened.
 pub async fn replays_are_alike() -> usize {
     let baselines = sequential_baselines().await;
     let of_it = (0..1_000).find(|seed| pair(&baselines, *seed).0.name == REPLAYED);
-    let seed = of_it.expect("one of so many seeds is of that scenario, if there is one of that name");
+    let seed = of_it.expect("a seed of the scenario with that name");
     let (scenario, strikes) = pair(&baselines, seed);
     let first = run(scenario, (scenario.setup)(), &strikes).await;
     let second = run(scenario, (scenario.setup)(), &strikes).await;
@@ -146,8 +145,8 @@ pub async fn replays_are_alike() -> usize {
     1
 }
 
-/// The lines of each function, and those of the client, in their order: functions that work at the
-/// same time may be one before the other.
+/// Returns the lines of each function and of the client, in their order. Lines of concurrent
+/// functions may be interleaved differently.
 fn by_function(trace: &[String]) -> BTreeMap<String, Vec<&str>> {
     let mut lines: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for line in trace {
@@ -157,8 +156,8 @@ fn by_function(trace: &[String]) -> BTreeMap<String, Vec<&str>> {
     lines
 }
 
-/// The suite can fail: each deliberately broken primitive is caught by some run, for what is broken
-/// in it.
+/// Checks that the suite can fail: some run catches each deliberately broken primitive, by the
+/// invariant that it breaks.
 pub async fn broken_variants_are_caught() -> usize {
     let variants = [
         ("no_owner_token", "duplicate of itself"),
@@ -180,7 +179,8 @@ pub async fn broken_variants_are_caught() -> usize {
     missed
 }
 
-/// The run that breaks the named promise; an error when none does, or when something else broke.
+/// Returns the run that breaks the given invariant. Returns an error if none does, or if another
+/// invariant is broken.
 async fn first_violation(variant: &str, promise: &str) -> Result<String, String> {
     let judge = |strike: String, violation: String| {
         let first_line = violation.lines().next().unwrap_or_default().to_owned();
@@ -208,15 +208,15 @@ async fn first_violation(variant: &str, promise: &str) -> Result<String, String>
             }
         }
     }
-    Err("every run kept its promises".to_owned())
+    Err("no run broke an invariant".to_owned())
 }
 
 async fn baseline(scenario: &Scenario, setup: Setup) -> Outcome {
     run(scenario, setup, &[]).await
 }
 
-/// Every way in which a call can go wrong; or, of those that come to the same for its caller, one
-/// in turn.
+/// Returns every fault for every call; of faults with the same effect on the caller, one in turn
+/// unless `every_way`.
 fn strikes(scenario: &Scenario, points: &[Point], every_way: bool) -> Vec<Strike> {
     let points = points.iter().filter(|point| (scenario.strikes)(point));
     let of = |(nth, point): (usize, &Point)| {
@@ -233,7 +233,7 @@ fn strikes(scenario: &Scenario, points: &[Point], every_way: bool) -> Vec<Strike
     points.enumerate().flat_map(of).collect()
 }
 
-/// The scenarios whose calls come in the same order every time, with those calls.
+/// Returns the scenarios whose calls come in the same order every time, with those calls.
 async fn sequential_baselines() -> Vec<(&'static Scenario, Vec<Point>)> {
     let mut found = Vec::new();
     for scenario in scenarios::all().into_iter().filter(|scenario| !scenario.concurrent) {
@@ -249,7 +249,7 @@ fn pair(baselines: &[(&'static Scenario, Vec<Point>)], seed: u64) -> (&'static S
     let (scenario, points) = &baselines[dice.usize(..baselines.len())];
     let all = strikes(scenario, points, true);
     let first = dice.usize(..all.len());
-    // Another one: the same fault twice is one fault.
+    // A different one: the same fault twice is one fault.
     let second = (first + dice.usize(1..all.len())) % all.len();
     (scenario, vec![all[first].clone(), all[second].clone()])
 }

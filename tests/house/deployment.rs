@@ -1,5 +1,5 @@
-//! What the template deploys beside the functions: queues for what fails, alarms that tell of it,
-//! logs that end, and roles that grant no more than they name.
+//! What the template deploys beside the functions: dead-letter queues and their alarms, log groups
+//! with a retention, and roles with narrow grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use umavez_local::secrets::Secrets;
 
 use crate::model;
 
-/// Resources of a type, by their logical ids, as they stand in the template.
+/// Returns the resources of a type with their logical ids, as they are in the template.
 fn resources(kind: &str) -> Vec<(String, Value)> {
     let template: Value = serde_yaml_ng::from_str(&umavez_tests::template()).expect("YAML");
     let all = template["Resources"].as_mapping().expect("resources").clone();
@@ -22,7 +22,8 @@ fn resources(kind: &str) -> Vec<(String, Value)> {
     of_kind.map(|(id, resource)| (id.as_str().expect("a name").to_owned(), resource["Properties"].clone())).collect()
 }
 
-/// What an intrinsic refers to: `Queue` of `!GetAtt Queue.Arn` and of `!Ref Queue`.
+/// Returns the logical id that an intrinsic refers to: `Queue` for `!GetAtt Queue.Arn` and for
+/// `!Ref Queue`.
 fn referred(value: &Value) -> String {
     let text = match value {
         Value::Tagged(tagged) => tagged.value.as_str(),
@@ -31,14 +32,14 @@ fn referred(value: &Value) -> String {
     text.and_then(|text| text.split('.').next()).unwrap_or_default().to_owned()
 }
 
-/// What alarms on this metric watch: the logical ids in their dimensions.
+/// Returns the logical ids in the dimensions of the alarms on this metric.
 fn watched(namespace: &str, metric: &str) -> BTreeSet<String> {
     let alarms = resources("AWS::CloudWatch::Alarm").into_iter().map(|(_, alarm)| alarm);
     let on_it = alarms.filter(|alarm| alarm["Namespace"] == namespace && alarm["MetricName"] == metric);
     on_it.map(|alarm| referred(&alarm["Dimensions"][0]["Value"])).collect()
 }
 
-/// The queues that take what others give up.
+/// Returns the dead-letter queues: the targets of redrive policies and of failed stream records.
 fn dead_letter_queues(model: &Model) -> BTreeSet<String> {
     let redriven = model.queues.iter().filter_map(|queue| queue.redrive.as_ref().map(|(target, _)| target.clone()));
     let sources = model.functions.iter().flat_map(|function| &function.stream_sources);
@@ -47,7 +48,7 @@ fn dead_letter_queues(model: &Model) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_indexes_of_the_template_are_those_that_the_code_names() {
+fn the_template_has_exactly_the_indexes_that_the_code_uses() {
     let mut deployed = BTreeSet::new();
     for (_, table) in resources("AWS::DynamoDB::Table") {
         for (kind, is_local) in [("LocalSecondaryIndexes", true), ("GlobalSecondaryIndexes", false)] {
@@ -64,7 +65,7 @@ fn the_indexes_of_the_template_are_those_that_the_code_names() {
 }
 
 #[test]
-fn every_queue_that_is_read_has_a_dead_letter_queue_time_and_partial_failures() {
+fn every_event_source_has_a_dead_letter_queue_enough_time_and_partial_failures() {
     let model = model();
     for function in &model.functions {
         for source in &function.queue_sources {
@@ -81,7 +82,7 @@ fn every_queue_that_is_read_has_a_dead_letter_queue_time_and_partial_failures() 
 }
 
 #[test]
-fn every_queue_is_read_or_holds_what_failed() {
+fn every_queue_has_a_reader_or_is_a_dead_letter_queue() {
     let model = model();
     let sources = model.functions.iter().flat_map(|function| &function.queue_sources);
     let read: BTreeSet<_> = sources.map(|source| source.queue.clone()).collect();
@@ -98,34 +99,35 @@ fn an_alarm_watches_every_dead_letter_queue_and_the_age_of_every_stream() {
     let reads_streams = model.functions.iter().filter(|function| !function.stream_sources.is_empty());
     let readers: BTreeSet<_> = reads_streams.map(|function| function.logical_id.clone()).collect();
     let readers = &readers - &watched("AWS/Lambda", "IteratorAge");
-    assert!(queues.is_empty() && readers.is_empty(), "nothing watches {queues:?} and {readers:?}");
+    assert!(queues.is_empty() && readers.is_empty(), "no alarm on {queues:?} and {readers:?}");
 }
 
 #[test]
-fn an_alarm_tells_somebody_if_somebody_is_named() {
+fn every_alarm_notifies_the_alarm_topic_if_there_is_one() {
     for (id, alarm) in resources("AWS::CloudWatch::Alarm") {
-        let Value::Tagged(actions) = &alarm["AlarmActions"] else { panic!("{id} tells nobody") };
+        let Value::Tagged(actions) = &alarm["AlarmActions"] else { panic!("{id} has no action") };
         assert_eq!(actions.value[0], "HasAlarmTopic", "{id}");
     }
 }
 
 #[test]
-fn every_function_writes_to_a_log_that_ends() {
+fn every_function_has_its_own_log_group_with_a_retention() {
     let groups = resources("AWS::Logs::LogGroup");
     for (id, group) in &groups {
-        assert!(!group["RetentionInDays"].is_null(), "{id} is kept for ever");
+        assert!(!group["RetentionInDays"].is_null(), "{id} has no retention");
     }
     let functions = resources("AWS::Serverless::Function");
     assert_eq!(functions.len(), model().functions.len());
     for (id, function) in functions {
         let group = referred(&function["LoggingConfig"]["LogGroup"]);
-        assert_eq!(group, format!("{id}Logs"), "{id} has a log of its own");
-        assert!(groups.iter().any(|(id, _)| *id == group), "{group} is in the template");
+        assert_eq!(group, format!("{id}Logs"), "{id} does not use its own log group");
+        assert!(groups.iter().any(|(id, _)| *id == group), "{group} is not in the template");
     }
 }
 
-/// What may stand for more than one thing in a resource: streams of one log, objects under one
-/// prefix, and the identities that the account has, unless the deployment names one.
+/// Returns whether a resource has no wildcard, or one that is allowed: the streams of one log
+/// group, the objects under one prefix, and the identities of the account unless the deployment
+/// names one.
 fn is_narrow(resource: &str) -> bool {
     let Some((before, after)) = resource.split_once('*') else { return true };
     let of_logs = before.contains(":log-group:/") && before.ends_with(':');
@@ -138,7 +140,7 @@ fn is_narrow(resource: &str) -> bool {
 #[test]
 fn no_policy_grants_everything() {
     for function in model().functions {
-        assert!(!function.policies.is_empty(), "{} has policies", function.binary);
+        assert!(!function.policies.is_empty(), "{} has no policies", function.binary);
         for statement in &function.policies {
             for part in ["Action", "Resource"] {
                 let values = match &statement[part] {
@@ -155,7 +157,7 @@ fn no_policy_grants_everything() {
     }
 }
 
-/// Whoever can send through the API could otherwise send as any identity of the account.
+/// Otherwise a client of the API could send as any identity of the account.
 #[test]
 fn production_names_the_identity_that_it_sends_as() {
     let path = umavez_local::binaries::workspace_root().join("infra/stages/prod.yaml");
@@ -164,9 +166,9 @@ fn production_names_the_identity_that_it_sends_as() {
 }
 
 #[test]
-fn no_grant_stands_twice() {
+fn no_grant_is_given_twice() {
     let permissions = Permissions::of(&model(), |function| function.binary.clone()).expect("roles that are known");
-    // They are in order.
+    // The grants are sorted.
     for pair in permissions.grants().windows(2) {
         let [one, other] = pair else { continue };
         let same = (&one.function, &one.action, &one.resource) == (&other.function, &other.action, &other.resource);
@@ -181,10 +183,10 @@ fn a_role_belongs_to_one_function() {
     }
 }
 
-/// What a deployment signs requests to responders with works with the official libraries of
-/// Standard Webhooks as it is.
+/// The generated secret that signs requests to responders works unchanged with the official
+/// libraries of Standard Webhooks.
 #[test]
-fn the_responders_secret_is_made_as_standard_webhooks_have_it() {
+fn the_generated_secret_of_the_responder_fits_standard_webhooks() {
     let secrets = Secrets::open(&model().secrets, &BTreeMap::new(), None, Clock::new(0)).expect("secrets");
     let asked = json!({"SecretId": "umavez-dev-webhooks"}).to_string();
     let made = secrets.handle("GetSecretValue", asked.as_bytes()).expect("a secret");

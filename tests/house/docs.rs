@@ -1,5 +1,5 @@
-//! The documentation: links lead somewhere, lines are short, words are plain, and the tables that
-//! repeat what the code or the template says are the code's.
+//! Checks of the documentation: links work, lines are short, words are plain, and tables that
+//! repeat the code or the template are up to date.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use umavez_tests::template;
 
 const WIDTH: usize = 100;
 
-/// Words that a reader has to decode, and what to write.
+/// Words that a reader has to decode, and what to write instead.
 const WORDS_TO_AVOID: &[(&str, &str)] = &[
     ("whoever", "name the person or the program"),
     ("somebody", "name the person or the program"),
@@ -40,7 +40,7 @@ fn read(page: &Path) -> String {
     fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
 }
 
-/// Returns the anchors of a page's headings, as GitHub makes them.
+/// Returns the anchors of a page's headings, as GitHub generates them.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (_, line) in prose(page) {
@@ -57,7 +57,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_in_the_docs_leads_somewhere() {
+fn no_link_in_the_docs_is_broken() {
     let link = Regex::new(r"\]\(([^)\s]+)\)").expect("a pattern");
     let code = Regex::new("`[^`]*`").expect("a pattern");
     let mut broken = Vec::new();
@@ -97,7 +97,7 @@ fn lines_of_the_docs_are_at_most_a_hundred_columns_wide() {
     let mut wide = Vec::new();
     for page in pages() {
         for (number, line) in prose(&read(&page)) {
-            // A row of a table, or a link alone on its line, cannot be wrapped.
+            // A row of a table and a line without spaces cannot be wrapped.
             let is_one_piece = line.trim_start().starts_with('|') || !line.trim().contains(' ');
             if line.chars().count() > WIDTH && !is_one_piece {
                 wide.push(format!("{}:{number}", name(&page)));
@@ -124,7 +124,8 @@ fn the_docs_are_in_plain_words() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Compares a page with what the code says, or writes it if `UMAVEZ_UPDATE_DOCS` is set.
+/// Compares a page with the text generated from the code, or writes it if `UMAVEZ_UPDATE_DOCS` is
+/// set.
 fn is_generated(path: &str, expected: &str) {
     let file = workspace_root().join(path);
     if std::env::var_os("UMAVEZ_UPDATE_DOCS").is_some() {
@@ -135,7 +136,7 @@ fn is_generated(path: &str, expected: &str) {
 }
 
 #[test]
-fn the_parameters_in_the_docs_are_those_of_the_template() {
+fn the_docs_list_the_parameters_of_the_template() {
     let template: Value = serde_yaml_ng::from_str(&template()).expect("the template");
     let parameters = template["Parameters"].as_mapping().expect("parameters");
     let mut page = "# Parameters\n\n\
@@ -168,17 +169,17 @@ fn the_parameters_in_the_docs_are_those_of_the_template() {
     is_generated("docs/reference/parameters.md", &page);
 }
 
-/// A text of a message may have quotes and line ends: between quotes in a template, it makes
-/// invalid JSON.
+/// The text of a message can contain quotes and line breaks. A template that puts it between quotes
+/// makes invalid JSON.
 #[test]
-fn the_recipes_for_n8n_let_a_function_write_the_json() {
+fn the_n8n_recipes_build_json_with_a_function() {
     let page = read(&workspace_root().join("docs/guides/ingest-n8n.md"));
-    assert!(!page.contains("\"{{ $json") && !page.contains("\"{{$json"), "a value between quotes");
+    assert!(!page.contains("\"{{ $json") && !page.contains("\"{{$json"), "a template has a value between quotes");
     let fields = ["$json.message.text", "$json.message.chat.id", "$json.message.message_id", "$json.message.date"];
     for line in page.lines().filter(|line| fields.iter().any(|field| line.contains(field))) {
         let line = line.trim();
         assert!(line.starts_with("{{ JSON.stringify({ ") && line.ends_with(" }) }}"), "{line}");
-        // n8n takes the first `}}` for the end.
+        // n8n takes the first `}}` as the end.
         assert_eq!(line.matches("}}").count(), 1, "{line}");
     }
     assert!(page.contains("to: String($json.message.chat.id)"));
@@ -240,7 +241,7 @@ fn codes(file: &str, list: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_codes_in_the_docs_are_those_of_the_code_and_each_is_described() {
+fn the_docs_list_and_describe_every_code() {
     let mut page =
         "# Codes and reasons\n\nThe closed lists of codes in answers. A code is part of the API: it is never \
         renamed. This page is\ngenerated from the code.\n"

@@ -1,4 +1,4 @@
-//! Rules of the house that a machine can check.
+//! Rules of the repository that a machine can check.
 
 mod deployment;
 mod docs;
@@ -39,7 +39,7 @@ fn model() -> Model {
     load(&template(), &Default::default()).expect("the template loads")
 }
 
-/// The routes of every HTTP function, by its binary.
+/// Returns the routes of every HTTP function, with its binary.
 fn routes() -> Vec<(&'static str, &'static [Route])> {
     vec![
         ("admin", admin::ROUTES),
@@ -68,7 +68,7 @@ fn sources(below: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// A source without its tests, which stand at its end if they are in it.
+/// Returns a source without its unit tests, which are at its end.
 fn without_tests(text: &str) -> &str {
     match text.rfind("#[cfg(test)]") {
         Some(at) if text[at..].contains("mod tests {") => &text[..at],
@@ -164,7 +164,7 @@ fn the_api_description_has_the_parameters_that_the_routes_take() {
 }
 
 #[test]
-fn the_closed_lists_of_codes_are_the_documented_ones() {
+fn the_api_description_lists_every_code() {
     let described = umavez_tests::contract::description();
     let listed = |name: &str, pointer: &str| -> BTreeSet<String> {
         let codes =
@@ -203,7 +203,7 @@ fn an_email_needs_the_fields_that_are_documented() {
         json!({"raw_text": "x", "html": "<p>x", "from": "a@b.co", "subject": "s", "metadata": {}, "content_type": kind,
             "source": {"message_id": "<a@b>"}})
     };
-    // What one of the two kinds can do without is not required of all mails.
+    // A field that one of the two kinds does not need is not required.
     let without = |names: &[&str]| {
         ["newsletter", "correspondence_thread"].into_iter().any(|kind| {
             let mut body = mail(kind).as_object().expect("an object").clone();
@@ -239,12 +239,12 @@ fn keys_are_formatted_in_one_place() {
     assert_eq!(literals, Vec::<String>::new());
 }
 
-/// What a pure crate cannot have below it.
+/// Dependencies that a pure crate must not have.
 const IMPURE: &[&str] =
     &["tokio", "aws-", "futures", "async-", "getrandom", "rand", "fastrand", "chrono", "reqwest", "hyper", "lambda"];
 
 #[test]
-fn the_domain_depends_on_nothing_that_waits_rolls_dice_or_reads_a_clock() {
+fn the_domain_depends_on_no_async_random_or_clock_crate() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let tree = Command::new(cargo)
         .current_dir(workspace_root())
@@ -288,11 +288,11 @@ fn the_domain_reads_no_clock_and_no_environment() {
     }
 }
 
-/// What SES calls its own, in which one of our words stands.
+/// Names of SES that contain one of our words.
 const OF_AWS: &[&str] = &["SuppressionOptions", "\"Suppressed\"", "suppressionlist", "suppression list"];
 
 #[test]
-fn the_local_stack_holds_no_business_word() {
+fn the_local_stack_contains_no_business_word() {
     for (path, text) in sources("infra/local/src") {
         let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
         for word in ["intent", "mailing", "downsell", "conversation", "campaign", "suppress", "ingest", "offer", "pix"]
@@ -314,7 +314,7 @@ fn the_functions_and_the_platform_do_not_know_the_local_stack() {
 }
 
 #[test]
-fn versions_stand_in_one_place() {
+fn versions_are_set_in_one_place() {
     let root = workspace_root();
     let mut members: Vec<_> = ["shared/domain", "shared/platform", "infra/local", "tests", "tests/probe"]
         .iter()

@@ -1,16 +1,16 @@
-//! One mechanism per idea: what the redesign took out does not come back.
+//! One mechanism per idea: mechanisms that were removed do not come back.
 
 use regex_lite::Regex;
 
 use crate::{sources, without_tests};
 
-/// Attribute names in writes and conditions, outside the store and the keys. Rows are values: a
-/// rule changes the row, and the store writes what differs. What is left are the limiter, the
-/// intent hold, the suppressions and counters, which are changed without being read; this number
-/// only goes down.
+/// The number of attribute names in writes and conditions outside the store and the keys. Rows are
+/// values: a rule changes the row, and the store writes the difference. The remaining ones are in
+/// the limiter, the intent hold, the suppressions and counters, which are changed without a read.
+/// This number must only decrease.
 const MOST_ATTRIBUTE_LITERALS: usize = 62;
 
-/// The loops of the platform outside the store, and why each is not `Store::change`.
+/// The retry loops of the platform outside the store, and why each cannot use `Store::change`.
 const RETRY_LOOPS: &[(&str, &str)] = &[
     ("shared/platform/src/limiter.rs", "computes a slot by arithmetic from the bucket that refused it"),
     ("shared/platform/src/intents/guards.rs", "commits the caller's writes too; only the guard is decided again"),
@@ -28,20 +28,20 @@ fn product() -> impl Iterator<Item = (String, String)> {
 }
 
 #[test]
-fn lost_races_are_tried_again_by_the_store_and_by_few_others() {
+fn only_the_store_and_a_few_others_retry_lost_races() {
     let gives_up =
         Regex::new(r"for \w+ in 0\.\.=?[A-Z_]*(ROUNDS|TRIES)|Err\(StoreError::Conflict\)").expect("a pattern");
     let repeats = Regex::new(r"\bloop \{").expect("a pattern");
     let is_allowed = |path: &str| path.contains("/store/") || RETRY_LOOPS.iter().any(|(allowed, _)| *allowed == path);
     for (path, text) in product().filter(|(path, _)| !is_allowed(path)) {
-        // The loops of functions go through files and shards.
+        // Loops in functions iterate over files and shards.
         let has_loop = gives_up.is_match(&text) || path.contains("/platform/") && repeats.is_match(&text);
         assert!(!has_loop, "{path} has a retry loop of its own: use Store::change or Store::retry");
     }
 }
 
 #[test]
-fn attribute_names_are_known_to_the_rows_and_to_few_others() {
+fn only_rows_and_a_few_others_use_attribute_names() {
     let literal = Regex::new(
         r#"(\.(set|set_number|set_value|remove|increment|add|append|append_value|copy|stamp)|Condition::(has|has_not|is|is_not|is_number|at_most|more_than|lacks|shorter|not_stamped|begins_with|Is|IsNot))\(\s*"[a-z_]+""#,
     )

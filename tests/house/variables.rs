@@ -1,16 +1,16 @@
-//! The environment: what the template sets is what the code reads, function by function.
+//! The environment: for each function, the template sets exactly the variables that the code reads.
 //!
-//! A function reads what its own sources name, and what is read by the constructors of the platform
-//! that they call.
+//! A function reads the variables that its own sources name, and those that the platform's
+//! constructors which it calls read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{model, sources, without_tests};
 
-/// Lambda sets these, and the SDK's own.
+/// The prefix of the variables that Lambda and the SDK use.
 const OF_LAMBDA: &str = "AWS_";
 
-/// The bodies of the platform's constructors that read the environment, as `Type::name` or
+/// Returns the bodies of the platform's constructors that read the environment, as `Type::name` or
 /// `module::name`.
 fn constructors() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
@@ -37,11 +37,11 @@ fn constructors() -> BTreeMap<String, String> {
     found
 }
 
-/// A function's sources, with the constructors that they call, and those that these call.
+/// Returns the sources of a function, with the constructors that they call directly or indirectly.
 fn all_that_is_run(function: &str, constructors: &BTreeMap<String, String>) -> String {
     let own = sources(&format!("functions/{function}/src"));
     let mut text: String = own.iter().map(|(_, text)| without_tests(text)).collect();
-    // What every function begins with.
+    // Every function starts with the telemetry.
     let telemetry = sources("shared/platform/src").into_iter().find(|(path, _)| path.ends_with("src/telemetry.rs"));
     text += without_tests(&telemetry.expect("the platform has telemetry").1);
     let mut known = BTreeSet::new();
@@ -56,7 +56,8 @@ fn all_that_is_run(function: &str, constructors: &BTreeMap<String, String>) -> S
     }
 }
 
-/// The names in quotes that a text gives to the configuration, or that are variables elsewhere.
+/// Returns the quoted names that a text passes to the configuration, and those that are variables
+/// elsewhere.
 fn variables(text: &str, anywhere: &BTreeSet<String>) -> BTreeSet<String> {
     let is_name = |word: &&str| {
         !word.is_empty()
@@ -75,7 +76,7 @@ fn variables(text: &str, anywhere: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_variable_that_is_set_is_read_and_the_other_way_round() {
+fn every_variable_that_is_set_is_read_and_every_one_that_is_read_is_set() {
     let model = model();
     let constructors = constructors();
     let anywhere: BTreeSet<_> =
@@ -89,7 +90,7 @@ fn every_variable_that_is_set_is_read_and_the_other_way_round() {
 }
 
 #[test]
-fn a_variable_is_found_wherever_it_is_read() {
+fn variables_are_found_in_sources_and_in_constructors() {
     let constructors = constructors();
     assert!(constructors["Messages::from_env"].contains("OUTBOUND_TABLE"));
     let of_worker = all_that_is_run("conversation-worker", &constructors);

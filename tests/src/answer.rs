@@ -1,4 +1,4 @@
-//! What came back over HTTP.
+//! An HTTP response.
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
@@ -11,7 +11,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The code of a problem.
+    /// Returns the code of a problem.
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or_default()
     }
@@ -36,7 +36,8 @@ impl Answer {
         value.unwrap_or_else(|| panic!("no text at {pointer} of {}", self.body)).to_owned()
     }
 
-    /// Asserts a problem+json answer with this status and code, and the fields that it names.
+    /// Asserts a problem+json response with this status, this code and exactly these fields in
+    /// `errors`.
     #[track_caller]
     pub fn assert_problem(&self, status: u16, code: &str, fields: &[&str]) {
         assert_eq!(self.status, status, "{}", self.body);

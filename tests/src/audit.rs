@@ -1,4 +1,4 @@
-//! What must hold at the end of every test, whatever it did.
+//! The invariants that are checked at the end of every test.
 
 mod conversations;
 mod downsells;
@@ -22,8 +22,8 @@ pub async fn audit(world: &World, expected: Expected) {
         refused: refusals.len(),
     };
     let refused: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-    assert_eq!(found, expected, "what went wrong is what the test said would; refused: {refused:?}");
-    nothing_is_told_in_clear(world);
+    assert_eq!(found, expected, "the faults differ from those that the test expects; refused calls: {refused:?}");
+    logs_contain_no_secret(world);
     if world.stack.output("IntentsTable").is_some() {
         intents_have_one_holder(world).await;
     }
@@ -41,8 +41,8 @@ pub async fn audit(world: &World, expected: Expected) {
     }
 }
 
-/// Visible and waiting messages, of the queues that functions read or of those that they do not:
-/// dead letters.
+/// Returns the visible and the waiting messages of the queues that functions read (`read`), or of
+/// those that they do not read, which are the dead-letter queues.
 async fn messages(world: &World, read: bool) -> (usize, usize) {
     let sources = world.stack.model().functions.iter().flat_map(|function| &function.queue_sources);
     let are_read: HashSet<_> = sources.map(|source| source.queue.clone()).collect();
@@ -55,18 +55,18 @@ async fn messages(world: &World, read: bool) -> (usize, usize) {
     (visible, waiting)
 }
 
-/// Logs hold ids and codes: no canary, no key.
-fn nothing_is_told_in_clear(world: &World) {
+/// Checks that log lines contain only ids and codes: no canary and no key.
+fn logs_contain_no_secret(world: &World) {
     let mut secrets = world.canaries();
     secrets.push(KEY.to_owned());
     for line in world.stack.logs().since(0) {
         for secret in &secrets {
-            assert!(!line.line.contains(secret), "a log line of {} holds a canary", line.function);
+            assert!(!line.line.contains(secret), "a log line of {} contains a canary", line.function);
         }
     }
 }
 
-/// I1 for intents: a held row has a holder; a guard lists exactly the holds that stand, and their
+/// I1 for intents: a held row has a holder. A guard lists exactly the current holds, and their
 /// windows do not overlap.
 async fn intents_have_one_holder(world: &World) {
     let rows = world.rows("IntentsTable").await;
@@ -74,17 +74,20 @@ async fn intents_have_one_holder(world: &World) {
     let is_open = |row: &Value| row["window_until"].as_i64() > Some(now);
     for row in &rows {
         let sk = row["sk"].as_str().unwrap_or_default();
-        assert!(row["writer"].is_string(), "a row knows its writer: {sk}");
-        assert!(row["expires_at"].is_i64(), "a row expires: {sk}");
+        assert!(row["writer"].is_string(), "row without a writer: {sk}");
+        assert!(row["expires_at"].is_i64(), "row without a TTL: {sk}");
         if sk.starts_with("INTENT#") {
-            assert!(row["holder"].as_str().is_some_and(|holder| !holder.is_empty()), "a row has a holder: {sk}");
+            assert!(row["holder"].as_str().is_some_and(|holder| !holder.is_empty()), "row without a holder: {sk}");
             assert_eq!(row["released_at"].is_string(), row["status"] == "RELEASED", "{sk}");
             assert!(row["version"].as_i64() >= Some(1), "{sk}");
-            // A hold whose window is open is in its guard.
+            // The guard contains every hold whose window is open.
             if row["guard"].is_string() && row["status"] == "HELD" && is_open(row) {
                 let guard = rows.iter().find(|guard| guard["sk"] == row["guard"] && guard["pk"] == row["pk"]);
-                let guard = guard.unwrap_or_else(|| panic!("a guarded hold has its guard: {sk}"));
-                assert!(holds(guard).iter().any(|hold| same_hold(hold, row)), "a guard misses a hold: {sk}");
+                let guard = guard.unwrap_or_else(|| panic!("guarded hold without its guard: {sk}"));
+                assert!(
+                    holds(guard).iter().any(|hold| same_hold(hold, row)),
+                    "the guard does not contain the hold: {sk}"
+                );
             }
         } else {
             let stands = |hold: &Value| {
@@ -92,14 +95,14 @@ async fn intents_have_one_holder(world: &World) {
                     rows.iter().filter(|intent| intent["guard"] == row["sk"] && intent["pk"] == row["pk"]);
                 intents.any(|intent| intent["status"] == "HELD" && same_hold(hold, intent))
             };
-            // TTL may have removed the row of an intent whose window is long over.
+            // TTL may have deleted the row of an intent whose window ended long ago.
             let over = |hold: &Value| hold["expires_at"].as_i64() <= Some(now);
             assert!(
                 holds(row).iter().all(|hold| over(hold) || stands(hold)),
-                "a guard keeps a hold that is gone: {sk}"
+                "the guard contains a hold that no longer exists: {sk}"
             );
             for pair in holds(row).windows(2) {
-                assert!(pair[0]["until"].as_i64() <= pair[1]["at"].as_i64(), "two sends inside one window: {sk}");
+                assert!(pair[0]["until"].as_i64() <= pair[1]["at"].as_i64(), "two holds overlap: {sk}");
             }
         }
     }
@@ -113,8 +116,8 @@ fn same_hold(hold: &Value, intent: &Value) -> bool {
     hold["holder"] == intent["holder"] && hold["fingerprint"] == intent["fingerprint"]
 }
 
-/// I4 and I5 for messages: whatever is not settled waits for somebody who can find it, and no
-/// attempt was called twice.
+/// I4 and I5 for messages: every message that is not settled is in an index in which a sweep or an
+/// operator finds it, and no attempt called the provider twice.
 async fn messages_add_up(world: &World) {
     let rows = world.rows("OutboundTable").await;
     let intents = world.rows("IntentsTable").await;
@@ -124,23 +127,23 @@ async fn messages_add_up(world: &World) {
         let waits_for = row["wake"].as_str().and_then(|wake| wake.split('#').next());
         let state = row["state"].as_str().expect("a state");
         match state {
-            "QUEUED" => assert!(matches!(waits_for, Some("DUE" | "CHECK")), "nobody looks for it: {row}"),
+            "QUEUED" => assert!(matches!(waits_for, Some("DUE" | "CHECK")), "no sweep finds it: {row}"),
             "SENDING" => {
-                assert!(waits_for == Some("CHECK") && row["deadline"].is_number(), "nobody looks for it: {row}")
+                assert!(waits_for == Some("CHECK") && row["deadline"].is_number(), "no sweep finds it: {row}")
             }
             "UNKNOWN" => {
-                assert_eq!(waits_for, Some("UNKNOWN"), "nobody sees it: {row}");
-                assert!(row["doubts"].is_array(), "unknown, and no attempt may have been sent: {row}");
+                assert_eq!(waits_for, Some("UNKNOWN"), "not in the index of unknown messages: {row}");
+                assert!(row["doubts"].is_array(), "unknown, but no attempt is in doubt: {row}");
             }
-            _ => assert!(waits_for.is_none(), "settled, and still looked for: {row}"),
+            _ => assert!(waits_for.is_none(), "settled, but still in the index by time: {row}"),
         }
         let settled = !matches!(state, "QUEUED" | "SENDING" | "UNKNOWN");
-        assert_eq!(row["expires_at"].is_number(), settled, "only what is settled goes: {row}");
-        // A message that ended unsent holds nothing.
+        assert_eq!(row["expires_at"].is_number(), settled, "exactly the settled rows have a TTL: {row}");
+        // A message that ended without being sent holds no intent.
         let holder = format!("message:{}", row["id"].as_str().unwrap_or_default());
         let holds = intents.iter().any(|intent| intent["status"] == "HELD" && intent["holder"] == holder.as_str());
         let unsent = matches!(state, "FAILED" | "CANCELED" | "EXPIRED" | "SUPPRESSED" | "DEDUPED");
-        assert!(!(holds && unsent), "{state}, and it holds its intent: {row}");
+        assert!(!(holds && unsent), "{state}, but it still holds its intent: {row}");
     }
     let providers = ["telegram", "evolution", "ses"];
     let by_sender = |call: &&umavez_local::calls::Call| {
@@ -150,6 +153,6 @@ async fn messages_add_up(world: &World) {
         attempts += downsells::attempts(world).await;
     }
     let calls = world.stack.calls().since(0).iter().filter(by_sender).count() as u64;
-    // Rows go when they are old; what was sent for them is not counted any more.
+    // TTL deletes old rows; the calls for them are not compared.
     assert!(rows.is_empty() || calls <= attempts, "{calls} calls for {attempts} attempts");
 }

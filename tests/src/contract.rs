@@ -1,7 +1,7 @@
-//! Every answer that a test gets is held against `infra/openapi.yaml`: what runs and what is
-//! described are the same.
+//! Checks every response that a test gets against `infra/openapi.yaml`, so that the API and its
+//! description agree.
 //!
-//! It knows the few words of JSON Schema that the description uses, and fails on any other.
+//! It supports only the keywords of JSON Schema that the description uses, and fails on any other.
 
 use std::sync::OnceLock;
 
@@ -18,22 +18,23 @@ pub fn description() -> &'static Value {
     })
 }
 
-/// Panics when an answer is not what the description says of its route.
+/// Panics if a response does not match the description of its route.
 pub fn check(method: &str, path: &str, answer: &Answer) {
     let Some(operation) = operation(method, path) else { return };
     let content_type = answer.header("content-type").unwrap_or_default();
     if content_type != "application/json" && content_type != "application/problem+json" {
         return;
     }
-    // The gateway's own answers have only a message.
+    // The gateway's own error responses contain only a message.
     if answer.status >= 400 && content_type == "application/json" {
         return;
     }
     let responses = &operation["responses"];
     let response = responses.get(answer.status.to_string()).or_else(|| responses.get("default"));
-    let response = response.unwrap_or_else(|| panic!("{method} {path} answers {} undescribed", answer.status));
+    let response =
+        response.unwrap_or_else(|| panic!("{method} {path} answers {}, which is not described", answer.status));
     let schema = &resolved(response)["content"][content_type]["schema"];
-    assert!(!schema.is_null(), "{method} {path} answers {} as {content_type}, undescribed", answer.status);
+    assert!(!schema.is_null(), "{method} {path} answers {} as {content_type}, which is not described", answer.status);
     if let Err(what) = conforms(schema, &answer.body, "") {
         panic!("{method} {path} answers {}: {what}: {}", answer.status, answer.body);
     }
@@ -71,10 +72,10 @@ fn conforms(schema: &'static Value, value: &Value, at: &str) -> Result<(), Strin
                 value.is_null() || names.all(|name| value.get(name).is_some())
             }
             "properties" | "additionalProperties" | "items" | "description" => true,
-            other => return Err(format!("{at}: unknown word {other}")),
+            other => return Err(format!("{at}: unknown keyword {other}")),
         };
         if !fits {
-            return Err(format!("{at}: not as `{word}: {wanted}` says"));
+            return Err(format!("{at}: does not match `{word}: {wanted}`"));
         }
     }
     if let Some(fields) = value.as_object() {

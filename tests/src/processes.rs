@@ -1,13 +1,13 @@
-//! What the system knows of a process.
+//! Measurements of a process from `/proc`.
 
 use std::fs;
 use std::time::Duration;
 
-/// The unit of times in `/proc`, on every Linux that there is.
+/// The unit of times in `/proc`, on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What the process has run on a processor: by the scheduler's own account, of the threads that it
-/// has.
+/// Returns the processor time of the process in nanoseconds, as the scheduler counts it, for the
+/// threads that exist now.
 pub fn nanoseconds(pid: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let of = |path: std::path::PathBuf| fs::read_to_string(path.join("schedstat")).unwrap_or_default();
@@ -15,23 +15,23 @@ pub fn nanoseconds(pid: u32) -> f64 {
     tasks.flatten().map(|task| first(of(task.path()))).sum::<f64>().max(Duration::from_nanos(1).as_nanos() as f64)
 }
 
-/// What the process has run on a processor since its start, for itself and in the system: with the
-/// threads that it had. Coarser than [`nanoseconds`].
+/// Returns the processor time of the process since its start in seconds, in user and system mode,
+/// including threads that have ended. Coarser than [`nanoseconds`].
 pub fn seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
-    // Its second field is the program's name in brackets, which may hold anything.
+    // The second field is the name of the program in brackets, which can contain any character.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     let (user, system) = (11, 12);
     let ticks: Vec<f64> = fields.map(|field| field.parse().unwrap_or(0.0)).collect();
     (ticks[user] + ticks[system]) / TICKS_PER_SECOND
 }
 
-/// The most memory that the process ever had at a time, in megabytes.
+/// Returns the peak memory of the process, in megabytes.
 pub fn peak_megabytes(pid: u32) -> f64 {
     megabytes(pid, "VmHWM:")
 }
 
-/// The memory that the process has, in megabytes.
+/// Returns the current memory of the process, in megabytes.
 pub fn resident_megabytes(pid: u32) -> f64 {
     megabytes(pid, "VmRSS:")
 }

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-/// Namespaces of AWS itself begin with it; all others are ours, or a mistake.
+/// The prefix of the namespaces of AWS. All others are ours, or a mistake.
 const OF_AWS: &str = "AWS/";
-/// The stage that stacks of tests have.
+/// The stage of the stacks in tests.
 const STAGE: &str = "dev";
 
-/// Each as [`line()`] has it.
+/// Returns the metrics that the template watches, each in the format of [`line()`].
 ///
 /// # Panics
-/// If the template has an alarm or a dashboard of another form: then this has to be taught it.
+/// If the template has an alarm or a dashboard in a form that this function does not know.
 pub fn metrics(template: &str) -> Vec<String> {
     let template: serde_yaml_ng::Value = serde_yaml_ng::from_str(template).expect("YAML");
     let mut all = Vec::new();
@@ -32,7 +32,7 @@ pub fn metrics(template: &str) -> Vec<String> {
     all
 }
 
-/// A metric by its namespace, its name and the names of its dimensions.
+/// Formats a metric as its namespace, its name and the names of its dimensions.
 pub fn line<'a>(namespace: &str, name: &str, dimensions: impl Iterator<Item = &'a str>) -> String {
     let mut dimensions: Vec<_> = dimensions.collect();
     dimensions.sort_unstable();
@@ -40,7 +40,7 @@ pub fn line<'a>(namespace: &str, name: &str, dimensions: impl Iterator<Item = &'
 }
 
 fn of_alarm(alarm: &serde_yaml_ng::Value) -> Option<String> {
-    assert!(alarm.get("Metrics").is_none(), "an alarm on what is made of several metrics");
+    assert!(alarm.get("Metrics").is_none(), "an alarm on an expression of several metrics");
     let namespace = text(&alarm["Namespace"]);
     let dimensions = alarm["Dimensions"].as_sequence().cloned().unwrap_or_default();
     let names: Vec<_> = dimensions.iter().map(|dimension| text(&dimension["Name"])).collect();
@@ -48,7 +48,7 @@ fn of_alarm(alarm: &serde_yaml_ng::Value) -> Option<String> {
     (!namespace.starts_with(OF_AWS)).then_some(metric)
 }
 
-/// `[namespace, name, dimension, value, …, {options}]`, or `[{"expression":
+/// Reads `[namespace, name, dimension, value, …, {options}]`, or `[{"expression":
 /// "SEARCH('{namespace,dimensions} MetricName=…')"}]`.
 fn of_widget(widget: &Value) -> Vec<String> {
     let metrics = widget["properties"]["metrics"].as_array().expect("metrics");
@@ -73,7 +73,7 @@ fn of_search(search: &str) -> String {
     line(namespace, name.0, schema)
 }
 
-/// A text, with the stage that tests have in the place of its parameter.
+/// Returns a text with the stage of the tests in place of its parameter.
 fn text(value: &serde_yaml_ng::Value) -> String {
     let text = match value {
         serde_yaml_ng::Value::Tagged(tagged) => tagged.value.as_str(),

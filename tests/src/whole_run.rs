@@ -1,10 +1,10 @@
-//! What the functions did over a whole run of the tests: which of the template's grants they used,
-//! what they were refused, and which metrics they told of.
+//! What the functions did over a full run of the tests: the grants of the template that they used,
+//! the calls that were denied, and the metrics that they emitted.
 //!
-//! Each world tells when it ends; the last test binary of `cargo test`, `whole_run`, reads what the
-//! others of its run told. A run is known by the process that started its binaries. A binary that
-//! runs only some of its tests tells nothing: what a part of the tests does not use may well be
-//! used.
+//! Each world records this when it ends. The last test binary of `cargo test`, `whole_run`, reads
+//! what the other binaries of the same run recorded. A run is identified by the process that
+//! started its binaries. A binary that runs only some of its tests records nothing, because the
+//! other tests may use what these do not use.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,47 +23,48 @@ use umavez_local::template::load;
 use crate::{template, watched};
 
 /// The binaries that run the functions.
-const TELLERS: &[&str] = &["behaviour", "crash_points"];
+const RECORDING_BINARIES: &[&str] = &["behaviour", "crash_points"];
 const USED: &str = "used";
 const REFUSED: &str = "refused";
 const METRIC: &str = "metric";
 
-/// What a whole run shows.
+/// The result of a full run.
 #[derive(Debug, Default)]
 pub struct Report {
     pub granted: usize,
     /// One line each: the function, the action, and the resource.
     pub unused: Vec<String>,
     pub refused: Vec<String>,
-    /// Metrics that alarms or the dashboard watch, and nobody told of by that name, in that
-    /// namespace, with those dimensions.
-    pub untold: Vec<String>,
+    /// Metrics that alarms or the dashboard watch, but that no function emitted with that name,
+    /// namespace and dimensions.
+    pub unemitted: Vec<String>,
 }
 
-/// Tells what the functions of a stack used, what they were refused, and what they measured.
-pub(crate) fn tell(permissions: &Permissions, lines: &[LogLine]) {
-    static TOLD: LazyLock<Mutex<Option<Told>>> = LazyLock::new(|| Mutex::new(Told::begin()));
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(told) = told.as_mut() else { return };
+/// Records what the functions of a stack used, which calls were denied, and which metrics they
+/// emitted.
+pub(crate) fn record(permissions: &Permissions, lines: &[LogLine]) {
+    static RECORDS: LazyLock<Mutex<Option<Records>>> = LazyLock::new(|| Mutex::new(Records::begin()));
+    let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(records) = records.as_mut() else { return };
     for grant in permissions.grants().iter().filter(|grant| grant.used) {
-        told.add(USED, &line(&grant.function, &grant.action, &grant.resource));
+        records.add(USED, &line(&grant.function, &grant.action, &grant.resource));
     }
     for refusal in permissions.refusals() {
-        told.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
+        records.add(REFUSED, &line(&refusal.function, &refusal.action, &refusal.resource));
     }
     for metric in lines.iter().flat_map(|line| metrics(&line.line)) {
-        told.add(METRIC, &metric);
+        records.add(METRIC, &metric);
     }
 }
 
-/// The metrics that a line of a log tells of, each as its namespace, its name and the names of its
+/// Returns the metrics in a log line, each as its namespace, its name and the names of its
 /// dimensions.
 fn metrics(line: &str) -> Vec<String> {
-    let told = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
-    let Some(Ok(told)) = told else { return Vec::new() };
+    let event = Some(line).filter(|line| line.contains("CloudWatchMetrics")).map(serde_json::from_str::<Value>);
+    let Some(Ok(event)) = event else { return Vec::new() };
     let mut metrics = Vec::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    for directive in list(&told["_aws"]["CloudWatchMetrics"]) {
+    for directive in list(&event["_aws"]["CloudWatchMetrics"]) {
         let namespace = directive["Namespace"].as_str().unwrap_or_default();
         for dimensions in list(&directive["Dimensions"]) {
             let dimensions: Vec<_> = list(&dimensions).iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -75,50 +76,50 @@ fn metrics(line: &str) -> Vec<String> {
     metrics
 }
 
-/// What the binaries of this run told, if they ran all of their tests.
+/// Returns the report of this run; `None` unless all binaries ran all of their tests.
 pub fn report() -> Option<Report> {
-    let mut told = BTreeSet::new();
-    for teller in TELLERS {
-        let text = fs::read_to_string(directory()?.join(teller)).ok()?;
-        told.extend(text.lines().map(str::to_owned));
+    let mut recorded = BTreeSet::new();
+    for name in RECORDING_BINARIES {
+        let text = fs::read_to_string(directory()?.join(name)).ok()?;
+        recorded.extend(text.lines().map(str::to_owned));
     }
     let parameters = with_local(Default::default()).ok()?;
     let model = load(&template(), &parameters).expect("the template loads");
     let permissions = Permissions::of(&model, |function| function.binary.clone()).expect("the roles are known");
     let mut report = Report::default();
-    // What Lambda itself uses is used from the start.
+    // Grants that Lambda itself uses count as used from the start.
     for grant in permissions.grants() {
         report.granted += 1;
         let line = line(&grant.function, &grant.action, &grant.resource);
-        if !grant.used && !told.contains(&format!("{USED} {line}")) {
+        if !grant.used && !recorded.contains(&format!("{USED} {line}")) {
             report.unused.push(line);
         }
     }
-    let refused = told.iter().filter_map(|line| line.strip_prefix(REFUSED));
+    let refused = recorded.iter().filter_map(|line| line.strip_prefix(REFUSED));
     report.refused = refused.map(|line| line.trim_start().to_owned()).collect();
     let watched = watched::metrics(&template()).into_iter();
-    report.untold = watched.filter(|metric| !told.contains(&format!("{METRIC} {metric}"))).collect();
+    report.unemitted = watched.filter(|metric| !recorded.contains(&format!("{METRIC} {metric}"))).collect();
     Some(report)
 }
 
-/// The run is over: nothing of it is kept.
+/// Deletes the records of this run.
 pub fn forget() {
     if let Some(directory) = directory() {
         let _ = fs::remove_dir_all(directory);
     }
 }
 
-struct Told {
+struct Records {
     file: File,
     lines: BTreeSet<String>,
 }
 
-impl Told {
+impl Records {
     fn begin() -> Option<Self> {
         let program = std::env::current_exe().ok()?;
         let name = program.file_stem()?.to_string_lossy().into_owned();
         let name = name.rsplit_once('-').map_or(name.as_str(), |(name, _)| name);
-        if !TELLERS.contains(&name) || !is_whole(std::env::args().skip(1)) {
+        if !RECORDING_BINARIES.contains(&name) || !is_whole(std::env::args().skip(1)) {
             return None;
         }
         let directory = directory()?;
@@ -131,16 +132,16 @@ impl Told {
         if self.lines.contains(&line) {
             return;
         }
-        // No panic: a world may end in one.
+        // Does not panic, because a world may be dropped during a panic.
         if let Err(error) = writeln!(self.file, "{line}") {
-            eprintln!("what a function did could not be written: {error}");
+            eprintln!("the record of a test could not be written: {error}");
         }
         self.lines.insert(line);
     }
 }
 
-/// Whether these arguments let a test binary run all of its tests. (A runner with a process for
-/// each test says which.)
+/// Returns whether a test binary with these arguments runs all of its tests. (A runner that starts
+/// one process per test passes the name of the test.)
 fn is_whole(mut arguments: impl Iterator<Item = String>) -> bool {
     if std::env::var_os("CRASH_SCENARIOS").is_some() {
         return false;

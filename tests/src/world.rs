@@ -18,10 +18,10 @@ use umavez_platform::store::Store;
 
 use crate::{Answer, audit, contract, template, whole_run};
 
-/// The key with all scopes. It is a canary too: no log line may hold it.
+/// The key with all scopes. It is a canary too: no log line may contain it.
 pub const KEY: &str = "uv_test_key_2b58874f";
 
-/// What a test wants of its world, and what the audit is to find in it.
+/// The stack that a test wants, and the faults that the audit expects in it.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub template: String,
@@ -29,7 +29,7 @@ pub struct Setup {
     pub expected: Expected,
 }
 
-/// What would be a fault in any other test.
+/// Faults that a test expects. In any other test they fail the audit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Messages in dead-letter queues at the end.
@@ -40,7 +40,7 @@ pub struct Expected {
     pub server_errors: usize,
     /// Calls that the role of their function does not grant.
     pub refused: usize,
-    /// Messages that still wait for a time in queues that are read.
+    /// Messages in queues that functions read, which are still delayed.
     pub waiting: usize,
     /// Requests that providers received.
     pub sent: usize,
@@ -78,7 +78,7 @@ pub struct World {
     refusals_are_expected: bool,
 }
 
-/// Plays a test in a world of its own.
+/// Runs a test in a world of its own.
 pub async fn play(test: impl AsyncFnOnce(&World)) {
     play_with(Setup::default(), test).await;
 }
@@ -92,13 +92,13 @@ pub async fn play_with(setup: Setup, test: impl AsyncFnOnce(&World)) {
     world.stack.stop().await.expect("the stack stops");
 }
 
-/// Tests begin at noon: a day does not end under them.
+/// Tests start at noon, so that no day ends while they run.
 fn until_noon() -> i64 {
     const DAY_MS: i64 = 86_400_000;
     (DAY_MS / 2 - Clock::default().now().millis()).rem_euclid(DAY_MS)
 }
 
-/// The functions are built once per test process; cargo finds them fresh when nothing changed.
+/// Builds the functions once per test process; cargo does nothing if they are up to date.
 async fn built() {
     static BUILT: OnceCell<()> = OnceCell::const_new();
     BUILT.get_or_init(|| async { binaries::build(true).await.expect("the functions build") }).await;
@@ -110,7 +110,7 @@ impl World {
         built().await;
     }
 
-    /// A stack in memory with the key of all scopes.
+    /// Starts a stack in memory and creates the key with all scopes.
     pub async fn start(setup: Setup) -> Self {
         built().await;
         let stack = Stack::start(Options {
@@ -138,7 +138,7 @@ impl World {
         Self { stack, store, http, requests, canaries, refusals_are_expected: false }
     }
 
-    // What a client does.
+    // Actions of a client.
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send(self.request(Method::POST, path).bearer_auth(KEY).json(body)).await
@@ -153,17 +153,18 @@ impl World {
         self.send(self.request(Method::GET, path).bearer_auth(KEY)).await
     }
 
-    /// A request without a key, to be completed by the test.
+    /// Starts a request without a key, for the test to complete.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         self.http.request(method, format!("{}{path}", self.stack.url()))
     }
 
-    /// A request to somewhere else than the product.
+    /// Starts a request to another address than the product's.
     pub fn outside(&self, method: Method, url: &str) -> reqwest::RequestBuilder {
         self.http.request(method, url)
     }
 
-    /// Sends a file by the form that was given for it; the status that S3 answers.
+    /// Uploads a file with the form that the API returned for it. Returns the status that S3
+    /// answers.
     pub async fn post_form(&self, upload: &Value, file: &[u8]) -> u16 {
         let mut body = Vec::with_capacity(file.len() + 4_096);
         for (name, value) in upload["fields"].as_object().expect("fields") {
@@ -179,7 +180,7 @@ impl World {
         request.body(body).send().await.expect("S3 answers").status().as_u16()
     }
 
-    /// The status of `GET /health`: a request that changes nothing.
+    /// Returns the status of `GET /health`, a request that changes nothing.
     pub async fn request_health(&self) -> u16 {
         self.send(self.request(Method::GET, "/health")).await.status
     }
@@ -194,7 +195,7 @@ impl World {
         answer
     }
 
-    // What time and the operator do.
+    // Actions of time and of the operator.
 
     pub async fn drain(&self) {
         self.stack.drain().await.expect("the stack comes to rest");
@@ -204,19 +205,19 @@ impl World {
         self.stack.advance(by, true).await.expect("time moves");
     }
 
-    /// Time moves, and TTL is as late as it is on AWS.
+    /// Advances the time without deleting expired rows, because TTL on AWS can be late.
     pub async fn advance_without_ttl(&self, by: Duration) {
         self.stack.advance(by, false).await.expect("time moves");
     }
 
-    /// A message from nobody in particular.
+    /// Sends a message to a queue, from outside of the functions.
     pub async fn send_to_queue(&self, queue: &str, body: &str) {
         let url = format!("{}/000000000000/{queue}", self.stack.front_url());
         let sqs = Aws::at_endpoint(self.stack.front_url(), "test").sqs();
         sqs.send_message().queue_url(url).message_body(body).send().await.expect("sent");
     }
 
-    /// A tick of a function's schedule, and all that follows from it.
+    /// Runs a tick of a function's schedule, and everything that follows from it.
     pub async fn tick(&self, function: &str) {
         assert!(self.stack.tick(&format!("{function}Tick")).await, "{function} has a schedule");
         self.drain().await;
@@ -228,7 +229,7 @@ impl World {
         api_keys::create(&self.store, &self.invocation(), table, secret, &scopes, "test").await.expect("a key")
     }
 
-    /// A text that must not reach any log line, message or error.
+    /// Registers a text that must not reach any log line, message or error.
     pub fn canary(&self, text: &str) {
         self.canaries.lock().expect("no test panicked here").push(text.to_owned());
     }
@@ -237,7 +238,7 @@ impl World {
         self.canaries.lock().expect("no test panicked here").clone()
     }
 
-    /// An invocation of the test's own, at the stack's time.
+    /// Returns an invocation of the test itself, at the stack's time.
     pub fn invocation(&self) -> Invocation {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         Invocation::new(format!("test-{number}"), self.now(), Duration::from_secs(30))
@@ -248,28 +249,28 @@ impl World {
         Clock::default().now().plus_ms(offset)
     }
 
-    /// Checks what must hold of every world at rest; panics with what does not.
+    /// Checks the invariants of every world at rest. Panics if one does not hold.
     pub async fn audit(&self, expected: Expected) {
         audit::audit(self, expected).await;
     }
 
-    // What can be seen.
+    // What a test can look at.
 
-    /// Log lines of functions that are events of this name, as JSON.
+    /// Returns the log lines of functions that are events of this name, as JSON.
     pub fn events(&self, name: &str) -> Vec<Value> {
         let lines = self.stack.logs().since(0);
         let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.line).ok());
         events.filter(|event| event["event"] == name).collect()
     }
 
-    /// Embedded metrics of this name, as the lines that carry them.
+    /// Returns the log lines with embedded metrics of this name, as JSON.
     pub fn metrics(&self, name: &str) -> Vec<Value> {
         let lines = self.stack.logs().since(0);
         let lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(&line.line).ok());
         lines.filter(|line| line.get("_aws").is_some() && line.get(name).is_some()).collect()
     }
 
-    /// Calls of a function that were made while `work` ran.
+    /// Returns the calls that a function made while `work` ran.
     pub async fn calls_of<T>(&self, function: &str, work: impl Future<Output = T>) -> (T, Vec<Call>) {
         let position = self.stack.calls().position();
         let done = work.await;
@@ -277,7 +278,7 @@ impl World {
         (done, calls.collect())
     }
 
-    /// Every row of a table, as DynamoDB JSON.
+    /// Returns every row of a table, as plain JSON.
     pub async fn rows(&self, table_output: &str) -> Vec<Value> {
         let table = self.stack.output(table_output).expect("an output that names a table");
         self.rows_of(table).await
@@ -290,7 +291,7 @@ impl World {
         items.iter().map(|item| serde_json::from_str(&plain(item)).expect("JSON")).collect()
     }
 
-    /// Invokes a function with an event of its trigger, as a delivery of its own.
+    /// Invokes a function with an event of its trigger, as a separate delivery.
     pub async fn deliver(&self, function: &str, event: &Value) -> Value {
         let name = self.stack.function_name(function).expect("a function of the template").to_owned();
         let answer = self.stack.functions().invoke(&name, event.to_string().into()).await.expect("an answer");
@@ -300,14 +301,14 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // A test about refusals calls as functions do not.
+        // A test about denied calls makes calls that functions do not make.
         if !self.refusals_are_expected {
-            whole_run::tell(self.stack.permissions(), &self.stack.logs().since(0));
+            whole_run::record(self.stack.permissions(), &self.stack.logs().since(0));
         }
     }
 }
 
-/// A row as plain JSON: numbers and texts as they are, which is all that a test looks at.
+/// Returns a row as plain JSON: only numbers and texts, which is all that tests look at.
 fn plain(item: &std::collections::HashMap<String, aws_sdk_dynamodb::types::AttributeValue>) -> String {
     use aws_sdk_dynamodb::types::AttributeValue as A;
     fn value(of: &A) -> Value {

@@ -1,6 +1,6 @@
-//! "Something moved": a number that grows with every write, message and invocation, so that whoever
-//! waits for work or for rest can sleep until there is a reason to look. And the calls that are
-//! being carried out, which nobody may be waiting for any more.
+//! A counter that grows with every write, message and invocation, so that tasks that wait for work
+//! or for the stack to become idle can sleep until something changes. Also counts the calls in
+//! progress, including those whose caller no longer waits for the response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,18 +20,18 @@ impl Activity {
         self.moves.send_modify(|count| *count += 1);
     }
 
-    /// A view whose `changed` returns as soon as anything has moved since now.
+    /// Returns a receiver whose `changed` returns as soon as there is any activity from now on.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.moves.subscribe()
     }
 
-    /// Something is under way until the guard is dropped.
+    /// Counts a call as in progress until the guard is dropped.
     pub fn begin(&self) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         UnderWay(self.clone())
     }
 
-    /// Whoever takes things in is to stop doing so.
+    /// Asks all receivers to stop receiving.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.moved();
@@ -41,7 +41,8 @@ impl Activity {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// How many take things in, for [`Self::stop`] to take effect.
+    /// Returns how many receivers are still running. [`Self::stop`] has taken effect when there are
+    /// none.
     pub fn receiving(&self) -> usize {
         self.receiving.load(Ordering::SeqCst)
     }

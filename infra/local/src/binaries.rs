@@ -1,4 +1,4 @@
-//! The functions' binaries: built by cargo beside the program that runs them, and found there.
+//! The binaries of the functions. Cargo builds them into the directory of the running program.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -6,13 +6,14 @@ use std::process::Stdio;
 use crate::StackError;
 use crate::model::Model;
 
-/// The root of the workspace that this program was built from.
+/// Returns the root of the workspace that this program was built from.
 pub fn workspace_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// Where cargo puts binaries: beside this program, or above `deps` when this is a test.
+/// Returns the directory of cargo's binaries: that of this program, or its parent if this is a test
+/// in `deps`.
 pub fn directory() -> Result<PathBuf, StackError> {
     let program = std::env::current_exe()?;
     let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
@@ -22,9 +23,9 @@ pub fn directory() -> Result<PathBuf, StackError> {
     }
 }
 
-/// Builds every binary of the workspace with the profile of this program, so that what runs is what
-/// the source says. Does nothing if the launcher has just built them. `quiet` shows nothing unless
-/// it fails.
+/// Builds every binary of the workspace with the profile of this program, so that they match the
+/// source. Does nothing if the launcher has just built them. With `quiet`, prints nothing unless it
+/// fails.
 pub async fn build(quiet: bool) -> Result<(), StackError> {
     if std::env::var_os("UMAVEZ_BUILT").is_some() {
         return Ok(());
@@ -38,8 +39,8 @@ pub async fn build_profile(quiet: bool, profile: &str) -> Result<(), StackError>
     for name in umavez::cargo_variables() {
         command.env_remove(name);
     }
-    // Features are set in one place for the whole workspace, so this selection compiles no
-    // dependency a second time.
+    // Features are set in one place for the whole workspace, so this selection does not compile any
+    // dependency twice.
     command.current_dir(workspace_root()).args(["build", "--workspace", "--bins", "--profile", profile]);
     let output = if quiet {
         command.arg("--quiet").stdin(Stdio::null()).output().await?
@@ -53,7 +54,7 @@ pub async fn build_profile(quiet: bool, profile: &str) -> Result<(), StackError>
     Err(StackError::Build(format!("the functions could not be built\n{printed}")))
 }
 
-/// Every function of the template has its binary.
+/// Checks that every function of the template has its binary.
 pub fn check(model: &Model, directory: &Path) -> Result<(), StackError> {
     for function in &model.functions {
         if !directory.join(&function.binary).is_file() {

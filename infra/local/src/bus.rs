@@ -1,4 +1,4 @@
-//! EventBridge: the default bus, whose rules take what services publish to queues.
+//! EventBridge: the default bus, whose rules route the events of services to queues.
 
 use std::slice;
 use std::sync::Arc;

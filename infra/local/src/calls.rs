@@ -1,40 +1,39 @@
-//! What passed the front: who called which operation on what, how it ended, and what it cost.
+//! The log of calls through the front: caller, operation, target, result and cost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// The newest calls are kept one by one; the totals count all.
+/// How many of the newest calls are kept individually. The totals count all calls.
 const KEPT: usize = 50_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Call {
     pub number: u64,
-    /// The function's binary, or the access key of whoever else called.
+    /// The function's binary, or the access key of any other caller.
     pub caller: String,
     pub service: String,
     pub operation: String,
     /// The table, queue, secret or bucket.
     pub target: String,
-    /// The key of the row, of a call that is about one.
+    /// The key of the row, if the call is about one row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What a policy has to grant for it.
+    /// The permissions that the call needs.
     pub actions: Vec<Needed>,
-    /// Of a presigned URL: the function (or the access key of whoever else) that signed it and must
-    /// be granted this.
+    /// The signer of a presigned URL: the function, or the access key of any other signer. The
+    /// signer must have the permissions.
     pub signer: Option<String>,
-    /// What the caller was told; 0 when it was told nothing.
+    /// The status that the caller got; 0 if it got no response.
     pub status: u16,
-    /// The fault that struck, if one did.
+    /// The fault that applied, if any.
     pub fault: Option<String>,
     pub read_units: f64,
     pub write_units: f64,
 }
 
-/// An IAM action, and the table, index, queue, secret, bucket or object (`bucket/key`) that it is
-/// on.
+/// An IAM action, and its resource: a table, index, queue, secret, bucket or object (`bucket/key`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Needed {
     pub action: String,
@@ -59,7 +58,7 @@ struct State {
 }
 
 impl Calls {
-    /// Notes a call; its number is set here.
+    /// Records a call and sets its number.
     pub fn note(&self, mut call: Call) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         call.number = state.next;
@@ -75,7 +74,7 @@ impl Calls {
         }
     }
 
-    /// The number that the next call will have.
+    /// Returns the number of the next call.
     pub fn position(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).next
     }
@@ -85,7 +84,7 @@ impl Calls {
         state.newest.iter().filter(|call| call.number >= position).cloned().collect()
     }
 
-    /// Totals by caller, service and operation.
+    /// Returns the totals by caller, service and operation.
     pub fn totals(&self) -> Vec<(String, String, String, Total)> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.totals.iter().map(|((a, b, c), total)| (a.clone(), b.clone(), c.clone(), *total)).collect()

@@ -1,14 +1,16 @@
-//! What the providers would have received: Telegram's Bot API, Evolution API v2 for WhatsApp, SES
-//! v2 for email, and a responder that is asked what to say. Each request is answered as its
-//! provider would answer it, and kept whole but for the secrets in it. What the responder was asked
-//! is no message that went out: it is listed only for who names it.
+//! Stands in for the providers: Telegram's Bot API, Evolution API v2 for WhatsApp, SES v2 for
+//! email, and a responder that returns the reply to a batch of messages. The catcher answers each
+//! request as its provider would and records the complete request with its secrets masked. Requests
+//! to the responder are not outgoing messages: [`Catcher::sent`] lists them only if the channel is
+//! named.
 //!
-//! - `request`: a request as it came, its parameters in whatever form, and its secrets masked.
-//! - `telegram`, `evolution`, `ses`, `responder`: per provider, to whom a request goes and what the
-//!   answer to it is. They keep nothing and decide nothing else.
+//! - `request`: a request as it arrived, its parameters (query, JSON, form or multipart), and the
+//!   masking of its secrets.
+//! - `telegram`, `evolution`, `ses`, `responder`: for each provider, the recipients of a request
+//!   and the answer to it. These modules have no state and make no other decision.
 //!
-//! Every request goes through `Catcher::take`: whoever wants a provider to fail, to stall or to
-//! lose an answer begins there, and finds both the request and what would have been the answer.
+//! Every request goes through `Catcher::take`, which has both the request and its normal answer.
+//! The front injects faults (an error, a delay, a lost answer) around the call to the catcher.
 
 mod evolution;
 mod request;
@@ -37,27 +39,27 @@ const CAPACITY: usize = 100_000;
 /// One request to a provider.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sent {
-    /// Counts from 1, over all channels; `clear` does not begin anew.
+    /// Counts from 1 over all channels. `clear` does not reset it.
     pub number: u64,
     /// `telegram`, `whatsapp`, `email` or `responder`.
     pub channel: &'static str,
-    /// RFC 3339, by the clock of the stack.
+    /// RFC 3339, in the time of the stack's clock.
     pub at: String,
     pub caller: String,
-    /// Chat ids, telephone numbers, addresses, or the batch that a responder is asked about: as far
-    /// as the request names any.
+    /// The chat ids, telephone numbers or addresses that the request names, or the id of the batch
+    /// that a responder is asked about. Empty if the request names none.
     pub to: Vec<String>,
     pub method: String,
-    /// With the query, if there is one.
+    /// Includes the query, if there is one.
     pub path: String,
     pub headers: BTreeMap<String, String>,
-    /// The JSON of the request, or `{"raw": text}`.
+    /// The JSON of the request, or `{"raw": text}` if it is not JSON.
     pub body: Value,
     pub status: u16,
     pub answer: Value,
 }
 
-/// What the provider answers.
+/// The answer of a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caught {
     pub status: u16,
@@ -65,7 +67,7 @@ pub struct Caught {
     pub body: Value,
 }
 
-/// A handle: clones are cheap and mean the same catcher.
+/// A handle: clones are cheap and share one catcher.
 #[derive(Clone)]
 pub struct Catcher(Arc<Shared>);
 
@@ -87,23 +89,23 @@ struct Received {
     goes_out: bool,
 }
 
-/// What the catcher has to know of a provider.
+/// How the catcher handles one provider.
 struct Provider {
     channel: &'static str,
-    /// Whether what it gets are messages to somebody, which count as sent.
+    /// Whether requests to this provider are messages to a recipient, which count as sent.
     goes_out: bool,
     read: fn(&Request, Stamp) -> Reading,
-    /// Whether a segment of a path holds a secret.
+    /// Returns whether a segment of the path contains a secret.
     is_secret: fn(&str) -> bool,
 }
 
-/// A provider's view of one request: to whom it goes, and the answer.
+/// What a provider reads from one request: its recipients and the answer to it.
 struct Reading {
     to: Vec<String>,
     answer: Caught,
 }
 
-/// What makes one answer different from the next: the request's number and its moment.
+/// The number and the time of a request. They make its answer unique.
 #[derive(Clone, Copy)]
 struct Stamp {
     number: u64,
@@ -111,38 +113,40 @@ struct Stamp {
 }
 
 impl Catcher {
-    /// `now` gives milliseconds since the epoch.
+    /// `now` returns milliseconds since the epoch.
     pub fn new(now: Arc<dyn Fn() -> i64 + Send + Sync>) -> Catcher {
         Catcher::with_capacity(now, CAPACITY)
     }
 
-    /// Keeps no more than `capacity` requests: the oldest make room.
+    /// Keeps at most `capacity` requests and drops the oldest ones first.
     pub fn with_capacity(now: Arc<dyn Fn() -> i64 + Send + Sync>, capacity: usize) -> Catcher {
         Catcher(Arc::new(Shared { now, capacity, kept: Mutex::default() }))
     }
 
-    /// `/bot<token>/<method>` of the Bot API.
+    /// Answers `/bot<token>/<method>` of the Bot API.
     pub fn telegram(&self, caller: &str, method: &Method, path: &str, headers: &HeaderMap, body: &Bytes) -> Caught {
         self.take(&telegram::PROVIDER, caller, &Request::new(method, path, headers, body))
     }
 
-    /// `/message/sendText/{instance}` and `/message/sendMedia/{instance}` of Evolution API v2.
+    /// Answers `/message/sendText/{instance}` and `/message/sendMedia/{instance}` of Evolution API
+    /// v2.
     pub fn evolution(&self, caller: &str, method: &Method, path: &str, headers: &HeaderMap, body: &Bytes) -> Caught {
         self.take(&evolution::PROVIDER, caller, &Request::new(method, path, headers, body))
     }
 
-    /// `POST /v2/email/outbound-emails` of SES v2.
+    /// Answers `POST /v2/email/outbound-emails` of SES v2.
     pub fn ses(&self, caller: &str, method: &Method, path: &str, headers: &HeaderMap, body: &Bytes) -> Caught {
         self.take(&ses::PROVIDER, caller, &Request::new(method, path, headers, body))
     }
 
-    /// `POST` of JSON to a responder, at any path.
+    /// Answers a `POST` of JSON to a responder, at any path.
     pub fn responder(&self, caller: &str, method: &Method, path: &str, headers: &HeaderMap, body: &Bytes) -> Caught {
         self.take(&responder::PROVIDER, caller, &Request::new(method, path, headers, body))
     }
 
-    /// What was received, the oldest first: all that went out, or that of one channel, or to one
-    /// address. What the responder was asked did not go out: its channel has to be named.
+    /// Returns the recorded requests, oldest first: all outgoing messages, those of one channel, or
+    /// those to one address. Requests to the responder are not outgoing messages, so they are
+    /// returned only if `channel` names the responder.
     pub fn sent(&self, channel: Option<&str>, to: Option<&str>) -> Vec<Sent> {
         let kept = self.kept();
         let is_listed = |one: &&Received| channel.map_or(one.goes_out, |channel| one.sent.channel == channel);
@@ -150,7 +154,7 @@ impl Catcher {
         listed.filter(|sent| to.is_none_or(|to| sent.to.iter().any(|one| one == to))).cloned().collect()
     }
 
-    /// How many requests had to make room for newer ones, ever.
+    /// Returns how many requests were dropped since the start because the capacity was reached.
     pub fn dropped(&self) -> u64 {
         self.kept().dropped
     }
@@ -187,7 +191,8 @@ impl Catcher {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // A panic elsewhere does not spoil a list of what is past.
+        // The list is consistent at all times, so a panic of another holder of the lock does no
+        // harm.
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,12 @@
-//! The stack's time: the machine's, moved forward or set back to it by command. Everything that
-//! waits here waits on this clock.
+//! The stack's clock: the machine's time plus an offset, which a command can advance or reset. All
+//! waits of the stack use this clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-/// How long a sleeper trusts the machine's timer before it looks again: laptops are suspended.
+/// The longest sleep before the clock is checked again, because a laptop may be suspended
+/// meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -27,18 +28,18 @@ impl Clock {
         *self.offset_ms.borrow()
     }
 
-    /// Moves time forward; whoever sleeps looks again.
+    /// Moves time forward. Sleeping tasks check the time again.
     pub fn advance(&self, by: Duration) {
         let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         self.offset_ms.send_modify(|offset| *offset = offset.saturating_add(by));
     }
 
-    /// Returns to the machine's time.
+    /// Resets the clock to the machine's time.
     pub fn reset(&self) {
         self.offset_ms.send_replace(0);
     }
 
-    /// Returns when time is set back; never, if it only moves forward.
+    /// Returns when time is set back. Does not return while it only moves forward.
     pub async fn set_back(&self) {
         let mut moved = self.offset_ms.subscribe();
         let mut known = *moved.borrow_and_update();
@@ -51,7 +52,7 @@ impl Clock {
         }
     }
 
-    /// Returns at or after this point of the stack's time, also when time is moved.
+    /// Returns at or after this point of the stack's time, even if the clock is moved.
     pub async fn sleep_until(&self, at_ms: i64) {
         let mut moved = self.offset_ms.subscribe();
         loop {
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn moving_time_wakes_whoever_waits_for_it() {
+    async fn moving_time_wakes_sleeping_tasks() {
         let clock = Clock::new(0);
         let sleeper = tokio::spawn({
             let clock = clock.clone();
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reset_is_told_and_moving_forward_is_not() {
+    async fn only_a_reset_counts_as_setting_time_back() {
         let clock = Clock::new(5_000);
         let mut waiting = tokio::spawn({
             let clock = clock.clone();

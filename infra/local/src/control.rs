@@ -1,4 +1,4 @@
-//! The port that people use: the API, and `/_local/*` to look at the stack and to move it.
+//! The public port: the API, and `/_local/*` to inspect and control the stack.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::functions::LogLine;
 use crate::gateway::Gateway;
 use crate::stack::Stack;
 
-/// Ten years: more is a typing error.
+/// Ten years. A larger value is a typing error.
 const FURTHEST: u64 = 10 * 366 * 86_400;
 
 /// The longest wait for a log line, in seconds.
 const LONGEST_WAIT: u64 = 60;
 
-/// Of a page that the API serves.
+/// The largest page of the API, in bytes.
 const LARGEST_PAGE: usize = 1024 * 1024;
 
 struct Control {
@@ -63,7 +63,7 @@ async fn api(State(control): State<Arc<Control>>, request: Request) -> Response 
     control.gateway.handle(request).await
 }
 
-/// The deployment's own page, with a link to what only the local stack has.
+/// Serves the home page of the deployment, with a link to the local routes.
 async fn home(State(control): State<Arc<Control>>, request: Request) -> Response {
     let response = control.gateway.handle(request).await;
     let is_page = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
@@ -96,13 +96,13 @@ async fn about(State(control): State<Arc<Control>>) -> Response {
         "outputs": model.outputs,
         "processes": stack.functions().processes().iter().map(|(name, pid)| json!({"function": name, "pid": pid})).collect::<Vec<_>>(),
     });
-    // People read this one in a browser.
+    // Pretty-printed, because people open it in a browser.
     ([(CONTENT_TYPE, "application/json")], format!("{about:#}\n")).into_response()
 }
 
 #[derive(Deserialize)]
 struct SentQuery {
-    /// Without, all but `responder`, to which nothing is sent.
+    /// By default all channels except `responder`, on which nothing is sent.
     channel: Option<String>,
     to: Option<String>,
 }
@@ -129,12 +129,12 @@ async fn calls(State(control): State<Arc<Control>>) -> Json<Value> {
 struct LogsQuery {
     function: Option<String>,
     limit: Option<usize>,
-    /// Only lines from this number on, as `next` of an earlier answer has it.
+    /// Only lines from this number on, which is `next` of an earlier response.
     after: Option<u64>,
-    /// Wait so long for a line, if there is none yet.
+    /// How long to wait for a line if there is none yet.
     #[serde(default)]
     wait_seconds: u64,
-    /// `json`: the lines with their numbers.
+    /// `json` returns the lines with their numbers.
     format: Option<String>,
 }
 
@@ -165,20 +165,21 @@ async fn time(State(control): State<Arc<Control>>) -> Json<Value> {
     Json(clock(&control.stack))
 }
 
-/// The stack's time: as text, in seconds since the epoch, and how far it is ahead of the machine's.
+/// Returns the stack's time as text and in seconds since the epoch, and its offset from the
+/// machine's time.
 fn clock(stack: &Stack) -> Value {
     let now = now(stack);
     json!({"now": now, "unix": now.seconds(), "offset_seconds": stack.clock().offset_ms() / 1_000})
 }
 
-/// Moves time forward, or returns to the machine's.
+/// Moves time forward, or resets it to the machine's.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MoveClock {
     advance_seconds: Option<u64>,
     #[serde(default)]
     reset: bool,
-    /// Whether rows that have expired by then are removed, as TTL would some days later.
+    /// Whether to remove rows that have expired by then, which TTL would do some days later.
     #[serde(default = "yes")]
     sweep_ttl: bool,
 }
@@ -202,7 +203,7 @@ async fn move_clock(State(control): State<Arc<Control>>, body: Json<MoveClock>) 
 
 #[derive(Deserialize)]
 struct DrainQuery {
-    /// Waits for messages in queues, too, that are due within so many seconds.
+    /// Also waits for queue messages that are due within this many seconds.
     #[serde(default)]
     within_seconds: u64,
 }
@@ -212,7 +213,7 @@ async fn drain(State(control): State<Arc<Control>>, Query(query): Query<DrainQue
     answer(drained.map(|()| json!({"drained": true})))
 }
 
-/// The faults that have not struck for the last time.
+/// Returns the faults that can still apply.
 async fn faults(State(control): State<Arc<Control>>) -> Json<Value> {
     Json(json!({"faults": control.stack.faults().waiting()}))
 }
@@ -229,7 +230,7 @@ async fn clear_faults(State(control): State<Arc<Control>>) -> Json<Value> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ses {
-    /// Whether SES publishes what becomes of the emails that it takes.
+    /// Whether SES publishes events of the emails that it accepts.
     events: bool,
 }
 
@@ -242,7 +243,7 @@ async fn switch_ses(State(control): State<Arc<Control>>, body: Json<Ses>) -> Jso
     Json(json!({"events": body.events}))
 }
 
-/// Names, and never a value.
+/// Lists names, never values.
 async fn secrets(State(control): State<Arc<Control>>) -> Json<Value> {
     let all = control.stack.model().secrets.iter();
     let rows: Vec<_> = all.map(|one| json!({"id": one.logical_id, "name": one.name, "arn": one.arn})).collect();
@@ -252,7 +253,7 @@ async fn secrets(State(control): State<Arc<Control>>) -> Json<Value> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SetSecret {
-    /// Its logical id, its name or its ARN.
+    /// The logical id, the name or the ARN.
     name: String,
     value: Value,
 }

@@ -1,5 +1,5 @@
-//! DynamoDB and its streams: the embedded emulator, its tables from the template, and TTL by the
-//! stack's clock.
+//! DynamoDB and its streams: the embedded emulator, the tables of the template, and TTL that
+//! follows the stack's clock.
 
 mod changes;
 
@@ -23,16 +23,18 @@ pub struct Dynamo {
     pub address: SocketAddr,
     tables: Arc<Vec<Table>>,
     clock: Clock,
-    /// Table, key and expiry of rows that TTL removed. The emulator's own sweep knows only the
-    /// machine's time, so rows are removed here, and the mark that AWS puts on such removals with
-    /// them.
+    /// The table, key and expiry of each row that TTL removed. The emulator's own sweep uses the
+    /// machine's clock, so this module removes the rows itself, and adds the mark that AWS puts on
+    /// such removals to their stream records.
     removed_by_ttl: Arc<Mutex<HashSet<String>>>,
-    /// One sweep at a time, so that a mark is of one removal.
+    /// Allows one sweep at a time. Of two sweeps that remove the same row, the one that fails would
+    /// drop the mark of the other.
     sweeping: Arc<Mutex<()>>,
     server: Arc<Mutex<Option<Server>>>,
-    /// The tables as they were when the indexes were frozen, and the file that holds them.
+    /// A copy of the tables from the moment when the indexes were frozen, and the file of that
+    /// copy.
     frozen: Arc<Mutex<Option<(Database, PathBuf)>>>,
-    /// By table: where its changes are.
+    /// The stream and shard of each table, by table name.
     shards: Arc<Mutex<HashMap<String, changes::Shard>>>,
 }
 
@@ -42,8 +44,8 @@ struct Server {
 }
 
 impl Dynamo {
-    /// Opens the database (in memory without a file), makes the tables that are missing, and serves
-    /// it on loopback.
+    /// Opens the database (in memory if there is no file), creates the missing tables, and serves
+    /// the database on loopback.
     pub async fn start(
         file: Option<&Path>,
         tables: &[Table],
@@ -56,8 +58,8 @@ impl Dynamo {
         }
         .map_err(|error| StackError::Emulator(format!("DynamoDB: {error}")))?;
         if file.is_some() {
-            // Leaves SQLite at synchronous=NORMAL: five times faster, and it still survives a
-            // killed process.
+            // This sets SQLite to synchronous=NORMAL, which is five times faster and still loses
+            // nothing when the process is killed.
             db.enable_bulk_loading().and_then(|()| db.disable_bulk_loading()).map_err(emulator)?;
         }
         create_tables(&db, tables)?;
@@ -79,18 +81,18 @@ impl Dynamo {
         })
     }
 
-    /// Ends the server and waits for its thread, so that the file is free for the next start.
+    /// Stops the server and waits for its thread to end, so that the next start can open the file.
     pub fn stop(&self) {
         self.thaw();
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(server) = server {
-            // A receiver that is gone means that the thread has ended already.
+            // If the receiver is gone, the thread has already ended.
             let _ = server.stop.send(());
             let _ = server.thread.join();
         }
     }
 
-    /// Keeps a copy of the tables as they are now, for [`Self::query_frozen`].
+    /// Copies the tables as they are now, for [`Self::query_frozen`].
     pub async fn freeze(&self) -> Result<(), StackError> {
         let this = self.clone();
         blocking(move || {
@@ -109,12 +111,14 @@ impl Dynamo {
         let frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((copy, file)) = frozen {
             drop(copy);
-            // It is in the system's directory for such files: one that stays is no harm.
+            // The file is in the system's temporary directory, so it does no harm if it cannot be
+            // removed.
             let _ = std::fs::remove_file(file);
         }
     }
 
-    /// Answers a query from the copy, if there is one: what an index that lags behind would say.
+    /// Answers a query from the copy, as an index that lags behind would. Returns `None` if there
+    /// is no copy.
     pub async fn query_frozen(&self, body: Value) -> Option<Result<Value, StackError>> {
         let copy = self.frozen.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(copy, _)| copy.clone())?;
         let answered = blocking(move || {
@@ -124,8 +128,8 @@ impl Dynamo {
         Some(answered.await)
     }
 
-    /// Removes what has expired by the stack's clock, as TTL would in the days after. Returns how
-    /// many rows.
+    /// Removes the rows that have expired by the stack's clock, as TTL does on AWS within a few
+    /// days. Returns the number of removed rows.
     pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
         let this = self.clone();
         blocking(move || {
@@ -169,7 +173,7 @@ impl Dynamo {
                 });
                 match self.db.delete_item(request(delete)?) {
                     Ok(_) => removed += 1,
-                    // It was renewed in between.
+                    // The row was renewed or deleted after the scan.
                     Err(_) => {
                         self.marks().remove(&mark);
                     }
@@ -186,14 +190,14 @@ impl Dynamo {
         self.removed_by_ttl.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The marks, to be kept over a restart.
+    /// Returns the marks, so that the caller can store them for a restart.
     pub fn removed_by_ttl(&self) -> Vec<String> {
         self.marks().iter().cloned().collect()
     }
 }
 
-/// Makes the tables that are missing. One that another template made is refused: its rows and
-/// indexes would not fit.
+/// Creates the missing tables. Fails if a table exists that another template created, because its
+/// rows and indexes would not match.
 fn create_tables(db: &Database, tables: &[Table]) -> Result<(), StackError> {
     let json = |value: serde_json::Result<Value>| value.map_err(|error| StackError::Emulator(error.to_string()));
     let existing = json(serde_json::to_value(db.list_tables(request(json!({}))?).map_err(emulator)?))?;
@@ -215,7 +219,7 @@ fn create_tables(db: &Database, tables: &[Table]) -> Result<(), StackError> {
     Ok(())
 }
 
-/// What a table's rows and queries depend on.
+/// Returns the parts of a table's definition that its rows and queries depend on.
 fn shape(table: &Value) -> Value {
     let indexes = |kind: &str| {
         let all = table[kind].as_array().into_iter().flatten();
@@ -233,7 +237,7 @@ fn temporary_file() -> PathBuf {
     std::env::temp_dir().join(format!("umavez-{:016x}.sqlite", fastrand::u64(..)))
 }
 
-/// SQLite runs on the thread that serves it, so it has one of its own.
+/// Serves the database on a separate thread, because SQLite blocks the thread that it runs on.
 fn serve(listener: std::net::TcpListener, db: Database) -> Result<Server, StackError> {
     let (stop, stopped) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StackError::Io)?;
@@ -243,7 +247,7 @@ fn serve(listener: std::net::TcpListener, db: Database) -> Result<Server, StackE
             let shutdown = async move {
                 let _ = stopped.await;
             };
-            // Idle keep-alive connections must not hold the stop back.
+            // Idle keep-alive connections must not delay the shutdown.
             let server = dynoxide::server::serve_with_shutdown(listener, db, shutdown);
             if let Err(error) = server.await {
                 eprintln!("the DynamoDB emulator ended: {error}");

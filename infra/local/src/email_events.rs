@@ -1,7 +1,8 @@
-//! What SES publishes of an email that it took: sent, and then delivered, bounced or complained of.
+//! The events that SES publishes about an email that it accepted: sent, and then delivered, bounced
+//! or complained about.
 //!
-//! An ordinary address is delivered to. The addresses of SES's mailbox simulator behave as they do
-//! on AWS, with a label (`bounce+label@…`) or without.
+//! Email to an ordinary address is delivered. The addresses of SES's mailbox simulator behave as
+//! they do on AWS, with or without a label (`bounce+label@…`).
 
 mod history;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use crate::clock::Clock;
 use crate::model::ConfigurationSet;
 use crate::template::configuration_set_arn;
 
-/// A handle: clones are cheap and mean the same switch.
+/// A handle: clones are cheap and share one switch.
 #[derive(Clone)]
 pub struct EmailEvents {
     sets: Arc<[ConfigurationSet]>,
@@ -35,7 +36,7 @@ impl EmailEvents {
         Self { sets: sets.into(), bus, clock, on: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Whether anything is published, from now on.
+    /// Turns the publishing of events on or off.
     pub fn switch(&self, on: bool) {
         self.on.store(on, Ordering::SeqCst);
     }
@@ -44,8 +45,8 @@ impl EmailEvents {
         self.on.load(Ordering::SeqCst)
     }
 
-    /// Publishes what becomes of an email. Of one that was refused, or that names no configuration
-    /// set of the template, nothing is heard.
+    /// Publishes the events of an email. Publishes nothing if SES rejected the email, if the email
+    /// names no configuration set of the template, or if publishing is off.
     pub async fn publish(&self, request: &[u8], caught: &Caught) {
         let Some(message_id) = caught.body["MessageId"].as_str().filter(|_| caught.status == 200 && self.are_on())
         else {

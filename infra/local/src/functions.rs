@@ -1,16 +1,18 @@
-//! The functions of the stack: each runs as real processes that talk to a Lambda Runtime API of our
-//! own, so what runs on a laptop is the same program, started, fed, timed out and killed in the
-//! same way, as on Lambda.
+//! Runs the functions of the stack as real processes against our own Lambda Runtime API. The
+//! programs are the same as on Lambda, and the stack starts, feeds, times out and kills them in the
+//! same way.
 //!
-//! - `pool`: the invocations that wait for a function, and how many processes serve them.
-//! - `instance`: the life of one process, from its start to its end.
-//! - `runtime_api`: what a process talks to. It decides nothing, it passes calls on to the
-//!   instance.
-//! - `process`: the operating system's side; `guard` sees that no process outlives the stack.
-//! - `logs`, `log_pipe`: what the processes print.
+//! - `pool`: the queued invocations of one function and the processes that serve them.
+//! - `instance`: the life of one process, from start to end.
+//! - `runtime_api`: the HTTP API that a process calls. It makes no decisions and forwards each call
+//!   to the instance.
+//! - `process`: the process as the operating system sees it; `guard` makes sure that no process
+//!   outlives the stack.
+//! - `logs`, `log_pipe`: the output of the processes.
 //!
-//! Two promises. `invoke` always returns: each way in which a process can end or hang has its
-//! error. And when it returns, all that the process printed before its answer is in `Logs`.
+//! Two guarantees: `invoke` always returns, because each way in which a process can end or hang has
+//! its own error. And when `invoke` returns, everything that the process printed before its answer
+//! is in `Logs`.
 
 mod guard;
 mod instance;
@@ -48,7 +50,7 @@ pub use self::{
     process::INSTANCE,
 };
 
-/// Lambda's limit for the event and for the response of a synchronous invocation.
+/// Lambda's limit for the event and the response of a synchronous invocation.
 const PAYLOAD_LIMIT: usize = 6 * 1024 * 1024;
 
 #[derive(Clone, Debug)]
@@ -56,12 +58,13 @@ pub struct FunctionSpec {
     pub name: String,
     pub program: PathBuf,
     pub arguments: Vec<String>,
-    /// All that the process finds in its environment, besides what Lambda itself sets there.
+    /// The complete environment of the process, except for the variables that Lambda itself sets.
     pub environment: BTreeMap<String, String>,
-    /// For one invocation, from the moment a process has it. Waiting for a process does not count.
+    /// The limit for one invocation, from the moment when a process receives it. The time in the
+    /// queue does not count.
     pub timeout: Duration,
     pub memory_mb: u32,
-    /// How many processes there are at most; a process has one invocation at a time.
+    /// The maximum number of processes. Each process handles one invocation at a time.
     pub concurrency: usize,
 }
 
@@ -69,9 +72,9 @@ pub struct FunctionSpec {
 pub enum InvokeError {
     #[error("there is no function {0}")]
     NoSuchFunction(String),
-    #[error("the event has {0} bytes, more than Lambda takes")]
+    #[error("the event has {0} bytes, more than Lambda accepts")]
     EventTooLarge(usize),
-    /// The function's own answer: an error, a panic, or a response that Lambda would not take.
+    /// The function answered with an error or a panic, or with a response that Lambda would reject.
     #[error("the function failed: {error_type}: {message}")]
     Failed { error_type: String, message: String },
     #[error("the process died: {0}")]
@@ -91,7 +94,7 @@ pub struct Exit {
     pub signal: Option<i32>,
 }
 
-/// A handle: clones are cheap and mean the same functions. When the last one is gone, so are the
+/// A handle: clones are cheap and share the same functions. Dropping the last one kills the
 /// processes.
 #[derive(Clone)]
 pub struct Functions(Arc<Shared>);
@@ -104,8 +107,8 @@ struct Shared {
 }
 
 impl Functions {
-    /// Opens the runtime API on a free port of the loopback. Processes start when there is
-    /// something for them to do.
+    /// Opens the runtime API on a free loopback port. Processes start when there are invocations
+    /// for them.
     pub async fn start(specs: Vec<FunctionSpec>, logs: Logs) -> io::Result<Functions> {
         let (address, mailboxes, api) = runtime_api::start().await?;
         let guard = Arc::new(Guard::start()?);
@@ -121,10 +124,10 @@ impl Functions {
         Ok(Functions(Arc::new(Shared { pools, busy, invocations: AtomicU64::new(0), api })))
     }
 
-    /// Hands the event to an idle process, to a new one, or waits its turn, and returns what the
-    /// function answered.
+    /// Passes the event to an idle process or to a new one, or queues it, and returns the
+    /// function's answer.
     ///
-    /// A caller that drops the future does not stop the invocation: once a process has it, it runs
+    /// If the caller drops the future, an invocation that a process has already received still runs
     /// to its end.
     pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Bytes, InvokeError> {
         let pool = self.pool(function)?;
@@ -135,8 +138,9 @@ impl Functions {
         pool.invoke(event, Busy::new(&self.0.busy)).await
     }
 
-    /// Starts one process of every function and waits until each asks for work. The first function
-    /// that does not is told with the reason; what it printed is in the logs by then.
+    /// Starts one process of every function and waits until each of them asks for work. If some do
+    /// not, returns the name and the error of the first such function; its output is in the logs by
+    /// then.
     pub async fn start_one_of_each(&self) -> Result<(), (String, InvokeError)> {
         let starts = self
             .0
@@ -146,30 +150,30 @@ impl Functions {
         join_all(starts).await.into_iter().collect()
     }
 
-    /// Invocations so far, over all functions.
+    /// Returns the number of invocations so far, over all functions.
     pub fn invocations(&self) -> u64 {
         self.0.invocations.load(Ordering::Relaxed)
     }
 
-    /// Invocations that wait or run, over all functions.
+    /// Returns the number of invocations that are queued or running, over all functions.
     pub fn busy(&self) -> usize {
         *self.0.busy.borrow()
     }
 
-    /// Waits for a moment at which no invocation waits or runs.
+    /// Waits until no invocation is queued or running.
     pub async fn quiet(&self) {
-        // The sender is in `self`, so the wait cannot end in an error.
+        // The sender is in `self`, so this wait cannot fail.
         let _ = self.0.busy.subscribe().wait_for(|busy| *busy == 0).await;
     }
 
-    /// Kills all processes of the function, waits until they are gone, and says how many there
-    /// were. What they had in hand fails as `Died`; what waits for its turn goes to new processes.
+    /// Kills all processes of the function, waits until they have ended, and returns how many there
+    /// were. Their running invocations fail with `Died`; queued invocations go to new processes.
     pub async fn kill(&self, function: &str) -> Result<usize, InvokeError> {
         Ok(self.pool(function)?.kill().await)
     }
 
-    /// Kills the process that signs with this session token, as [`Self::kill`] does all; whether
-    /// there is one.
+    /// Kills the process that signs with this session token, with the same effects as
+    /// [`Self::kill`]. Returns whether there was such a process.
     pub async fn kill_process(&self, session_token: &str) -> bool {
         for pool in self.0.pools.values() {
             if pool.kill_instance(session_token).await {
@@ -179,9 +183,9 @@ impl Functions {
         false
     }
 
-    /// Changes the environment of every function (a new clock offset, say) and kills all processes,
-    /// idle or not, so that whatever runs after this call runs with the change. To lose no
-    /// invocation, be `quiet` first.
+    /// Changes the environment of every function (for example the clock offset) and kills all
+    /// processes, idle or busy, so that all later invocations run with the change. To lose no
+    /// invocation, wait for `quiet` first.
     pub async fn restart(&self, mut change: impl FnMut(&mut BTreeMap<String, String>)) {
         for pool in self.0.pools.values() {
             pool.change_environment(&mut change);
@@ -191,13 +195,13 @@ impl Functions {
         }
     }
 
-    /// The processes there are: function and process id.
+    /// Returns the function and the process id of each process.
     pub fn processes(&self) -> Vec<(String, u32)> {
         let pools = self.0.pools.iter();
         pools.flat_map(|(name, pool)| pool.pids().into_iter().map(|pid| (name.clone(), pid))).collect()
     }
 
-    /// Kills all processes and takes no more invocations; those that wait fail as `Stopped`.
+    /// Kills all processes and rejects new invocations. Queued invocations fail with `Stopped`.
     pub async fn stop(&self) {
         for pool in self.0.pools.values() {
             pool.close();
@@ -234,8 +238,8 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// What the locks of this module protect is whole between any two statements, so a panic elsewhere
-/// does not spoil it.
+/// Locks a mutex and ignores poisoning. The data behind the locks of this module is consistent
+/// after every statement, so a panic while a lock is held does no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,14 @@
-//! An API Gateway HTTP API: a request becomes an event of payload format 2.0, a function's answer
-//! becomes a response.
+//! An API Gateway HTTP API. It converts a request to an event of payload format 2.0, and the
+//! function's answer to a response.
 //!
-//! - `routes`: which route a request takes.
-//! - `event`: what the function and the authorizer are given.
-//! - `response`: what the client is given.
+//! - `routes`: selects the route of a request.
+//! - `event`: builds the events for the function and the authorizer.
+//! - `response`: builds the response for the client.
 //!
-//! What the gateway itself answers, always as `{"message": …}`: 404 without a route, 413 for a body
-//! that is too large, 403 when the authorizer refuses and 500 when it fails, 502 when the function
-//! fails or its answer cannot be read, 503 when there is no answer in time.
+//! The gateway itself answers with `{"message": …}` and one of these statuses: 400 for an invalid
+//! `Host` header, 404 if there is no route, 413 if the body is too large, 403 if the authorizer
+//! denies the request and 500 if it fails, 502 if the function fails or its answer is invalid, and
+//! 503 if there is no answer in time.
 
 mod event;
 mod response;
@@ -38,27 +39,29 @@ use crate::{
     model::Api,
 };
 
-/// The limit of an HTTP API for a request's body. A function takes less: its event is limited too.
+/// The limit of an HTTP API for the body of a request. A function accepts less, because its event
+/// has a limit too.
 const BODY_LIMIT: usize = 10 * 1024 * 1024;
 
 #[derive(Clone)]
 pub struct Gateway {
     pub api: Api,
     pub functions: Functions,
-    /// How long a client waits for a function, its authorizer not counted. An HTTP API waits 29
-    /// seconds.
+    /// How long a client waits for a function, without the time of the authorizer. For an HTTP API
+    /// on AWS this is 29 seconds.
     pub timeout: Duration,
-    /// Milliseconds since the epoch.
+    /// Returns milliseconds since the epoch.
     pub now: Arc<dyn Fn() -> i64 + Send + Sync>,
 }
 
 impl Gateway {
-    /// Always answers. What a client has set in motion goes on when the client goes away.
+    /// Handles a request. Always returns a response. If the client disconnects, the invocation
+    /// still runs to its end.
     pub async fn handle(&self, request: Request) -> Response {
         let id = request_id();
         let mut response = match self.accept(request, &id).await {
             Ok(exchange) => {
-                // Of its own, so that it outlives the connection.
+                // A separate task, so that it outlives the connection.
                 let exchange = tokio::spawn(exchange.run());
                 exchange.await.unwrap_or_else(|_| message(StatusCode::INTERNAL_SERVER_ERROR))
             }
@@ -72,15 +75,15 @@ impl Gateway {
 
     async fn accept(&self, request: Request, id: &str) -> Result<Exchange, StatusCode> {
         let (parts, body) = request.into_parts();
-        // API Gateway knows its own names; here anybody can send anything.
+        // API Gateway accepts only its own host names; here a client can send anything.
         let is_host = |host: &HeaderValue| host.to_str().is_ok_and(|host| host.parse::<Authority>().is_ok());
         if parts.headers.get("host").is_some_and(|host| !is_host(host)) {
             return Err(StatusCode::BAD_REQUEST);
         }
         let route = match_route(&self.api.routes, parts.method.as_str(), parts.uri.path());
         let Match { route, parameters } = route.ok_or(StatusCode::NOT_FOUND)?;
-        // Nobody is there to read the answer to a body that ends in the middle, so only its size is
-        // worth an answer.
+        // A client that breaks off in the middle of a body does not read an answer, so the only
+        // error that needs an answer is the size.
         let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
         let authorizer = match &self.api.authorizer {
             _ if !route.authorized => None,
@@ -106,7 +109,7 @@ impl Gateway {
     }
 }
 
-/// A request that has its route.
+/// A request with its route.
 struct Exchange {
     incoming: Incoming,
     functions: Functions,
@@ -127,12 +130,12 @@ impl Exchange {
             Err(status) => return message(status),
         };
         to_response(&answer).unwrap_or_else(|problem| {
-            tracing::warn!(function = self.function, %problem, "an answer that is no response");
+            tracing::warn!(function = self.function, %problem, "the answer of the function is not a valid response");
             message(StatusCode::BAD_GATEWAY)
         })
     }
 
-    /// What the authorizer says of the caller; nothing on a route without one.
+    /// Calls the authorizer and returns its context, or `None` if the route has no authorizer.
     async fn authorize(&self) -> Result<Option<Value>, StatusCode> {
         let Some(authorizer) = &self.authorizer else { return Ok(None) };
         let answer = self.invoke(authorizer, &authorizer_event(&self.incoming)).await;
@@ -141,13 +144,13 @@ impl Exchange {
             Some((true, context)) => Ok(Some(context)),
             Some((false, _)) => Err(StatusCode::FORBIDDEN),
             None => {
-                tracing::warn!(function = authorizer, "an answer that is no authorization");
+                tracing::warn!(function = authorizer, "the answer of the authorizer is not valid");
                 Err(StatusCode::INTERNAL_SERVER_ERROR)
             }
         }
     }
 
-    /// Stops waiting after the timeout; the invocation goes on.
+    /// Invokes a function. Stops waiting after the timeout; the invocation continues.
     async fn invoke(&self, function: &str, event: &Value) -> Result<Bytes, StatusCode> {
         let (functions, name, event) = (self.functions.clone(), function.to_owned(), event.to_string().into());
         let invocation = tokio::spawn(async move { functions.invoke(&name, event).await });
@@ -166,7 +169,7 @@ impl Exchange {
     }
 }
 
-/// Shaped like those of an HTTP API: `JKJaXmPLvHcESHA=`.
+/// Returns an id in the format of an HTTP API: `JKJaXmPLvHcESHA=`.
 fn request_id() -> String {
     let random = fastrand::u128(..).to_ne_bytes();
     BASE64_STANDARD.encode(&random[..11])

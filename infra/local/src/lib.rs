@@ -1,9 +1,9 @@
 //! The local stack: reads `template.yaml`, embeds the emulators, and runs the real functions
-//! against them, so that the whole product runs on a laptop with one command and no account.
+//! against them, so that the whole product runs on a laptop with one command and no AWS account.
 //!
-//! It holds no business word. Tables, queues, routes, schedules and mappings come from the
-//! template; what it does not know there it refuses. Every call of a function to AWS or to a
-//! provider passes the [`front`].
+//! It contains no business logic. Tables, queues, routes, schedules and mappings come from the
+//! template, and it refuses a template with anything that it does not support. Every call of a
+//! function to AWS or to a provider passes through the [`front`].
 
 pub mod activity;
 pub mod binaries;
@@ -33,7 +33,7 @@ pub mod template;
 
 pub use stack::{Options, Stack};
 
-/// Why the stack cannot start or go on. The text is for whoever typed the command.
+/// Why the stack cannot start or continue. The text is for the user of the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     #[error(transparent)]

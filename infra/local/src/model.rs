@@ -1,5 +1,5 @@
-//! What the local stack knows of a template, after parameters and intrinsics are resolved. Names
-//! are physical names.
+//! The template after its parameters and intrinsics are resolved, as far as the local stack uses
+//! it. Names are physical names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct Model {
     pub outputs: BTreeMap<String, String>,
 }
 
-/// One Lambda. `binary` is the cargo package and binary: the folder under `functions/`.
+/// One Lambda function. `binary` is the cargo package and binary: the folder under `functions/`.
 #[derive(Debug, Clone)]
 pub struct Function {
     pub logical_id: String,
@@ -31,10 +31,10 @@ pub struct Function {
     pub memory_mb: u32,
     pub reserved_concurrency: Option<u32>,
     pub environment: BTreeMap<String, String>,
-    /// The template's parameters that stand in each of these variables.
+    /// The template's parameters that the value of each variable depends on.
     pub parameters: BTreeMap<String, BTreeSet<String>>,
     pub log_group: String,
-    /// The policy statements with resolved resources, as they stand in the template.
+    /// The policy statements as written in the template, with resolved resources.
     pub policies: Vec<Value>,
     pub queue_sources: Vec<QueueSource>,
     pub stream_sources: Vec<StreamSource>,
@@ -60,17 +60,17 @@ pub struct StreamSource {
     pub batch_size: usize,
     pub window: Duration,
     pub from_latest: bool,
-    /// Parsed filter patterns; a record passes when any matches, or when there is none.
+    /// Parsed filter patterns. A record passes if any of them matches, or if there is none.
     pub filters: Vec<Value>,
     pub max_retries: Option<u32>,
-    /// Not enforced: retries are immediate here, so no record grows old between them.
+    /// Not enforced: retries are immediate here, so records do not age between them.
     pub max_age: Option<Duration>,
     pub bisect: bool,
     pub partial_failures: bool,
     pub on_failure_queue: Option<String>,
 }
 
-/// A tick. Only `rate(...)` expressions are known.
+/// A schedule. Only `rate(...)` expressions are supported.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     pub id: String,
@@ -95,33 +95,33 @@ pub struct Queue {
     pub visibility: Duration,
     pub delay: Duration,
     pub retention: Duration,
-    /// The dead-letter queue's name and the number of receives before a message goes there.
+    /// The name of the dead-letter queue, and the number of receives before a message moves there.
     pub redrive: Option<(String, u32)>,
 }
 
-/// A bucket of S3.
+/// An S3 bucket.
 #[derive(Debug, Clone)]
 pub struct Bucket {
     pub logical_id: String,
     pub name: String,
     pub notifications: Vec<Notification>,
-    /// Whether the default event bus is told of its objects.
+    /// Whether events of its objects go to the default event bus.
     pub to_bus: bool,
     pub cors: Vec<CorsRule>,
     pub expirations: Vec<Expiration>,
 }
 
-/// Which objects of a bucket a queue is told of.
+/// The objects of a bucket for which a queue gets notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notification {
-    /// As in `ObjectCreated:Put`; `ObjectCreated:*` is all of them.
+    /// For example `ObjectCreated:Put`; `ObjectCreated:*` stands for all of them.
     pub event: String,
     pub queue: String,
     pub prefix: String,
     pub suffix: String,
 }
 
-/// Which pages of a browser may use a bucket, and how.
+/// Which web pages may use a bucket, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorsRule {
     pub origins: Vec<String>,
@@ -131,7 +131,7 @@ pub struct CorsRule {
     pub max_age: Option<u32>,
 }
 
-/// Objects under a prefix are removed when they are so old.
+/// Objects under a prefix are removed when they reach this age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiration {
     pub prefix: String,
@@ -143,43 +143,44 @@ pub struct Secret {
     pub logical_id: String,
     pub name: String,
     pub arn: String,
-    /// What it holds until something else is put into it.
+    /// The initial value, until another is put.
     pub value: SecretValue,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretValue {
     Given(String),
-    /// Made up when there is a stack.
+    /// Generated when the stack starts.
     Generated(Generated),
 }
 
-/// How a value is made up.
+/// How a value is generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generated {
     pub length: usize,
     pub punctuation: bool,
-    /// The object that the password is put into, and under which key; none: the password is all.
+    /// The object that contains the password, and its key. If `None`, the value is the password
+    /// itself.
     pub into: Option<(Map<String, Value>, String)>,
 }
 
-/// Without its value.
+/// Omits the value.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").field("logical_id", &self.logical_id).field("arn", &self.arn).finish_non_exhaustive()
     }
 }
 
-/// A configuration set of SES.
+/// An SES configuration set.
 #[derive(Debug, Clone)]
 pub struct ConfigurationSet {
     pub name: String,
-    /// Per enabled destination on the default event bus: the types of events that it gets, as
-    /// events name them.
+    /// For each enabled destination on the default event bus, the event types that it gets, as
+    /// named in events.
     pub destinations: Vec<BTreeSet<&'static str>>,
 }
 
-/// A rule of the default event bus that is switched on.
+/// An enabled rule of the default event bus.
 #[derive(Debug, Clone)]
 pub struct Rule {
     pub name: String,
@@ -190,7 +191,8 @@ pub struct Rule {
 #[derive(Debug, Clone, Default)]
 pub struct Api {
     pub routes: Vec<Route>,
-    /// The function (physical name) that authorizes, payload format 2.0 with simple responses.
+    /// The physical name of the authorizer function. It uses payload format 2.0 with simple
+    /// responses.
     pub authorizer: Option<String>,
 }
 

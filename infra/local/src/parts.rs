@@ -1,4 +1,4 @@
-//! What everything that moves the stack has in common.
+//! The components that the front, the event source mappings and the schedules share.
 
 use crate::activity::Activity;
 use crate::clock::Clock;

@@ -1,9 +1,9 @@
-//! What the functions may do: the policies of the template, evaluated as IAM does it. A call needs
-//! a grant for each of its actions, and a denial beats every grant. Whoever is no function may do
-//! everything.
+//! Permissions of the functions: evaluates the policies of the template as IAM does. A call needs a
+//! grant for each of its actions, and an explicit deny overrides every grant. A caller that is not
+//! a function may do everything.
 //!
-//! Which grants were ever used is kept, so that tests can tell which the functions could do
-//! without.
+//! Each grant records whether a call ever used it, so that tests can find grants that the functions
+//! do not need.
 
 mod statement;
 #[cfg(test)]
@@ -21,31 +21,32 @@ use crate::calls::Needed;
 use crate::model::{Function, Model};
 use crate::template::{self, ACCOUNT};
 
-/// What a request says besides its action and its resource, by the keys that conditions know it by.
+/// The values of a request that conditions can test, by condition key, besides the action and the
+/// resource.
 pub type Context = [(&'static str, String)];
 
-/// What mappings do with the role of their function.
+/// Actions that an event source mapping performs with the role of its function.
 const OF_QUEUES: &[&str] = &["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"];
 const OF_STREAMS: &[&str] =
     &["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator", "dynamodb:ListStreams"];
 
-/// A handle: clones are cheap and mean the same.
+/// A cheap handle: all clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Permissions(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Access keys and the functions that they belong to.
+    /// Maps access keys to the functions that own them.
     callers: HashMap<String, String>,
     roles: HashMap<String, Role>,
     refusals: Mutex<Vec<Refusal>>,
 }
 
-/// What one function may do.
+/// The permissions of one function.
 #[derive(Debug)]
 struct Role {
     principal: String,
-    /// By their actions.
+    /// Grants by action.
     grants: HashMap<String, Vec<Grant>>,
     denials: Vec<Statement>,
 }
@@ -57,7 +58,7 @@ struct Grant {
     used: AtomicBool,
 }
 
-/// One action on one resource that a function may.
+/// One action on one resource that a function is allowed to perform.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Granted {
     pub function: String,
@@ -66,7 +67,7 @@ pub struct Granted {
     pub used: bool,
 }
 
-/// A call that the policies of its caller do not let through.
+/// A call that the policies of its caller do not allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub function: String,
@@ -76,7 +77,7 @@ pub struct Refusal {
     explicit: bool,
 }
 
-/// As AWS says it.
+/// Formats the error as AWS does.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { principal, action, resource, .. } = self;
@@ -89,7 +90,8 @@ impl fmt::Display for Refusal {
 }
 
 impl Permissions {
-    /// `access_key`: what the processes of a function sign with.
+    /// Reads the role of every function. `access_key` returns the access key with which the
+    /// processes of a function sign.
     pub fn of(model: &Model, access_key: impl Fn(&Function) -> String) -> Result<Self, StackError> {
         let mut roles = HashMap::new();
         for function in &model.functions {
@@ -101,12 +103,12 @@ impl Permissions {
         Ok(Self(Arc::new(Shared { callers, roles, refusals: Mutex::default() })))
     }
 
-    /// Whose access key it is: the function's, or nobody's that is known by another name.
+    /// Returns the function that owns the access key, or the access key itself if no function does.
     pub fn caller(&self, access_key: String) -> String {
         self.0.callers.get(&access_key).cloned().unwrap_or(access_key)
     }
 
-    /// Whether a caller may do all that a call needs.
+    /// Checks that a caller may perform every action that a call needs.
     pub fn check(&self, caller: &str, needed: &[Needed], context: &Context) -> Result<(), Refusal> {
         let Some(role) = self.0.roles.get(caller) else { return Ok(()) };
         for Needed { action, on } in needed {
@@ -129,7 +131,7 @@ impl Permissions {
         Ok(())
     }
 
-    /// Every grant of every function, and whether a call has needed it.
+    /// Returns every grant of every function, and whether a call has used it.
     pub fn grants(&self) -> Vec<Granted> {
         let mut all = Vec::new();
         for (function, role) in &self.0.roles {
@@ -146,7 +148,7 @@ impl Permissions {
         all
     }
 
-    /// What was refused so far.
+    /// Returns the calls that were refused so far.
     pub fn refusals(&self) -> Vec<Refusal> {
         self.0.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -155,7 +157,7 @@ impl Permissions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Allowed,
-    /// By a statement that says so.
+    /// An explicit deny statement applies.
     Denied,
     NotGranted,
 }
@@ -171,7 +173,7 @@ impl Role {
                 continue;
             }
             for action in &statement.actions {
-                // What of it is used, and what is not, could not be told.
+                // With a wildcard, the stack could not tell which of the actions are used.
                 if action.contains(['*', '?']) {
                     return Err(format!("the local stack does not know grants of many actions: {action}"));
                 }
@@ -186,8 +188,8 @@ impl Role {
         Ok(role)
     }
 
-    /// Whether an action may be done on a resource, which may have several names. Every grant that
-    /// says so is used.
+    /// Decides whether an action is allowed on a resource, which may have several names. Marks
+    /// every grant that allows it as used.
     fn decide(&self, action: &str, resources: &[String], context: &Context) -> Decision {
         let is_named = |pattern: &String| resources.iter().any(|resource| is_like(pattern, resource));
         let denies = |denial: &&Statement| {
@@ -208,14 +210,15 @@ impl Role {
         decision
     }
 
-    /// What Lambda itself does with the role of a function: it writes its logs, and its mappings
-    /// read queues and streams. A mapping whose role does not let it is not made. Here the stack
-    /// does this without asking, so it is asked now.
+    /// Checks what Lambda itself does with the role of a function: it writes the function's logs,
+    /// and its event source mappings read queues and streams. AWS refuses to create a mapping whose
+    /// role lacks a permission. The local stack does not check these calls at run time, so it
+    /// checks them here.
     fn used_by_lambda(&self, function: &Function) -> Result<(), String> {
         for action in ["logs:CreateLogStream", "logs:PutLogEvents"] {
             self.decide(action, &resources(action, &function.log_group), &[]);
         }
-        // SAM makes a role for a function that names none, and puts into it what the mappings need.
+        // SAM creates a role for a function that names none, and grants what its mappings need.
         if function.policies.is_empty() {
             return Ok(());
         }
@@ -238,8 +241,8 @@ impl Role {
     }
 }
 
-/// The ARNs that policies may name a thing by. Mail is sent from an address, by the identity of the
-/// address or of any domain that it is in.
+/// Returns the ARNs by which policies may name a resource. An email may be sent through the
+/// identity of its sender address or of any domain that contains the address.
 fn resources(action: &str, on: &str) -> Vec<String> {
     let service = action.split(':').next().unwrap_or_default();
     let arn = |name: &str| template::arn_at(service, name);

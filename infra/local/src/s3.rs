@@ -1,9 +1,9 @@
-//! S3: the embedded emulator, which keeps objects as files, and around it what it does not do:
-//! conditions of reads, forms, presigned URLs by the stack's clock, CORS, events, and objects that
-//! expire.
+//! S3: the embedded emulator, which stores objects as files, with the features that it lacks:
+//! conditional reads, form uploads, presigned URLs that expire by the stack's clock, CORS, events,
+//! and object expiration.
 //!
-//! Bodies pass in pieces, both ways: an object may be larger than memory. The emulator checks every
-//! signature.
+//! Bodies are streamed in both directions, because an object may be larger than memory. The
+//! emulator checks every signature.
 
 mod access;
 mod call;
@@ -45,25 +45,26 @@ use crate::model::Bucket;
 use crate::permissions::Permissions;
 use crate::queues::Queues;
 
-/// A handle: clones are cheap and mean the same buckets.
+/// A cheap handle: all clones share the same buckets.
 #[derive(Clone)]
 pub struct S3(Arc<Shared>);
 
 struct Shared {
     buckets: Vec<Bucket>,
-    /// None where there is no bucket.
+    /// `None` if there are no buckets.
     emulator: Option<S3Service>,
     directory: Directory,
     queues: Queues,
     bus: Bus,
     clock: Clock,
     permissions: Permissions,
-    /// The emulator looks at a condition first and writes later: one conditional write at a time.
+    /// The emulator checks a condition first and writes later, so conditional writes run one at a
+    /// time.
     conditional: Mutex<()>,
     sequence: AtomicU64,
 }
 
-/// Where the objects are.
+/// The directory that holds the objects.
 struct Directory {
     path: PathBuf,
     temporary: bool,
@@ -78,7 +79,8 @@ impl Drop for Directory {
 }
 
 impl S3 {
-    /// Without a directory, objects are kept in a temporary one until [`Self::stop`].
+    /// Starts the emulator. Without a directory, it stores objects in a temporary one until
+    /// [`Self::stop`].
     pub fn start(
         buckets: &[Bucket],
         directory: Option<PathBuf>,
@@ -100,7 +102,7 @@ impl S3 {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// Removes what is not to be kept.
+    /// Removes the objects if their directory is temporary.
     pub fn stop(&self) {
         if self.0.directory.temporary {
             let _ = std::fs::remove_dir_all(&self.0.directory.path);
@@ -115,7 +117,7 @@ impl S3 {
         self.0.buckets.iter().find(|bucket| bucket.name == name)
     }
 
-    /// A call as it comes over HTTP.
+    /// Handles an HTTP request.
     pub async fn handle(&self, what: &What, request: Request<Body>) -> Response {
         if ["CreateBucket", "DeleteBucket"].contains(&what.operation) {
             return refuse(501, "NotImplemented", "the buckets of the local stack are those of the template");
@@ -139,12 +141,12 @@ impl S3 {
         response
     }
 
-    /// What a browser asks before it sends a page's request.
+    /// Answers the CORS preflight request of a browser.
     pub fn preflight(&self, what: &What, headers: &HeaderMap) -> Response {
         cors::preflight(self.bucket(&what.bucket).map_or(&[], |bucket| &bucket.cors), headers)
     }
 
-    /// Why a request cannot be carried out, if so.
+    /// Returns the error response if the request cannot be performed.
     fn check(&self, what: &What, request: &Request<Body>) -> Option<Response> {
         if !is_a_file_name(&what.bucket, &what.key) {
             let message = "the local stack keeps objects as files and cannot have one of this key";
@@ -158,7 +160,7 @@ impl S3 {
         let conditions = [headers.get("if-match").cloned(), headers.get("if-none-match").cloned()];
         let [if_match, if_none_match] = conditions.map(|value| value.and_then(|v| v.to_str().ok().map(str::to_owned)));
         if what.is_read() {
-            // A folder is no object.
+            // A directory is not an object.
             if self.file(&what.bucket, &what.key).is_dir() {
                 return refuse(404, "NoSuchKey", "The specified key does not exist.");
             }
@@ -188,24 +190,24 @@ impl S3 {
         match emulator.call(request.map(s3s::Body::http_body_unsync)).await {
             Ok(response) => response.map(Body::new),
             Err(error) => {
-                tracing::warn!(?error, "S3 does not answer");
+                tracing::warn!(?error, "the S3 emulator failed");
                 refuse(500, "InternalError", "We encountered an internal error. Please try again.")
             }
         }
     }
 
-    /// Dates a new object by the stack's clock and tells of it.
+    /// Sets the modification time of a new object by the stack's clock and publishes its events.
     async fn created(&self, bucket: &Bucket, key: &str, event: &'static str) {
         let file = self.file(&bucket.name, key);
         let now = UNIX_EPOCH + Duration::from_millis(u64::try_from(self.0.clock.now_ms()).unwrap_or(0));
         if let Err(error) = std::fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(now)) {
-            tracing::warn!(%error, "an object could not be dated");
+            tracing::warn!(%error, "could not set the modification time of an object");
         }
         let (size, etag) = self.head(&bucket.name, key).await;
         self.tell(bucket, &events::Created { event, key, size, etag: &etag }).await;
     }
 
-    /// Size and ETag of an object.
+    /// Returns size and ETag of an object.
     async fn head(&self, bucket: &str, key: &str) -> (u64, String) {
         let request = access::inside(Method::HEAD, bucket, key, Body::empty());
         let response = self.emulate(request).await;
@@ -218,8 +220,8 @@ impl S3 {
     }
 }
 
-/// Whether the emulator can keep an object of this key: as a file below its bucket, with its ETag
-/// in another file whose name holds both in Base64.
+/// Returns whether the emulator can store an object with this key. It stores the object as a file
+/// below its bucket, and its ETag in another file whose name contains both in Base64.
 fn is_a_file_name(bucket: &str, key: &str) -> bool {
     let in_base64 = |text: &str| text.len().div_ceil(3) * 4;
     let plain = |part: &str| !["", ".", ".."].contains(&part) && part.len() <= 255;
@@ -227,7 +229,7 @@ fn is_a_file_name(bucket: &str, key: &str) -> bool {
     key.is_empty() || (key.split('/').all(plain) && path.is_relative() && in_base64(bucket) + in_base64(key) <= 190)
 }
 
-/// A read that is as its caller knows it, or is not: the emulator does not look.
+/// Evaluates the conditions of a read, which the emulator ignores.
 fn conditioned(response: Response, if_match: Option<&str>, if_none_match: Option<&str>) -> Response {
     let etag = response.headers().get("etag").and_then(|etag| etag.to_str().ok()).unwrap_or_default();
     let names = |wanted: &str| {

@@ -1,5 +1,6 @@
-//! Ticks. A schedule that was missed, because time was moved or the machine slept, fires once and
-//! goes on from there. When time is set back, its next tick is one period after the new time.
+//! Schedules. A schedule that missed ticks, because time was moved or the machine was suspended,
+//! fires once and continues from there. When time is set back, the next tick is one period after
+//! the new time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,7 +20,7 @@ pub struct Ticker {
     pub schedule: Schedule,
     function: String,
     parts: Parts,
-    /// When it fires next, while it fires by itself.
+    /// When it fires next, if it runs by itself.
     next: Arc<AtomicI64>,
 }
 
@@ -48,19 +49,19 @@ impl Ticker {
         });
     }
 
-    /// Whether no tick is due that has not been fired.
+    /// Returns whether no due tick is left to fire.
     pub fn is_at_rest(&self) -> bool {
         self.next.load(Ordering::SeqCst) > self.parts.clock.now_ms()
     }
 
-    /// Fires once, now, or as a fault says.
+    /// Fires once, now or as a fault says.
     pub async fn tick(&self) {
         match self.parts.faults.on_tick(&self.schedule.id) {
             Some(TickFault { action: TickAction::Skip, .. }) => return,
             Some(TickFault { action: TickAction::Late, seconds, .. }) => {
                 let late = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
                 let at = self.parts.clock.now_ms().saturating_add(late);
-                // One that is fired by hand has no next time of its own.
+                // A schedule that is only fired by hand has no next tick.
                 if self.next.load(Ordering::SeqCst) != i64::MAX {
                     self.next.store(at, Ordering::SeqCst);
                 }
@@ -95,8 +96,8 @@ impl Ticker {
     }
 }
 
-/// The next tick after one was fired: in step with the last, unless time has run past that or was
-/// set back.
+/// Returns the time of the next tick: one period after the last one, unless that time has passed or
+/// the clock was set back.
 fn following(fired: i64, every: i64, now: i64) -> i64 {
     let (next, latest) = (fired.saturating_add(every), now.saturating_add(every));
     if (now + 1..=latest).contains(&next) { next } else { latest }

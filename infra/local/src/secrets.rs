@@ -1,8 +1,9 @@
-//! Secrets Manager: the secrets of the template, with the values that they have here.
+//! Secrets Manager: the secrets of the template, with their local values.
 //!
-//! A value is the template's, or made up if the template says so, unless the file of local values
-//! has another, unless another was put while the stack ran. What was made up or put is kept in the
-//! data directory, if there is one. Values are told to callers of the API and to nobody else.
+//! The value of a secret is, in order of precedence: the one that was put while the stack ran, the
+//! one in the file of local values, the template's, or a generated one if the template asks for it.
+//! Values that were generated or put are stored in the data directory, if there is one. Only
+//! callers of the API can read values.
 
 mod password;
 #[cfg(test)]
@@ -30,13 +31,13 @@ const CURRENT: &str = "AWSCURRENT";
 /// How a template refers to the value of a secret.
 const REFERENCE: &str = "{{resolve:secretsmanager:";
 
-/// A handle: clones are cheap and mean the same secrets.
+/// A cheap handle: all clones share the same secrets.
 #[derive(Clone)]
 pub struct Secrets(Arc<Shared>);
 
 struct Shared {
     secrets: Vec<Secret>,
-    /// Where what was put is kept.
+    /// The file for values that were put or generated.
     file: Option<PathBuf>,
     clock: Clock,
     /// By logical id.
@@ -48,10 +49,10 @@ struct Version {
     id: String,
     value: String,
     created_ms: i64,
-    /// Whether it was put while a stack ran.
+    /// Whether the value was put while a stack ran.
     #[serde(skip, default = "yes")]
     put: bool,
-    /// Whether it was made up, for want of another.
+    /// Whether the value was generated because no other was given.
     #[serde(default)]
     generated: bool,
 }
@@ -60,7 +61,7 @@ fn yes() -> bool {
     true
 }
 
-/// An error as Secrets Manager says it.
+/// An error in the format of Secrets Manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub kind: &'static str,
@@ -68,8 +69,8 @@ pub struct Refusal {
 }
 
 impl Secrets {
-    /// `given`: local values by logical id; those of secrets that the template does not have are
-    /// left alone, as a template for a test has only some of them.
+    /// Opens the secrets. `given` holds local values by logical id. Those of secrets that the
+    /// template does not have are ignored, because the template of a test has only some of them.
     pub fn open(
         secrets: &[Secret],
         given: &BTreeMap<String, Value>,
@@ -99,8 +100,7 @@ impl Secrets {
         Ok(Self(Arc::new(Shared { secrets: secrets.to_vec(), file, clock, versions: Mutex::new(versions) })))
     }
 
-    /// Puts a value into a secret that is named by its logical id, its name or its ARN; the id of
-    /// the version.
+    /// Puts a value into a secret, given by logical id, name or ARN. Returns the id of the version.
     pub fn set(&self, name: &str, value: &Value) -> Result<String, StackError> {
         let Some(secret) = self.by_logical_id(name).or_else(|| self.find(name)) else {
             let known: Vec<_> = self.0.secrets.iter().map(|secret| secret.logical_id.as_str()).collect();
@@ -111,7 +111,7 @@ impl Secrets {
         Ok(id)
     }
 
-    /// A call as it comes over HTTP.
+    /// Handles an HTTP request.
     pub fn handle(&self, operation: &str, body: &[u8]) -> Result<Value, Refusal> {
         let request: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         let refuse = |kind, message: &str| Err(Refusal { kind, message: message.to_owned() });
@@ -138,7 +138,8 @@ impl Secrets {
         }))
     }
 
-    /// The token of the request is the id of the version: a put that is made again is the same one.
+    /// Puts a value. The client request token becomes the id of the version, so a retried put is
+    /// idempotent.
     fn put_by_request(&self, secret: &Secret, request: &Value) -> Result<Value, Refusal> {
         let Some(value) = request["SecretString"].as_str() else {
             let message = "You must provide SecretString; the local stack knows no SecretBinary.".to_owned();
@@ -181,32 +182,31 @@ impl Secrets {
     }
 }
 
-/// Replaces `{{resolve:secretsmanager:<secret>}}` by that secret's value, as CloudFormation does
-/// when it makes a secret.
+/// Replaces `{{resolve:secretsmanager:<secret>}}` by the value of that secret, as CloudFormation
+/// does when it creates a secret.
 fn resolve_references(secrets: &[Secret], versions: &mut BTreeMap<String, Version>) {
     for secret in secrets {
         let value = versions.get(&secret.logical_id).map(|version| version.value.clone()).unwrap_or_default();
         let reference = format!("{REFERENCE}{}}}}}", secret.arn);
         for version in versions.values_mut().filter(|version| !version.put && version.value.contains(&reference)) {
             version.value = version.value.replace(&reference, &value);
-            // Kept, so that the value is the same after a restart.
+            // Stored, so that the value is the same after a restart.
             version.generated = true;
         }
     }
 }
 
-/// Where the workspace has its values for this machine: made-up ones, which the catcher takes for
-/// true.
+/// Returns the workspace file of local values: made-up ones, which the catcher accepts.
 pub fn local_file() -> PathBuf {
     workspace_root().join("infra/local-secrets.json")
 }
 
-/// Local values by logical id, from a file; none if there is no such file.
+/// Reads local values by logical id from a file. Returns none if the file does not exist.
 pub fn read_values(file: &Path) -> Result<BTreeMap<String, Value>, StackError> {
     Ok(load(file)?.unwrap_or_default())
 }
 
-/// Text is a secret as it is, anything else is its JSON.
+/// Returns a string as it is and any other value as JSON.
 fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -216,7 +216,7 @@ fn load<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, StackError
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         read => read?,
     };
-    // Where it is wrong, and not what stands there.
+    // The error gives the line but not its content, which may be secret.
     let unreadable = |error: serde_json::Error| {
         let (file, line) = (file.display(), error.line());
         StackError::State(format!("{file} cannot be read: line {line} is not what is expected there"))
@@ -224,14 +224,14 @@ fn load<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, StackError
     serde_json::from_str(&text).map(Some).map_err(unreadable)
 }
 
-/// Keeps what was put or made up, if there is a place for it.
+/// Stores the values that were put or generated, if there is a file for them.
 fn keep(file: Option<&Path>, versions: &BTreeMap<String, Version>) -> Result<(), StackError> {
     let Some(file) = file else { return Ok(()) };
     let kept: BTreeMap<_, _> = versions.iter().filter(|(_, version)| version.put || version.generated).collect();
     save(file, &kept)
 }
 
-/// Written beside and moved into place, for nobody but its owner to read.
+/// Writes a temporary file, readable only by its owner, and renames it.
 fn save(file: &Path, put: &impl Serialize) -> Result<(), StackError> {
     let text = serde_json::to_string(put).map_err(|error| StackError::Emulator(error.to_string()))?;
     let beside = file.with_extension("json.new");

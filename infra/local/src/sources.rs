@@ -1,5 +1,4 @@
-//! Event source mappings: what brings messages and changes to their functions, and takes failures
-//! back.
+//! Event source mappings: they deliver messages and changes to functions and handle failed batches.
 
 mod filter;
 mod queue;
@@ -13,7 +12,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// What a function said of a batch.
+/// The result that a function reports for a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     AllDone,
@@ -21,8 +20,8 @@ enum Verdict {
     Failed(HashSet<String>),
 }
 
-/// Reads a batch response as Lambda does: nothing or an empty list is success, an identifier that
-/// is empty or unknown, or an answer that cannot be read, fails the whole batch.
+/// Reads a batch response as Lambda does. No response or an empty list is success. An empty or
+/// unknown identifier, or a response that cannot be parsed, fails the whole batch.
 fn verdict(answer: &[u8], partial: bool, known: &HashSet<String>) -> Verdict {
     if !partial || answer.is_empty() {
         return Verdict::AllDone;

@@ -1,5 +1,5 @@
-//! What survives a restart: the tables' file and the objects, and beside them the clock, the
-//! streams' positions, waiting messages, and the values that secrets were given.
+//! The state that survives a restart: the file of the tables and the objects, and in addition the
+//! clock, the positions of the streams, queued messages, and the values of secrets.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -14,14 +14,14 @@ use crate::StackError;
 #[serde(default)]
 pub struct Kept {
     pub clock_offset_ms: i64,
-    /// The sequence number that each stream mapping has dealt with.
+    /// The last sequence number that each stream mapping has handled.
     pub checkpoints: BTreeMap<String, String>,
     pub messages: Vec<Value>,
-    /// Rows that TTL removed and whose removal a stream reader may not have seen.
+    /// Rows that TTL removed and whose removal a stream reader may not have seen yet.
     pub removed_by_ttl: Vec<String>,
 }
 
-/// A directory that one stack at a time has.
+/// A data directory, locked by one stack at a time.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
@@ -48,17 +48,18 @@ impl StateDirectory {
         self.path.join("logs")
     }
 
-    /// The files of S3.
+    /// Returns the directory of S3 objects.
     pub fn objects(&self) -> PathBuf {
         self.path.join("s3")
     }
 
-    /// Apart from the rest: written when a secret is put, and for nobody else to read.
+    /// Returns the file of secrets. It is separate because it is written when a secret is put, and
+    /// only its owner may read it.
     pub fn secrets(&self) -> PathBuf {
         self.path.join("secrets.json")
     }
 
-    /// What was kept; nothing at a first start.
+    /// Loads the stored state. Returns the default at the first start.
     pub fn load(&self) -> Result<Kept, StackError> {
         let file = self.path.join("state.json");
         let text = match fs::read_to_string(&file) {
@@ -68,8 +69,8 @@ impl StateDirectory {
         serde_json::from_str(&text).map_err(|error| unreadable(&file, &error))
     }
 
-    /// Written beside and moved into place, so that a killed stack leaves the old or the new and
-    /// never a half.
+    /// Writes a temporary file and renames it, so that a killed stack leaves either the old or the
+    /// new state, never a partial one.
     pub fn save(&self, kept: &Kept) -> Result<(), StackError> {
         let text = serde_json::to_string(kept).map_err(|error| StackError::Emulator(error.to_string()))?;
         let (file, beside) = (self.path.join("state.json"), self.path.join("state.json.new"));

@@ -1,6 +1,6 @@
 //! Reads a SAM template into the [`Model`] that the local stack runs. It knows types of resources,
-//! never their names, and refuses whatever it does not know: a half-understood template would run
-//! otherwise than the deployed one.
+//! never their names. It refuses everything that it does not support, because a template that is
+//! only partly understood would behave differently from the deployed one.
 
 mod buckets;
 mod error;
@@ -45,8 +45,8 @@ const SECTIONS: &[&str] = &[
     "Outputs",
 ];
 
-/// The model of a template under these parameter values; functions, tables and queues stand in the
-/// order of the file.
+/// Reads a template with these parameter values. Functions, tables and queues keep the order of the
+/// file.
 pub fn load(yaml: &str, parameters: &BTreeMap<String, String>) -> Result<Model, TemplateError> {
     let (document, order) = yaml::parse(yaml)?;
     let root = Node::new(&document, "");
@@ -87,8 +87,7 @@ pub fn load(yaml: &str, parameters: &BTreeMap<String, String>) -> Result<Model, 
 }
 
 fn build(all: &[Resource]) -> Result<Model, TemplateError> {
-    // Routes are found at the functions, so the API has to be known before them, wherever it
-    // stands.
+    // The routes are listed at the functions, so read the API first, wherever it is in the file.
     let mut api: Option<HttpApi> = None;
     for resource in of_kind(all, names::HTTP_API) {
         if api.is_some() {
@@ -118,7 +117,7 @@ fn build(all: &[Resource]) -> Result<Model, TemplateError> {
     for resource in of_kind(all, names::RULE) {
         model.rules.extend(rules::rule(resource, all)?);
     }
-    // A role that no function uses is still checked.
+    // Roles that no function uses are checked, too.
     for resource in of_kind(all, names::ROLE) {
         resources::role_statements(resource)?;
     }
@@ -133,7 +132,7 @@ fn of_kind<'a>(all: &'a [Resource], kind: &'static str) -> impl Iterator<Item = 
     all.iter().filter(move |resource| resource.kind == kind)
 }
 
-/// A condition that nothing uses is still checked.
+/// Checks all conditions, including those that nothing uses.
 fn check_conditions(root: &Node, resolver: &Resolver) -> Result<(), TemplateError> {
     let Some(conditions) = root.get("Conditions") else {
         return Ok(());
@@ -192,14 +191,14 @@ mod tests {
         load(REAL, &given(&[("Stage", "local")])).unwrap()
     }
 
-    /// A function of the real template; the template grows, and these tests are about how it is
-    /// read.
+    /// Returns a function of the real template. These tests check how the template is read, not
+    /// what it contains.
     fn function<'a>(model: &'a Model, binary: &str) -> &'a crate::model::Function {
         model.functions.iter().find(|function| function.binary == binary).unwrap()
     }
 
     #[test]
-    fn the_real_template_has_its_functions_in_the_order_of_the_file() {
+    fn the_functions_of_the_real_template_keep_the_order_of_the_file() {
         let model = real();
         let first: Vec<_> =
             model.functions.iter().map(|f| (f.logical_id.as_str(), f.binary.as_str())).take(2).collect();
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_template_filters_the_stream_for_what_the_ttl_removed() {
+    fn the_real_template_filters_the_stream_for_ttl_removals() {
         let model = real();
         let [source] = &function(&model, "intent-expiry").stream_sources[..] else { panic!("one stream source") };
         assert_eq!(source.id, "IntentExpiryRemovals");
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_template_grants_nothing_on_everything() {
+    fn the_real_template_grants_listed_actions_on_its_own_resources() {
         for function in real().functions {
             assert!(function.policies.len() > 1, "{}", function.name);
             for statement in function.policies {
@@ -260,8 +259,7 @@ mod tests {
                     assert!(!action.contains('*'), "{statement}");
                 }
                 for resource in texts(&statement["Resource"]) {
-                    // Identities of SES are not the template's: which there are is the account's
-                    // matter.
+                    // SES identities belong to the account, not to the template.
                     let own = resource.contains("umavez-local") || resource.contains(":identity/");
                     assert!(resource.starts_with("arn:aws:") && own, "{statement}");
                 }
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_of_the_real_template_know_their_parameters() {
+    fn the_variables_of_the_real_template_are_traced_to_their_parameters() {
         let model = real();
         let parameters = |binary: &str, variable: &str| {
             let found = function(&model, binary).parameters.get(variable).cloned().unwrap_or_default();
@@ -331,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_template_is_refused() {
+    fn text_that_is_not_a_template_is_refused() {
         assert_eq!(refusal("- a"), "template.yaml: expected a mapping");
         assert_eq!(refusal("A: [").split(": ").nth(1), Some("not a YAML template"));
         assert_eq!(refusal("Resources:"), "template.yaml: Resources is missing");
@@ -353,7 +351,7 @@ Outputs: {Q: {Condition: IsBig, Value: !Ref Q}}";
     }
 
     #[test]
-    fn an_environment_is_worked_out_from_parameters_conditions_and_the_api() {
+    fn an_environment_is_resolved_from_parameters_conditions_and_the_api() {
         let yaml = "
 Parameters: {Domain: {Type: String, Default: ''}, Stage: {Type: String, Default: dev}}
 Conditions:

@@ -1,5 +1,5 @@
-//! What each operation took when `before.tsv` was recorded, beside what it takes now.
-//! `cargo bench --bench budgets -- record` records it again.
+//! The consumption of each operation when `before.tsv` was recorded, to compare with the current
+//! run. `cargo bench --bench budgets -- record` records it again.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
@@ -8,11 +8,11 @@ use umavez_local::calls::Call;
 
 use crate::prices;
 
-/// The argument that records what this run takes.
+/// The argument that records the current run.
 pub const ARGUMENT: &str = "record";
 
-/// Operations over thousands of mails: how often senders look for work depends on the moments at
-/// which they do, and differs by some percent from run to run of the same code.
+/// Operations over thousands of mails. How often senders poll for work depends on timing, and
+/// differs by a few percent between runs of the same code.
 const TIMED: &[&str] = &[", at ", ", as fast as it goes"];
 const NOISE: f64 = 1.1;
 
@@ -35,7 +35,7 @@ impl Took {
         Self { requests: calls.len() as f64, write: prices::write_units(calls), read: prices::read_units(calls) }
     }
 
-    /// The share of one of so many.
+    /// Returns the share of one of `all`.
     pub fn of_one(self, all: usize) -> Self {
         let share = |sum: f64| (sum / all as f64 * 1_000.0).round() / 1_000.0;
         Self { requests: share(self.requests), write: share(self.write), read: share(self.read) }
@@ -60,7 +60,7 @@ fn parse(line: &'static str) -> Option<(&'static str, Took)> {
 /// The title of the column that [`column`] fills.
 pub const TITLE: &str = "before: requests, write u., read u.";
 
-/// Notes what an operation takes, and returns what it took before.
+/// Records the consumption of an operation, and returns the column with the earlier one.
 pub fn column(name: &str, now: Took) -> String {
     NOW.lock().expect("no panic here").push((name.to_owned(), now));
     match BEFORE.get(name) {
@@ -73,7 +73,7 @@ pub fn column(name: &str, now: Took) -> String {
     }
 }
 
-/// Says which operations take more than before.
+/// Prints the operations that consume more than before.
 pub fn compare() {
     let now = NOW.lock().expect("no panic here");
     let known: Vec<_> = now.iter().filter_map(|(name, now)| Some((name, now, BEFORE.get(name.as_str())?))).collect();
@@ -85,7 +85,7 @@ pub fn compare() {
     }
 }
 
-/// Records this run as the one to compare with.
+/// Records this run as the baseline.
 pub fn record() {
     let mut text = "# operation\trequests\twrite units\tread units\n".to_owned();
     for (name, Took { requests, write, read }) in NOW.lock().expect("no panic here").iter() {

@@ -1,5 +1,5 @@
-//! A message of a conversation: what it costs to store it, however long the conversation is, and to
-//! answer it.
+//! The cost of storing a message of a conversation, whatever the length of the conversation, and of
+//! answering it.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use umavez_tests::{KEY, World};
 use crate::before::{self, Took};
 use crate::prices;
 
-/// What a stored message may cost: one read, one transaction, and this many write units.
+/// The limits for storing a message: one read, one transaction, and this many write units.
 const REQUESTS: usize = 2;
 const WRITE_UNITS: f64 = 6.0;
-/// Messages that a conversation has before the one that is measured.
+/// The length of the conversation before the measured message.
 const LENGTHS: [u64; 3] = [0, 99, 9_999];
 
 pub async fn budgets(world: &World) {
@@ -41,18 +41,19 @@ pub async fn budgets(world: &World) {
     for length in LENGTHS {
         let contact = format!("contact-{length}");
         fill(world, &contact, length).await;
-        // The first of a burst is put into the index of what waits: it costs the most.
+        // The first message of a burst costs most, because it puts the conversation into the index
+        // by time.
         world.advance(Duration::from_secs(60)).await;
         let calls = store(world, &contact, length + 1).await;
-        costs.push(told(&format!("message {} stored, first of its burst", length + 1), &calls));
+        costs.push(check_budget(&format!("message {} stored, first of its burst", length + 1), &calls));
         let calls = store(world, &contact, length + 2).await;
-        costs.push(told(&format!("message {} stored, next of its burst", length + 2), &calls));
+        costs.push(check_budget(&format!("message {} stored, next of its burst", length + 2), &calls));
     }
     let (first, next) = (costs[0], costs[1]);
     for pair in costs.chunks(2) {
-        assert!(pair[0] <= first && pair[1] <= next, "the cost of a message does not grow with its conversation");
+        assert!(pair[0] <= first && pair[1] <= next, "the cost of a message grows with its conversation");
     }
-    // Nothing else waits when one batch is measured.
+    // Waits until no other work is pending, so that only one batch is measured.
     world.advance(Duration::from_secs(60)).await;
     store(world, "contact-asked", 1).await;
     let (_, calls) = world.calls_of("conversation-worker", world.advance(Duration::from_secs(10))).await;
@@ -62,7 +63,7 @@ pub async fn budgets(world: &World) {
     println!("{name:<44} {requests:>8.1} {:>6} {write:>8.1} {:>6} {read:>8.1}{}", "", "", before::column(name, took));
 }
 
-/// So many messages that were received before.
+/// Stores `length` earlier messages.
 async fn fill(world: &World, contact: &str, length: u64) {
     let output = |name: &str| world.stack.output(name).expect("an output").to_owned();
     let intents = Intents { store: world.store.clone(), table: output("IntentsTable") };
@@ -80,7 +81,7 @@ async fn fill(world: &World, contact: &str, length: u64) {
             from_me: false,
             by_gateway: false,
             kind: MessageKind::Text,
-            // Short, so that one reply can repeat them all.
+            // Short, so that one reply can quote all of them.
             text: Some("x".to_owned()),
             media: None,
             name: None,
@@ -100,8 +101,8 @@ async fn store(world: &World, contact: &str, number: u64) -> Vec<Call> {
     calls
 }
 
-/// Requests and write units, held to what they may be.
-fn told(name: &str, calls: &[Call]) -> (usize, u64) {
+/// Prints requests and write units, and checks them against the limits.
+fn check_budget(name: &str, calls: &[Call]) -> (usize, u64) {
     let (requests, write) = (calls.len(), prices::write_units(calls));
     let read: f64 = calls.iter().map(|call| call.read_units).sum();
     let before = before::column(name, Took::of(calls));

@@ -1,6 +1,6 @@
-//! What operations cost, from what was counted while they were done: requests, units, invocations
-//! and log lines, at list prices. `cargo bench --profile dev --package umavez-tests --bench budgets
-//! -- costs` writes it to `docs/operate/costs.md`.
+//! The cost of operations at list prices, from the requests, capacity units, invocations and log
+//! lines that were counted. `cargo bench --profile dev --package umavez-tests --bench budgets --
+//! costs` writes it to `docs/operate/costs.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,23 +21,25 @@ use crate::mailings::mail;
 use crate::prices::{self, BILLED_SECONDS, GIGABYTES};
 use crate::start;
 
-/// The argument by which only this is done, and written down.
+/// The argument that runs only this part and writes the document.
 pub const ARGUMENT: &str = "costs";
 const COMMAND: &str = "cargo bench --profile dev --package umavez-tests --bench budgets -- costs";
 const DOCUMENT: &str = "docs/operate/costs.md";
 const RECIPIENTS: usize = 1_000;
-/// What SES gives a new account. Senders wait for their slots, and a function that waits is billed.
+/// The rate that SES grants a new account. Senders wait for their slots, and the waiting time is
+/// billed.
 const MAILS_PER_SECOND: f64 = 14.0;
-/// What Lambda itself logs of an invocation: when it began, and its report.
+/// The log lines of Lambda itself for each invocation: start and report.
 const PLATFORM_LOG_BYTES: f64 = 500.0;
-/// What a log event is billed for beside its text.
+/// The bytes that are billed for each log event in addition to its text.
 const LOG_EVENT_BYTES: f64 = 26.0;
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
-/// A queue's mapping keeps this many long polls open, of 20 seconds each, also when nothing comes.
+/// A queue's event source mapping keeps this many long polls of 20 seconds open, even if the queue
+/// is empty.
 const POLLERS: f64 = 5.0;
 const POLL: Duration = Duration::from_secs(20);
 
-/// Measures on a stack of its own, and writes the document.
+/// Measures on a separate stack, and writes the document.
 pub async fn write() {
     let world = start(1, "SendRates", &json!({"email": {"sender": "2000/1s"}})).await;
     let text = document(&world).await;
@@ -47,7 +49,7 @@ pub async fn write() {
 }
 
 async fn document(world: &World) -> String {
-    // First, while there is no other mail.
+    // The mailing runs first, while there is no other mail.
     let mailing = mailing(world).await;
     let operations = operations(world).await;
     let single = operations.iter().find(|one| one.name == SINGLE_MAIL).expect("a single mail");
@@ -115,22 +117,22 @@ async fn document(world: &World) -> String {
     text
 }
 
-/// What was counted, for one.
+/// The counts for one operation.
 struct Spent {
     name: &'static str,
     requests: f64,
     invocations: u64,
-    /// Deliveries of queues to functions: each is received and deleted.
+    /// Deliveries of queues to functions: each is a receive and a delete.
     deliveries: f64,
-    /// What SES told: the event bus puts it into its queue one by one, and no function of ours is
-    /// seen to do it.
-    told: f64,
+    /// Events of SES: the event bus sends each of them to its queue, and no function makes that
+    /// call.
+    ses_events: f64,
     calls: Vec<Call>,
     log_bytes: f64,
     mails: f64,
 }
 
-/// Dollars, of a million unless it is said otherwise.
+/// Dollars, for a million operations unless stated otherwise.
 #[derive(Default)]
 struct Bill {
     dynamodb: f64,
@@ -158,7 +160,8 @@ impl Spent {
     fn bill(&self) -> Bill {
         Bill {
             dynamodb: prices::of_units(&self.calls),
-            sqs: (prices::queue_requests(&self.calls) + self.told + 2.0 * self.deliveries) * prices::QUEUE_REQUEST,
+            sqs: (prices::queue_requests(&self.calls) + self.ses_events + 2.0 * self.deliveries)
+                * prices::QUEUE_REQUEST,
             lambda: self.invocations as f64 * prices::of_invocation(),
             api: self.requests * prices::API_REQUEST,
             logs: self.log_bytes * prices::LOG_MEGABYTE,
@@ -167,7 +170,7 @@ impl Spent {
     }
 }
 
-/// Counts all that is done until nothing moves.
+/// Counts everything until the stack is idle.
 async fn spent(world: &World, name: &'static str, requests: usize, work: impl Future<Output = ()>) -> Spent {
     world.drain().await;
     let (calls, logs) = (world.stack.calls().position(), world.stack.logs().position());
@@ -181,7 +184,7 @@ async fn spent(world: &World, name: &'static str, requests: usize, work: impl Fu
         requests: requests as f64,
         invocations,
         deliveries: deliveries(world.stack.model(), &lines) as f64,
-        told: told_by_ses(world, &lines) as f64,
+        ses_events: events_of_ses(world, &lines) as f64,
         calls: world.stack.calls().since(calls),
         log_bytes: log_bytes(&lines, invocations),
         mails: (mails(world) - mailed) as f64,
@@ -192,7 +195,7 @@ fn mails(world: &World) -> usize {
     world.stack.catcher().sent(Some("email"), None).len()
 }
 
-/// Invocations of functions that queues deliver to, known by the request ids in their logs.
+/// Returns the number of invocations by queues, identified by the request ids in the logs.
 fn deliveries(model: &Model, lines: &[LogLine]) -> usize {
     let of_queues = model.functions.iter().filter(|function| !function.queue_sources.is_empty());
     let names: BTreeSet<_> = of_queues.map(|function| function.name.as_str()).collect();
@@ -201,7 +204,7 @@ fn deliveries(model: &Model, lines: &[LogLine]) -> usize {
     ids.filter_map(id).collect::<BTreeSet<_>>().len()
 }
 
-fn told_by_ses(world: &World, lines: &[LogLine]) -> usize {
+fn events_of_ses(world: &World, lines: &[LogLine]) -> usize {
     let name = world.stack.function_name("delivery-events");
     let of_it = lines.iter().filter(|line| Some(line.function.as_str()) == name);
     of_it.filter(|line| read(line)["event"] == "RECORD").count()
@@ -218,8 +221,8 @@ fn read(line: &LogLine) -> Value {
 
 const SINGLE_MAIL: &str = "message by email, accepted to delivered";
 
-/// Each is done twice, and the second counts: the first reads secrets, makes buckets of limits,
-/// seeds policies.
+/// Runs each operation twice and counts the second time. The first one reads secrets, creates rate
+/// limit buckets and seeds policies.
 async fn operations(world: &World) -> Vec<Spent> {
     let put = world.request(Method::PUT, "/instances/telegram/default").bearer_auth(KEY).json(&json!({}));
     assert_eq!(world.send(put).await.status, 201);
@@ -253,7 +256,7 @@ async fn operations(world: &World) -> Vec<Spent> {
     all
 }
 
-/// Under a key of its own.
+/// Posts with a unique idempotency key.
 async fn posted(world: &World, name: &'static str, path: &str, body: &Value) -> Spent {
     let key = format!("key-{}", world.stack.calls().position());
     spent(world, name, 1, async {
@@ -263,21 +266,22 @@ async fn posted(world: &World, name: &'static str, path: &str, body: &Value) -> 
     .await
 }
 
-/// A message of a contact by Telegram, its wait for others, the responder's reply and its sending.
+/// A contact's message by Telegram: the wait for further messages, the responder's reply and its
+/// delivery.
 async fn answered(world: &World, turn: u32) -> Spent {
     spent(world, "message of a contact, stored and answered, reply sent", 1, async {
         let chat = 5_000 + turn;
         let update = json!({"update_id": turn, "message": {"message_id": turn + 1, "date": world.now().seconds(),
             "chat": {"id": chat, "type": "private"}, "from": {"id": chat, "is_bot": false, "first_name": "Ana"}, "text": "Oi"}});
-        let told = world.request(Method::POST, "/webhooks/telegram/default").json(&update);
-        let told = told.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
-        assert_eq!(world.send(told).await.status, 200);
+        let webhook = world.request(Method::POST, "/webhooks/telegram/default").json(&update);
+        let webhook = webhook.header("x-telegram-bot-api-secret-token", "local-telegram-secret");
+        assert_eq!(world.send(webhook).await.status, 200);
         world.advance(Duration::from_secs(10)).await;
     })
     .await
 }
 
-/// A charge with its offer, which waits for a sweep and is sent; one that is paid before that; and
+/// A charge whose offer a sweep enqueues and which is sent; a charge that is paid before that; and
 /// the payment.
 async fn offered(world: &World, turn: u32) -> Vec<Spent> {
     let charge = |what: &str, chat: u32| {
@@ -292,7 +296,7 @@ async fn offered(world: &World, turn: u32) -> Vec<Spent> {
     let whole = spent(world, "charge reported, its offer swept and sent", 1, async {
         assert_eq!(world.post(created, &sent).await.body["scheduled"], 1);
         world.advance(Duration::from_secs(600)).await;
-        // The sweep of this minute is counted as part of an idle month.
+        // The sweep of this minute is part of the idle month.
         world.tick("DownsellSweep").await;
         world.advance(Duration::from_secs(610)).await;
     })
@@ -300,16 +304,16 @@ async fn offered(world: &World, turn: u32) -> Vec<Spent> {
     vec![first, payment, whole]
 }
 
-/// A mailing of a thousand, in dollars.
+/// Returns the bill of a mailing to a thousand recipients, in dollars.
 async fn mailing(world: &World) -> Bill {
     let spent = spent(world, "mailing", 2, mail(world, RECIPIENTS)).await;
-    assert!((spent.mails - RECIPIENTS as f64).abs() < 0.5, "each once");
+    assert!((spent.mails - RECIPIENTS as f64).abs() < 0.5, "not one mail per recipient");
     let waiting = f64::from(SHARD_GROUPS) * GIGABYTES * RECIPIENTS as f64 / MAILS_PER_SECOND;
     let bill = spent.bill().times(1e-6);
     Bill { lambda: bill.lambda + waiting * prices::GIGABYTE_SECOND * 1e-6, ..bill }
 }
 
-/// What is there anyway, from the template, and what ticks do.
+/// Returns the fixed costs, from the template, and the costs of the schedules.
 async fn idle(world: &World) -> Vec<(String, String, f64)> {
     let model = world.stack.model();
     let mut all = Vec::new();
@@ -323,7 +327,7 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
             Bill { dynamodb: bill.dynamodb + dynamodb, lambda: bill.lambda + lambda, logs: bill.logs + logs, ..bill };
         ticks += often;
     }
-    let told = metrics(&world.stack.logs().since(logs));
+    let emitted = metrics(&world.stack.logs().since(logs));
     let ticked = format!("{ticks:.0} invocations");
     all.push(("schedules: Lambda".to_owned(), ticked.clone(), bill.lambda));
     all.push(("schedules: DynamoDB".to_owned(), ticked.clone(), bill.dynamodb));
@@ -336,20 +340,25 @@ async fn idle(world: &World) -> Vec<(String, String, f64)> {
     all.push(("CloudWatch alarms".to_owned(), alarms.to_string(), alarms as f64 * prices::ALARM));
     let dashboards = template().matches("Type: AWS::CloudWatch::Dashboard").count();
     all.push(("CloudWatch dashboards".to_owned(), dashboards.to_string(), dashboards as f64 * prices::DASHBOARD));
-    all.push(("CloudWatch metrics written by schedules".to_owned(), told.to_string(), told as f64 * prices::METRIC));
+    all.push((
+        "CloudWatch metrics written by schedules".to_owned(),
+        emitted.to_string(),
+        emitted as f64 * prices::METRIC,
+    ));
     let secrets = model.secrets.len();
     all.push(("Secrets Manager".to_owned(), format!("{secrets} secrets"), secrets as f64 * prices::SECRET));
     all
 }
 
-/// How many metrics the lines tell of: a name with each value of its dimensions is one.
+/// Returns the number of metrics in the lines: a name with each combination of dimension values is
+/// one.
 fn metrics(lines: &[LogLine]) -> usize {
     let mut all = BTreeSet::new();
-    for told in lines.iter().map(read) {
-        for directive in told["_aws"]["CloudWatchMetrics"].as_array().into_iter().flatten() {
+    for event in lines.iter().map(read) {
+        for directive in event["_aws"]["CloudWatchMetrics"].as_array().into_iter().flatten() {
             for dimensions in directive["Dimensions"].as_array().into_iter().flatten().filter_map(Value::as_array) {
                 let values: Vec<_> =
-                    dimensions.iter().filter_map(|name| Some(told[name.as_str()?].to_string())).collect();
+                    dimensions.iter().filter_map(|name| Some(event[name.as_str()?].to_string())).collect();
                 for metric in directive["Metrics"].as_array().into_iter().flatten() {
                     all.insert(format!("{} {values:?}", metric["Name"]));
                 }

@@ -1,4 +1,4 @@
-//! Offers: what a trigger, a sweep and a claim cost, however many are stored.
+//! The cost of a trigger, a sweep and a claim of offers, whatever the number of stored offers.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use umavez_tests::World;
 use crate::before::{self, Took};
 use crate::prices;
 
-/// The argument by which only this is done.
+/// The argument that runs only this part.
 pub const ARGUMENT: &str = "downsells";
 /// Offers that are pending and not due.
 const STORED: u32 = 200_000;
 /// Offers that are due at once.
 const DUE: u32 = 10_000;
-/// Rows of one insertion.
+/// Rows of one insert.
 const AT_ONCE: u32 = 2_500;
-/// A claim with its gate: one transaction of so many units.
+/// The write units of a claim with its gate, which is one transaction.
 const CLAIM_UNITS: f64 = 6.0;
 const CHAT: i64 = 987_654_321;
 
@@ -44,7 +44,7 @@ pub async fn budgets() {
     world.stack.stop().await.expect("stops");
 }
 
-/// One offer from its charge to its end.
+/// Measures one offer from its charge to its end.
 async fn one_offer(world: &World) {
     for (n, counted) in [(0, false), (1, true)] {
         let charge = json!({"bot_slug": "default", "telegram_id": CHAT + n, "transaction_id": format!("tx-{n}")});
@@ -52,46 +52,46 @@ async fn one_offer(world: &World) {
         let (answer, calls) = world.calls_of("webhook-intake", world.post(path, &charge)).await;
         assert_eq!(answer.body["scheduled"], 1, "{}", answer.body);
         let (_, sent) = world.calls_of("outbound-sender", world.advance(Duration::from_secs(65))).await;
-        // The first one reads secrets and makes buckets.
+        // The first offer reads secrets and creates rate limit buckets.
         if !counted {
             continue;
         }
-        told("charge made, one offer scheduled", &calls, None);
+        check_budget("charge made, one offer scheduled", &calls, None);
         let claims: Vec<_> = sent.iter().filter(|call| call.operation == "TransactWriteItems").cloned().collect();
-        told("offer, claim with its gate", &claims[..1], Some((1, CLAIM_UNITS)));
-        // Two rows, and both indexes: it waits for nothing any more, and is listed as what it came
-        // to.
-        told("offer, outcome with its slot", &claims[1..], Some((1, 6.0)));
+        check_budget("offer, claim with its gate", &claims[..1], Some((1, CLAIM_UNITS)));
+        // Two rows and both indexes: the offer leaves the index by time, and is listed under its
+        // final status.
+        check_budget("offer, outcome with its slot", &claims[1..], Some((1, 6.0)));
         let (answer, calls) =
             world.calls_of("webhook-intake", world.post("/api/payment/webhook/payment-approved", &charge)).await;
         assert_eq!(answer.body["already_sent"], 1, "{}", answer.body);
-        told("payment, nothing pending", &calls, None);
+        check_budget("payment, nothing pending", &calls, None);
     }
 }
 
 async fn sweeps(world: &World) {
     let tick = || world.calls_of("downsell-sweep", world.tick("DownsellSweep"));
     let (_, none) = tick().await;
-    told("sweep, none pending", &none, Some((4, 0.0)));
+    check_budget("sweep, none pending", &none, Some((4, 0.0)));
     let far = world.now().plus_days(1);
     fill(world, 0, STORED, far).await;
     let (_, many) = tick().await;
-    told(&format!("sweep, {STORED} pending and none due"), &many, Some((none.len(), 0.0)));
+    check_budget(&format!("sweep, {STORED} pending and none due"), &many, Some((none.len(), 0.0)));
     fill(world, STORED, DUE, world.now().plus_ms(1_800_000)).await;
     world.advance(Duration::from_secs(1_200)).await;
     let (mut calls, mut claims) = (Vec::new(), 0);
-    // Bounded by its time, it goes on with the next tick.
+    // A sweep is bounded by its time and continues at the next tick.
     while claims < DUE as usize {
         calls.extend(tick().await.1);
         let done = calls.iter().filter(|call| call.operation == "UpdateItem").count();
-        assert!(done > claims, "a tick that did nothing");
+        assert!(done > claims, "a tick enqueued no offer");
         claims = done;
     }
     let most = DUE as usize + DUE as usize / 20;
-    told(&format!("sweep, {DUE} due"), &calls, Some((most, f64::MAX)));
+    check_budget(&format!("sweep, {DUE} due"), &calls, Some((most, f64::MAX)));
 }
 
-/// Offers that wait for this time, each of another person.
+/// Inserts offers that are due at `due_at`, each for another contact.
 async fn fill(world: &World, from: u32, count: u32, due_at: umavez_domain::time::Timestamp) {
     let table = world.stack.output("DownsellsTable").expect("a table").to_owned();
     let downsell = downsell(world);
@@ -131,8 +131,8 @@ fn offer(world: &World, downsell: &DownsellRow, n: u32, at: umavez_domain::time:
     row
 }
 
-/// Requests and write units, held to what they may be.
-fn told(name: &str, calls: &[Call], most: Option<(usize, f64)>) {
+/// Prints requests and write units, and checks them against the limits.
+fn check_budget(name: &str, calls: &[Call], most: Option<(usize, f64)>) {
     let calls: Vec<_> = calls.iter().filter(|call| call.service == "dynamodb").cloned().collect();
     let (requests, write) = (calls.len(), prices::write_units(&calls));
     let read: f64 = calls.iter().map(|call| call.read_units).sum();

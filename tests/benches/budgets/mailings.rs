@@ -1,6 +1,6 @@
-//! Mailings: what a recipient costs from the file to SENT, what a row costs to import, and what the
-//! number of rows does to memory and to partitions. Limits are of counts, and of ratios within this
-//! run.
+//! Mailings: the cost of a recipient from the file to SENT, the cost of importing a row, and the
+//! effect of the number of rows on memory and partitions. The limits apply to counts, and to ratios
+//! within this run.
 
 mod imports;
 mod sending;
@@ -13,24 +13,25 @@ use self::imports::{header, import};
 use self::sending::send;
 use crate::{prices, single_puts, start};
 
-/// Recipients that are sent to, as fast as it goes and at the rate of a new account of SES.
+/// The numbers of recipients of the mailings that are sent, at full speed and at the rate of a new
+/// SES account.
 const RECIPIENTS: usize = 2_000;
 const SLOW_RECIPIENTS: usize = 600;
 const MAILS_PER_SECOND: f64 = 14.0;
-/// Rows of imports: few, enough to time, and many, unless the environment says how many.
+/// The rows of the imports: few, enough to time, and many, unless the variable sets another number.
 const FEW: usize = 10_000;
 const TIMED: usize = 50_000;
 const MANY: usize = 1_000_000;
 const MANY_VARIABLE: &str = "UMAVEZ_BENCH_ROWS";
-/// Rows of the control.
+/// The rows of the control.
 const SINGLE_PUTS: usize = 5_000;
 
-/// Something measured, and the most that it may be.
+/// A measured value, and its limit.
 struct Limit(&'static str, f64, f64);
 
 pub async fn budgets() {
     at_the_rate_of_a_new_account().await;
-    // A process per function: what is read of it is of all that was done.
+    // One process per function, so that its measurements cover all of the work.
     let world = &start(1, "SendRates", &json!({"email": {"sender": "2000/1s"}})).await;
     let sent = send(world, RECIPIENTS, "").await;
     sent.print("as fast as it goes");
@@ -56,22 +57,22 @@ pub async fn budgets() {
     ]);
 }
 
-/// Only sends.
+/// Sends a mailing without measuring it.
 pub async fn mail(world: &World, recipients: usize) {
     send(world, recipients, "").await;
 }
 
-/// A mailing that waits for its slots: its groups ask for them beside each other, and some are
-/// refused.
+/// Sends a mailing that waits for its slots: its groups request them concurrently, and some
+/// requests are refused.
 async fn at_the_rate_of_a_new_account() {
     let world = &start(SHARD_GROUPS as usize, "SendRates", &json!({})).await;
-    // Long names make more shards of few recipients than there are groups.
+    // Long names make more shards than there are groups, in spite of the few recipients.
     let sent = send(world, SLOW_RECIPIENTS, &"x".repeat(300)).await;
     sent.print(&format!("at {MAILS_PER_SECOND} a second in {SHARD_GROUPS} groups"));
     world.stack.stop().await.expect("stops");
 }
 
-/// All are told before one of them fails the run.
+/// Prints all limits before one of them fails the run.
 fn hold(limits: &[Limit]) {
     for Limit(name, measured, most) in limits {
         println!("{name:<44} {measured:>12.3} {most:>9.1}");
@@ -85,7 +86,7 @@ fn many() -> usize {
     std::env::var(MANY_VARIABLE).map_or(MANY, |rows| rows.parse().expect("a number of rows"))
 }
 
-/// Uploads a file by a form of its own, as large ones are.
+/// Uploads a file with a separate upload form, as large files are.
 async fn upload(world: &World, file_name: &str, file: &str, content: Value) -> String {
     let mut body = content;
     (body["filename"], body["size"]) = (json!(file_name), json!(file.len()));
@@ -95,7 +96,7 @@ async fn upload(world: &World, file_name: &str, file: &str, content: Value) -> S
     asked.text("/mailingId")
 }
 
-/// `more` makes every name longer.
+/// Returns a CSV file; `more` makes every name longer.
 fn file(rows: usize, more: &str) -> String {
     let mut file = String::from("email,nome\n");
     (0..rows).for_each(|n| file.extend([address(n), ",".to_owned(), name(n), more.to_owned(), "\n".to_owned()]));

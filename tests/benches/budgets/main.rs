@@ -1,5 +1,5 @@
-//! `cargo bench`: the budgets, as a table. Requests and capacity are counted at the front; times
-//! are ratios against a control in the same run, and nothing here fails because a machine was slow.
+//! `cargo bench`: the budgets, as a table. Requests and capacity units are counted at the front.
+//! Times are ratios to a control in the same run, and no check fails because a machine is slow.
 
 mod before;
 mod conversations;
@@ -25,7 +25,7 @@ const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
 const INVOCATIONS: usize = 300;
 
 fn main() {
-    // The control of an import is a process of this program.
+    // The control of the import runs as a process of this program.
     let mut arguments = std::env::args().skip(1);
     let first = arguments.next().unwrap_or_default();
     if first == single_puts::ARGUMENT {
@@ -33,7 +33,7 @@ fn main() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        // Counts are the same without optimization: `--profile dev` does for them, and builds in a
+        // Counts do not depend on optimization: `--profile dev` is enough for them, and builds in a
         // fraction of the time.
         let profile = if cfg!(debug_assertions) { "dev" } else { "bench" };
         eprintln!("building the functions with the {profile} profile");
@@ -71,7 +71,7 @@ async fn start(concurrency: usize, parameter: &str, value: &Value) -> World {
     world
 }
 
-/// Requests and units of one operation, against the least possible.
+/// Prints the requests and units of single operations, beside the least possible.
 async fn requests(world: &World) {
     println!(
         "\n{:<44} {:>8} {:>6} {:>8} {:>6} {:>8}   {}",
@@ -107,7 +107,8 @@ async fn requests(world: &World) {
     row("release", &calls, (1, 1.0));
 }
 
-/// One message from its acceptance to its outcome: what it takes, and what a million of them cost.
+/// Prints the requests of one message from its acceptance to its outcome, and the cost of a million
+/// messages.
 async fn messages(world: &World) {
     let client = |n: u32| format!("91b7584a-d8f1-4cd6-b0e1-{n:012}");
     let body = |n: u32| {
@@ -120,7 +121,7 @@ async fn messages(world: &World) {
         let body = body(n);
         async move { world.post_with_key(key, "/outbound/messages", &body).await }
     };
-    // A first one, so that what is counted is not the reading of secrets and the making of buckets.
+    // A first message, so that reading secrets and creating rate limit buckets is not counted.
     ask_and_drain(world, "warm", &body(1)).await;
     let position = world.stack.calls().position();
     let invoked = world.stack.functions().invocations();
@@ -149,14 +150,14 @@ async fn messages(world: &World) {
     prices::of_messages(&whole, invocations);
 }
 
-/// Inserts: the flag and the policies are one query, and then the entry.
+/// An insert reads the flag and the policies with one query, and then writes the entry.
 async fn entries(world: &World) {
     let thought = |n: i64, text: &str| json!({"text": text, "source": {"chat_id": 42, "message_id": n}});
     let issue = |id: &str| {
         json!({"raw_text": "hi", "from": "news@example.com", "subject": "The Digest", "content_type": "newsletter",
             "source": {"message_id": id, "date": "2025-07-01T04:00:00Z"}})
     };
-    // A first one, so that what is counted is not the seeding of the policies.
+    // A first entry, so that seeding the policies is not counted.
     world.post("/ingest/telegram", &thought(1, "a")).await;
     println!();
     for (name, path, body, least) in [
@@ -172,7 +173,7 @@ async fn entries(world: &World) {
     }
 }
 
-/// Normalization alone, of subjects and addresses as they come.
+/// Measures normalization alone, with realistic subjects and addresses.
 fn normalization() {
     const ROUNDS: usize = 2_000;
     let subjects = [
@@ -241,7 +242,7 @@ fn row(name: &str, calls: &[Call], least: (usize, f64)) {
     println!("{name:<44} {:>8} {:>6} {write:>8} {:>6} {read:>8}{before}", calls.len(), least.0, least.1);
 }
 
-/// Processor time of a warm invocation against that of a function that does nothing.
+/// Measures the processor time of a warm invocation, relative to a function that does nothing.
 async fn processor_time(world: &World) {
     let control = World::of(
         Stack::start(Options { concurrency: 1, ..Options::in_memory(EMPTY) }).await.expect("the control starts"),
@@ -255,7 +256,7 @@ async fn processor_time(world: &World) {
     println!("{:<44} {check:>12.0} {:>10.1}", "intent check", check / empty);
 }
 
-/// Microseconds of processor time per invocation, from the scheduler's own account of the process.
+/// Returns the microseconds of processor time per invocation, as the scheduler counts them.
 async fn per_invocation(world: &World, function: &str, event: impl Fn(usize) -> Value) -> f64 {
     for number in 0..20 {
         world.deliver(function, &event(number)).await;

@@ -1,5 +1,4 @@
-//! The control of the import: the same rows, each put by a request of its own, in a process of its
-//! own.
+//! The control of the import: the same rows, each put by a separate request, in a separate process.
 
 use std::collections::HashMap;
 
@@ -12,24 +11,24 @@ use umavez_tests::{World, processes};
 
 use crate::mailings::{address, name};
 
-/// The argument that makes this program the control, before where to put, into which table, and how
-/// many rows.
+/// The argument that makes this program the control. It is followed by the URL, the table and the
+/// number of rows.
 pub const ARGUMENT: &str = "single-puts";
 const SHARDS: u32 = 10;
 
-/// Seconds of processor time, from the start of the process to its last row.
+/// Returns the seconds of processor time from the start of the process to its last row.
 pub async fn measure(world: &World, rows: usize) -> f64 {
     let table = world.stack.output("MailingsTable").expect("a table of mailings");
     let program = std::env::current_exe().expect("this program");
     let mut control = Command::new(program);
     control.args([ARGUMENT, world.stack.front_url(), table, &rows.to_string()]);
     let output = control.output().await.expect("the control runs");
-    let told = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "the control failed: {}", String::from_utf8_lossy(&output.stderr));
-    told.trim().parse().expect("the control tells its time")
+    printed.trim().parse().expect("the control prints its time")
 }
 
-/// The control itself. A function has a runtime of one thread, too.
+/// Runs the control. Like a function, it has a runtime with one thread.
 pub fn run(mut arguments: impl Iterator<Item = String>) {
     let mut next = || arguments.next().expect("an address, a table and a number");
     let (url, table, rows) = (next(), next(), next().parse().expect("a number of rows"));

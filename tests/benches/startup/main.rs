@@ -1,11 +1,11 @@
-//! `cargo bench --bench startup`: how long every function of the template takes from the start of
-//! its process to its first question to the Runtime API, how large it is, and how much memory it
-//! has by then, against an empty `lambda_runtime` in the same run. Times are told and not held:
-//! nothing here fails because a machine was slow. Sizes are held.
+//! `cargo bench --bench startup`: for every function of the template, the time from the start of
+//! its process to its first request to the Runtime API, its size, and its memory at that time,
+//! relative to an empty `lambda_runtime` in the same run. Times are only printed: no check fails
+//! because a machine is slow. Sizes are checked.
 //!
-//! Measured is what is deployed: binaries of the release profile, which cargo builds first. Or
-//! those that are there already: `UMAVEZ_BENCH_BINARIES` names a folder with `<function>/bootstrap`
-//! in it, as `sam build` leaves them in `target/lambda`.
+//! By default cargo builds binaries of the release profile first, as they are deployed. To measure
+//! existing binaries, set `UMAVEZ_BENCH_BINARIES` to a folder with `<function>/bootstrap`, such as
+//! `target/lambda` after `sam build`.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -26,10 +26,10 @@ const BINARIES_VARIABLE: &str = "UMAVEZ_BENCH_BINARIES";
 const CERTIFICATES_VARIABLE: &str = "SSL_CERT_FILE";
 const PROFILE: &str = "release";
 const STARTS: usize = 20;
-/// A process that asks later than this does not come up at all.
+/// A process without a request within this time has failed to start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The goals: × the empty one for functions without TLS at their start and for those with it, and
-/// megabytes.
+/// The goals: the ratio to the empty function for functions without TLS at their start and for
+/// those with it, and megabytes.
 const MOST_PLAIN: f64 = 2.0;
 const MOST_WITH_TLS: f64 = 4.0;
 const MOST_MEGABYTES: f64 = 12.0;
@@ -43,7 +43,7 @@ fn main() {
         let program = place.program(&function.binary);
         Measured::new(&function.binary, program, function.environment.clone(), Some(most))
     }));
-    // Round by round: what disturbs the machine for a while disturbs all of them.
+    // Starts all of them in turn, so that a disturbance of the machine affects all of them.
     for _ in 0..STARTS {
         measured.iter_mut().for_each(Measured::start_once);
     }
@@ -53,8 +53,8 @@ fn main() {
     }
 }
 
-/// A function that was given something of AWS has a client for it, which reads the certificates of
-/// this machine when it is made.
+/// Returns whether the function sets up TLS: a function with a resource of AWS in its environment
+/// has a client for it, which reads the certificates of this machine when it is created.
 fn sets_up_tls(function: &Function) -> bool {
     let kinds = ["_TABLE", "_QUEUE", "_SECRET", "_BUCKET"];
     function.environment.keys().any(|name| kinds.iter().any(|kind| name.ends_with(kind)))
@@ -89,18 +89,18 @@ impl Place {
     }
 }
 
-/// A program, and what its starts took.
+/// A program, and the measurements of its starts.
 struct Measured {
     name: String,
     program: PathBuf,
     environment: BTreeMap<String, String>,
-    /// × the empty one, at most.
+    /// The limit of the ratio to the empty function.
     most: Option<f64>,
     megabytes: f64,
     starts: Vec<Start>,
 }
 
-/// Up to the first question.
+/// Measurements up to the first request.
 struct Start {
     milliseconds: f64,
     processor_milliseconds: f64,
@@ -146,17 +146,17 @@ fn start(program: &Path, environment: &BTreeMap<String, String>) -> Start {
         .spawn()
         .expect("it starts");
     let process = Killed(process);
-    let asks = asks.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{} does not ask", program.display()));
+    let asks = asks.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{} makes no request", program.display()));
     let (mut connection, _) = asks.expect("a connection");
     let mut question = [0; 64];
-    let read = connection.read(&mut question).expect("a question");
+    let read = connection.read(&mut question).expect("a request");
     let milliseconds = begin.elapsed().as_secs_f64() * 1e3;
     assert!(question[..read].starts_with(b"GET /2018-06-01/runtime/invocation/next"), "{}", program.display());
     let pid = process.0.id();
     Start { milliseconds, processor_milliseconds: nanoseconds(pid) / 1e6, resident_megabytes: resident_megabytes(pid) }
 }
 
-/// What Lambda says to every function.
+/// Returns the variables that Lambda sets for every function.
 fn of_lambda(address: &str) -> [(&'static str, &str); 9] {
     [
         ("AWS_LAMBDA_RUNTIME_API", address),
@@ -171,14 +171,14 @@ fn of_lambda(address: &str) -> [(&'static str, &str); 9] {
     ]
 }
 
-/// Amazon Linux has its certificates in one file. Where each has a file of its own besides, as on
-/// Debian, all of them would be read twice.
+/// Returns the file with the certificates. Amazon Linux has one file. Where each certificate also
+/// has its own file, as on Debian, the client would read all of them twice.
 fn certificates() -> Option<&'static str> {
     let places = ["/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem"];
     places.into_iter().find(|place| Path::new(place).is_file())
 }
 
-/// Gone with its value, also when something is not as it should be.
+/// Kills the process when it is dropped, also after a panic.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -188,8 +188,8 @@ impl Drop for Killed {
     }
 }
 
-/// The goals are held against the medians. A machine that does other things interrupts some starts;
-/// then the quickest shows what the program itself takes.
+/// Prints the table, and compares the goals with the medians. Other work on the machine interrupts
+/// some starts; then the fastest start shows the time of the program itself.
 fn table(measured: &[Measured]) {
     let wall = |one: &Measured| one.median(|start| start.milliseconds);
     let processor = |one: &Measured| one.median(|start| start.processor_milliseconds);

@@ -1,5 +1,5 @@
-//! Conversations: every message is stored once and in one batch, a batch has one reply, none is
-//! lost, none stays stuck.
+//! Conversations: every message is stored once and in one batch, a batch has one reply, no message
+//! is lost, and no conversation is stuck.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::scenario::Scenario;
 
 const CHAT: i64 = 987_654_321;
 const PHONE: &str = "5511912345678";
-/// How often a provider tells again what was not taken.
+/// How often a provider retries a webhook that was not accepted.
 const TRIES: usize = 8;
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -34,11 +34,11 @@ pub fn scenarios() -> Vec<Scenario> {
     };
     vec![
         scenario(
-            "a burst is answered, and what comes during the answer too",
+            "a burst is answered, and messages that arrive meanwhile too",
             |run| Box::pin(burst(run)),
             |run| Box::pin(answered(run)),
             |point| {
-                // The second reply is stored and settled as the first was.
+                // The second reply is stored and settled in the same way as the first.
                 let written = point.operation == "TransactWriteItems" && point.nth == 2;
                 let worker = point.function == "conversation-worker" && (point.nth == 1 || written);
                 let intake = point.function == "webhook-intake" && point.nth == 1;
@@ -61,7 +61,7 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a worker of a conversation was not heard of again",
+            "a conversation worker times out",
             |run| Box::pin(abandoned(run)),
             |run| Box::pin(answered(run)),
             |point| point.function == "recovery" && is_of_conversations(point) && point.nth <= 2,
@@ -77,7 +77,7 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(taken_over(run)),
             |run| Box::pin(left_to_the_person(run)),
             |point| {
-                // How a first message is stored is struck by the burst.
+                // The burst scenario covers how a first message is stored.
                 let stored =
                     ["BatchGetItem", "TransactWriteItems", "GetSecretValue"].contains(&point.operation.as_str());
                 let person = point.function == "webhook-intake" && !(stored && point.nth == 1);
@@ -85,7 +85,7 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a conversation is held while its reply is sent, and it was not sent",
+            "a conversation is held while its reply is sent, and the attempt fails",
             |run| Box::pin(held_while_sending(run)),
             |run| Box::pin(said_once(run)),
             |point| {
@@ -96,7 +96,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario {
             setup: || Setup::default().parameter("UnknownPolicies", r#"{"telegram": "resend"}"#),
             ..scenario(
-                "a conversation is held while its reply is sent, and its sender is not heard of again",
+                "a conversation is held while its reply is sent, and its sender times out",
                 |run| Box::pin(held_and_abandoned(run)),
                 |run| Box::pin(unknown_and_not_repeated(run)),
                 |point| {
@@ -112,12 +112,12 @@ fn is_of_conversations(point: &Point) -> bool {
     point.target.contains("conversations") || point.operation == "TransactWriteItems"
 }
 
-/// A write about a reply that was handed over: the first one hands it over.
+/// Returns whether the call is a write about an enqueued reply: the first such write enqueues it.
 fn is_end_of_reply(point: &Point) -> bool {
     point.function == "conversation-worker" && point.operation == "TransactWriteItems" && point.nth > 1
 }
 
-/// The write that notes that the responder answers later.
+/// Returns whether the call is the write that records that the responder answers later.
 fn is_second_update(point: &Point) -> bool {
     point.function == "conversation-worker" && point.operation == "UpdateItem" && point.nth == 2
 }
@@ -128,8 +128,8 @@ async fn set_up(run: &Run, channel: &str) {
     assert!(answer.status < 300, "{}", answer.body);
 }
 
-/// A provider tells until it is heard.
-async fn tell(run: &Run, path: &str, header: (&str, &str), body: &Value) -> Answer {
+/// Delivers a webhook of a provider until it is accepted.
+async fn deliver_webhook(run: &Run, path: &str, header: (&str, &str), body: &Value) -> Answer {
     for _ in 0..TRIES {
         let request = run.world.request(Method::POST, path).header(header.0, header.1).json(body);
         let answer = run.world.send(request).await;
@@ -138,7 +138,7 @@ async fn tell(run: &Run, path: &str, header: (&str, &str), body: &Value) -> Answ
             return answer;
         }
     }
-    panic!("a message was not taken in {TRIES} tries");
+    panic!("a message was not accepted in {TRIES} tries");
 }
 
 async fn says(run: &Run, message_id: u64, text: &str) {
@@ -147,7 +147,7 @@ async fn says(run: &Run, message_id: u64, text: &str) {
     let message = json!({"message_id": message_id, "from": {"id": CHAT, "is_bot": false, "first_name": "Ana"}, "chat": chat, "date": at, "text": text});
     let body = json!({"update_id": message_id, "message": message});
     let header = ("x-telegram-bot-api-secret-token", "local-telegram-secret");
-    tell(run, "/webhooks/telegram/default", header, &body).await;
+    deliver_webhook(run, "/webhooks/telegram/default", header, &body).await;
 }
 
 async fn whatsapp(run: &Run, id: &str, text: &str, from_me: bool) -> Answer {
@@ -155,7 +155,7 @@ async fn whatsapp(run: &Run, id: &str, text: &str, from_me: bool) -> Answer {
     let at = run.world.now().seconds();
     let data = json!({"key": key, "pushName": "Ana", "message": {"conversation": text}, "messageTimestamp": at});
     let body = json!({"event": "messages.upsert", "instance": "default", "data": data});
-    tell(run, "/webhooks/evolution/default", ("x-webhook-token", "local-evolution-token"), &body).await
+    deliver_webhook(run, "/webhooks/evolution/default", ("x-webhook-token", "local-evolution-token"), &body).await
 }
 
 async fn responder(run: &Run, fault: CallFault) {
@@ -192,7 +192,8 @@ async fn later(run: &Run) {
     let id = id(run).await;
     let reply = json!({"batch_id": format!("{id}-1"), "reply": "one"});
     let answer = run.ask("reply", "r", &format!("/conversations/{id}/replies"), &reply).await;
-    // Lost sight of and asked again meanwhile, the responder may have said it itself.
+    // If the first answer was lost, the responder may have been asked again and have replied
+    // itself.
     assert!(answer.status == 202 || answer.status == 409, "{}", answer.body);
     run.world.drain().await;
 }
@@ -205,7 +206,11 @@ async fn held(run: &Run) {
     let answer = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
     assert_eq!((answer.status, &answer.body["held"]), (200, &json!(true)), "{}", answer.body);
     seconds(run, 60).await;
-    assert_eq!(run.world.stack.catcher().sent(None, None).len(), 0, "nobody speaks while it is held");
+    assert_eq!(
+        run.world.stack.catcher().sent(None, None).len(),
+        0,
+        "a message was sent while the conversation is held"
+    );
     let answer = run.ask("release", "l", &format!("/conversations/{id}/release"), &json!({})).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     run.world.drain().await;
@@ -227,11 +232,11 @@ async fn echoed(run: &Run) {
     whatsapp(run, "A1", "one", false).await;
     seconds(run, 6).await;
     let answer = whatsapp(run, "3EB0AA", "one", true).await;
-    assert_eq!(answer.body["ours"], 1, "taken for a person's: {}", answer.body);
+    assert_eq!(answer.body["ours"], 1, "our own message was taken for a person's: {}", answer.body);
     run.world.drain().await;
 }
 
-/// The provider says to wait for a minute, once: the reply stays in its queue.
+/// The provider once asks to retry after a minute, so the reply stays in its queue.
 async fn limited(run: &Run, service: &str) {
     let description = "Too Many Requests: retry after 60";
     let body = json!({"ok": false, "error_code": 429, "description": description, "parameters": {"retry_after": 60}});
@@ -250,7 +255,7 @@ async fn taken_over(run: &Run) {
     seconds(run, 90).await;
 }
 
-/// The one message in outbound.
+/// Returns the only outbound message.
 async fn reply(run: &Run) -> Value {
     let rows = run.world.rows("OutboundTable").await;
     rows.into_iter().find(|row| row["sk"] == "MESSAGE").expect("a message")
@@ -261,7 +266,7 @@ async fn left_to_the_person(run: &Run) {
     let state = rows.iter().find(|row| row["sk"] == "STATE").expect("a conversation");
     assert_eq!((&state["phase"], &state["answered"]), (&json!("idle"), &state["received"]), "stuck: {state}");
     let sent = run.world.stack.catcher().sent(None, None);
-    assert_eq!(sent.len(), 0, "a reply leaves after the person's: {sent:?}");
+    assert_eq!(sent.len(), 0, "a reply was sent after the person's: {sent:?}");
     assert_eq!(reply(run).await["state"], "CANCELED");
 }
 
@@ -272,7 +277,8 @@ fn messages(run: &Run) -> Messages {
     Messages { store, table: table("OutboundTable"), intents, retention_days: 90 }
 }
 
-/// The hold comes while an attempt is under way, and the provider takes nothing.
+/// A person takes the conversation while an attempt is in progress, and the provider does not
+/// accept the message.
 async fn held_while_sending(run: &Run) {
     set_up(run, "telegram").await;
     limited(run, "telegram").await;
@@ -293,7 +299,7 @@ async fn held_while_sending(run: &Run) {
     assert!(matches!(&settled, Settled::Now(row) if row.delivery.state == State::Canceled), "{settled:?}");
     seconds(run, 700).await;
     world.tick("Recovery").await;
-    assert_eq!(world.stack.catcher().sent(None, None).len(), 0, "a reply leaves during the hold");
+    assert_eq!(world.stack.catcher().sent(None, None).len(), 0, "a reply was sent during the hold");
     let answer = run.ask("release", "l", &format!("/conversations/{id}/release"), &json!({})).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     world.drain().await;
@@ -308,7 +314,7 @@ async fn said_once(run: &Run) {
     assert_eq!(texts, ["one"]);
 }
 
-/// The hold comes after a sender died with the attempt that it had begun.
+/// A person takes the conversation after a sender died during its attempt.
 async fn held_and_abandoned(run: &Run) {
     set_up(run, "telegram").await;
     let killed = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillBefore) };
@@ -325,10 +331,10 @@ async fn held_and_abandoned(run: &Run) {
 async fn unknown_and_not_repeated(run: &Run) {
     assert_eq!(reply(run).await["state"], "UNKNOWN");
     let calls = run.world.stack.calls().since(0).into_iter().filter(|call| call.service == "telegram").count();
-    assert_eq!(calls, 1, "it is sent again during the hold");
+    assert_eq!(calls, 1, "the reply was sent again during the hold");
 }
 
-/// What every contact was told adds up with what it said.
+/// Checks that every message of the contact is in one batch and that each batch has one reply.
 async fn answered(run: &Run) {
     let rows = run.world.rows("ConversationsTable").await;
     let state = rows.iter().find(|row| row["sk"] == "STATE").expect("a conversation");
@@ -348,7 +354,7 @@ async fn answered(run: &Run) {
             assert!(covered.insert(number), "in two batches: {number}");
         }
         let messages = batch["messages"].as_array().expect("handed over");
-        assert_eq!(messages.len(), 1, "one reply: {batch}");
+        assert_eq!(messages.len(), 1, "not one reply: {batch}");
         let message =
             outbound.iter().find(|row| row["id"] == messages[0] && row["sk"] == "MESSAGE").expect("a message");
         let outcome = message["state"].as_str().expect("a state");
@@ -362,9 +368,9 @@ async fn answered(run: &Run) {
     if doubt {
         assert!(texts.len() <= expected.len(), "{texts:?} for {expected:?}");
     } else {
-        assert_eq!(texts, expected, "one reply a batch, in order");
+        assert_eq!(texts, expected, "not one reply per batch, in order");
     }
-    // A batch that was asked about again is the same.
+    // A repeated request for a batch has the same messages.
     let questions = run.world.stack.catcher().sent(Some("responder"), None);
     for question in &questions {
         for other in questions.iter().filter(|other| other.body["batch_id"] == question.body["batch_id"]) {

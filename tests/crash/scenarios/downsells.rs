@@ -1,5 +1,5 @@
-//! Downsells: a trigger makes each offer once, an offer leaves once and only while something is
-//! unpaid, and what a payment was answered holds.
+//! Downsells: a trigger creates each offer once, an offer is sent once and only while something is
+//! unpaid, and the answer to a payment stays true.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::scenarios::outbound;
 const CHAT: i64 = 987_654_321;
 const SECRET: &str = "whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==";
 const DOWNSELLS: &str = "/api/admin/bots/default/downsells";
-/// How often a gateway tells again what was not taken.
+/// How often a gateway retries a webhook that was not accepted.
 const TRIES: usize = 8;
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -31,14 +31,14 @@ pub fn scenarios() -> Vec<Scenario> {
     };
     vec![
         scenario(
-            "a charge makes an offer, a sweep hands it over, and it is sent",
+            "a charge schedules an offer, a sweep enqueues it, and it is sent",
             |run| Box::pin(swept(run)),
             |run| Box::pin(sent_once(run)),
             |point| {
                 let intake = point.function == "webhook-intake" && is_of_downsells(point);
                 let sweep = point.function == "downsell-sweep" && (point.operation == "UpdateItem" || point.nth == 1);
                 let relay = point.function == "outbox-relay" && point.nth == 1;
-                // The second transaction ends it with its slot.
+                // The second transaction ends the offer together with its slot.
                 let sender = point.function == "outbound-sender"
                     && (is_of_downsells(point) || point.service == "telegram")
                     && point.nth <= 2;
@@ -46,29 +46,29 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a start makes an offer, and a payment cancels it",
+            "a start schedules an offer, and a payment cancels it",
             |run| Box::pin(paid(run)),
             |run| Box::pin(nothing_sent(run)),
             |point| point.function == "webhook-intake" && is_of_downsells(point),
         ),
         scenario(
-            "a charge expires, told or not, and its offers end",
+            "a charge expires, reported or not, and its offers end",
             |run| Box::pin(expired(run)),
             |run| Box::pin(nothing_sent(run)),
             |point| {
-                let told = point.function == "webhook-intake"
+                let reported = point.function == "webhook-intake"
                     && (point.operation == "TransactWriteItems" && point.nth > 2 || point.operation == "PutItem");
-                told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
+                reported || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
             },
         ),
         scenario(
-            "a sender of an offer was not heard of again",
+            "a sender of an offer times out",
             |run| Box::pin(abandoned(run)),
             |run| Box::pin(unknown_once(run)),
             |point| point.function == "recovery" && is_of_downsells(point) && point.nth <= 2,
         ),
         scenario(
-            "a payment finds an offer under way and recalls it",
+            "a payment recalls an offer whose attempt is in progress",
             |run| Box::pin(paid_under_way(run)),
             |run| Box::pin(recalled(run)),
             |point| point.function == "webhook-intake" && point.operation == "UpdateItem",
@@ -89,12 +89,12 @@ pub fn scenarios() -> Vec<Scenario> {
             |point| point.function == "webhook-intake" && is_of_downsells(point),
         ),
         scenario(
-            "a charge expires, told or not, and its offer goes to the next one",
+            "a charge expires, reported or not, and its offer goes to the next one",
             |run| Box::pin(passed_on(run)),
             |run| Box::pin(sent_for_the_last(run)),
             |point| {
-                let told = point.function == "webhook-intake" && is_of_downsells(point) && point.nth > 2;
-                told || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
+                let reported = point.function == "webhook-intake" && is_of_downsells(point) && point.nth > 2;
+                reported || point.function == "recovery" && is_of_downsells(point) && point.nth <= 3
             },
         ),
         scenario(
@@ -104,13 +104,13 @@ pub fn scenarios() -> Vec<Scenario> {
             |point| point.function == "outbound-sender" && is_of_downsells(point) && point.nth <= 3,
         ),
         scenario(
-            "a person says what became of an offer",
+            "an operator settles an offer",
             |run| Box::pin(settled(run)),
             |run| Box::pin(failed_for_good(run)),
             |point| point.function == "admin" && point.operation == "TransactWriteItems",
         ),
         scenario(
-            "what is an offer of a bot is made, changed, tried and deleted",
+            "a downsell is created, changed, tested and deleted",
             |run| Box::pin(set_up_and_down(run)),
             |run| Box::pin(is_gone(run)),
             |point| point.function == "admin",
@@ -131,7 +131,7 @@ async fn set_up(run: &Run, more: Value) {
     assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
-/// A gateway tells until it is heard.
+/// Delivers a webhook of a gateway until it is accepted.
 async fn gateway(run: &Run, what: &str, body: &Value) -> Answer {
     let text = body.to_string();
     for _ in 0..TRIES {
@@ -149,7 +149,7 @@ async fn gateway(run: &Run, what: &str, body: &Value) -> Answer {
             return answer;
         }
     }
-    panic!("{what} was not taken in {TRIES} tries");
+    panic!("{what} was not accepted in {TRIES} tries");
 }
 
 fn charge(transaction: &str) -> Value {
@@ -171,7 +171,7 @@ async fn starts(run: &Run, update_id: u64) {
             return;
         }
     }
-    panic!("a start was not taken in {TRIES} tries");
+    panic!("a start was not accepted in {TRIES} tries");
 }
 
 async fn seconds(run: &Run, seconds: u64) {
@@ -191,34 +191,39 @@ async fn paid(run: &Run) {
     set_up(run, json!({"after_start": true, "delay_minutes": 10})).await;
     starts(run, 1).await;
     gateway(run, "pix-created", &charge("tx-1")).await;
-    let told = gateway(run, "payment-approved", &charge("tx-1")).await;
-    assert_eq!((&told.body["canceled"], &told.body["in_flight"]), (&json!(1), &json!(0)), "{}", told.body);
+    let answer = gateway(run, "payment-approved", &charge("tx-1")).await;
+    assert_eq!((&answer.body["canceled"], &answer.body["in_flight"]), (&json!(1), &json!(0)), "{}", answer.body);
     seconds(run, 700).await;
 }
 
 async fn expired(run: &Run) {
     set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 30, "rearm": "once_ever"})).await;
     gateway(run, "pix-created", &charge("tx-1")).await;
-    let told = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-    assert_eq!(told.body["canceled"], 1, "{}", told.body);
+    let answer = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+    assert_eq!(answer.body["canceled"], 1, "{}", answer.body);
     let mut silent = charge("tx-2");
     silent["expires_at"] = json!(run.world.now().plus_ms(300_000).to_string());
     gateway(run, "pix-created", &silent).await;
-    // Over before anybody told of them.
+    // Charges that had expired before their creation was reported.
     gateway(run, "pix-expired", &json!({"transaction_id": "tx-3"})).await;
     let mut over = charge("tx-4");
     over["expires_at"] = json!(run.world.now().plus_ms(-1_000).to_string());
     gateway(run, "pix-created", &over).await;
     for transaction in ["tx-3", "tx-4"] {
-        let told = gateway(run, "pix-created", &charge(transaction)).await;
-        assert_eq!((&told.body["charge"], &told.body["scheduled"]), (&json!("expired"), &json!(0)), "{}", told.body);
+        let answer = gateway(run, "pix-created", &charge(transaction)).await;
+        assert_eq!(
+            (&answer.body["charge"], &answer.body["scheduled"]),
+            (&json!("expired"), &json!(0)),
+            "{}",
+            answer.body
+        );
     }
     seconds(run, 400).await;
     run.world.tick("Recovery").await;
     seconds(run, 1_800).await;
 }
 
-/// A charge with these fields beside or instead of its own; those that are null are left out.
+/// Returns a charge with these fields added or replaced; null fields are left out.
 fn with(transaction: &str, more: &Value) -> Value {
     let mut body = charge(transaction);
     let fields = body.as_object_mut().expect("an object");
@@ -227,22 +232,27 @@ fn with(transaction: &str, more: &Value) -> Value {
     body
 }
 
-/// Fields of the gateway's own, ids as text, another person's id, and no owner at all.
+/// Extra fields of the gateway, ids as text, another contact's id, and no owner at all.
 async fn odd_bodies(run: &Run) {
     set_up(run, json!({"after_start": true, "after_pix": true, "delay_minutes": 10})).await;
     let as_text = json!({"telegram_id": CHAT.to_string(), "amount": 1990, "status": "pending"});
     gateway(run, "pix-created", &with("41", &as_text)).await;
     let odd = json!({"transaction_id": 41, "telegram_id": CHAT + 1, "bot_slug": null, "status": "approved"});
-    let told = gateway(run, "payment-approved", &with("41", &odd)).await;
-    assert_eq!((&told.body["canceled"], &told.body["in_flight"]), (&json!(1), &json!(0)), "{}", told.body);
-    assert_eq!(told.body["differs"], json!(["telegram_id"]), "{}", told.body);
-    // A payment that names nobody is placed by the charge that it is of.
+    let answer = gateway(run, "payment-approved", &with("41", &odd)).await;
+    assert_eq!((&answer.body["canceled"], &answer.body["in_flight"]), (&json!(1), &json!(0)), "{}", answer.body);
+    assert_eq!(answer.body["differs"], json!(["telegram_id"]), "{}", answer.body);
+    // The charge identifies the owner of a payment that names none.
     starts(run, 1).await;
     let unplaced = json!({"transaction_id": "42", "amount": 1990});
-    let told = gateway(run, "payment-approved", &unplaced).await;
-    assert_eq!((&told.body["charge"], &told.body["owner_known"]), (&json!("paid"), &json!(false)), "{}", told.body);
-    let told = gateway(run, "pix-created", &charge("42")).await;
-    assert_eq!((&told.body["charge"], &told.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", told.body);
+    let answer = gateway(run, "payment-approved", &unplaced).await;
+    assert_eq!(
+        (&answer.body["charge"], &answer.body["owner_known"]),
+        (&json!("paid"), &json!(false)),
+        "{}",
+        answer.body
+    );
+    let answer = gateway(run, "pix-created", &charge("42")).await;
+    assert_eq!((&answer.body["charge"], &answer.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", answer.body);
     seconds(run, 700).await;
 }
 
@@ -252,8 +262,8 @@ async fn passed_on(run: &Run) {
     let short = json!({"expires_at": run.world.now().plus_ms(300_000).to_string()});
     gateway(run, "pix-created", &with("tx-2", &short)).await;
     for _ in 0..2 {
-        let told = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
-        assert_eq!((&told.body["canceled"], &told.body["passed_on"]), (&json!(0), &json!(1)), "{}", told.body);
+        let answer = gateway(run, "pix-expired", &json!({"transaction_id": "tx-1"})).await;
+        assert_eq!((&answer.body["canceled"], &answer.body["passed_on"]), (&json!(0), &json!(1)), "{}", answer.body);
     }
     gateway(run, "pix-created", &charge("tx-3")).await;
     seconds(run, 400).await;
@@ -273,7 +283,7 @@ async fn passed_on_by_sender(run: &Run) {
     seconds(run, 65).await;
 }
 
-/// Sent once, for the charge that can be paid; or nobody knows.
+/// The offer was sent once, for the charge that can be paid, or its outcome is unknown.
 async fn sent_for_the_last(run: &Run) {
     sent_once(run).await;
     assert_eq!(rows(run).await[0]["transaction_id"], "tx-3");
@@ -289,7 +299,7 @@ async fn abandoned(run: &Run) {
     run.world.tick("Recovery").await;
 }
 
-/// The payment arrives while the attempt of a sender that died is under way.
+/// The payment arrives while the attempt of a dead sender is in progress.
 async fn paid_under_way(run: &Run) {
     set_up(run, json!({"after_start": false, "after_pix": true, "delay_minutes": 1})).await;
     let dies = CallFault { service: Some("telegram".to_owned()), ..CallFault::first(Action::KillBefore) };
@@ -302,7 +312,7 @@ async fn paid_under_way(run: &Run) {
     run.world.tick("Recovery").await;
 }
 
-/// The attempt is unknown, the payment recalled it, and there is no other.
+/// The attempt is unknown, the payment recalled it, and there is no other attempt.
 async fn recalled(run: &Run) {
     unknown_once(run).await;
     let rows = rows(run).await;
@@ -321,7 +331,7 @@ async fn joined(run: &Run) {
     seconds(run, 125).await;
 }
 
-/// The bots that the person has blocked, of each row.
+/// Returns the bots that the user has blocked, for each row.
 async fn blocks(run: &Run) -> Vec<Value> {
     let listed = run.world.get(&format!("/suppressions?channel=telegram&to={CHAT}")).await;
     let listed = listed.body["suppressions"].as_array().expect("a list").clone();
@@ -333,8 +343,8 @@ async fn settled(run: &Run) {
     run.world.drain().await;
     let rows = rows(run).await;
     let path = format!("/api/admin/bots/default/queue/{}/settle", rows[0]["id"].as_str().expect("an id"));
-    let told = run.ask("settle", "s", &path, &json!({"telegram_id": CHAT, "sent": false})).await;
-    assert_eq!((told.status, &told.body["offer"]["status"]), (200, &json!("failed")), "{}", told.body);
+    let answer = run.ask("settle", "s", &path, &json!({"telegram_id": CHAT, "sent": false})).await;
+    assert_eq!((answer.status, &answer.body["offer"]["status"]), (200, &json!("failed")), "{}", answer.body);
 }
 
 async fn set_up_and_down(run: &Run) {
@@ -362,19 +372,19 @@ fn sent(run: &Run) -> usize {
     run.world.stack.catcher().sent(Some("telegram"), None).len()
 }
 
-/// Sent once; or nobody knows, and then at most once.
+/// The offer was sent once; or its outcome is unknown, and it was sent at most once.
 async fn sent_once(run: &Run) {
     let rows = rows(run).await;
-    assert_eq!(rows.len(), 1, "one event, one offer: {rows:?}");
+    assert_eq!(rows.len(), 1, "not one offer for one event: {rows:?}");
     match (rows[0]["status"].as_str(), rows[0]["state"].as_str()) {
         (Some("sent"), Some("SENT")) => assert_eq!(sent(run), 1),
         (Some("pending"), Some("UNKNOWN")) => assert!(sent(run) <= 1),
-        _ => panic!("neither sent nor visible: {}", rows[0]),
+        _ => panic!("neither sent nor unknown: {}", rows[0]),
     }
 }
 
 async fn nothing_sent(run: &Run) {
-    assert_eq!(sent(run), 0, "sent after it was paid, or could not be paid any more");
+    assert_eq!(sent(run), 0, "sent after the charge was paid or expired");
     let rows = rows(run).await;
     assert!(!rows.is_empty());
     for row in rows {
@@ -392,7 +402,7 @@ async fn sent_for_the_charge(run: &Run) {
     sent_once(run).await;
     let rows = rows(run).await;
     assert_eq!((&rows[0]["trigger"], &rows[0]["transaction_id"]), (&json!("pix"), &json!("tx-1")), "{}", rows[0]);
-    assert_eq!(blocks(run).await, [json!(["second"])], "who pressed start has not blocked this bot");
+    assert_eq!(blocks(run).await, [json!(["second"])], "a start lifts only the block of its own bot");
 }
 
 async fn failed_for_good(run: &Run) {
@@ -404,5 +414,5 @@ async fn failed_for_good(run: &Run) {
 async fn is_gone(run: &Run) {
     let left = run.world.get(DOWNSELLS).await;
     assert_eq!(left.body["downsells"], json!([]), "{}", left.body);
-    assert_eq!(sent(run), 1, "one test");
+    assert_eq!(sent(run), 1, "not one test message");
 }

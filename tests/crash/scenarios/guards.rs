@@ -1,5 +1,5 @@
-//! Guards of intentions: scheduled messages are accepted and cancelled, and the guard lists exactly
-//! what stands.
+//! Guards of intents: scheduled messages are accepted and canceled, and the guard lists exactly the
+//! current holds.
 
 use serde_json::{Value, json};
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
@@ -20,16 +20,16 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "scheduled messages under one guard are cancelled",
             setup: guarded,
             play: |run| Box::pin(cancel_scheduled(run)),
-            audit: |run| Box::pin(only_the_sent_one_stands(run)),
+            audit: |run| Box::pin(only_the_sent_one_is_held(run)),
             concurrent: false,
             swept: false,
             strikes: |point| point.function == "outbound-api",
         },
         Scenario {
-            name: "holds are taken and given back under one guard at once",
+            name: "holds are taken and released under one guard concurrently",
             setup: guarded,
             play: |run| Box::pin(change_at_once(run)),
-            audit: |run| Box::pin(stand_on(run, &[17, 25])),
+            audit: |run| Box::pin(held_days_are(run, &[17, 25])),
             concurrent: true,
             swept: false,
             strikes: |point| point.function == "outbound-api" && point.operation == "TransactWriteItems",
@@ -38,7 +38,7 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "a guarded message fails",
             setup: guarded,
             play: |run| Box::pin(fail(run)),
-            audit: |run| Box::pin(stands_unless_failed(run)),
+            audit: |run| Box::pin(held_unless_failed(run)),
             concurrent: false,
             swept: true,
             strikes: |point| point.function == "outbound-sender" && is_change_of_guard(point),
@@ -47,7 +47,7 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "a guarded mail is rejected",
             setup: guarded,
             play: |run| Box::pin(reject(run)),
-            audit: |run| Box::pin(stands_unless_failed(run)),
+            audit: |run| Box::pin(held_unless_failed(run)),
             concurrent: false,
             swept: true,
             strikes: |point| point.function == "delivery-events" && is_change_of_guard(point),
@@ -56,7 +56,7 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "a guarded mail that was called unsent is proved to be sent",
             setup: guarded,
             play: |run| Box::pin(prove(run)),
-            audit: |run| Box::pin(stand_on(run, &[0, 9])),
+            audit: |run| Box::pin(held_days_are(run, &[0, 9])),
             concurrent: false,
             swept: true,
             strikes: |point| point.function == "delivery-events" && is_change_of_guard(point),
@@ -110,7 +110,7 @@ async fn cancel_scheduled(run: &Run) {
     let (second, third) = (schedule(run, 9).await, schedule(run, 17).await);
     cancel(run, &third).await;
     cancel(run, &second).await;
-    assert_eq!(check(run, "b", 1).await, false, "two sends inside one window");
+    assert_eq!(check(run, "b", 1).await, false, "two holds in one window");
 }
 
 async fn change_at_once(run: &Run) {
@@ -171,22 +171,22 @@ async fn report(run: &Run, id: &str, kind: &str) {
 }
 
 /// A message that failed has released its place in the guard. A message that is unknown keeps it.
-async fn stands_unless_failed(run: &Run) {
+async fn held_unless_failed(run: &Run) {
     let rows = run.world.rows("OutboundTable").await;
     let due = rows.iter().find(|row| row["intent"]["reference_id"] == reference(0)).expect("the message");
     match due["state"].as_str() {
-        Some("FAILED") => stand_on(run, &[9]).await,
-        Some("UNKNOWN") => stand_on(run, &[0, 9]).await,
+        Some("FAILED") => held_days_are(run, &[9]).await,
+        Some("UNKNOWN") => held_days_are(run, &[0, 9]).await,
         _ => panic!("neither failed nor unknown: {due}"),
     }
 }
 
-async fn only_the_sent_one_stands(run: &Run) {
-    stand_on(run, &[0]).await;
+async fn only_the_sent_one_is_held(run: &Run) {
+    held_days_are(run, &[0]).await;
 }
 
 /// The guard has the holds of these days, and no others.
-async fn stand_on(run: &Run, days: &[i64]) {
+async fn held_days_are(run: &Run, days: &[i64]) {
     let rows = run.world.rows("IntentsTable").await;
     let guards: Vec<_> = rows.iter().filter(|row| row["holds"].is_array()).collect();
     assert_eq!(guards.len(), 1, "one guard");

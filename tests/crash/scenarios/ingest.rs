@@ -1,5 +1,5 @@
-//! Entries: a key has one owner, an update moves its keys whole or not at all, and a backfill that
-//! dies anywhere ends as one that does not.
+//! Entries: a key has one owner, an update moves all of its keys or none, and a backfill that dies
+//! at any point ends like one that does not.
 
 use serde_json::{Value, json};
 use umavez_tests::Setup;
@@ -36,7 +36,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 "a backfill",
                 |run| Box::pin(backfill(run)),
                 |run| Box::pin(backfilled(run)),
-                // Of its many inserts the first and the last few are as good as all.
+                // Of the many inserts, the first and the last few represent all.
                 |point| {
                     let worker = point.function == "backfill-worker" && (point.nth <= 2 || point.nth == 5);
                     worker || point.function == "ingest" && point.operation == "TransactWriteItems"
@@ -63,8 +63,9 @@ fn newsletter(message_id: &str) -> Value {
 async fn insert(run: &Run) {
     let answer = run.ask("insert", "a", "/ingest/email", &newsletter("<a@example.com>")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    // Whoever was not told is told by the row that it left: with its key it is the same request.
-    assert_eq!(answer.text("/action"), "inserted", "told that it was not its own: {}", answer.body);
+    // A retry after a lost answer finds the row that the first request wrote: with its key it is
+    // the same request.
+    assert_eq!(answer.text("/action"), "inserted", "the owner got another answer than inserted: {}", answer.body);
     let again = run.ask("again", "b", "/ingest/email", &newsletter("<a@example.com>")).await;
     assert_eq!((again.text("/action"), again.text("/matched_by")), ("skipped".into(), "primary".into()));
 }
@@ -73,9 +74,9 @@ async fn rivals(run: &Run) {
     let ask = |key: &'static str, body: Value| async move {
         run.ask(key, key, "/ingest/email", &body).await.text("/entry_id")
     };
-    // The same issue, by two Message-IDs: the day decides.
+    // The same issue with two Message-IDs: the day identifies it.
     let (a, b) = tokio::join!(ask("a", newsletter("<a@example.com>")), ask("b", newsletter("<b@example.com>")));
-    assert_eq!(a, b, "one issue is one entry");
+    assert_eq!(a, b, "one issue has two entries");
 }
 
 fn thought(text: &str, secondary: &str) -> Value {
@@ -97,10 +98,10 @@ async fn rows(run: &Run, kind: &str) -> Vec<Value> {
     rows.into_iter().filter(|row| row["kind"] == kind).collect()
 }
 
-/// One entry, and its markers are its own.
+/// Returns the only entry and its markers, and checks that the markers belong to it.
 async fn the_one(run: &Run) -> (Value, Vec<Value>) {
     let (mut entries, markers) = (rows(run, "entry").await, rows(run, "marker").await);
-    assert_eq!(entries.len(), 1, "one entry: {entries:?}");
+    assert_eq!(entries.len(), 1, "not one entry: {entries:?}");
     let entry = entries.remove(0);
     for marker in &markers {
         assert_eq!(marker["entry_id"], entry["entry_id"], "a marker without its entry: {marker}");
@@ -111,7 +112,7 @@ async fn the_one(run: &Run) -> (Value, Vec<Value>) {
 async fn inserted_once(run: &Run) {
     let (entry, markers) = the_one(run).await;
     let of_secondary: Vec<_> = markers.iter().filter(|marker| marker["which"] == "secondary").collect();
-    assert_eq!(of_secondary.len(), 1, "the secondary key has one owner: {markers:?}");
+    assert_eq!(of_secondary.len(), 1, "the secondary key has not one owner: {markers:?}");
     assert_eq!(of_secondary[0]["idempotency_key"], entry["idempotency_key_secondary"]);
     assert!(run.world.rows("EntriesTestTable").await.is_empty());
 }
@@ -119,7 +120,7 @@ async fn inserted_once(run: &Run) {
 async fn moved(run: &Run) {
     let (entry, markers) = the_one(run).await;
     assert_eq!((&entry["clean_text"], &entry["idempotency_key_secondary"]), (&json!("dois"), &json!("b".repeat(64))));
-    assert_eq!(markers.len(), 1, "the old key is free, and the new one is its own: {markers:?}");
+    assert_eq!(markers.len(), 1, "the old key is not free, or the new one is not taken: {markers:?}");
     assert_eq!(markers[0]["idempotency_key"], "b".repeat(64));
 }
 
@@ -144,12 +145,12 @@ async fn backfill(run: &Run) {
 async fn backfilled(run: &Run) {
     let rows = run.world.rows("EntriesTable").await;
     let jobs: Vec<_> = rows.iter().filter(|row| row["sk"] == "JOB").collect();
-    assert_eq!(jobs.len(), 1, "one job");
+    assert_eq!(jobs.len(), 1, "not one job");
     let job = jobs[0];
     assert_eq!(job["state"], "COMPLETED", "accepted, and lost: {job}");
     let counts = json!({"inserted": 4, "skipped": 1, "updated": 1, "failed": 1, "blank": 0});
     assert_eq!(job["counts"], counts, "{job}");
-    assert!(job["wake"].is_null(), "settled, and still looked for: {job}");
+    assert!(job["wake"].is_null(), "settled, but still in the index by time: {job}");
     let entries: Vec<_> = rows.iter().filter(|row| row["kind"] == "entry").collect();
     assert_eq!(entries.len(), 4);
     let corrected = entries.iter().find(|row| row["idempotency_key_primary"] == "tg:42:1").expect("the first");

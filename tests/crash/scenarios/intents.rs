@@ -1,5 +1,5 @@
-//! Intents: one holder, told so; nobody blocked by itself; a release that frees exactly what it was
-//! meant to.
+//! Intents: one holder, which gets a positive answer; no client is blocked by its own hold; a
+//! release frees exactly the hold that it names.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "an intent expires",
             setup: product,
             play: |run| Box::pin(expire(run)),
-            audit: |run| Box::pin(expiry_is_told(run)),
+            audit: |run| Box::pin(expiry_is_logged(run)),
             concurrent: false,
             swept: false,
             strikes: |_| true,
@@ -93,15 +93,16 @@ fn touch(campaign: &str) -> Value {
 fn may_send(answer: &Answer) -> bool {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let can_send = answer.body["can_send"].as_bool().expect("a decision");
-    // I1, as a caller sees it: whoever may send holds it, whoever may not is told another's name.
+    // I1, as a caller sees it: a client that may send holds the intent, and a client that may not
+    // gets the name of the other holder.
     assert_eq!(answer.body["blocked_by"].is_null(), can_send);
     can_send
 }
 
-/// Nobody is blocked by its own hold.
+/// Checks that no client is blocked by its own hold.
 fn assert_not_by_itself(answer: &Answer, key: &str) {
     let by = answer.body["blocked_by"]["holder"].as_str().unwrap_or_default();
-    assert!(!by.ends_with(&format!(":{key}")), "{key} was told that it is a duplicate of itself");
+    assert!(!by.ends_with(&format!(":{key}")), "{key} got the answer that it is a duplicate of itself");
 }
 
 async fn hold(run: &Run) {
@@ -115,7 +116,7 @@ async fn hold(run: &Run) {
 async fn hold_without_key(run: &Run) {
     let first = run.ask_once("check", "/intents", &touch(CAMPAIGN_A)).await;
     if first.status < 500 {
-        assert!(may_send(&first), "blocked, though nobody else asked");
+        assert!(may_send(&first), "blocked, but there was no other request");
     }
     let second = run.ask("check by b", "b", "/intents", &touch(CAMPAIGN_A)).await;
     if first.status < 500 {
@@ -141,11 +142,11 @@ async fn release(run: &Run) {
     let released = run.ask("release", "r", &path, &client).await;
     assert_eq!(released.body["released"], true, "{}", released.body);
     let next = run.ask("check by b", "b", "/intents", &touch(CAMPAIGN_A)).await;
-    assert!(may_send(&next), "released, and not free: {}", next.body);
+    assert!(may_send(&next), "released, but not free: {}", next.body);
     let again = run.ask("release again", "r", &path, &client).await;
     assert_eq!(again.body["released"], true, "{}", again.body);
     let third = run.ask("check by c", "c", "/intents", &touch(CAMPAIGN_A)).await;
-    assert!(!may_send(&third), "the repeated release hit the next holder");
+    assert!(!may_send(&third), "the repeated release freed the hold of the next holder");
 }
 
 async fn expire(run: &Run) {
@@ -165,16 +166,16 @@ async fn rivals(run: &Run) {
 async fn holder_is(run: &Run, end: &str) {
     let rows = run.world.rows("IntentsTable").await;
     let held: Vec<_> = rows.iter().filter(|row| row["status"] == "HELD").collect();
-    assert_eq!(held.len(), 1, "one intent is held");
+    assert_eq!(held.len(), 1, "not exactly one intent is held");
     assert!(held[0]["holder"].as_str().is_some_and(|holder| holder.ends_with(end)), "{}", held[0]["holder"]);
 }
 
 async fn one_row(run: &Run) {
     let rows = run.world.rows("IntentsTable").await;
-    assert_eq!(rows.iter().filter(|row| row["status"] == "HELD").count(), 1, "one intent is held");
+    assert_eq!(rows.iter().filter(|row| row["status"] == "HELD").count(), 1, "not exactly one intent is held");
 }
 
-async fn expiry_is_told(run: &Run) {
+async fn expiry_is_logged(run: &Run) {
     holder_is(run, ":b").await;
-    assert!(!run.world.events("INTENT_EXPIRED").is_empty(), "an intent expired and nobody was told");
+    assert!(!run.world.events("INTENT_EXPIRED").is_empty(), "an intent expired, but no event was logged");
 }

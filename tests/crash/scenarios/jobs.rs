@@ -1,4 +1,4 @@
-//! Jobs of the probe: created once, handed over with the write, worked on under a lease, completed
+//! Jobs of the probe: created once, enqueued with the write, processed under a lease, completed
 //! once.
 
 use std::time::Duration;
@@ -45,19 +45,19 @@ pub fn scenarios() -> Vec<Scenario> {
 async fn ask(run: &Run, key: &str, body: &Value) -> bool {
     let answer = run.ask(&format!("create by {key}"), key, "/jobs", body).await;
     let created = answer.body["created"].as_bool().expect("a decision");
-    assert_eq!(created, answer.body["owner"] == key, "{key} was told that it is a duplicate of itself");
+    assert_eq!(created, answer.body["owner"] == key, "{key} got the answer that it is a duplicate of itself");
     created
 }
 
 async fn create(run: &Run) {
-    assert!(ask(run, "a", &json!({"id": "j"})).await, "nobody else asked");
+    assert!(ask(run, "a", &json!({"id": "j"})).await, "there was no other request");
     run.world.drain().await;
-    assert!(ask(run, "a", &json!({"id": "j"})).await, "its owner asks again");
+    assert!(ask(run, "a", &json!({"id": "j"})).await, "its owner repeats the request");
     assert!(!ask(run, "b", &json!({"id": "j"})).await);
 }
 
 async fn create_for_later(run: &Run) {
-    assert!(ask(run, "a", &json!({"id": "j", "delay_seconds": 30})).await, "nobody else asked");
+    assert!(ask(run, "a", &json!({"id": "j", "delay_seconds": 30})).await, "there was no other request");
     run.world.advance(Duration::from_secs(31)).await;
 }
 
@@ -68,7 +68,7 @@ async fn rivals(run: &Run) {
     assert_eq!(owners, 1, "of three rivals {owners} created it");
 }
 
-/// I1, I2, I3: one row, its work was found, and it was completed by one turn.
+/// I1, I2, I3: there is one row, its work was found, and one turn completed it.
 async fn done_once(run: &Run) {
     let rows = run.world.rows("JobsTable").await;
     assert_eq!(rows.len(), 1);

@@ -1,5 +1,5 @@
-//! Mailings: a file becomes a mailing once, each recipient is called once per attempt and settled,
-//! and totals add up.
+//! Mailings: a file becomes a mailing once, each recipient gets one call per attempt and is
+//! settled, and totals add up.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use umavez_tests::{Answer, Setup};
 use crate::run::{Point, Run};
 use crate::scenario::{LOOKS, Scenario};
 
-/// Slots so far apart that one mail is settled before the next is claimed, on a loaded machine too:
-/// the calls come in the same order every time, and a fault finds one of them under way.
+/// Slots are so far apart that one mail is settled before the next is claimed, even on a loaded
+/// machine. So the calls come in the same order every time, and a fault hits one of them.
 fn setup() -> Setup {
     Setup::default().parameter("SendRates", r#"{"email": {"sender": "2/1s"}}"#)
 }
 
 const FILE: &str = "email,nome\nana@example.com,Ana\nbia@example.com,Bia\nANA@example.com,Ana\nnot an address,X\n";
-/// More lines than are read between two checkpoints.
+/// More lines than there are between two checkpoints.
 const MANY: usize = 2_100;
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -49,7 +49,7 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a mailing is held, goes on, and its failures are sent again",
+            "a mailing is paused, resumed, and its failures are retried",
             |run| Box::pin(orders(run)),
             |run| Box::pin(all_sent(run)),
             |point| {
@@ -61,7 +61,7 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a mailing that SES holds goes on when it is resumed",
+            "a mailing that SES holds is resumed",
             |run| Box::pin(held(run)),
             |run| Box::pin(all_sent(run)),
             |point| point.function == "mailing-sender" && is_effect(point) && point.nth <= 8,
@@ -71,14 +71,14 @@ pub fn scenarios() -> Vec<Scenario> {
             |run| Box::pin(cancel(run)),
             |run| Box::pin(canceled(run)),
             |point| {
-                let told = point.function == "mailing-sender" && is_effect(point);
+                let sends = point.function == "mailing-sender" && is_effect(point);
                 // The first two take the turn of the import, which must be over before the orders.
                 let handed = point.function == "mailing-importer" && point.operation == "UpdateItem" && point.nth > 2;
-                told || handed || point.function == "mailings-api" && point.operation == "UpdateItem"
+                sends || handed || point.function == "mailings-api" && point.operation == "UpdateItem"
             },
         ),
         scenario(
-            "a bad upload gives its name free",
+            "a failed upload releases its name",
             |run| Box::pin(bad_upload(run)),
             |run| Box::pin(given_free(run)),
             |point| {
@@ -86,7 +86,7 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a sender of a mailing was not heard of again",
+            "a sender of a mailing times out",
             |run| Box::pin(abandon(run)),
             |run| Box::pin(sent_or_unknown(run)),
             |point| {
@@ -96,8 +96,8 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         scenario(
-            "a mail of a mailing whose answer was lost is known by its events",
-            |run| Box::pin(told_by_events(run)),
+            "events settle a mail of a mailing whose answer was lost",
+            |run| Box::pin(settled_by_events(run)),
             |run| Box::pin(known_by_events(run)),
             |point| point.function == "delivery-events" && point.operation == "TransactWriteItems",
         ),
@@ -122,8 +122,8 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// What changes something, and the first of each kind of look: between two looks nothing can be
-/// half done.
+/// Returns whether the call changes something or is the first read of its kind: between two reads
+/// nothing can be half done.
 fn is_effect(point: &Point) -> bool {
     !LOOKS.contains(&point.operation.as_str()) || point.nth == 1
 }
@@ -180,7 +180,7 @@ async fn orders(run: &Run) {
     run.world.drain().await;
     order(run, &id, "retry-failed").await;
     run.world.drain().await;
-    // What a fault kept from failing in time is asked for again.
+    // Entries that a fault kept from failing in time are retried again.
     run.world.advance(Duration::from_secs(700)).await;
     run.world.tick("Recovery").await;
     let answer = run.ask("again", "again", &format!("/mailings/{id}/retry-failed"), &json!({})).await;
@@ -201,7 +201,7 @@ async fn held(run: &Run) {
     let id = upload(run, "a", "a.csv", FILE, true).await;
     for _ in 0..5 {
         run.world.drain().await;
-        // Whoever was struck is done when it comes back.
+        // The message of a killed function is redelivered by then.
         run.world.advance(Duration::from_secs(800)).await;
         order(run, &id, "resume").await;
     }
@@ -224,7 +224,7 @@ async fn bad_upload(run: &Run) {
     let put = s3.put_object().bucket(bucket).key(format!("mailings/uploads/{id}.csv"));
     put.body(b"email\n\"ana@example.com\n".to_vec().into()).send().await.expect("put");
     run.world.drain().await;
-    // Whoever was struck is done when it comes back.
+    // The message of a killed function is redelivered by then.
     run.world.advance(Duration::from_secs(700)).await;
     run.world.tick("Recovery").await;
     run.world.advance(Duration::from_secs(5_500)).await;
@@ -241,13 +241,13 @@ async fn abandon(run: &Run) {
     run.world.tick("Recovery").await;
 }
 
-async fn told_by_events(run: &Run) {
+async fn settled_by_events(run: &Run) {
     run.world.stack.email_events().switch(false);
     let fault = CallFault { service: Some("ses".to_owned()), ..CallFault::first(Action::DropReply) };
     run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
     upload(run, "a", "a.csv", FILE, true).await;
     run.world.drain().await;
-    // What SES tells comes when the mailing is over, each word of it twice.
+    // The events of SES arrive when the mailing has ended, each of them twice.
     for sent in run.world.stack.catcher().sent(Some("email"), None) {
         let tags: Value = sent.body["EmailTags"]
             .as_array()
@@ -269,20 +269,20 @@ async fn told_by_events(run: &Run) {
 async fn rivals(run: &Run) {
     let ask = |key: &'static str, file: &'static str| async move { upload(run, key, "a.csv", file, true).await };
     let (a, b) = tokio::join!(ask("a", FILE), ask("b", "email,nome\nbia@example.com,Bia\nana@example.com,Ana\n"));
-    assert_eq!(a, b, "both are told the one");
+    assert_eq!(a, b, "the two requests got different mailings");
     run.world.drain().await;
 }
 
 async fn rivals_with_one_file(run: &Run) {
     let ask = |key: &'static str, name: &'static str| upload_to(run, "/mailings?mode=strict", key, name, FILE, true);
     let (a, b) = tokio::join!(ask("a", "a.csv"), ask("b", "b.csv"));
-    let mut told = [a.status, b.status];
-    told.sort_unstable();
-    assert_eq!(told, [202, 409], "one has the file: {} {}", a.body, b.body);
+    let mut statuses = [a.status, b.status];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [202, 409], "not exactly one of them has the file: {} {}", a.body, b.body);
     run.world.drain().await;
 }
 
-/// The rows of the one mailing that was not given up: itself, its shards, its entries.
+/// The rows of the only mailing that did not fail: the mailing, its shards, its entries.
 struct Rows {
     mailing: Value,
     shards: Vec<Value>,
@@ -295,10 +295,10 @@ async fn the_one(run: &Run) -> Rows {
         rows.iter().filter(|row| row["sk"].as_str().is_some_and(|sk| sk.starts_with(prefix))).cloned().collect()
     };
     let mailings: Vec<_> = of("MAILING").into_iter().filter(|row| row["state"] != "FAILED").collect();
-    assert_eq!(mailings.len(), 1, "one mailing: {mailings:?}");
+    assert_eq!(mailings.len(), 1, "not one mailing: {mailings:?}");
     let names = of("NAME");
-    assert_eq!(names.len(), 1, "one name");
-    assert_eq!(names[0]["mailing_id"], mailings[0]["mailing_id"], "the name is the mailing's");
+    assert_eq!(names.len(), 1, "not one name");
+    assert_eq!(names[0]["mailing_id"], mailings[0]["mailing_id"], "the name belongs to another mailing");
     let mailing = mailings.into_iter().next().expect("one");
     let entries = of("ENTRY#").into_iter().filter(|row| {
         row["pk"].as_str().is_some_and(|pk| pk.contains(mailing["mailing_id"].as_str().unwrap_or_default()))
@@ -307,7 +307,8 @@ async fn the_one(run: &Run) -> Rows {
     Rows { shards: shards.collect(), entries: entries.collect(), mailing }
 }
 
-/// It is over; that it adds up, and that calls are attempts, is what every test is audited for.
+/// Checks that the mailing has ended. The audit of every test checks the totals, and that calls
+/// match attempts.
 async fn ended(run: &Run, state: &str) -> Rows {
     let rows = the_one(run).await;
     assert_eq!(rows.mailing["state"], state, "accepted, and lost: {}", rows.mailing);
@@ -318,17 +319,17 @@ async fn ended(run: &Run, state: &str) -> Rows {
 async fn sent_or_unknown(run: &Run) {
     let rows = ended(run, "COMPLETED").await;
     let progress = &rows.mailing["progress"];
-    let told = ["rows", "recipients", "duplicates", "invalid"].map(|name| progress[name].as_i64());
-    assert_eq!(told, [Some(4), Some(2), Some(1), Some(1)], "{progress}");
+    let counts = ["rows", "recipients", "duplicates", "invalid"].map(|name| progress[name].as_i64());
+    assert_eq!(counts, [Some(4), Some(2), Some(1), Some(1)], "{progress}");
     assert_eq!(rows.entries.len(), 2);
     for entry in &rows.entries {
         let to = entry["email"].as_str().expect("an address");
         let mails = run.world.stack.catcher().sent(Some("email"), Some(to)).len();
-        assert!(mails <= 1, "twice: {entry}");
+        assert!(mails <= 1, "sent twice: {entry}");
         match entry["state"].as_str() {
-            // Whatever SES took is known to have been sent: its events say so.
+            // An event reports every mail that SES accepted.
             Some("SENT") => assert_eq!(mails, 1, "{entry}"),
-            Some("UNKNOWN") => assert_eq!(mails, 0, "SES told of it: {entry}"),
+            Some("UNKNOWN") => assert_eq!(mails, 0, "unknown, but SES accepted it: {entry}"),
             _ => panic!("neither sent nor unknown: {entry}"),
         }
     }
@@ -349,14 +350,14 @@ async fn imported_many(run: &Run) {
     );
     let progress = &rows.mailing["progress"];
     let (many, distinct) = (MANY as i64, MANY as i64 - 50);
-    let told = ["rows", "recipients", "duplicates"].map(|name| progress[name].as_i64());
-    assert_eq!(told, [Some(many), Some(distinct), Some(50)], "{progress}");
+    let counts = ["rows", "recipients", "duplicates"].map(|name| progress[name].as_i64());
+    assert_eq!(counts, [Some(many), Some(distinct), Some(50)], "{progress}");
     assert_eq!(rows.entries.len() as i64, distinct);
     let pending: i64 = rows.shards.iter().filter_map(|shard| shard["pending"].as_i64()).sum();
-    assert_eq!(pending, distinct, "the shards know their entries");
+    assert_eq!(pending, distinct, "the shards count another number of entries");
     let lines = run.world.rows("MailingsTable").await;
-    let told = lines.iter().filter(|row| row["reason"] == "duplicate").count();
-    assert_eq!(told, 50, "each line that came twice is told once");
+    let duplicates = lines.iter().filter(|row| row["reason"] == "duplicate").count();
+    assert_eq!(duplicates, 50, "not one report line per duplicate line");
 }
 
 async fn all_sent(run: &Run) {
@@ -377,7 +378,7 @@ async fn canceled(run: &Run) {
 
 async fn given_free(run: &Run) {
     let rows = ended(run, "COMPLETED").await;
-    assert_eq!(rows.mailing["turn"], 1, "the name was given free once");
+    assert_eq!(rows.mailing["turn"], 1, "the name was not released exactly once");
     assert_eq!(rows.entries.len(), 1);
     assert_eq!(run.world.stack.catcher().sent(None, None).len(), 1);
 }

@@ -1,5 +1,5 @@
-//! Messages: accepted once, one call per attempt, never lost, and an intent that is kept or given
-//! back as they ended.
+//! Messages: accepted once, one call per attempt, never lost, and the intent is kept or released as
+//! the outcome requires.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ pub fn scenarios() -> Vec<Scenario> {
             "a telegram message is sent",
             |run| Box::pin(send(run, telegram())),
             |run| Box::pin(sent_or_unknown(run)),
-            // One look of recovery at what waits in a table is as good as another.
+            // One query of recovery represents all of them.
             |point| point.function != "recovery" || point.operation != "Query" || point.nth == 1,
         ),
-        // What is in front of the provider is the same for every channel.
+        // The steps before the provider are the same for every channel.
         scenario(
             "a whatsapp message is sent",
             |run| Box::pin(send(run, whatsapp())),
@@ -38,13 +38,13 @@ pub fn scenarios() -> Vec<Scenario> {
             |point| point.service == "evolution",
         ),
         scenario(
-            "a mail is sent, and its events tell of it",
+            "a mail is sent, and its events confirm it",
             |run| Box::pin(send(run, email())),
             |run| Box::pin(reconciled(run)),
             |point| point.service == "ses" || point.function == "delivery-events" || is_outcome(point),
         ),
         scenario(
-            "a message is scheduled and leaves at its time",
+            "a message is scheduled and sent at its time",
             |run| Box::pin(schedule(run)),
             |run| Box::pin(sent_or_unknown(run)),
             |point| point.function == "outbound-sweep" && (point.operation != "Query" || point.nth == 1),
@@ -62,13 +62,13 @@ pub fn scenarios() -> Vec<Scenario> {
             |point| point.function == "outbound-sender" && point.operation == "TransactWriteItems",
         ),
         scenario(
-            "an unknown message is sent again by order",
+            "an operator resends an unknown message",
             |run| Box::pin(resend(run)),
             |run| Box::pin(resent_once(run)),
             |point| point.function == "outbound-api" && point.nth > 1 || point.function == "outbox-relay",
         ),
         scenario(
-            "a sender was not heard of again",
+            "a sender times out",
             |run| Box::pin(abandon(run)),
             |run| Box::pin(unknown(run)),
             |point| point.function == "recovery" && (point.operation != "Query" || point.nth == 1),
@@ -76,7 +76,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario {
             concurrent: true,
             ..scenario(
-                "rivals with one intention",
+                "rivals with one intent",
                 |run| Box::pin(rivals(run)),
                 |run| Box::pin(one_of_them(run)),
                 |point| point.function == "outbound-api",
@@ -137,13 +137,13 @@ async fn cancel(run: &Run) {
     run.world.drain().await;
 }
 
-/// The provider's answers are the scenario's own.
+/// Arms a fault of the scenario's own at the provider.
 async fn provider(run: &Run, fault: CallFault) {
     let fault = CallFault { service: Some("telegram".to_owned()), ..fault };
     run.world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
 }
 
-/// Chat 987654321 has blocked a bot, and a message to it found out.
+/// Chat 987654321 has blocked a bot, and a message to it fails for that reason.
 pub async fn blocked(run: &Run, key: &str, sender: &str) {
     let body = json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"});
     let answer = Scripted { status: 403, headers: Default::default(), body };
@@ -177,10 +177,10 @@ async fn rivals(run: &Run) {
         (answer.status, answer.text("/status"))
     };
     let (a, b) = tokio::join!(ask("a"), ask("b"));
-    let mut told = [a, b];
-    told.sort();
+    let mut statuses = [a, b];
+    statuses.sort();
     let expected = [(200, "DEDUPED".to_owned()), (202, "QUEUED".to_owned())];
-    assert_eq!(told, expected, "one of two is sent");
+    assert_eq!(statuses, expected, "not exactly one of two is sent");
 }
 
 async fn rows(run: &Run) -> Vec<Value> {
@@ -188,12 +188,16 @@ async fn rows(run: &Run) -> Vec<Value> {
     let mut messages: Vec<_> = rows.into_iter().filter(|row| row["sk"] == "MESSAGE").collect();
     messages.sort_by_key(|row| row["asked_at"].to_string());
     for row in &messages {
-        // I5: no attempt was called twice. I4: nothing is left on its way.
+        // I5: no attempt called the provider twice. I4: no message is still in progress.
         let attempts = row["attempt"].as_u64().unwrap_or(0) as usize;
         assert!(calls(run) <= attempts.max(1) * messages.len(), "more calls than attempts: {row}");
         let state = row["state"].as_str().expect("a state");
         assert!(state != "QUEUED" && state != "SENDING", "accepted, and lost: {row}");
-        assert_eq!(row["wake"].is_string(), state == "UNKNOWN", "only an unknown waits: {row}");
+        assert_eq!(
+            row["wake"].is_string(),
+            state == "UNKNOWN",
+            "exactly unknown messages are in the index by time: {row}"
+        );
         assert_eq!(row["expires_at"].is_number(), state != "UNKNOWN", "{row}");
     }
     messages
@@ -210,11 +214,11 @@ fn sends(run: &Run) -> usize {
 
 async fn the_one(run: &Run) -> Value {
     let mut rows = rows(run).await;
-    assert_eq!(rows.len(), 1, "one message");
+    assert_eq!(rows.len(), 1, "not one message");
     rows.remove(0)
 }
 
-/// The intent as it must be after a message that ended like this.
+/// Checks the intent of a message that ended in this state.
 async fn intent_follows(run: &Run, row: &Value) {
     let intents = run.world.rows("IntentsTable").await;
     let intent = intents.iter().find(|intent| intent["fingerprint"] == row["intent"]["fingerprint"]);
@@ -225,7 +229,7 @@ async fn intent_follows(run: &Run, row: &Value) {
     assert_eq!(held_by_it, !ended_unsent, "{} and {}", row["state"], intent["status"]);
 }
 
-/// It was sent once and says so, or it was sent at most once and says that nobody knows.
+/// The message was sent once and is SENT, or it was sent at most once and is UNKNOWN.
 async fn sent_or_unknown(run: &Run) {
     let row = the_one(run).await;
     match row["state"].as_str() {
@@ -233,7 +237,7 @@ async fn sent_or_unknown(run: &Run) {
         Some("UNKNOWN") => assert!(sends(run) <= 1, "{row}"),
         _ => panic!("neither sent nor unknown: {row}"),
     }
-    // Only what happens around the call itself may leave it unknown.
+    // Only faults at the claim, the call and the outcome may leave it unknown.
     let around = ["telegram", "evolution", "ses"];
     let struck = run.world.stack.calls().since(0).into_iter().filter(|call| call.fault.is_some());
     let at_the_call = struck.filter(|call| {
@@ -244,7 +248,7 @@ async fn sent_or_unknown(run: &Run) {
     intent_follows(run, &row).await;
 }
 
-/// Whatever the provider took is known to have been sent: its events say so.
+/// If the provider accepted the message, its events have proved it sent.
 async fn reconciled(run: &Run) {
     let row = the_one(run).await;
     assert!(sends(run) <= 1, "{row}");
@@ -262,7 +266,7 @@ async fn reconciled(run: &Run) {
 async fn canceled(run: &Run) {
     let rows = rows(run).await;
     let states: Vec<_> = rows.iter().map(|row| row["state"].as_str().unwrap_or_default()).collect();
-    assert_eq!(states, ["CANCELED", "SENT"], "the one is cancelled, and the other has its intent");
+    assert_eq!(states, ["CANCELED", "SENT"], "one is canceled, and the other gets its intent");
     assert_eq!(sends(run), 1);
     intent_follows(run, &rows[1]).await;
 }
@@ -273,7 +277,7 @@ async fn suppressed(run: &Run) {
     let listed = run.world.rows("OutboundTable").await;
     let listed = listed.iter().any(|row| row["status"] == "ACTIVE" && row["reason"] == "bot_blocked");
     match row["state"].as_str() {
-        Some("FAILED") => assert!(listed, "failed, and not on the list: {row}"),
+        Some("FAILED") => assert!(listed, "failed, but not suppressed: {row}"),
         Some("UNKNOWN") => assert!(!listed, "{row}"),
         _ => panic!("neither failed nor unknown: {row}"),
     }
@@ -282,7 +286,7 @@ async fn suppressed(run: &Run) {
 
 async fn resent_once(run: &Run) {
     let row = the_one(run).await;
-    assert_eq!(row["attempt"], 2, "sent again once: {row}");
+    assert_eq!(row["attempt"], 2, "not resent exactly once: {row}");
     assert_eq!((&row["state"], sends(run)), (&json!("SENT"), 2), "{row}");
     intent_follows(run, &row).await;
 }

@@ -1,4 +1,4 @@
-//! `POST /jobs {id, delay_seconds?}`: one conditional write is both the job and its hand-over.
+//! `POST /jobs {id, delay_seconds?}`: one conditional write both creates the job and enqueues it.
 
 use std::sync::Arc;
 
@@ -49,13 +49,13 @@ async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> Resu
         Written::New | Written::Mine => created(&owner),
         Written::Refused(Some(item)) => {
             let there: Job = read_row(item)?;
-            Ok(told(there.owner == owner, &there.owner)?.replayed())
+            Ok(decision(there.owner == owner, &there.owner)?.replayed())
         }
         Written::Refused(None) => Err(Problem::new(500, ProblemCode::Internal, "refused by nothing")),
     }
 }
 
-/// Calls a provider once, and tells what it heard.
+/// Calls a provider once, and returns the status that it got.
 async fn notify(deps: &Deps) -> Result<Answer, Problem> {
     let url = format!("{}/bot123:canary-token/sendMessage", deps.telegram_url);
     let call = deps.http.post(url).json(&json!({"chat_id": 7, "text": "olá"})).send();
@@ -70,6 +70,6 @@ pub fn created(owner: &str) -> Result<Answer, Problem> {
     Answer::json(201, &json!({"created": true, "owner": owner}))
 }
 
-pub fn told(created: bool, owner: &str) -> Result<Answer, Problem> {
+pub fn decision(created: bool, owner: &str) -> Result<Answer, Problem> {
     Answer::json(200, &json!({"created": created, "owner": owner}))
 }

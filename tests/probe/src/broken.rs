@@ -1,4 +1,4 @@
-//! Primitives as they are often written, each wrong in one way. The crash-point suite has to catch
+//! Primitives as they are often written, each with one mistake. The crash-point suite has to catch
 //! every one.
 
 use umavez_platform::config::ConfigError;
@@ -7,19 +7,19 @@ use umavez_platform::invocation::Invocation;
 use umavez_platform::store::{Condition, Write, Written, read_row};
 
 use crate::Deps;
-use crate::api::{created, told};
+use crate::api::{created, decision};
 use crate::job::{Job, key};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// The SDK's retry meets its own first attempt and takes it for somebody else's.
+    /// The SDK's retry finds the row of its own first attempt and takes it for another owner's.
     NoOwnerToken,
-    /// The terminal write does not ask whether the lease is still held, or whether it was made
-    /// before.
+    /// The terminal write does not check whether the lease is still held, or whether the job is
+    /// already done.
     UnfencedWrite,
-    /// The row is written, and then the message is sent.
+    /// The row is written first, and the message is sent afterwards.
     PublishOutside,
-    /// Look whether it is there; if not, write.
+    /// Reads the row, and writes it if it is absent.
     ReadThenWrite,
 }
 
@@ -46,7 +46,7 @@ impl Broken {
             }
             Self::NoOwnerToken => match deps.store.write(invocation, put(&job)?.when(Condition::Absent)).await? {
                 Written::New => created(&owner),
-                Written::Mine => told(false, &owner),
+                Written::Mine => decision(false, &owner),
                 refused => answer(refused, &owner),
             },
             Self::PublishOutside => {
@@ -55,7 +55,7 @@ impl Broken {
                 let written = deps.store.write(invocation, put(&silent)?.when(Condition::Absent)).await?;
                 if let (Written::New, Some(emit)) = (&written, emit) {
                     let url = &deps.relay.queues[&emit.queue];
-                    // And shrugging when it fails.
+                    // Ignores a failure.
                     let _ = deps.relay.sqs.send_message().queue_url(url).message_body(emit.body).send().await;
                 }
                 answer(written, &owner)
@@ -63,7 +63,7 @@ impl Broken {
             Self::ReadThenWrite => {
                 let there: Option<Job> = deps.store.get(invocation, &deps.table, &key(&job.id)).await?;
                 match there {
-                    Some(there) => told(there.owner == owner, &there.owner),
+                    Some(there) => decision(there.owner == owner, &there.owner),
                     None => {
                         deps.store.write(invocation, put(&job)?).await?;
                         created(&owner)
@@ -79,7 +79,7 @@ fn answer(written: Written, owner: &str) -> Result<Answer, Problem> {
         Written::New | Written::Mine => created(owner),
         Written::Refused(item) => {
             let there: Job = read_row(item.unwrap_or_default())?;
-            told(there.owner == owner, &there.owner)
+            decision(there.owner == owner, &there.owner)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A job's row and the message that its row emits.
+//! The row of a job and the message that the row emits.
 
 use serde::{Deserialize, Serialize};
 use umavez_domain::keys::Key;
@@ -11,10 +11,10 @@ pub struct Job {
     pub owner: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<Emit>,
-    /// Milliseconds; recovery emits again what is pending past this.
+    /// Milliseconds. Recovery emits a job again that is still pending after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_at: Option<i64>,
-    /// Who completed it. More than one is a broken promise.
+    /// The turns that completed it. More than one breaks an invariant.
     pub completions: Vec<String>,
 }
 
@@ -25,7 +25,7 @@ pub enum State {
     Done,
 }
 
-/// What the queue carries.
+/// A message of the queue.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Message {
@@ -33,11 +33,11 @@ pub enum Message {
         v: u32,
         id: String,
     },
-    /// Told to misbehave, by a test.
+    /// Makes the worker panic, for a test.
     Panic,
     Fail,
     Hang,
-    /// Not now: asks for itself again in so many seconds.
+    /// Hides itself for this many seconds and fails.
     Hide {
         seconds: i32,
     },

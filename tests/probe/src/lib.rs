@@ -1,5 +1,5 @@
 //! A small capability that uses every primitive of the platform and nothing else, so that tests can
-//! break them one by one: jobs are created once, handed over through the outbox, worked on under a
+//! break them one by one: jobs are created once, enqueued through the outbox, processed under a
 //! lease, and found again by recovery.
 
 pub mod api;
@@ -18,7 +18,7 @@ use umavez_platform::store::Store;
 
 use crate::broken::Broken;
 
-/// What all four functions have.
+/// The dependencies of all four functions.
 #[derive(Debug)]
 pub struct Deps {
     pub store: Store,
@@ -46,7 +46,7 @@ impl Deps {
     }
 }
 
-/// Tells that it is at it, and never ends.
+/// Logs an event, and never returns.
 pub async fn hang<T>() -> T {
     tracing::info!(event = "HANGING");
     std::future::pending().await

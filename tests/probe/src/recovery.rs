@@ -1,4 +1,4 @@
-//! Emits again what is pending past its time: the work is still found when a message was lost.
+//! Emits pending jobs again after their time, so that a lost message does not lose the work.
 
 use lambda_runtime::Error;
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<V
     Ok(json!({"emitted": emitted}))
 }
 
-/// Conditional on the state that was read, so two ticks at once emit once.
+/// Emits a job again. The write is conditional on the state that was read, so two concurrent ticks
+/// emit once.
 async fn emit_again(deps: &Deps, invocation: &Invocation, id: &str, seq: u64, check_at: i64) -> Result<bool, Error> {
     let as_seen = Condition::all([Condition::is("state", "PENDING"), Condition::is_number("check_at", check_at)]);
     let next_check = invocation.now.plus_ms(60_000).millis();

@@ -1,4 +1,4 @@
-//! The table's stream, lifted to the relay of the outbox.
+//! Passes the stream of the table to the outbox relay.
 
 use aws_lambda_events::dynamodb::Event;
 use aws_lambda_events::streams::DynamoDbEventResponse;

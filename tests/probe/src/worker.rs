@@ -1,4 +1,5 @@
-//! Works on a job under its lease. A job that is done, or held by another, is told apart.
+//! Processes a job under its lease. The outcome distinguishes a job that is done from one that
+//! another worker holds.
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
@@ -12,7 +13,7 @@ use crate::broken::Broken;
 use crate::job::{Job, Message, State, key};
 use crate::{Deps, hang};
 
-/// Longer than a worker may take; shorter than a queue hides its message.
+/// Longer than a worker may take, shorter than the visibility timeout.
 const LEASE_MS: i64 = 30_000;
 
 pub async fn run(deps: &Deps, invocation: &Invocation, event: SqsEvent) -> Result<SqsBatchResponse, Error> {
@@ -24,14 +25,15 @@ async fn handle(deps: &Deps, invocation: &Invocation, message: SqsMessage) -> Ha
     match serde_json::from_str(&body).map_err(|_| Unreadable("a message"))? {
         Message::Job { v: 1, id } => work(deps, invocation, &id).await,
         Message::Job { .. } => Err(Unreadable("a message of a known version").into()),
-        Message::Panic => panic!("told to, with a secret: canary-panic"),
+        Message::Panic => panic!("a test asked for it, with a secret: canary-panic"),
         Message::Fail => Err(StoreError::Unavailable.into()),
         Message::Hang => hang().await,
         Message::Hide { seconds } => hide(deps, message.receipt_handle, message.event_source_arn, seconds).await,
     }
 }
 
-/// A failed message comes back when its visibility ends, and its receiver may say when that is.
+/// Changes the visibility timeout of the message and fails, so that the message is redelivered
+/// after `seconds`.
 async fn hide(deps: &Deps, receipt: Option<String>, arn: Option<String>, seconds: i32) -> Handled {
     let queue = arn.unwrap_or_default().rsplit(':').next().unwrap_or_default().to_owned();
     let work = &deps.relay.queues["work"];
@@ -54,7 +56,7 @@ async fn work(deps: &Deps, invocation: &Invocation, id: &str) -> Handled {
         LeaseTaken::Busy(_) => return Err(RecordError::Later("held_by_another")),
         LeaseTaken::NoRow => return Ok("no_such_job"),
     };
-    // Still mine, and still to do.
+    // The lease is still held, and the job is still pending.
     let mine_and_pending = Condition::all([Condition::of(&held.fence())?, Condition::is("state", "PENDING")]);
     let done = Write::update(&deps.table, key(id))
         .set("state", "DONE")

@@ -1,4 +1,4 @@
-//! What must hold of every mailing at rest, whatever became of it.
+//! The invariants of every mailing at rest.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use crate::World;
 struct Rows<'a> {
     mailing: &'a Value,
     shards: Vec<&'a Value>,
-    /// Recipients, and lines that are no recipients but entries.
+    /// Recipients, and lines of the file that are stored as entries but are not recipients.
     entries: Vec<&'a Value>,
 }
 
@@ -30,7 +30,7 @@ pub async fn mailings_add_up(world: &World) {
         let shards = of(&keys::mailing_partition(&id)).filter(is_shard).collect();
         let count = u32::try_from(mailing["shards"].as_u64().expect("a number")).expect("small");
         let partitions = (0..count).map(|shard| keys::mailing_entries(&id, shard));
-        // A line that came twice has no state.
+        // A duplicate line has no state.
         let entries = partitions.flat_map(|pk| of(&pk).collect::<Vec<_>>()).filter(|row| row["state"].is_string());
         let all = Rows { mailing, shards, entries: entries.collect() };
         all.import_adds_up();
@@ -41,14 +41,14 @@ pub async fn mailings_add_up(world: &World) {
         assert_eq!(
             named,
             mailing["state"] != "FAILED",
-            "a mailing has its name, unless its file proved bad: {mailing}"
+            "exactly mailings that did not fail own their file name: {mailing}"
         );
     }
     calls_are_attempts(world, &rows);
 }
 
 impl Rows<'_> {
-    /// What is said to have been imported is there.
+    /// Checks that the counts of the import match the rows in the table.
     fn import_adds_up(&self) {
         let (import, progress) = (&self.mailing["import"], &self.mailing["progress"]);
         let number = |name: &str| progress[name].as_u64().expect("a number");
@@ -57,14 +57,20 @@ impl Rows<'_> {
         if import == "DONE" || import == "FAILED" {
             let found = self.entries.iter().filter(|row| row["state"] == "INVALID").count() as u64;
             let others = self.entries.len() as u64 - found;
-            assert_eq!((others, found), (recipients, invalid), "imported, and what is there: {}", self.mailing);
+            assert_eq!(
+                (others, found),
+                (recipients, invalid),
+                "the counts of the import differ from its rows: {}",
+                self.mailing
+            );
         }
         if import == "DONE" {
             assert_eq!(self.shards.len() as u64, self.mailing["shards"].as_u64().expect("a number"));
         }
     }
 
-    /// A shard's entries are all of its, and of a finished one they are as it says.
+    /// Checks that a shard counts all of its entries, and that a finished shard has the right count
+    /// for each state.
     fn shards_add_up(&self) {
         for shard in &self.shards {
             let id = MailingId::parse(shard["mailing_id"].as_str().unwrap_or_default()).expect("an id");
@@ -76,34 +82,43 @@ impl Rows<'_> {
                 let state = if state == "queued" { "pending".to_owned() } else { state };
                 *found.entry(state).or_default() += 1;
             }
-            let told = |state: &str| shard[state].as_u64().expect("a number");
-            let told: BTreeMap<String, u64> = STATES.iter().map(|state| ((*state).to_owned(), told(state))).collect();
+            let counted = |state: &str| shard[state].as_u64().expect("a number");
+            let counted: BTreeMap<String, u64> =
+                STATES.iter().map(|state| ((*state).to_owned(), counted(state))).collect();
             if shard["state"] == "FINISHED" {
-                assert_eq!(told, found, "what a finished shard says: {shard}");
-                assert_eq!(found["pending"] + found["sending"], 0, "finished, and on its way: {shard}");
-                assert!(shard["wake"].is_null(), "finished, and still looked for: {shard}");
+                assert_eq!(counted, found, "the counts of a finished shard differ from its entries: {shard}");
+                assert_eq!(
+                    found["pending"] + found["sending"],
+                    0,
+                    "finished, but entries are pending or sending: {shard}"
+                );
+                assert!(shard["wake"].is_null(), "finished, but still in the index by time: {shard}");
             } else {
-                assert_eq!(told.values().sum::<u64>(), found.values().sum::<u64>(), "entries of a shard: {shard}");
+                assert_eq!(
+                    counted.values().sum::<u64>(),
+                    found.values().sum::<u64>(),
+                    "the shard counts another number of entries: {shard}"
+                );
             }
         }
     }
 
-    /// I4: what is over is all over, and what is not, somebody looks for: the mailing, and of each
-    /// group one shard and no more.
+    /// I4: a mailing that has ended has no open entry and no open shard. A mailing that has not
+    /// ended is in the index by time, and so is exactly one open shard of each group.
     fn nothing_is_forgotten(&self) {
         let (state, mailing) = (self.mailing["state"].as_str().expect("a state"), self.mailing);
         let over = matches!(state, "COMPLETED" | "CANCELED" | "FAILED");
         if over {
             let open = |entry: &&&Value| entry["state"] == "QUEUED" || entry["state"] == "SENDING";
-            assert_eq!(self.entries.iter().find(open), None, "{state}, and on its way");
+            assert_eq!(self.entries.iter().find(open), None, "{state}, but an entry is queued or sending");
             assert!(self.shards.iter().all(|shard| shard["state"] == "FINISHED"), "{state}: {:?}", self.shards);
-            assert!(mailing["wake"].is_null(), "over, and still looked for: {mailing}");
+            assert!(mailing["wake"].is_null(), "ended, but still in the index by time: {mailing}");
             return;
         }
         let imported = mailing["import"] == "DONE";
         let held = state == "PAUSED" || state == "PENDING" && mailing["content_version"] == 0;
         if !imported || !held {
-            assert!(mailing["wake"].is_string(), "nobody looks for it: {mailing}");
+            assert!(mailing["wake"].is_string(), "no sweep finds it: {mailing}");
         }
         for group in 0..u64::from(SHARD_GROUPS) {
             let open = |shard: &&&Value| {
@@ -112,13 +127,13 @@ impl Rows<'_> {
             };
             let handed_over = self.shards.iter().filter(open).filter(|shard| shard["wake"].is_string()).count();
             let wanted = usize::from(!held && self.shards.iter().any(|shard| open(&shard)));
-            assert!(handed_over <= 1, "{handed_over} shards of a group at a time: {:?}", self.shards);
-            assert!(handed_over >= wanted, "a group stands still: {:?}", self.shards);
+            assert!(handed_over <= 1, "{handed_over} shards of one group are active: {:?}", self.shards);
+            assert!(handed_over >= wanted, "no shard of the group is active: {:?}", self.shards);
         }
     }
 }
 
-/// I5: the provider is called at most once per attempt, and each mail says which one it is of.
+/// I5: each attempt calls the provider at most once, and each mail names its attempt.
 fn calls_are_attempts(world: &World, rows: &[Value]) {
     let mut mails: HashMap<(String, String), BTreeMap<String, usize>> = HashMap::new();
     for sent in world.stack.catcher().sent(Some("email"), None) {
@@ -135,12 +150,12 @@ fn calls_are_attempts(world: &World, rows: &[Value]) {
         let key =
             (entry["pk"].as_str().unwrap_or_default().to_owned(), entry["sk"].as_str().unwrap_or_default().to_owned());
         let of_it = mails.remove(&key).unwrap_or_default();
-        assert!(of_it.values().all(|times| *times == 1), "an attempt was called twice: {entry}");
+        assert!(of_it.values().all(|times| *times == 1), "an attempt was sent twice: {entry}");
         let attempts = entry["attempt"].as_u64().unwrap_or(0);
         assert!(of_it.len() as u64 <= attempts, "more mails than attempts: {entry}");
         if entry["state"] == "SENT" {
-            assert!(!of_it.is_empty(), "said to be sent: {entry}");
+            assert!(!of_it.is_empty(), "SENT, but there is no mail: {entry}");
         }
     }
-    assert!(mails.is_empty(), "mails of no entry: {mails:?}");
+    assert!(mails.is_empty(), "mails without an entry: {mails:?}");
 }

@@ -11,7 +11,7 @@ pub(super) const PROVIDER: Provider = Provider { channel: "whatsapp", goes_out: 
 
 fn read(request: &Request, stamp: Stamp) -> Reading {
     let number = request.parameter("number").filter(|number| !number.is_empty());
-    // The same person, whether the sender wrote a number or the whole id.
+    // A number and its full id (`…@s.whatsapp.net`) are the same recipient.
     let to = number.iter().map(|number| number.trim_end_matches(PERSON).to_owned()).collect();
     Reading { to, answer: answer(request, number, stamp) }
 }
@@ -80,7 +80,7 @@ fn remote_jid(number: &str) -> String {
     if number.contains('@') { number.to_owned() } else { format!("{number}{PERSON}") }
 }
 
-/// As WhatsApp's web clients make them: a prefix and 18 hexadecimal digits.
+/// Returns an id in the format of WhatsApp's web clients: a prefix and 18 hexadecimal digits.
 fn message_id(stamp: Stamp) -> String {
     format!("3EB0{:012X}{:06X}", stamp.at_ms, stamp.number)
 }

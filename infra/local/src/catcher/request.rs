@@ -1,4 +1,4 @@
-//! A request to a provider as it came. Only what is masked leaves this catcher.
+//! A request to a provider as it arrived. Only masked values leave the catcher.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,15 @@ const SECRET_HEADERS: [&str; 7] = [
 
 pub(super) struct Request {
     pub(super) method: String,
-    /// The path, and the query if there is one.
+    /// The path, with the query if there is one.
     target: String,
-    /// Decoded, without the first slash: `["message", "sendText", "main"]`.
+    /// The decoded segments of the path: `["message", "sendText", "main"]`.
     pub(super) segments: Vec<String>,
     pub(super) headers: BTreeMap<String, String>,
-    /// The JSON, or `{"raw": text}`.
+    /// The JSON, or `{"raw": text}` if it is not JSON.
     pub(super) body: Value,
-    /// The parameters, whether they came as a query, JSON, a form or multipart. Of a file in
-    /// multipart, its name.
+    /// The parameters, from a query, JSON, a form or multipart. The value of a multipart file is
+    /// its file name.
     pub(super) parameters: Map<String, Value>,
 }
 
@@ -57,7 +57,7 @@ impl Request {
         }
     }
 
-    /// A parameter as text: a number and its digits are the same to every provider.
+    /// Returns a parameter as text. Providers accept a number and its digits as a string alike.
     pub(super) fn parameter(&self, name: &str) -> Option<String> {
         match self.parameters.get(name)? {
             Value::String(text) => Some(text.clone()),
@@ -70,8 +70,8 @@ impl Request {
         self.segments.iter().map(String::as_str).collect()
     }
 
-    /// The target as it came, where `is_secret` says which segments are none of anybody's business:
-    /// of those, only what stands before a colon is left.
+    /// Returns the target as it arrived, with the segments masked for which `is_secret` is true. A
+    /// masked segment keeps only the part before its first colon.
     pub(super) fn masked_target(&self, is_secret: fn(&str) -> bool) -> String {
         let (path, query) = self.target.split_once('?').map_or((self.target.as_str(), None), |(p, q)| (p, Some(q)));
         let masked = path.split('/').map(|segment| match urlencoded::decode(segment) {
@@ -86,7 +86,7 @@ impl Request {
         let masked = self.headers.iter().map(|(name, value)| {
             let value = match value.split_once(' ') {
                 _ if !SECRET_HEADERS.contains(&name.as_str()) => value.clone(),
-                // The scheme is no secret: `Bearer ***`.
+                // The scheme is not a secret: `Bearer ***`.
                 Some((scheme, _)) if name.ends_with("authorization") => format!("{scheme} {MASK}"),
                 _ => MASK.to_owned(),
             };
@@ -102,7 +102,7 @@ fn read_body(content_type: &str, text: &str) -> (Value, Map<String, Value>) {
     match essence.as_str() {
         "application/x-www-form-urlencoded" => (raw(), texts(urlencoded::pairs(text))),
         "multipart/form-data" => (raw(), texts(multipart(content_type, text).into_iter())),
-        // Clients of JSON APIs are not always careful to say that it is JSON.
+        // Some clients of JSON APIs do not set the content type.
         _ => match serde_json::from_str(text) {
             Ok(Value::Object(parameters)) => (Value::Object(parameters.clone()), parameters),
             Ok(other) => (other, Map::new()),
@@ -115,7 +115,7 @@ fn texts(pairs: impl Iterator<Item = (String, String)>) -> Map<String, Value> {
     pairs.map(|(name, value)| (name, Value::String(value))).collect()
 }
 
-/// Not a parser: it finds the fields of well-formed bodies.
+/// Returns the fields of a well-formed body. This is not a full multipart parser.
 fn multipart(content_type: &str, text: &str) -> Vec<(String, String)> {
     let Some(boundary) = attribute(content_type, "boundary") else { return Vec::new() };
     let part = |part: &str| {
@@ -127,7 +127,7 @@ fn multipart(content_type: &str, text: &str) -> Vec<(String, String)> {
     text.split(&format!("--{boundary}")).filter_map(part).collect()
 }
 
-/// `name="value"` or `name=value` among the attributes of a header.
+/// Returns `value` of `name="value"` or `name=value` in a header.
 fn attribute(header: &str, name: &str) -> Option<String> {
     let attributes = header.split([';', '\r', '\n']).filter_map(|one| one.trim().split_once('='));
     let (_, value) = attributes.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name))?;

@@ -1,5 +1,5 @@
-//! A responder: `POST` of JSON to any path. It is asked about the `messages` of a batch and answers
-//! with their texts.
+//! A responder: `POST` of JSON to any path. It receives the `messages` of a batch and replies with
+//! their texts.
 
 use serde_json::{Value, json};
 
@@ -14,18 +14,15 @@ fn read(request: &Request, _stamp: Stamp) -> Reading {
 
 fn answer(request: &Request) -> Caught {
     if request.method != "POST" {
-        return Caught::json(
-            405,
-            json!({ "error": format!("a responder is asked with POST, not {}", request.method) }),
-        );
+        return Caught::json(405, json!({ "error": format!("a responder accepts only POST, not {}", request.method) }));
     }
     let lines: Vec<_> = request.body["messages"].as_array().into_iter().flatten().map(line).collect();
-    // Who was told nothing has nothing to say.
+    // A batch without messages gets no reply.
     let reply = (!lines.is_empty()).then(|| lines.join("\n"));
     Caught::json(200, json!({ "reply": reply }))
 }
 
-/// The text of a message, or else what kind of message it is.
+/// Returns the text of a message, or its kind in brackets if it has no text.
 fn line(message: &Value) -> String {
     let text = message["text"].as_str().filter(|text| !text.is_empty());
     text.map_or_else(|| format!("[{}]", message["kind"].as_str().unwrap_or_default()), str::to_owned)

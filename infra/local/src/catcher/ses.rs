@@ -26,24 +26,24 @@ fn answer(request: &Request, stamp: Stamp) -> Caught {
         ("POST", ["v2", "email", "outbound-emails"]) => {
             error(400, "BadRequestException", "1 validation error detected: Value at 'content' must not be null")
         }
-        _ => error(404, "UnknownOperationException", "the catcher knows only POST /v2/email/outbound-emails"),
+        _ => error(404, "UnknownOperationException", "the catcher supports only POST /v2/email/outbound-emails"),
     }
 }
 
-/// The addresses that a request is for.
+/// Returns the recipients of a request: To, Cc and Bcc.
 pub(crate) fn recipients(request: &Value) -> Vec<String> {
     let lists = ["ToAddresses", "CcAddresses", "BccAddresses"].map(|list| &request["Destination"][list]);
     let mailboxes = lists.into_iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
     mailboxes.map(|mailbox| address(mailbox).to_owned()).collect()
 }
 
-/// `a@b` of `Name <a@b>`.
+/// Returns `a@b` for `Name <a@b>`.
 pub(crate) fn address(mailbox: &str) -> &str {
     let bracketed = mailbox.rsplit_once('<').and_then(|(_, rest)| rest.split_once('>'));
     bracketed.map_or(mailbox, |(address, _)| address).trim()
 }
 
-/// As SES makes them: a prefix and the moment, an id, and a suffix.
+/// Returns an id in the format of SES: a prefix with the time, an id, and a suffix.
 fn message_id(stamp: Stamp) -> String {
     format!("0100{:012x}-{}-000000", stamp.at_ms, uuid(stamp))
 }

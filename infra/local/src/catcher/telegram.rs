@@ -1,11 +1,11 @@
-//! The Bot API: `/bot<token>/<method>`, by GET or POST, method names in any case.
+//! The Bot API: `/bot<token>/<method>`, with GET or POST. Method names are not case-sensitive.
 
 use serde_json::{Value, json};
 
 use super::{Caught, Provider, Reading, Stamp, request::Request};
 
-/// The methods that send something, the parameter without which they send nothing, and what
-/// Telegram says then.
+/// The methods that send a message, the parameter that each of them requires, and Telegram's error
+/// if it is missing.
 const SENDING: [(&str, &str, &str); 9] = [
     ("sendmessage", "text", "message text is empty"),
     ("sendphoto", "photo", "there is no photo in the request"),
@@ -18,7 +18,7 @@ const SENDING: [(&str, &str, &str); 9] = [
     ("sendsticker", "sticker", "there is no sticker in the request"),
 ];
 
-/// The methods that are answered with `true`.
+/// The other methods that return `true`.
 const DOING: [&str; 4] = ["sendchataction", "answercallbackquery", "setwebhook", "deletewebhook"];
 
 pub(super) const PROVIDER: Provider = Provider { channel: "telegram", goes_out: true, read, is_secret: is_token };
@@ -51,12 +51,13 @@ fn answer(request: &Request, chat: Option<&str>, stamp: Stamp) -> Caught {
     }
 }
 
-/// Also a token in the wrong place or without its id.
+/// Returns whether a segment contains a bot token, including one in the wrong place or without its
+/// id.
 fn is_token(segment: &str) -> bool {
     segment.contains(':') || segment.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("bot"))
 }
 
-/// A token is the bot's id, a colon, and the secret.
+/// Returns the id of the bot. A token is the id, a colon, and the secret.
 fn bot_id(token: &str) -> Option<u64> {
     let (id, secret) = token.split_once(':')?;
     id.parse().ok().filter(|_| !secret.is_empty())
@@ -100,7 +101,7 @@ fn chat(to: &str) -> Value {
         (Err(_), Some(name)) => {
             json!({ "id": -1_000_000_000_001_i64, "title": "Local", "username": name, "type": "channel" })
         }
-        // Telegram would not know it; the catcher takes what it is given.
+        // Telegram would reject this chat id; the catcher accepts it.
         (Err(_), None) => json!({ "id": to, "type": "private" }),
     }
 }

@@ -7,7 +7,7 @@ const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
 #[test]
-fn a_telegram_message_is_answered_as_the_bot_api_does_and_kept_whole() {
+fn a_telegram_message_gets_the_answer_of_the_bot_api_and_is_recorded_in_full() {
     let catcher = catcher();
     let body = json!({ "chat_id": 77, "text": "olá", "reply_markup": { "inline_keyboard": [] } });
     let caught = telegram(&catcher, "/bot1234:SECRET/sendMessage", JSON, &body.to_string());
@@ -39,7 +39,7 @@ fn a_telegram_message_is_answered_as_the_bot_api_does_and_kept_whole() {
 }
 
 #[test]
-fn a_form_a_query_and_multipart_say_the_same_as_json() {
+fn a_form_a_query_and_multipart_are_read_like_json() {
     let catcher = catcher();
     let multipart = "--xyz\r\nContent-Disposition: form-data; name=\"chat_id\"\r\n\r\n-1005\r\n--xyz\r\n\
         Content-Disposition: form-data; name=\"photo\"; filename=\"a.png\"\r\nContent-Type: image/png\r\n\r\nPNG\r\n\
@@ -61,7 +61,7 @@ fn a_form_a_query_and_multipart_say_the_same_as_json() {
 }
 
 #[test]
-fn what_telegram_would_not_take_is_refused_in_its_words_and_kept_too() {
+fn a_request_that_telegram_would_reject_gets_telegrams_error_and_is_recorded() {
     let catcher = catcher();
     let refused = |path: &str, body: Value| {
         let caught = telegram(&catcher, path, JSON, &body.to_string());
@@ -80,7 +80,7 @@ fn what_telegram_would_not_take_is_refused_in_its_words_and_kept_too() {
 }
 
 #[test]
-fn a_whatsapp_text_is_answered_as_evolution_does() {
+fn a_whatsapp_text_gets_the_answer_of_evolution() {
     let catcher = catcher();
     let caught = evolution(&catcher, "/message/sendText/main", json!({ "number": "5511999", "text": "oi" }));
     let answer = json!({
@@ -94,7 +94,7 @@ fn a_whatsapp_text_is_answered_as_evolution_does() {
 }
 
 #[test]
-fn whatsapp_media_is_answered_by_its_kind() {
+fn the_answer_to_whatsapp_media_depends_on_its_type() {
     let catcher = catcher();
     let body =
         json!({ "number": "5511999@s.whatsapp.net", "mediatype": "image", "media": "https://x/y", "caption": "c" });
@@ -105,7 +105,7 @@ fn whatsapp_media_is_answered_by_its_kind() {
 }
 
 #[test]
-fn what_evolution_would_not_take_is_refused_in_its_shape() {
+fn a_request_that_evolution_would_reject_gets_an_error_in_its_format() {
     let catcher = catcher();
     let nowhere = evolution(&catcher, "/message/sendNothing/main", json!({}));
     let message = json!(["Cannot POST /message/sendNothing/main"]);
@@ -119,7 +119,7 @@ fn what_evolution_would_not_take_is_refused_in_its_shape() {
 }
 
 #[test]
-fn an_email_is_answered_as_ses_does_and_is_found_by_each_address() {
+fn an_email_gets_the_answer_of_ses_and_is_listed_under_each_address() {
     let catcher = catcher();
     let body = json!({
         "Destination": { "ToAddresses": ["Ana <ana@example.com>"], "BccAddresses": ["bob@example.com"] },
@@ -134,7 +134,7 @@ fn an_email_is_answered_as_ses_does_and_is_found_by_each_address() {
 }
 
 #[test]
-fn an_email_is_kept_whole_and_one_with_a_header_that_ses_refuses_is_not_sent() {
+fn an_email_is_recorded_in_full_and_one_with_a_header_that_ses_rejects_fails() {
     let catcher = catcher();
     let with = |header: &str| {
         json!({
@@ -151,7 +151,7 @@ fn an_email_is_kept_whole_and_one_with_a_header_that_ses_refuses_is_not_sent() {
 }
 
 #[test]
-fn what_ses_would_not_take_has_the_error_type_in_a_header() {
+fn an_error_of_ses_has_its_type_in_a_header() {
     let catcher = catcher();
     for (path, status, kind) in [
         ("/v2/email/nothing", 404, "UnknownOperationException"),
@@ -165,7 +165,7 @@ fn what_ses_would_not_take_has_the_error_type_in_a_header() {
 }
 
 #[test]
-fn a_responder_says_what_it_was_told() {
+fn a_responder_replies_with_the_texts_of_the_messages() {
     let catcher = catcher();
     let message = |text: Value| json!({ "kind": "audio", "text": text });
     for (messages, reply) in [
@@ -182,11 +182,11 @@ fn a_responder_says_what_it_was_told() {
 }
 
 #[test]
-fn a_responder_is_asked_with_post() {
+fn a_responder_accepts_only_post() {
     let catcher = catcher();
     for method in [Method::GET, Method::PUT, Method::DELETE] {
         let caught = responder(&catcher, &method, "/", r#"{"messages": [{"text": "x"}]}"#);
-        let error = format!("a responder is asked with POST, not {method}");
+        let error = format!("a responder accepts only POST, not {method}");
         assert_eq!((caught.status, caught.body), (405, json!({ "error": error })));
     }
     let kept: Vec<_> = catcher.sent(Some("responder"), None).iter().map(|sent| sent.status).collect();
@@ -194,7 +194,7 @@ fn a_responder_is_asked_with_post() {
 }
 
 #[test]
-fn what_a_responder_is_asked_did_not_go_out_and_is_listed_by_its_name_and_batch() {
+fn requests_to_a_responder_are_listed_only_by_channel_and_not_as_sent_messages() {
     let catcher = catcher();
     let body = json!({ "batch_id": "b-1", "messages": [{ "text": "oi" }] });
     responder(&catcher, &Method::POST, "/hook", &body.to_string());
@@ -212,7 +212,7 @@ fn what_a_responder_is_asked_did_not_go_out_and_is_listed_by_its_name_and_batch(
 }
 
 #[test]
-fn no_secret_is_kept() {
+fn secrets_are_not_recorded() {
     let catcher = catcher();
     let secrets = [
         ("apikey", "SECRET"),
@@ -245,7 +245,7 @@ fn no_secret_is_kept() {
 }
 
 #[test]
-fn what_is_no_secret_is_kept_as_it_came() {
+fn paths_without_secrets_are_recorded_unchanged() {
     let catcher = catcher();
     evolution(&catcher, "/message/sendText/bot%20one?a=b%20c", json!({ "number": "1", "text": "x" }));
     telegram(&catcher, "/bot12:SECRET/sendMessage?chat_id=1&text=a%3Ab", "", "");
@@ -254,7 +254,7 @@ fn what_is_no_secret_is_kept_as_it_came() {
 }
 
 #[test]
-fn the_oldest_make_room_and_numbers_go_on_after_a_clear() {
+fn the_oldest_requests_are_dropped_and_clear_does_not_reset_the_numbers() {
     let catcher = Catcher::with_capacity(Arc::new(|| AT), 2);
     let numbers = || catcher.sent(None, None).iter().map(|sent| sent.number).collect::<Vec<_>>();
     for _ in 0..3 {

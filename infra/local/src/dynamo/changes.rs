@@ -1,4 +1,4 @@
-//! The changes of tables: what their streams hold, in order.
+//! The changes of tables: the records of their streams, in order.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::{Dynamo, blocking, emulator, mark, request, temporary_file};
 use crate::StackError;
 
-/// At every write to a table with a stream the emulator looks for the newest change, and at every
-/// read for those after one. It has no index for either: a million rows would each look at all
-/// before them.
+/// On every write to a table with a stream, the emulator looks up the newest change, and on every
+/// read the changes after a given one. It has no index for either lookup, so without this one the
+/// cost of each write would grow with the number of changes before it.
 const INDEX: &str = "CREATE INDEX IF NOT EXISTS _changes_in_order \
                      ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
 
@@ -23,8 +23,9 @@ pub(super) struct Shard {
     id: String,
 }
 
-/// Gives the emulator's changes their index. What is in memory is the emulator's alone, so there it
-/// is done in a copy that then takes its place.
+/// Adds the index to the emulator's table of changes. Only the emulator can open an in-memory
+/// database, so for such a database this function adds the index to a copy and restores the
+/// database from the copy.
 pub(super) fn add_index(db: &Database, file: Option<&Path>) -> Result<(), StackError> {
     if let Some(file) = file {
         return index(file);
@@ -32,7 +33,7 @@ pub(super) fn add_index(db: &Database, file: Option<&Path>) -> Result<(), StackE
     let copy = temporary_file();
     db.vacuum_into(&copy.to_string_lossy()).map_err(emulator)?;
     let indexed = index(&copy).and_then(|()| db.restore_from(&copy.to_string_lossy()).map_err(emulator));
-    // One that stays is no harm.
+    // A file that cannot be removed does no harm.
     let _ = std::fs::remove_file(copy);
     indexed
 }
@@ -42,8 +43,8 @@ fn index(file: &Path) -> Result<(), StackError> {
 }
 
 impl Dynamo {
-    /// The records of a table's stream after a sequence number, oldest first, as an event source
-    /// mapping delivers them.
+    /// Returns the records of a table's stream after a sequence number, oldest first, in the format
+    /// in which an event source mapping delivers them.
     pub async fn records_after(
         &self,
         table: &str,
@@ -76,7 +77,8 @@ impl Dynamo {
         .await
     }
 
-    /// The newest sequence number of a table's stream, if anything was ever written to it.
+    /// Returns the newest sequence number of a table's stream, or `None` if the table was never
+    /// written to.
     pub async fn newest(&self, table: &str) -> Result<Option<String>, StackError> {
         let (this, table) = (self.clone(), table.to_owned());
         blocking(move || {
@@ -88,7 +90,8 @@ impl Dynamo {
         .await
     }
 
-    /// Asked of the emulator once: for a description, it counts through all changes.
+    /// Returns the stream and shard of a table. The result is cached, because the emulator counts
+    /// all changes to describe a stream.
     fn shard(&self, table: &str) -> Result<Shard, StackError> {
         let mut known = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shard) = known.get(table) {
@@ -132,14 +135,14 @@ mod tests {
         Table { logical_id: "Rows".into(), name: "rows".into(), create, ttl_attribute: None, streams: true }
     }
 
-    /// How SQLite would look for something.
+    /// Returns SQLite's plan for a query.
     fn plan(file: &Path, query: &str) -> String {
         let connection = Connection::open(file).unwrap();
         connection.query_row(&format!("EXPLAIN QUERY PLAN {query}"), [], |row| row.get("detail")).unwrap()
     }
 
     #[tokio::test]
-    async fn changes_are_read_in_order_and_found_without_looking_at_all_of_them() {
+    async fn changes_are_read_in_order_and_looked_up_with_the_index() {
         let directory = std::env::temp_dir().join(format!("umavez-changes-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         for file in [None, Some(directory.join("kept.sqlite"))] {

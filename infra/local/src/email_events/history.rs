@@ -1,4 +1,4 @@
-//! What becomes of an email, in the words of SES's event publishing.
+//! The events of an email, in the format of SES's event publishing.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ const SIMULATOR: &str = "@simulator.amazonses.com";
 const MTA: &str = "a8-21.smtp-out.amazonses.com";
 
 pub(super) struct Event {
-    /// As `MatchingEventTypes` and `eventType` have it.
+    /// The type, as in `MatchingEventTypes` and `eventType`.
     pub(super) kind: &'static str,
     pub(super) detail_type: &'static str,
     pub(super) detail: Value,
 }
 
-/// An email that was taken.
+/// An email that SES accepted.
 pub(super) struct Email {
     to: Vec<String>,
-    /// With three digits after the second, as SES writes it.
+    /// The time with milliseconds, in the format of SES.
     at: String,
-    /// The part that all its events have.
+    /// The part that all events of the email contain.
     mail: Value,
 }
 
@@ -61,7 +61,7 @@ impl Email {
         Event { kind, detail_type, detail: json!({"eventType": kind, "mail": self.mail, name: what}) }
     }
 
-    /// The recipients that this happens to, unless there are none.
+    /// Returns the recipients with a matching fate, or `None` if there are none.
     fn those(&self, fate: impl Fn(Fate) -> bool) -> Option<Vec<&str>> {
         let those: Vec<_> = self.to.iter().map(String::as_str).filter(|to| fate(Fate::of(to))).collect();
         (!those.is_empty()).then_some(those)
@@ -71,10 +71,11 @@ impl Email {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Delivered,
-    /// Delivered, and then complained of.
+    /// Delivered, and then reported as spam.
     Complaint,
     Bounce,
-    /// SES itself does not try: the address has bounced for others.
+    /// SES does not send: the address is on its suppression list because of bounces of other
+    /// senders.
     Listed,
 }
 
@@ -91,8 +92,8 @@ impl Fate {
     }
 }
 
-/// The events of an email in the order in which they happen. Recipients that share a fate share an
-/// event.
+/// Returns the events of an email in the order in which they happen. Recipients with the same fate
+/// share one event.
 pub(super) fn history(email: &Email) -> Vec<Event> {
     let mut events = vec![email.event("Send", "Email Sent", "send", json!({}))];
     if let Some(recipients) = email.those(|fate| matches!(fate, Fate::Delivered | Fate::Complaint)) {
@@ -131,7 +132,7 @@ fn bounce(email: &Email, sub_type: &str, code: &str, recipients: &[&str]) -> Eve
     email.event("Bounce", "Email Bounced", "bounce", bounce)
 }
 
-/// The sender's own and those that SES adds.
+/// Returns the tags of the request and those that SES adds.
 fn tags(request: &Value, from: &str, set: &str) -> BTreeMap<String, Vec<String>> {
     let mut tags = BTreeMap::<String, Vec<String>>::new();
     for tag in request["EmailTags"].as_array().into_iter().flatten() {

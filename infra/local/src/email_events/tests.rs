@@ -20,7 +20,7 @@ fn kinds(to: &[&str]) -> Vec<&'static str> {
 }
 
 #[test]
-fn an_ordinary_address_is_sent_to_and_delivered() {
+fn an_email_to_an_ordinary_address_is_sent_and_delivered() {
     let [sent, delivered] = &events(&["Ana <ana@example.com>"])[..] else { panic!("two events") };
     assert_eq!((sent.kind, sent.detail_type), ("Send", "Email Sent"));
     assert_eq!(sent.detail["send"], json!({}));
@@ -60,7 +60,7 @@ fn the_mailbox_simulator_behaves_as_on_aws() {
 }
 
 #[test]
-fn a_bounce_says_why_and_of_whom() {
+fn a_bounce_names_its_reason_and_its_recipients() {
     let bounced = |to: &str| events(&[to]).pop().unwrap().detail["bounce"].clone();
     let bounce = bounced("bounce+a@simulator.amazonses.com");
     assert_eq!((&bounce["bounceType"], &bounce["bounceSubType"]), (&json!("Permanent"), &json!("General")));
@@ -77,7 +77,7 @@ fn a_bounce_says_why_and_of_whom() {
 }
 
 #[test]
-fn recipients_that_share_a_fate_share_an_event() {
+fn recipients_with_the_same_fate_share_one_event() {
     let to = ["a@x.com", "bounce@simulator.amazonses.com", "b@x.com", "complaint@simulator.amazonses.com"];
     assert_eq!(kinds(&to), ["Send", "Delivery", "Bounce", "Complaint"]);
     let events = events(&to);

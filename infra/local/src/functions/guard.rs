@@ -1,10 +1,10 @@
-//! No process outlives the stack, whatever ends the stack.
+//! Makes sure that no process outlives the stack, however the stack ends.
 //!
 //! A process that waits for work ends by itself when the stack is gone: `lambda_runtime` returns
-//! when its connection breaks. One in the middle of an invocation goes on, perhaps for ever. So a
-//! small shell, in a process group of its own, reads from a pipe which processes there are. When
-//! the stack ends, even by SIGKILL, the kernel closes the pipe, and the shell kills what is left.
-//! (The direct way, PR_SET_PDEATHSIG, needs unsafe code.)
+//! when its connection breaks. A process in the middle of an invocation continues, possibly
+//! forever. Therefore a small shell, in its own process group, reads the ids of the running
+//! processes from a pipe. When the stack ends, even by SIGKILL, the kernel closes the pipe, and the
+//! shell kills the remaining processes. (The direct way, PR_SET_PDEATHSIG, needs unsafe code.)
 
 use std::{
     io::{self, Write},
@@ -46,7 +46,7 @@ impl Guard {
         self.tell("watch", pid);
     }
 
-    /// For a process that is gone: its id may soon be another's.
+    /// Stops watching a process that has ended. The system may soon reuse its id.
     pub(super) fn release(&self, pid: u32) {
         self.tell("release", pid);
     }
@@ -57,14 +57,14 @@ impl Guard {
             None => Ok(()),
         };
         if let Err(error) = told {
-            tracing::warn!(%error, "the guard is gone: a process may outlive the stack");
+            tracing::warn!(%error, "the guard has ended: a process may outlive the stack");
         }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // `wait` closes the pipe first, at which the shell ends.
+        // `wait` closes the pipe first, which ends the shell.
         let _ = lock(&self.0).wait();
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn when_the_guard_loses_the_stack_it_kills_what_it_watches_and_nothing_else() {
+    fn when_the_stack_ends_the_guard_kills_only_the_processes_that_it_watches() {
         let guard = Guard::start().unwrap();
         let mut sleeps: Vec<Child> = (0..3).map(|_| Command::new("/bin/sleep").arg("600").spawn().unwrap()).collect();
         sleeps.iter().for_each(|sleep| guard.watch(sleep.id()));

@@ -1,6 +1,6 @@
-//! The life of one process: it starts, asks for work, gets an invocation, answers, asks again. All
-//! that happens to it arrives in one mailbox, so its state is local variables of one task and needs
-//! no lock.
+//! The life of one process: it starts, asks for work, receives an invocation, answers, and asks
+//! again. Everything that happens to it arrives in one mailbox, so its state is in local variables
+//! of one task and needs no lock.
 
 use std::{
     ops::ControlFlow::{self, Break, Continue},
@@ -22,26 +22,26 @@ use super::{
     random_uuid,
 };
 
-/// From the start of a process to its first request for work, and from an answer to the next
-/// request.
+/// The limit from the start of a process to its first request for work, and from an answer to the
+/// next request.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
-/// How the line begins that tells of a process that is gone without being told to.
-pub const PROCESS_DIED: &str = "a process is gone";
+/// The start of the log line about a process that ended without being stopped.
+pub const PROCESS_DIED: &str = "a process ended unexpectedly";
 
-/// What arrives in the mailbox of an instance. A dropped sender means "refused".
+/// A message in the mailbox of an instance. A dropped sender means that the call is rejected.
 pub(super) enum Call {
     /// The process asks for work.
     Next(oneshot::Sender<Invocation>),
     /// The process answers an invocation.
     Answer { request_id: String, result: Result<Bytes, InvokeError>, verdict: oneshot::Sender<StatusCode> },
-    /// The process says that it cannot start.
+    /// The process reports that it cannot start.
     InitError(InvokeError),
-    /// Kill the process. The sender is dropped when all is over.
+    /// Kill the process. The instance drops the sender when it has ended.
     Stop(oneshot::Sender<()>),
 }
 
-/// What a process gets when it asks for work.
+/// What a process receives when it asks for work.
 pub(super) struct Invocation {
     pub(super) request_id: String,
     pub(super) deadline_ms: u128,
@@ -49,7 +49,7 @@ pub(super) struct Invocation {
     pub(super) event: Bytes,
 }
 
-/// Why an instance is over. Its process is gone by then.
+/// Why an instance ended. Its process has ended by then.
 enum End {
     Failed(InvokeError),
     Stopped { _gone: oneshot::Sender<()> },
@@ -61,8 +61,8 @@ pub(super) async fn run(pool: Arc<Pool>, id: String, mut mailbox: mpsc::Unbounde
         pool.tell(&format!("{PROCESS_DIED}: {error}"));
     }
     pool.ended(&id);
-    // Only now does whoever asked for the end hear of it: the one in `end`, and others whose call
-    // is still unread.
+    // Dropping the senders notifies the callers that asked for the stop: the one in `end`, and
+    // those whose calls are still unread in the mailbox. This must come after `ended`.
     drop((end, mailbox));
 }
 
@@ -118,7 +118,7 @@ struct Instance<'a> {
 }
 
 impl Instance<'_> {
-    /// From one request for work to the one after.
+    /// Serves one invocation, from one request for work to the next.
     async fn serve_one(&mut self, next: oneshot::Sender<Invocation>) -> ControlFlow<End, oneshot::Sender<Invocation>> {
         let (job, next) = self.until_job(next).await?;
         let request_id = random_uuid();
@@ -130,7 +130,7 @@ impl Instance<'_> {
             event: job.event.clone(),
         };
         if next.send(invocation).is_err() {
-            // The process hung up before it had the event.
+            // The process closed the connection before it received the event.
             self.pool.put_back(job);
             self.pool.available(self.id);
             return self.until_ready().await;
@@ -174,7 +174,7 @@ impl Instance<'_> {
         }
     }
 
-    /// Waits, with a process that asked for work, until there is some.
+    /// Waits for an invocation on behalf of a process that has asked for work.
     async fn until_job(
         &mut self,
         mut next: oneshot::Sender<Invocation>,
@@ -190,8 +190,8 @@ impl Instance<'_> {
                 },
                 exit = self.process.exited() => return Break(End::Failed(InvokeError::Died(exit))),
                 job = self.pool.next_job(self.id) => {
-                    // News of a death may be late. An invocation is not given to a process that is
-                    // known to be gone.
+                    // The notification of an exit may be late. Do not pass an invocation to a
+                    // process that is known to have ended.
                     if let Some(exit) = self.process.has_exited() {
                         self.pool.put_back(job);
                         return Break(End::Failed(InvokeError::Died(exit)));
@@ -202,8 +202,7 @@ impl Instance<'_> {
         }
     }
 
-    /// Waits for the answer to the invocation that the process has. Without one, the process is
-    /// gone.
+    /// Waits for the answer to the current invocation. If there is none, the process has ended.
     async fn until_answer(
         &mut self,
         current: &str,
@@ -244,7 +243,7 @@ impl Instance<'_> {
     }
 }
 
-/// The error type Lambda gives to a response that is too large.
+/// Lambda's error type for a response that is too large.
 pub(super) const RESPONSE_TOO_LARGE: &str = "Function.ResponseSizeTooLarge";
 
 fn refuse(verdict: oneshot::Sender<StatusCode>) {

@@ -1,9 +1,9 @@
-//! The way of a process's output into the logs. Stdout and stderr are one pipe, so their lines keep
-//! their order.
+//! Copies the output of a process into the logs. Stdout and stderr share one pipe, so their lines
+//! keep their order.
 //!
-//! To know that everything printed so far has arrived, the stack writes a mark into the same pipe
-//! and waits until it comes out at the other end. A pipe is a queue: what was printed before the
-//! mark has come out before it.
+//! To find out whether everything printed so far has arrived, the stack writes a mark into the same
+//! pipe and waits until it reads the mark at the other end. A pipe is a queue, so everything that
+//! was printed before the mark is read before it.
 
 use std::{
     io::{self, PipeWriter, Write},
@@ -17,11 +17,11 @@ use tokio::{io::AsyncReadExt, net::unix::pipe, sync::mpsc, task::spawn_blocking,
 
 use super::Logs;
 
-/// A longer line is cut, as CloudWatch does.
+/// Longer lines are cut, as CloudWatch does.
 const LONGEST_LINE: usize = 256 * 1024;
 
-/// The mark always comes through; this is for a machine so loaded that waiting longer is the
-/// greater harm.
+/// The mark always arrives. This limit is for a machine so loaded that a longer wait does more harm
+/// than missing lines.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) struct LogPipe {
@@ -31,7 +31,7 @@ pub(super) struct LogPipe {
 }
 
 impl LogPipe {
-    /// The token makes the mark one that no line ends in.
+    /// Opens the pipe. The token makes the mark unique, so that no printed line ends with it.
     pub(super) fn open(function: &str, logs: &Logs, token: &str) -> io::Result<LogPipe> {
         let (reader, writer) = io::pipe()?;
         let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -42,16 +42,16 @@ impl LogPipe {
         Ok(LogPipe { writer: Arc::new(writer), mark, marks_seen })
     }
 
-    /// An end for the process to print to.
+    /// Returns a writer for the process to print to.
     pub(super) fn writer(&self) -> io::Result<Stdio> {
         self.writer.try_clone().map(Stdio::from)
     }
 
-    /// Returns when all that was printed so far is in the logs.
+    /// Waits until everything that was printed so far is in the logs.
     pub(super) async fn settle(&mut self) {
         let (writer, mark) = (self.writer.clone(), self.mark.clone());
-        // It blocks while the pipe is full. The pipe cannot be made not to block: that would hold
-        // for the process too.
+        // This blocks while the pipe is full. The pipe cannot be set to non-blocking, because that
+        // would also apply to the process.
         let written = spawn_blocking(move || (&*writer).write_all(&[&mark, b"\n".as_slice()].concat()));
         let seen = async {
             if matches!(written.await, Ok(Ok(()))) {
@@ -59,12 +59,12 @@ impl LogPipe {
             }
         };
         if timeout(SETTLE_LIMIT, seen).await.is_err() {
-            tracing::warn!("log lines of an invocation are late");
+            tracing::warn!("the log lines of an invocation did not arrive in time");
         }
     }
 }
 
-/// Ends when the process and the stack have both closed their ends.
+/// Copies lines until both the process and the stack have closed their writers.
 async fn read(
     mut reader: pipe::Receiver,
     mut splitter: Splitter,
@@ -77,7 +77,7 @@ async fn read(
         for piece in splitter.push(&chunk) {
             match piece {
                 Piece::Line(line) => logs.append(&function, line),
-                // Nobody may be waiting for it any more.
+                // The receiver may be gone.
                 Piece::Mark => _ = seen.send(()),
             }
         }
@@ -108,7 +108,7 @@ impl Splitter {
                 self.unfinished.pop();
                 pieces.push(self.finish_line());
             } else if self.unfinished.len() > LONGEST_LINE {
-                // What may be the beginning of a mark stays.
+                // Keep the last bytes: they may be the beginning of a mark.
                 let rest = self.unfinished.split_off(self.unfinished.len() - self.mark.len());
                 pieces.push(Piece::Line(text(&self.unfinished)));
                 self.unfinished = rest;
@@ -117,8 +117,8 @@ impl Splitter {
         pieces
     }
 
-    /// A mark may stand in the middle of a line that the process is still printing; the line then
-    /// goes on after it.
+    /// Finishes a line or a mark. A mark can be in the middle of a line that the process is still
+    /// printing; the line then continues after the mark.
     fn finish_line(&mut self) -> Piece {
         if self.unfinished.ends_with(&self.mark) {
             self.unfinished.truncate(self.unfinished.len() - self.mark.len());
@@ -138,21 +138,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_out_whole_however_they_were_chopped() {
+    fn lines_are_complete_however_the_input_is_split() {
         let mut splitter = splitter();
         assert_eq!(splitter.push(b"one\ntw"), [line("one")]);
         assert_eq!(splitter.push(b"o\n\nthree\n"), [line("two"), line(""), line("three")]);
     }
 
     #[test]
-    fn a_mark_in_the_middle_of_a_line_does_not_break_it() {
+    fn a_mark_in_the_middle_of_a_line_does_not_split_the_line() {
         let mut splitter = splitter();
         assert_eq!(splitter.push(b"begin<ma"), []);
         assert_eq!(splitter.push(b"rk>\nend\n"), [Piece::Mark, line("beginend")]);
     }
 
     #[test]
-    fn a_line_without_end_is_cut_and_a_mark_after_it_is_still_seen() {
+    fn a_line_that_is_too_long_is_cut_and_a_mark_after_it_is_still_found() {
         let mut splitter = splitter();
         let cut = splitter.push("x".repeat(LONGEST_LINE + 1).as_bytes());
         assert_eq!(cut, [line(&"x".repeat(LONGEST_LINE + 1 - 6))]);

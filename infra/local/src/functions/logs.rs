@@ -1,5 +1,5 @@
-//! What the processes print, line by line: the last lines in memory, and on request in files and on
-//! stderr.
+//! The output of the processes, line by line: the last lines are in memory, and on request also in
+//! files and on stderr.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,7 +18,7 @@ const CAPACITY: usize = 20_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Lines of all functions are numbered from 0 in the order in which they arrived.
+    /// Lines are numbered from 0 in the order of arrival, over all functions.
     pub number: u64,
     pub function: String,
     pub at: SystemTime,
@@ -34,7 +34,7 @@ struct Shared {
     directory: Option<PathBuf>,
     echo: bool,
     lines: Mutex<Lines>,
-    /// The number of the line to come.
+    /// The number of the next line.
     position: watch::Sender<u64>,
 }
 
@@ -45,8 +45,8 @@ struct Lines {
 }
 
 impl Logs {
-    /// Keeps the last 20,000 lines in memory. With a directory, each function's lines are also
-    /// appended to `<function>.log` there; with echo, they are also printed to stderr.
+    /// Keeps the last 20,000 lines in memory. With a directory, also appends each function's lines
+    /// to `<function>.log` there; with echo, also prints them to stderr.
     pub fn new(directory: Option<&Path>, echo: bool) -> io::Result<Logs> {
         if let Some(directory) = directory {
             fs::create_dir_all(directory)?;
@@ -64,28 +64,28 @@ impl Logs {
         Logs(Arc::new(Shared { capacity, directory, echo, lines, position }))
     }
 
-    /// The number of the line to come: what `since` and `wait_for` take to mean "from now on".
+    /// Returns the number of the next line. `since` and `wait_for` accept it to mean "from now on".
     pub fn position(&self) -> u64 {
         *self.0.position.borrow()
     }
 
-    /// The kept lines from a position on, oldest first.
+    /// Returns the lines in memory from a position on, oldest first.
     pub fn since(&self, position: u64) -> Vec<LogLine> {
         let lines = lock(&self.0.lines);
         let first = lines.kept.partition_point(|line| line.number < position);
         lines.kept.range(first..).cloned().collect()
     }
 
-    /// The last `count` lines, oldest first.
+    /// Returns the last `count` lines, oldest first.
     pub fn tail(&self, count: usize) -> Vec<LogLine> {
         let lines = lock(&self.0.lines);
         let first = lines.kept.len().saturating_sub(count);
         lines.kept.range(first..).cloned().collect()
     }
 
-    /// The first line from a position on that is wanted, printed or yet to be printed, or nothing
-    /// after the limit. For what a process prints outside of an invocation; what it printed within
-    /// one is there when `invoke` returns.
+    /// Returns the first line from a position on that matches `wanted`, waiting for it if
+    /// necessary, or `None` after the limit. Use this for output outside of an invocation; the
+    /// output of an invocation is complete when `invoke` returns.
     pub async fn wait_for(&self, position: u64, limit: Duration, wanted: impl Fn(&LogLine) -> bool) -> Option<LogLine> {
         let mut from = position;
         let mut news = self.0.position.subscribe();
@@ -111,7 +111,7 @@ impl Logs {
         if let Some(directory) = &shared.directory
             && let Err(error) = lines.append_to_file(directory, function, &line)
         {
-            tracing::warn!(function, %error, "a log line is not in its file");
+            tracing::warn!(function, %error, "a log line could not be written to its file");
         }
         if lines.kept.len() == shared.capacity {
             lines.kept.pop_front();
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_lines_make_room_and_the_others_keep_their_numbers() {
+    fn the_oldest_lines_are_dropped_and_the_others_keep_their_numbers() {
         let logs = Logs::with_capacity(3, None, false);
         for n in 0..5 {
             logs.append("f", format!("line {n}"));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_ends_with_the_line_it_is_for_whether_past_or_to_come() {
+    async fn wait_for_returns_a_matching_line_that_is_logged_before_or_after_the_call() {
         let logs = Logs::in_memory();
         logs.append("f", "before".to_owned());
         let limit = Duration::from_secs(10);

@@ -1,5 +1,4 @@
-//! One function: the invocations that wait, first come first served, and the processes that serve
-//! them.
+//! The pool of one function: its queue of invocations (first in, first out) and its processes.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -24,8 +23,8 @@ use super::{
     runtime_api::Mailboxes,
 };
 
-/// Between starts of a function whose processes do not come up: nothing after the first failure,
-/// then 100 ms, doubled up to this.
+/// The longest delay before the next start of a function whose processes fail to start. There is no
+/// delay after the first failure; then the delay is 100 ms and doubles up to this value.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 pub(super) struct Pool {
@@ -35,7 +34,7 @@ pub(super) struct Pool {
     logs: Logs,
     guard: Arc<Guard>,
     state: Mutex<State>,
-    /// Rings when an invocation was queued.
+    /// Notified when an invocation is queued.
     queued: Notify,
 }
 
@@ -44,7 +43,7 @@ struct State {
     queue: VecDeque<Job>,
     instances: HashMap<String, Entry>,
     init_failures: u32,
-    /// Those who wait for a process to ask for work.
+    /// The callers that wait for a process to ask for work.
     starting: Vec<oneshot::Sender<Result<(), InvokeError>>>,
     closed: bool,
 }
@@ -52,20 +51,20 @@ struct State {
 struct Entry {
     mailbox: mpsc::UnboundedSender<Call>,
     pid: Option<u32>,
-    /// Starting, idle, or done but for asking again: it will take an invocation from the queue
-    /// without anyone's help.
+    /// The process is starting, idle, or about to ask for work again, so it will take an invocation
+    /// from the queue by itself.
     available: bool,
 }
 
-/// An invocation that waits or runs.
+/// An invocation that is queued or running.
 pub(super) struct Job {
     pub(super) event: Bytes,
     reply: oneshot::Sender<(Result<Bytes, InvokeError>, Busy)>,
     busy: Busy,
 }
 
-/// Counts an invocation as busy. It travels with the result, so that the count goes down when the
-/// caller has it.
+/// Counts an invocation as busy. It is sent with the result, so the count decreases when the caller
+/// has received the result.
 pub(super) struct Busy(watch::Sender<usize>);
 
 impl Pool {
@@ -99,11 +98,11 @@ impl Pool {
         }
         self.queued.notify_one();
         self.staff();
-        // Without a result the job was dropped with the runtime that ran its instance.
+        // If there is no result, the job was dropped together with the runtime of its instance.
         result.await.map_or(Err(InvokeError::Stopped), |(result, _busy)| result)
     }
 
-    /// Starts a process and returns when it asks for work, or why it does not.
+    /// Starts a process and waits until it asks for work. Returns the error if it does not.
     pub(super) async fn start_one(self: &Arc<Self>) -> Result<(), InvokeError> {
         let (told, started) = oneshot::channel();
         {
@@ -120,13 +119,14 @@ impl Pool {
     pub(super) async fn kill(&self) -> usize {
         let (processes, ended) = self.send_stop();
         for ended in ended {
-            // The sender is never used: it is dropped when the instance is gone.
+            // Nothing is sent; the sender is dropped when the instance has ended.
             let _ = ended.await;
         }
         processes
     }
 
-    /// Kills one process and waits until it is gone; whether it was one of this function.
+    /// Kills one process and waits until it has ended. Returns whether the process belonged to this
+    /// function.
     pub(super) async fn kill_instance(&self, instance: &str) -> bool {
         let (gone, ended) = oneshot::channel();
         let mailbox = lock(&self.state).instances.get(instance).map(|entry| entry.mailbox.clone());
@@ -136,21 +136,21 @@ impl Pool {
         true
     }
 
-    /// The number of processes that were told to stop, and for each instance the receiver that
-    /// wakes when it is gone.
+    /// Sends a stop to all instances. Returns the number of processes, and for each instance a
+    /// receiver that wakes when the instance has ended.
     pub(super) fn send_stop(&self) -> (usize, Vec<oneshot::Receiver<()>>) {
         let state = lock(&self.state);
         let processes = state.instances.values().filter(|entry| entry.pid.is_some()).count();
         let stop = |entry: &Entry| {
             let (gone, ended) = oneshot::channel();
-            // A mailbox that is closed belongs to an instance that is already on its way out.
+            // If the mailbox is closed, the instance is already ending.
             let _ = entry.mailbox.send(Call::Stop(gone));
             ended
         };
         (processes, state.instances.values().map(stop).collect())
     }
 
-    /// Takes no more invocations and fails those that wait.
+    /// Rejects new invocations and fails the queued ones.
     pub(super) fn close(&self) {
         let waiting = {
             let mut state = lock(&self.state);
@@ -168,9 +168,10 @@ impl Pool {
         lock(&self.state).instances.values().filter_map(|entry| entry.pid).collect()
     }
 
-    /// Starts processes while more invocations wait than processes are about to take one.
+    /// Starts processes while there are more queued invocations than processes that are about to
+    /// take one.
     fn staff(self: &Arc<Self>) {
-        // In a runtime that is shutting down there is nothing to start.
+        // A runtime that is shutting down starts no processes.
         let Ok(runtime) = Handle::try_current() else { return };
         let mut state = lock(&self.state);
         let available = state.instances.values().filter(|entry| entry.available).count();
@@ -189,7 +190,7 @@ impl Pool {
     }
 }
 
-/// What an instance tells its pool and asks of it.
+/// The calls that an instance makes to its pool.
 impl Pool {
     pub(super) fn backoff(&self) -> Duration {
         match lock(&self.state).init_failures {
@@ -198,7 +199,7 @@ impl Pool {
         }
     }
 
-    /// Everything a process is started with, the environment as it is now.
+    /// Returns the settings with which a process starts, with the current environment.
     pub(super) fn launch(&self, instance: &str) -> Launch<'_> {
         Launch {
             spec: &self.spec,
@@ -216,7 +217,7 @@ impl Pool {
         }
     }
 
-    /// A line of the stack's own among those of the function.
+    /// Logs a line of the stack among the lines of the function.
     pub(super) fn tell(&self, line: &str) {
         self.logs.append(&self.spec.name, line.to_owned());
     }
@@ -227,10 +228,10 @@ impl Pool {
         state.tell_starting(&Ok(()));
     }
 
-    /// Fails the invocation that waited longest, so that a function that never comes up leaves
-    /// nobody waiting.
+    /// Fails the oldest queued invocation, so that no invocation waits forever for a function that
+    /// never starts.
     pub(super) fn init_failed(&self, error: InvokeError) {
-        tracing::warn!(function = self.spec.name, %error, "a process did not start");
+        tracing::warn!(function = self.spec.name, %error, "a process failed to start");
         let job = {
             let mut state = lock(&self.state);
             state.init_failures = state.init_failures.saturating_add(1);
@@ -242,13 +243,13 @@ impl Pool {
         }
     }
 
-    /// Said before the result is passed on: a caller that comes back at once is not to find
-    /// everyone occupied.
+    /// Marks an instance as available. This is called before the result is sent, so that a caller
+    /// that invokes again at once does not find all instances busy.
     pub(super) fn available(&self, instance: &str) {
         lock(&self.state).set_available(instance, true);
     }
 
-    /// Waits for the invocation whose turn it is. Safe to cancel: a job is either in the queue or
+    /// Waits for the next invocation in the queue. Safe to cancel: a job is either in the queue or
     /// returned.
     pub(super) async fn next_job(&self, instance: &str) -> Job {
         loop {
@@ -257,7 +258,7 @@ impl Pool {
                 let mut state = lock(&self.state);
                 if let Some(job) = state.next_wanted() {
                     state.set_available(instance, false);
-                    // The bell remembers one ring only; pass it on for the rest of the queue.
+                    // `Notify` stores only one permit; notify again for the rest of the queue.
                     if !state.queue.is_empty() {
                         self.queued.notify_one();
                     }
@@ -268,13 +269,14 @@ impl Pool {
         }
     }
 
-    /// Puts an invocation that no process has seen back to where it was.
+    /// Puts an invocation that no process has received back at the front of the queue.
     pub(super) fn put_back(&self, job: Job) {
         lock(&self.state).queue.push_front(job);
         self.queued.notify_one();
     }
 
-    /// Forgets an instance whose process is gone, and starts another if there is work for it.
+    /// Removes an instance whose process has ended, and starts another one if invocations are
+    /// queued.
     pub(super) fn ended(self: &Arc<Self>, instance: &str) {
         lock(&self.mailboxes).remove(instance);
         lock(&self.state).instances.remove(instance);
@@ -283,14 +285,15 @@ impl Pool {
 }
 
 impl State {
-    /// The next invocation that someone still waits for. The others were never given to a process.
+    /// Removes and returns the next invocation whose caller still waits. Drops those whose caller
+    /// is gone: no process has received them.
     fn next_wanted(&mut self) -> Option<Job> {
         std::iter::from_fn(|| self.queue.pop_front()).find(|job| !job.reply.is_closed())
     }
 
     fn tell_starting(&mut self, started: &Result<(), InvokeError>) {
         for told in self.starting.drain(..) {
-            // Nobody may be waiting any more.
+            // The caller may be gone.
             let _ = told.send(started.clone());
         }
     }
@@ -304,7 +307,7 @@ impl State {
 
 impl Job {
     pub(super) fn finish(self, result: Result<Bytes, InvokeError>) {
-        // Nobody may be waiting any more; then the result has no reader.
+        // If the caller is gone, the result is dropped.
         let _ = self.reply.send((result, self.busy));
     }
 }

@@ -1,4 +1,4 @@
-//! A function's process as the operating system sees it.
+//! A process of a function, as the operating system sees it.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,10 @@ use tokio::process::{Child, Command};
 
 use super::{Exit, FunctionSpec, Logs, guard::Guard, log_pipe::LogPipe};
 
-/// Stands for the process's own token in the values of its environment.
+/// A placeholder for the process's own token in the values of its environment.
 pub const INSTANCE: &str = "{instance}";
 
-/// What a process is started with.
+/// The settings with which a process starts.
 pub(super) struct Launch<'a> {
     pub(super) spec: &'a FunctionSpec,
     pub(super) environment: BTreeMap<String, String>,
@@ -44,8 +44,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(output.writer()?)
             .stderr(output.writer()?)
-            // Ctrl-C in the terminal goes to the stack alone, which then ends its processes in
-            // order.
+            // In its own process group, the process does not receive Ctrl-C from the terminal: only
+            // the stack does, and it then stops its processes in order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -58,7 +58,7 @@ impl Process {
         self.pid
     }
 
-    /// Waits for the end of the process. Safe to cancel and to call again.
+    /// Waits for the process to end. Safe to cancel and to call again.
     pub(super) async fn exited(&mut self) -> Exit {
         exit(self.child.wait().await)
     }
@@ -67,14 +67,15 @@ impl Process {
         self.child.try_wait().transpose().map(exit)
     }
 
-    /// Returns when the process is gone. One that ended by itself keeps its own exit.
+    /// Kills the process and waits until it has ended. Returns the process's own exit status if it
+    /// had already ended.
     pub(super) async fn kill(&mut self) -> Exit {
-        // It fails only for a process that is already gone.
+        // This fails only if the process has already ended.
         let _ = self.child.start_kill();
         self.exited().await
     }
 
-    /// Returns when all that the process has printed so far is in the logs.
+    /// Waits until everything that the process has printed so far is in the logs.
     pub(super) async fn settle_logs(&mut self) {
         self.output.settle().await;
     }
@@ -90,11 +91,11 @@ fn lambda_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
     let FunctionSpec { name, program, memory_mb, .. } = launch.spec;
     let root = program.parent().map(|directory| directory.display().to_string());
     vec![
-        // On Lambda it is a host and a port. `lambda_runtime` takes a path as well, but then wants
-        // the scheme too.
+        // On Lambda this is a host and a port. `lambda_runtime` also accepts a path, but then
+        // requires the scheme.
         ("AWS_LAMBDA_RUNTIME_API", format!("http://{}/{}", launch.address, launch.instance)),
-        // Every process signs with a token of its own, as on Lambda: a call is known by the process
-        // that made it.
+        // Every process signs with its own token, as on Lambda. The token identifies the process
+        // that made a call.
         ("AWS_SESSION_TOKEN", launch.instance.clone()),
         ("AWS_LAMBDA_FUNCTION_NAME", name.clone()),
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb.to_string()),

@@ -1,5 +1,5 @@
-//! The Lambda Runtime API over HTTP, at a path per instance. It knows the wire, and the instance
-//! knows what to do.
+//! The Lambda Runtime API over HTTP, with one path per instance. This module handles the protocol;
+//! the instance makes the decisions.
 
 use std::{
     collections::HashMap,
@@ -30,11 +30,12 @@ use super::{
     lock,
 };
 
-/// Where the calls of each instance's process go.
+/// The mailbox of each instance, to which the calls of its process go.
 pub(super) type Mailboxes = Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Call>>>>;
 
-/// Larger answers are cut off. Those in between are read to their end and refused, so that the
-/// process reads the refusal and not a broken connection, at which it would end.
+/// Reading stops at this size. Answers between `PAYLOAD_LIMIT` and this limit are read completely
+/// and then rejected, so that the process reads the rejection instead of a broken connection, which
+/// would end it.
 const READ_LIMIT: usize = 64 * 1024 * 1024;
 
 pub(super) async fn start() -> io::Result<(SocketAddr, Mailboxes, JoinHandle<()>)> {
@@ -56,7 +57,7 @@ pub(super) async fn start() -> io::Result<(SocketAddr, Mailboxes, JoinHandle<()>
     Ok((address, mailboxes, server))
 }
 
-/// Answers when there is an invocation, however long that takes.
+/// Waits for an invocation, however long that takes, and returns it.
 async fn next(State(mailboxes): State<Mailboxes>, Path(instance): Path<String>) -> Response {
     let (reply, invocation) = oneshot::channel();
     deliver(&mailboxes, &instance, Call::Next(reply));
@@ -109,8 +110,8 @@ async fn answer(
     }
 }
 
-/// A call to an instance that is not there, or is going, is dropped with the sender in it, which is
-/// a refusal.
+/// Passes a call to an instance. If the instance does not exist or is ending, this drops the call
+/// with the sender in it, which rejects it.
 fn deliver(mailboxes: &Mailboxes, instance: &str, call: Call) {
     if let Some(mailbox) = lock(mailboxes).get(instance) {
         let _ = mailbox.send(call);
@@ -143,7 +144,8 @@ fn failed(error_type: &str, message: String) -> InvokeError {
     InvokeError::Failed { error_type: error_type.to_owned(), message }
 }
 
-/// The type and the message out of an error report; of a report in another form, its text.
+/// Returns the type and the message of an error report, or the whole text if the report has another
+/// format.
 fn parse_error(body: &[u8]) -> (String, String) {
     let report: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let error_type = report["errorType"].as_str().unwrap_or("Unknown");

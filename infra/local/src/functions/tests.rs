@@ -1,5 +1,5 @@
 //! The function in these tests is this test binary itself, started with the arguments that run only
-//! `the_probe`: a small client of the runtime API that does what its events say.
+//! `the_probe`: a small client of the runtime API that does what its events ask for.
 
 use std::{path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn every_invocation_gets_its_own_answer_from_no_more_processes_than_allowed() {
+async fn every_invocation_gets_its_own_answer_and_the_process_limit_holds() {
     let functions = started(probe(4), &Logs::in_memory()).await;
     let mut invocations = JoinSet::new();
     for n in 0..200 {
@@ -27,7 +27,7 @@ async fn every_invocation_gets_its_own_answer_from_no_more_processes_than_allowe
 }
 
 #[tokio::test]
-async fn one_invocation_after_another_needs_one_process() {
+async fn sequential_invocations_use_one_process() {
     let functions = started(probe(4), &Logs::in_memory()).await;
     for served in 1..=50 {
         assert_eq!(invoke(&functions, json!({})).await.unwrap()["served"], served);
@@ -36,7 +36,7 @@ async fn one_invocation_after_another_needs_one_process() {
 }
 
 #[tokio::test]
-async fn invocations_are_served_in_the_order_in_which_they_came() {
+async fn invocations_are_served_in_order_of_arrival() {
     let logs = Logs::in_memory();
     let functions = started(probe(1), &logs).await;
     let mut invocations = JoinSet::new();
@@ -50,7 +50,7 @@ async fn invocations_are_served_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test]
-async fn a_process_killed_in_the_middle_fails_its_invocation_and_the_next_one_gets_a_new_process() {
+async fn killing_a_process_fails_its_invocation_and_the_next_one_gets_a_new_process() {
     let logs = Logs::in_memory();
     let functions = started(probe(1), &logs).await;
     let before = invoke(&functions, json!({})).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_process_killed_in_the_middle_fails_its_invocation_and_the_next_one_ge
 }
 
 #[tokio::test]
-async fn a_process_that_ends_in_the_middle_fails_its_invocation_with_its_exit_code() {
+async fn a_process_that_exits_during_an_invocation_fails_it_with_its_exit_code() {
     let functions = started(probe(1), &Logs::in_memory()).await;
     let died = invoke(&functions, json!({ "do": "exit" })).await;
     assert_eq!(died, Err(InvokeError::Died(Exit { code: Some(3), signal: None })));
@@ -75,7 +75,7 @@ async fn a_process_that_ends_in_the_middle_fails_its_invocation_with_its_exit_co
 }
 
 #[tokio::test]
-async fn an_invocation_that_takes_too_long_is_killed() {
+async fn an_invocation_that_exceeds_its_timeout_is_killed() {
     let spec = FunctionSpec { timeout: Duration::from_millis(300), ..probe(1) };
     let functions = started(spec, &Logs::in_memory()).await;
     assert_eq!(invoke(&functions, json!({ "do": "hang" })).await, Err(InvokeError::TimedOut));
@@ -83,7 +83,7 @@ async fn an_invocation_that_takes_too_long_is_killed() {
 }
 
 #[tokio::test]
-async fn an_error_is_the_functions_answer_and_its_process_goes_on() {
+async fn a_process_that_answers_with_an_error_continues_to_serve() {
     let functions = started(probe(1), &Logs::in_memory()).await;
     let failed = invoke(&functions, json!({ "do": "fail" })).await;
     let (error_type, message) = ("Probe".to_owned(), "as asked".to_owned());
@@ -94,7 +94,7 @@ async fn an_error_is_the_functions_answer_and_its_process_goes_on() {
 }
 
 #[tokio::test]
-async fn an_event_that_lambda_would_not_take_is_not_taken() {
+async fn an_event_that_is_too_large_for_lambda_is_rejected() {
     let functions = started(probe(1), &Logs::in_memory()).await;
     let event = Bytes::from(vec![b' '; PAYLOAD_LIMIT + 1]);
     assert_eq!(functions.invoke("probe", event).await, Err(InvokeError::EventTooLarge(PAYLOAD_LIMIT + 1)));
@@ -103,14 +103,14 @@ async fn an_event_that_lambda_would_not_take_is_not_taken() {
 }
 
 #[tokio::test]
-async fn an_answer_to_another_invocation_is_refused_and_changes_nothing() {
+async fn an_answer_to_another_invocation_is_rejected_and_has_no_effect() {
     let functions = started(probe(1), &Logs::in_memory()).await;
     let answer = invoke(&functions, json!({ "do": "answer another", "n": 1 })).await.unwrap();
     assert_eq!((&answer["refused"], &answer["n"]), (&json!(400), &json!(1)));
 }
 
 #[tokio::test]
-async fn a_function_that_does_not_start_fails_each_invocation_that_waits() {
+async fn a_function_that_fails_to_start_fails_each_queued_invocation() {
     for program in ["/bin/false", "/there/is/nothing"] {
         let logs = Logs::in_memory();
         let functions = started(FunctionSpec { program: program.into(), ..probe(2) }, &logs).await;
@@ -130,7 +130,7 @@ async fn a_function_that_does_not_start_fails_each_invocation_that_waits() {
 }
 
 #[tokio::test]
-async fn what_an_invocation_printed_is_in_the_logs_when_it_returns() {
+async fn the_output_of_an_invocation_is_in_the_logs_when_it_returns() {
     let directory = std::env::temp_dir().join(format!("functions-test-{}", random_uuid()));
     let logs = Logs::new(Some(&directory), false).unwrap();
     let functions = started(probe(1), &logs).await;
@@ -149,7 +149,7 @@ async fn what_an_invocation_printed_is_in_the_logs_when_it_returns() {
 }
 
 #[tokio::test]
-async fn an_invocation_whose_caller_went_away_runs_to_its_end_and_frees_its_process() {
+async fn an_invocation_without_a_caller_runs_to_its_end_and_frees_its_process() {
     let logs = Logs::in_memory();
     let functions = started(probe(1), &logs).await;
     tokio::select! {
@@ -172,7 +172,7 @@ async fn after_a_restart_new_processes_have_the_changed_environment() {
 }
 
 #[tokio::test]
-async fn after_a_stop_there_are_no_processes_and_no_invocations() {
+async fn after_a_stop_no_process_runs_and_invocations_fail() {
     let logs = Logs::in_memory();
     let functions = started(probe(1), &logs).await;
     let (running, waiting, pid) = tokio::join!(
@@ -223,7 +223,7 @@ fn probe(concurrency: usize) -> FunctionSpec {
     }
 }
 
-/// Nothing to see in a test run; as a process of a function it serves until it is killed.
+/// Does nothing in a normal test run. As a process of a function, serves until it is killed.
 #[tokio::test]
 async fn the_probe() {
     let Ok(api) = std::env::var("AWS_LAMBDA_RUNTIME_API") else { return };

@@ -13,8 +13,8 @@ use crate::template::{ACCOUNT, API_ID, REGION};
 
 const STAGE: &str = "$default";
 
-/// Headers that are between the client and the gateway, and those that have their own place in the
-/// event.
+/// Headers that concern only the connection to the client, and the cookie header, which has its own
+/// field in the event.
 const NOT_PASSED_ON: [&str; 8] =
     ["connection", "cookie", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
@@ -28,7 +28,8 @@ pub(super) struct Incoming {
     pub(super) body: Bytes,
 }
 
-/// What the function is given; `authorizer` is what the authorizer said, on a route that has one.
+/// Returns the event for the function. `authorizer` is the context from the authorizer, on a route
+/// that has one.
 pub(super) fn build_event(incoming: &Incoming, authorizer: Option<Value>) -> Value {
     let mut event = common(incoming);
     if let Some(context) = authorizer {
@@ -42,7 +43,8 @@ pub(super) fn build_event(incoming: &Incoming, authorizer: Option<Value>) -> Val
     event
 }
 
-/// What a `REQUEST` authorizer without identity sources is given: all but the body.
+/// Returns the event for a `REQUEST` authorizer without identity sources: everything except the
+/// body.
 pub(super) fn authorizer_event(incoming: &Incoming) -> Value {
     let mut event = common(incoming);
     let (method, path) = (&incoming.parts.method, incoming.parts.uri.path());
@@ -101,7 +103,7 @@ fn request_context(incoming: &Incoming) -> Value {
     })
 }
 
-/// What the client sent, and what a gateway adds.
+/// Returns the headers of the client and those that a gateway adds.
 fn headers(incoming: &Incoming) -> BTreeMap<String, String> {
     let sent = incoming.parts.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value)));
     let mut headers = joined(sent.filter(|(name, _)| !NOT_PASSED_ON.contains(&name.as_str())));
@@ -116,7 +118,7 @@ fn headers(incoming: &Incoming) -> BTreeMap<String, String> {
     headers
 }
 
-/// The name and the port to which the client believes to speak.
+/// Returns the host name and the port that the client addressed.
 fn host(parts: &Parts) -> (&str, &str) {
     let header = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let authority = header.or(parts.uri.authority().map(|authority| authority.as_str())).unwrap_or("localhost");
@@ -129,8 +131,8 @@ fn cookies(headers: &HeaderMap) -> Vec<String> {
     each.filter(|cookie| !cookie.is_empty()).collect()
 }
 
-/// The body as text and whether that is base64. The header alone decides: what is said to be text
-/// and is not UTF-8 has lost what it was, as any text in an event has.
+/// Returns the body as text, and whether the text is base64. Only the content type decides: if it
+/// says text, bytes that are not UTF-8 are lost, as on AWS.
 fn body(headers: &HeaderMap, body: &Bytes) -> (String, bool) {
     let content_type = headers.get(header::CONTENT_TYPE).map(text).unwrap_or_default();
     if body.is_empty() || is_text(&content_type) {
@@ -139,7 +141,8 @@ fn body(headers: &HeaderMap, body: &Bytes) -> (String, bool) {
     (BASE64_STANDARD.encode(body), true)
 }
 
-/// What an HTTP API takes for text. Forms are not among it, nor is JSON under another name.
+/// Returns whether an HTTP API treats the content type as text. It does not for forms and for other
+/// JSON types such as `application/problem+json`.
 fn is_text(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match essence.split_once('/') {

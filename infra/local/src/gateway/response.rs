@@ -1,4 +1,4 @@
-//! What a function's answer means: to the client, and from an authorizer.
+//! Reads the answers of functions and authorizers.
 
 use axum::{
     body::Body,
@@ -9,7 +9,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Why an answer is no response.
+/// Why an answer is not a valid response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("it is not JSON of the expected shape: {0}")]
@@ -38,7 +38,8 @@ struct Answer {
     is_base64_encoded: Option<bool>,
 }
 
-/// An answer without a status is itself the body of a 200.
+/// Converts the answer of a function to a response. An answer without a status becomes the body of
+/// a 200.
 pub(super) fn to_response(answer: &[u8]) -> Result<Response, Unreadable> {
     let value: Value = serde_json::from_slice(answer)?;
     if value.get("statusCode").is_none() {
@@ -55,11 +56,11 @@ pub(super) fn to_response(answer: &[u8]) -> Result<Response, Unreadable> {
     for (name, values) in answer.headers.into_iter().chain(answer.multi_value_headers).flatten() {
         let unusable = || Unreadable::Header(name.clone());
         let key = HeaderName::try_from(&name).map_err(|_| unusable())?;
-        // The length and the connection are the server's.
+        // The server sets the length and the connection headers itself.
         if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION].contains(&key) {
             continue;
         }
-        // A name that is in both maps, or twice in different case, has its last values.
+        // If a name is in both maps, or twice in different case, the last values win.
         headers.remove(&key);
         for value in if let Value::Array(values) = values { values } else { vec![values] } {
             headers.append(&key, header_value(&value).ok_or_else(unusable)?);
@@ -72,7 +73,8 @@ pub(super) fn to_response(answer: &[u8]) -> Result<Response, Unreadable> {
     Ok(response)
 }
 
-/// A simple response: whether the caller may, and what the function is told of it.
+/// Reads a simple authorizer response: whether the caller is authorized, and the context for the
+/// function. Returns `None` if the response is invalid.
 pub(super) fn authorization(answer: &[u8]) -> Option<(bool, Value)> {
     let mut answer: Value = serde_json::from_slice(answer).ok()?;
     let authorized = answer.get("isAuthorized")?.as_bool()?;
@@ -82,9 +84,9 @@ pub(super) fn authorization(answer: &[u8]) -> Option<(bool, Value)> {
     }
 }
 
-/// What the gateway itself has to say.
+/// Returns a response of the gateway itself.
 pub(super) fn message(status: StatusCode) -> Response {
-    // Older than the name that HTTP now has for it.
+    // AWS uses the old name of this status.
     let reason = match status {
         StatusCode::PAYLOAD_TOO_LARGE => "Request Entity Too Large",
         _ => status.canonical_reason().unwrap_or_default(),
@@ -107,7 +109,7 @@ fn status(value: &Value) -> Result<StatusCode, Unreadable> {
         Value::String(text) => text.parse().ok(),
         other => other.as_u64().and_then(|number| u16::try_from(number).ok()),
     };
-    // Below 200 the exchange would not be over.
+    // A status below 200 does not end an exchange.
     let status =
         number.filter(|number| (200..600).contains(number)).and_then(|number| StatusCode::from_u16(number).ok());
     status.ok_or_else(|| Unreadable::Status(value.clone()))
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn base64_becomes_bytes_and_nothing_becomes_an_empty_body() {
+    async fn base64_is_decoded_and_a_missing_body_is_empty() {
         let (_, _, body) = read(br#"{"statusCode":200,"body":"/wA=","isBase64Encoded":true}"#).await;
         assert_eq!(body, [0xff, 0x00]);
         let (status, headers, body) = read(br#"{"statusCode":204,"headers":null,"body":null}"#).await;
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_read_is_no_response() {
+    fn an_invalid_answer_is_an_error() {
         for answer in [
             "not JSON",
             r#"{"statusCode":"many"}"#,
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authorization_says_yes_or_no_in_so_many_words() {
+    fn an_authorization_needs_an_explicit_true_or_false() {
         let yes = authorization(br#"{"isAuthorized":true,"context":{"who":"me"}}"#);
         assert_eq!(yes, Some((true, json!({ "who": "me" }))));
         assert_eq!(authorization(br#"{"isAuthorized":false}"#), Some((false, json!({}))));

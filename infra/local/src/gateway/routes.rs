@@ -1,6 +1,6 @@
-//! Which route a request takes. Of the routes that fit, segment by segment from the left, a literal
-//! beats a `{parameter}` and a parameter beats the greedy `{parameter+}`; then the method itself
-//! beats `ANY`; `$default` takes what is left.
+//! Selects the route of a request. Matching routes are compared segment by segment from the left: a
+//! literal has priority over a `{parameter}`, and a parameter over the greedy `{parameter+}`. Then
+//! the exact method has priority over `ANY`. `$default` matches all other requests.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -16,7 +16,7 @@ pub(super) struct Match<'a> {
     pub(super) parameters: BTreeMap<String, String>,
 }
 
-/// How well a segment fits, the best first.
+/// How a segment matches, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     Literal,
@@ -34,7 +34,7 @@ pub(super) fn match_route<'a>(routes: &'a [Route], method: &str, path: &str) -> 
     Some(Match { route, parameters })
 }
 
-/// The route's name in events: `GET /things/{id}`.
+/// Returns the name of the route in events: `GET /things/{id}`.
 pub(super) fn key(route: &Route) -> String {
     if is_default(route) { DEFAULT.to_owned() } else { format!("{} {}", route.method, route.path) }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_literal_beats_a_parameter_and_a_parameter_beats_the_greedy_one() {
+    fn a_literal_has_priority_over_a_parameter_and_a_parameter_over_a_greedy_one() {
         let routes = routes(&["GET /{proxy+}", "GET /things/{id}", "GET /things/new", "GET /{kind}/{id}/parts"]);
         assert_eq!(taken(&routes, "GET", "/things/new"), "GET /things/new");
         assert_eq!(taken(&routes, "GET", "/things/7"), "GET /things/{id} id=7");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_beats_any_but_a_better_path_beats_a_method() {
+    fn a_method_has_priority_over_any_and_a_better_path_over_a_method() {
         let routes = routes(&["ANY /things/{id}", "GET /things/{id}", "ANY /things/new"]);
         assert_eq!(taken(&routes, "GET", "/things/7"), "GET /things/{id} id=7");
         assert_eq!(taken(&routes, "PUT", "/things/7"), "ANY /things/{id} id=7");
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_whose_best_route_has_another_method_takes_the_next_one() {
+    fn routes_with_another_method_are_skipped() {
         let routes = routes(&["GET /things/new", "POST /things/{id}"]);
         assert_eq!(taken(&routes, "POST", "/things/new"), "POST /things/{id} id=new");
         assert_eq!(taken(&routes, "DELETE", "/things/new"), "");
     }
 
     #[test]
-    fn the_default_route_takes_only_what_no_other_takes() {
+    fn the_default_route_gets_only_requests_without_another_route() {
         let routes = routes(&["ANY $default", "GET /things"]);
         assert_eq!(taken(&routes, "GET", "/things"), "GET /things");
         assert_eq!(taken(&routes, "POST", "/things"), "$default");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_at_the_end_or_an_empty_segment_is_another_path() {
+    fn a_trailing_slash_or_an_empty_segment_makes_a_different_path() {
         let routes = routes(&["GET /things", "GET /things/{id}", "GET /all/{proxy+}", "GET /"]);
         assert_eq!(taken(&routes, "GET", "/things/"), "");
         assert_eq!(taken(&routes, "GET", "//things"), "");

@@ -1,6 +1,6 @@
 //! The function and the authorizer in these tests are this test binary itself, started with the
 //! arguments that run only `the_function`: a small client of the runtime API that does what the
-//! path, or the caller's header, says.
+//! path, or the caller's header, asks for.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn a_request_reaches_the_function_of_its_route_and_its_answer_comes_back() {
+async fn a_request_reaches_the_function_of_its_route_and_gets_its_answer() {
     let gateway = started(LONG, &Logs::in_memory()).await;
     let (status, body) = post(&gateway, "/echo/a%20b?q=1", "", "hello").await;
     assert_eq!(status, 201);
@@ -33,7 +33,7 @@ async fn a_request_without_a_route_is_not_found() {
 }
 
 #[tokio::test]
-async fn the_authorizer_decides_and_what_it_says_reaches_the_function() {
+async fn the_authorizer_decides_and_its_context_reaches_the_function() {
     let gateway = started(LONG, &Logs::in_memory()).await;
     let (status, body) = post(&gateway, "/guarded", "allow", "").await;
     assert_eq!((status, &body["requestContext"]["authorizer"]), (201, &json!({ "lambda": { "who": "me" } })));
@@ -45,7 +45,7 @@ async fn the_authorizer_decides_and_what_it_says_reaches_the_function() {
 }
 
 #[tokio::test]
-async fn a_function_that_fails_or_dies_or_mumbles_or_says_too_much_is_a_bad_gateway() {
+async fn a_function_that_fails_exits_or_returns_an_invalid_or_large_answer_is_a_bad_gateway() {
     let gateway = started(LONG, &Logs::in_memory()).await;
     for path in ["/fail", "/exit", "/mumble", "/flood"] {
         assert_eq!(post(&gateway, path, "", "").await, (502, json!({ "message": "Bad Gateway" })), "{path}");
@@ -60,7 +60,7 @@ async fn a_function_that_takes_too_long_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_for_the_gateway_or_for_the_function_is_refused() {
+async fn a_body_that_is_too_large_for_the_gateway_or_for_the_function_is_rejected() {
     let gateway = started(LONG, &Logs::in_memory()).await;
     for size in [BODY_LIMIT + 1, BODY_LIMIT] {
         let answer = post(&gateway, "/echo/1", "", &"x".repeat(size)).await;
@@ -69,16 +69,16 @@ async fn a_body_that_is_too_large_for_the_gateway_or_for_the_function_is_refused
 }
 
 #[tokio::test]
-async fn a_body_of_several_megabytes_reaches_the_function_whole() {
+async fn a_body_of_several_megabytes_reaches_the_function_unchanged() {
     let gateway = started(LONG, &Logs::in_memory()).await;
-    // The function sends the event back inside its answer, where every quote is escaped twice.
+    // The function returns the event inside its answer, where every quote is escaped twice.
     let sent = "a;\"b\"\r\n".repeat(300_000);
     let (status, body) = post(&gateway, "/echo/1", "", &sent).await;
     assert_eq!((status, body["body"] == sent), (201, true));
 }
 
 #[tokio::test]
-async fn what_a_client_that_went_away_has_set_in_motion_goes_on() {
+async fn an_invocation_continues_after_its_client_disconnects() {
     let logs = Logs::in_memory();
     let gateway = started(LONG, &logs).await;
     tokio::select! {
@@ -125,7 +125,7 @@ fn spec(name: &str) -> FunctionSpec {
     }
 }
 
-/// Nothing to see in a test run; as a process of a function it serves until it is killed.
+/// Does nothing in a normal test run. As a process of a function, serves until it is killed.
 #[tokio::test]
 async fn the_function() {
     let Ok(api) = std::env::var("AWS_LAMBDA_RUNTIME_API") else { return };

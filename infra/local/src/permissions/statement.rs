@@ -1,5 +1,5 @@
-//! A statement of a policy, and when it is about a call. What the local stack cannot evaluate it
-//! does not take.
+//! A policy statement, and whether it applies to a call. Statements that the local stack cannot
+//! evaluate are refused.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Context;
 
-/// The keys that the front knows the values of.
+/// The condition keys whose values the front knows.
 const KEYS: &[&str] = &["s3:prefix", "ses:FromAddress"];
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Statement {
     pub(super) conditions: Arc<[Condition]>,
 }
 
-/// One of these values, or values like these.
+/// The value must equal one of these, or match one of these patterns if `like` is set.
 #[derive(Debug)]
 pub(super) struct Condition {
     key: String,
@@ -63,7 +63,8 @@ fn conditions(all: &Value) -> Result<Vec<Condition>, String> {
     Ok(read)
 }
 
-/// Whether all conditions hold. One about what the request does not say does not.
+/// Returns whether all conditions hold. A condition on a key that the request does not set does not
+/// hold.
 pub(super) fn holds(conditions: &[Condition], context: &Context) -> bool {
     conditions.iter().all(|condition| {
         let said = context.iter().find(|(key, _)| *key == condition.key).map(|(_, value)| value);
@@ -73,8 +74,8 @@ pub(super) fn holds(conditions: &[Condition], context: &Context) -> bool {
     })
 }
 
-/// Whether a text is like a pattern, where `*` is any text, also with slashes in it, and `?` any
-/// character.
+/// Returns whether a text matches a pattern, where `*` matches any text (including slashes) and `?`
+/// any one character.
 pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     match pattern.find(['*', '?']) {
         None => pattern == text,
@@ -91,7 +92,7 @@ pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// One text, or a list of them.
+/// Reads one string, or a list of strings.
 fn texts(value: &Value) -> Result<Vec<String>, String> {
     let one = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text"));
     match value {

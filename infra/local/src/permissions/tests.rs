@@ -1,10 +1,10 @@
-//! Roles of templates, and what they let through.
+//! Tests of roles in templates, and of the calls that they allow.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// The permissions of one function with this role.
+/// Returns the permissions of one function with this role.
 fn role(statements: &str) -> Result<Permissions, StackError> {
     let template = format!(
         "
@@ -37,7 +37,7 @@ Resources:
     Permissions::of(&model, |function| format!("key-{}", function.binary))
 }
 
-/// What the mapping of the function needs, and before it these statements.
+/// Returns a role with these statements, followed by the grants that the function's mapping needs.
 fn with_mapping(statements: &str) -> Permissions {
     let mapping = "{Effect: Allow, Action: [sqs:ReceiveMessage, sqs:DeleteMessage, sqs:GetQueueAttributes], \
                    Resource: !GetAtt Q.Arn}";
@@ -53,7 +53,7 @@ fn may(permissions: &Permissions, action: &str, on: &str) -> bool {
 }
 
 #[test]
-fn what_is_granted_is_allowed_and_nothing_else() {
+fn only_granted_actions_are_allowed() {
     let permissions = with_mapping(
         "{Effect: Allow, Action: [dynamodb:GetItem, dynamodb:PutItem], Resource: !GetAtt Rows.Arn}, \
          {Effect: Allow, Action: secretsmanager:GetSecretValue, Resource: !Ref Secret},",
@@ -82,7 +82,7 @@ fn what_is_granted_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn whoever_is_no_function_may_do_everything() {
+fn a_caller_that_is_not_a_function_may_do_everything() {
     let permissions = with_mapping("");
     assert_eq!(permissions.caller("key-f".to_owned()), "f");
     assert_eq!(permissions.caller("test".to_owned()), "test");
@@ -91,7 +91,7 @@ fn whoever_is_no_function_may_do_everything() {
 }
 
 #[test]
-fn a_denial_beats_every_grant() {
+fn an_explicit_deny_overrides_every_grant() {
     let permissions = with_mapping(
         "{Effect: Allow, Action: [dynamodb:GetItem, dynamodb:Query], Resource: [!GetAtt Rows.Arn, !Sub '${Rows.Arn}/index/*']}, \
          {Effect: Deny, Action: 'dynamodb:*', Resource: !Sub '${Rows.Arn}/index/secret'},",
@@ -130,7 +130,7 @@ fn a_resource_may_be_a_pattern() {
 }
 
 #[test]
-fn a_condition_asks_about_the_request() {
+fn a_condition_tests_the_request() {
     let permissions = with_mapping(
         "{Effect: Allow, Action: s3:ListBucket, Resource: !GetAtt Files.Arn, Condition: {StringLike: {'s3:prefix': [in/*]}}}, \
          {Effect: Allow, Action: ses:SendEmail, Resource: 'arn:aws:ses:us-east-1:000000000000:identity/*', \
@@ -139,7 +139,7 @@ fn a_condition_asks_about_the_request() {
     let list = |context: &Context| permissions.check("f", &[needed("s3:ListBucket", "files")], context).is_ok();
     assert!(list(&[("s3:prefix", "in/a".to_owned())]));
     assert!(!list(&[("s3:prefix", "out/a".to_owned())]));
-    assert!(!list(&[]), "what is not said is not like anything");
+    assert!(!list(&[]), "a missing key matches no pattern");
     let send = |from: &str| {
         let needed = [needed("ses:SendEmail", &format!("identity/{from}"))];
         permissions.check("f", &needed, &[("ses:FromAddress", from.to_owned())]).is_ok()
@@ -148,7 +148,7 @@ fn a_condition_asks_about_the_request() {
 }
 
 #[test]
-fn a_mail_is_sent_by_its_address_or_a_domain_that_it_is_in() {
+fn an_email_needs_the_identity_of_its_address_or_of_a_parent_domain() {
     for (identity, allowed) in [
         ("a@mail.example.com", true),
         ("mail.example.com", true),
@@ -174,7 +174,7 @@ fn a_grant_is_used_when_a_call_needs_it() {
     let expected = [
         ("dynamodb:GetItem", true),
         ("dynamodb:PutItem", false),
-        // By Lambda itself, which writes the logs and reads the queue.
+        // Lambda itself uses these: it writes the logs and reads the queue.
         ("logs:PutLogEvents", true),
         ("sqs:DeleteMessage", true),
         ("sqs:GetQueueAttributes", true),
@@ -184,7 +184,7 @@ fn a_grant_is_used_when_a_call_needs_it() {
 }
 
 #[test]
-fn a_role_that_the_stack_cannot_evaluate_or_that_does_not_do_is_refused() {
+fn a_role_that_cannot_be_evaluated_or_lacks_a_grant_is_refused() {
     let on_rows = |more: &str| format!("{{Effect: Allow, Resource: !GetAtt Rows.Arn, {more}}}");
     for (statements, why) in [
         (on_rows("Action: 'dynamodb:*'"), "the local stack does not know grants of many actions: dynamodb:*"),

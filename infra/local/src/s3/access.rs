@@ -1,5 +1,5 @@
-//! Who may talk to the emulator: whoever signs with the secret that belongs to the access key, and
-//! the stack itself.
+//! Access to the emulator: it accepts requests that are signed with the secret of their access key,
+//! and the stack's own requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use s3s_fs::FileSystem;
 
 use crate::StackError;
 
-/// How whoever uses a presigned URL or form is called.
+/// The caller name of a client that uses a presigned URL or form.
 pub const PRESIGNED: &str = "presigned";
 /// The secret of every function.
 pub const FUNCTION_SECRET: &str = "local";
-/// The secret of everybody else: tools and tests.
+/// The secret of all other clients: tools and tests.
 const TOOL_SECRET: &str = "none";
 pub(super) const FUNCTION_KEYS: &str = "local-";
 
-/// Marks a request of the stack's own.
+/// Marks a request of the stack itself.
 #[derive(Clone)]
 struct Inside;
 
@@ -34,8 +34,8 @@ struct Signed;
 pub(super) fn emulator(directory: &Path) -> Result<S3Service, StackError> {
     let files = FileSystem::new(directory).map_err(|error| StackError::Emulator(format!("S3: {error:?}")))?;
     let mut config = S3Config::default();
-    // The stack's time may be years ahead of the machine's, which is all that the emulator knows:
-    // when a URL is over is decided before, by the stack's clock.
+    // The stack's clock may be years ahead of the machine's clock, which is the only one that the
+    // emulator knows. So the stack checks the expiry of a URL beforehand, by its own clock.
     config.presigned_url_max_skew_time_secs = u32::MAX;
     let mut builder = S3ServiceBuilder::new(files);
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
@@ -65,7 +65,7 @@ impl S3Access for Signed {
     }
 }
 
-/// A request of the stack's own for an object.
+/// Builds a request of the stack itself for an object.
 pub(super) fn inside(method: Method, bucket: &str, key: &str, body: Body) -> Request<Body> {
     const KEY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
     let mut request = Request::new(body);

@@ -1,5 +1,5 @@
-//! What a request asks of S3: the operation, told by method, path and query, and what a policy has
-//! to grant for it.
+//! The S3 operation of a request, derived from method, path and query, and the permissions that it
+//! needs.
 
 use http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
@@ -11,9 +11,9 @@ pub struct What {
     pub operation: &'static str,
     pub bucket: String,
     pub key: String,
-    /// Of a list: what the keys in it begin with, if it says so.
+    /// The prefix of a list request, if it has one.
     pub prefix: Option<String>,
-    /// `bucket/key` of what is copied.
+    /// `bucket/key` of the source of a copy.
     source: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl What {
         ["GetObject", "HeadObject"].contains(&self.operation)
     }
 
-    /// The event of the object that it creates when it succeeds.
+    /// Returns the event of the object that the operation creates if it succeeds.
     pub(super) fn creates(&self) -> Option<&'static str> {
         match self.operation {
             "PutObject" => Some("ObjectCreated:Put"),
@@ -53,13 +53,13 @@ impl What {
         }
     }
 
-    /// What a policy has to grant, under which `s3:prefix`, for a reader to be told that there is
-    /// no such object. Others are told that it is not for them.
+    /// Returns the permission that a reader needs, and its `s3:prefix`, to get a 404 for a missing
+    /// object. Without it the reader gets a 403.
     pub fn needed_to_miss(&self) -> (Needed, &str) {
         (Needed { action: "s3:ListBucket".to_owned(), on: self.bucket.clone() }, &self.key)
     }
 
-    /// What a policy has to grant. Objects are named `bucket/key`.
+    /// Returns the permissions that the operation needs. Objects are named `bucket/key`.
     pub fn needed(&self) -> Vec<Needed> {
         let object = format!("{}/{}", self.bucket, self.key);
         let needed = |action: &str, on: &str| Needed { action: format!("s3:{action}"), on: on.to_owned() };
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_told_by_method_path_and_query() {
+    fn an_operation_is_derived_from_method_path_and_query() {
         let cases = [
             (Method::GET, "/", "ListBuckets", "s3:ListAllMyBuckets", "*"),
             (Method::GET, "/b?list-type=2&prefix=a", "ListObjectsV2", "s3:ListBucket", "b"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_needs_what_it_reads() {
+    fn a_copy_needs_read_access_to_its_source() {
         let mut headers = HeaderMap::new();
         headers.insert("x-amz-copy-source", HeaderValue::from_static("/b/old%20one"));
         let what = What::of(&Method::PUT, &"/b/new".parse().unwrap(), &headers);

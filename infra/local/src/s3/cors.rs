@@ -1,4 +1,4 @@
-//! Cross-origin requests: what a bucket's rules let a page of a browser do.
+//! Cross-origin requests: what the rules of a bucket allow a web page to do.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use super::refuse;
 use crate::model::CorsRule;
 
-/// Answers what a browser asks before the request.
+/// Answers a preflight request.
 pub(super) fn preflight(rules: &[CorsRule], headers: &HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (origin, method) = (text("origin"), text("access-control-request-method"));
@@ -31,7 +31,7 @@ pub(super) fn preflight(rules: &[CorsRule], headers: &HeaderMap) -> Response {
     response
 }
 
-/// Tells the browser that its page may see the answer, if it may.
+/// Adds the CORS headers if a rule allows the page to read the response.
 pub(super) fn allow(rules: &[CorsRule], origin: &HeaderValue, method: &Method, into: &mut HeaderMap) {
     let origin = origin.to_str().unwrap_or_default();
     if let Some(rule) = rules.iter().find(|rule| rule.allows(origin, method.as_str())) {
@@ -54,7 +54,7 @@ impl CorsRule {
     }
 }
 
-/// One asterisk stands for anything.
+/// Matches a pattern in which one asterisk stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.to_lowercase(), text.to_lowercase());
     match pattern.split_once('*') {

@@ -1,4 +1,4 @@
-//! What S3 tells of a new object: its own notification to queues, and an event to the default bus.
+//! Events of a new object: an S3 notification to queues, and an event on the default bus.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::model::{Bucket, Notification};
 use crate::template::{ACCOUNT, REGION, bucket_arn};
 
 pub(super) struct Created<'a> {
-    /// As in `ObjectCreated:Put`.
+    /// For example `ObjectCreated:Put`.
     pub(super) event: &'static str,
     pub(super) key: &'a str,
     pub(super) size: u64,
@@ -21,16 +21,17 @@ pub(super) struct Created<'a> {
 }
 
 impl S3 {
-    /// Before the caller has its answer: on AWS too, an event can be there first.
+    /// Publishes the events before the caller gets its response. On AWS, too, an event can arrive
+    /// first.
     pub(super) async fn tell(&self, bucket: &Bucket, created: &Created<'_>) {
         if let Err(error) = self.publish(bucket, created).await {
-            tracing::warn!(%error, bucket = bucket.name, "what S3 tells of an object is lost");
+            tracing::warn!(%error, bucket = bucket.name, "the events of an object are lost");
         }
     }
 
     async fn publish(&self, bucket: &Bucket, created: &Created<'_>) -> Result<(), StackError> {
         let now = self.0.clock.now_ms();
-        // Of two events of a key, the later one has the greater text.
+        // For one key, a later event has the lexicographically greater sequencer.
         let sequencer = format!("{now:012X}{:06X}", self.0.sequence.fetch_add(1, Ordering::SeqCst) & 0xFF_FFFF);
         let request = random_uuid();
         for notification in bucket.notifications.iter().filter(|notification| wants(notification, created)) {
@@ -80,7 +81,7 @@ fn notification_body(bucket: &Bucket, created: &Created, at: Timestamp, sequence
     }]})
 }
 
-/// On the bus, the key stands as it is.
+/// Builds the detail of the bus event. Unlike in a notification, the key is not encoded.
 fn detail(bucket: &Bucket, created: &Created, sequencer: &str, request: &str) -> Value {
     let reason = match created.event {
         "ObjectCreated:Post" => "POST Object",
@@ -99,7 +100,7 @@ fn detail(bucket: &Bucket, created: &Created, sequencer: &str, request: &str) ->
     })
 }
 
-/// A key as it stands in a notification: as in a form, but for the slashes.
+/// Encodes a key as a notification does: form encoding, except for slashes.
 fn form_encoded(key: &str) -> String {
     const PLAIN: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*').remove(b'/').remove(b' ');
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_told_of_what_it_wants() {
+    fn a_queue_gets_the_events_that_match_its_filter() {
         let notification = |event: &str, prefix: &str, suffix: &str| Notification {
             event: event.into(),
             queue: "q".into(),

@@ -1,5 +1,5 @@
-//! Objects that are older than the rules of their bucket let them be are removed. (On AWS from the
-//! next midnight on, and some hours later.)
+//! Removes objects that are older than the lifecycle rules of their bucket allow. (AWS removes them
+//! some hours after the next midnight.)
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::StackError;
 use crate::model::Bucket;
 
 impl S3 {
-    /// Removes what has expired by the stack's clock; how many objects that were.
+    /// Removes the objects that have expired by the stack's clock. Returns how many there were.
     pub fn expire(&self) -> Result<usize, StackError> {
         let now = UNIX_EPOCH + Duration::from_millis(u64::try_from(self.0.clock.now_ms()).unwrap_or(0));
         let mut removed = 0;
@@ -31,7 +31,7 @@ fn remove(
 ) -> Result<(), StackError> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        // What somebody else removes meanwhile is gone too.
+        // Another caller may have removed it meanwhile.
         let Ok(about) = fs::metadata(&path) else { continue };
         if about.is_dir() {
             remove(bucket, root, &path, now, removed)?;

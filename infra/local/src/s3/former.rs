@@ -1,35 +1,35 @@
-//! What a refused upload must not replace: the emulator looks at a checksum only when the file is
-//! in its place.
+//! Keeps an object until an upload over it succeeds. The emulator checks a checksum only after it
+//! has replaced the file, so a refused upload must be undone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::functions::random_uuid;
 
-/// The object as it was before an upload.
+/// The object before an upload.
 pub(super) struct Former {
     file: PathBuf,
-    /// A second name of the same file; none if there was no object.
+    /// A hard link to the file; `None` if there was no object.
     kept: Option<PathBuf>,
 }
 
 impl Former {
     pub(super) fn of(file: PathBuf, directory: &Path) -> Self {
-        // The emulator clears away what is called so when it starts.
+        // The emulator removes files with such names when it starts.
         let kept = directory.join(format!(".tmp.{}.internal.part", random_uuid()));
         let linked = fs::hard_link(&file, &kept).is_ok();
         Self { file, kept: linked.then_some(kept) }
     }
 
-    /// Puts it back.
+    /// Restores the object.
     pub(super) fn restore(&self) {
         match &self.kept {
             Some(kept) => {
                 if let Err(error) = fs::rename(kept, &self.file) {
-                    tracing::warn!(%error, "an object could not be put back");
+                    tracing::warn!(%error, "could not restore an object");
                 }
             }
-            // It may not even have got into its place.
+            // The upload may have failed before it created the file.
             None => drop(fs::remove_file(&self.file)),
         }
     }

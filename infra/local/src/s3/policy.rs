@@ -1,4 +1,4 @@
-//! The policy of a form: what may be uploaded with it, signed by whoever lets it.
+//! The policy of a form: the conditions of an upload, signed by the owner of the access key.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,12 +15,12 @@ use super::form::Form;
 use super::presigned::from_basic;
 use super::refuse;
 
-/// Fields that no condition need name.
+/// Fields that need no condition.
 const FREE: &[&str] = &["policy", "x-amz-signature", "file"];
 
 type Checked<T> = Result<T, Box<Response>>;
 
-/// Checks the signature and every condition; how many bytes the file may have.
+/// Checks the signature and every condition. Returns how many bytes the file may have.
 pub(super) fn check(form: &Form, bucket: &str, key: &str, now_ms: i64) -> Checked<RangeInclusive<u64>> {
     let Some(encoded) = form.field("policy") else {
         return no(403, "AccessDenied", "Access Denied");
@@ -117,7 +117,7 @@ impl<'a> Condition<'a> {
         let [kind, first, second] = value.as_array()?.as_slice() else { return None };
         let kind = kind.as_str()?.to_lowercase();
         if kind == "content-length-range" {
-            // S3 takes both as numbers and as text.
+            // S3 accepts both numbers and strings.
             let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
             return Some(Self::Length(number(first)?..=number(second)?));
         }

@@ -1,4 +1,4 @@
-//! Uploads by form: what a presigned POST lets a stranger put, and how large.
+//! Form uploads: a presigned POST limits which object its user may put, and how large it may be.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{S3, access, is_a_file_name, policy, refuse};
 use crate::calls::Needed;
 use crate::model::Bucket;
 
-/// Fields that become headers of the object, besides those of the user.
+/// Fields that become headers of the object, besides user metadata and checksums.
 const HEADERS: &[&str] =
     &["cache-control", "content-type", "content-disposition", "content-encoding", "content-language", "expires"];
 const USERS_HEADERS: &[&str] = &["x-amz-meta-", "x-amz-checksum-"];
@@ -88,7 +88,7 @@ impl S3 {
     }
 }
 
-/// What a form put, and whose signature it bears.
+/// The object that a form uploaded, and the access key that signed the form.
 #[derive(Debug, Clone)]
 pub struct Posted {
     pub access_key: String,
@@ -101,8 +101,8 @@ impl Posted {
     }
 }
 
-/// The file, until it is too large, and an error at its end if it is too small: the emulator keeps
-/// nothing of a file that breaks off.
+/// Returns the stream of the file. It fails when the file is too large, or at the end if the file
+/// is too small; the emulator does not store a file whose stream fails.
 fn bounded(
     form: Form,
     size: Arc<AtomicU64>,
@@ -142,7 +142,7 @@ fn header((name, value): (&str, &str)) -> Option<(HeaderName, HeaderValue)> {
     kept.then(|| Some((HeaderName::try_from(name).ok()?, HeaderValue::from_str(value).ok()?))).flatten()
 }
 
-/// How the form wants to be answered.
+/// The success response that the form asks for.
 struct Answer {
     status: StatusCode,
     redirect: Option<String>,

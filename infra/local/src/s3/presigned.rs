@@ -1,5 +1,4 @@
-//! Presigned URLs: who signed them, and when they are over. Whether the signature is right, the
-//! emulator says.
+//! Presigned URLs: who signed them, and when they expire. The emulator checks the signature.
 
 use axum::response::Response;
 use http::Uri;
@@ -9,15 +8,15 @@ use umavez_domain::time::Timestamp;
 use super::refuse;
 use crate::clock::Clock;
 
-/// A week: S3 takes no longer one.
+/// One week, the longest that S3 accepts.
 const LONGEST: i64 = 604_800;
 
-/// The credential in a presigned URL.
+/// Returns the credential of a presigned URL.
 pub fn signer(uri: &Uri) -> Option<String> {
     parameter(uri, "X-Amz-Credential")
 }
 
-/// Why a presigned URL is not to be used, if it is one and so.
+/// Returns the error response if this is a presigned URL that is invalid or has expired.
 pub(super) fn refusal(uri: &Uri, clock: &Clock) -> Option<Response> {
     parameter(uri, "X-Amz-Signature")?;
     let begins = parameter(uri, "X-Amz-Date").and_then(|date| from_basic(&date));
@@ -36,7 +35,7 @@ fn parameter(uri: &Uri, name: &str) -> Option<String> {
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
-/// `20260102T030405Z`
+/// Parses a basic ISO 8601 time such as `20260102T030405Z`.
 pub(super) fn from_basic(text: &str) -> Option<Timestamp> {
     let part = |from: usize, to: usize| text.get(from..to);
     let (date, time) = ((part(0, 4)?, part(4, 6)?, part(6, 8)?), (part(9, 11)?, part(11, 13)?, part(13, 15)?));
@@ -50,13 +49,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_date_of_a_signature_is_a_time() {
+    fn the_date_of_a_signature_is_parsed() {
         assert_eq!(from_basic("20250104T000001Z"), Timestamp::parse("2025-01-04T00:00:01Z"));
         assert_eq!(from_basic("yesterday"), None);
     }
 
     #[test]
-    fn a_url_says_who_signed_it() {
+    fn the_signer_of_a_presigned_url_is_found() {
         let uri: Uri = "/b/k?X-Amz-Credential=local-a%2F20260101%2Fus-east-1%2Fs3%2Faws4_request".parse().unwrap();
         assert_eq!(signer(&uri).as_deref(), Some("local-a/20260101/us-east-1/s3/aws4_request"));
         assert_eq!(signer(&"/b/k".parse().unwrap()), None);

@@ -1,4 +1,4 @@
-//! Errors as S3 says them.
+//! Error responses in the format of S3.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;

@@ -1,4 +1,4 @@
-//! Buckets as the SDK and strangers with presigned URLs see them.
+//! Tests of buckets, through the SDK and through presigned URLs.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -77,7 +77,7 @@ fn status<E: std::fmt::Debug>(result: Result<impl std::fmt::Debug, SdkError<E>>)
     result.unwrap_err().raw_response().unwrap().status().as_u16()
 }
 
-/// The queue and the body of every message since the last look.
+/// Returns queue and body of every message since the last call.
 async fn messages(stack: &Stack) -> Vec<(String, Value)> {
     let read = |message: &Value| {
         let body = serde_json::from_str(message["body"].as_str().unwrap()).unwrap();
@@ -152,7 +152,7 @@ async fn an_upload_in_parts_is_one_object_and_one_event() {
 }
 
 #[tokio::test]
-async fn a_queue_is_told_of_an_object_as_s3_tells_it() {
+async fn a_queue_gets_the_notification_of_an_object_in_the_format_of_s3() {
     let (stack, client, _) = started().await;
     let tag = put(&client, "in/a b+ç.csv", b"12345").await;
     put(&client, "in/a.txt", b"").await;
@@ -176,7 +176,7 @@ async fn a_queue_is_told_of_an_object_as_s3_tells_it() {
 }
 
 #[tokio::test]
-async fn each_queue_is_told_of_the_objects_under_its_prefix() {
+async fn each_queue_gets_notifications_of_the_objects_under_its_prefix() {
     let (stack, client, _) = started().await;
     for key in ["in/a.csv", "back/a.csv", "back/b", "elsewhere"] {
         put(&client, key, b"1").await;
@@ -191,7 +191,7 @@ async fn each_queue_is_told_of_the_objects_under_its_prefix() {
 
     client.delete_object().bucket("files").key("back/b").send().await.unwrap();
     assert_eq!(get(&client, "back/b").await, None);
-    assert_eq!(messages(&stack).await, [], "of what goes, nobody is told");
+    assert_eq!(messages(&stack).await, [], "a deletion sends no notification");
     let calls = stack.calls().since(4);
     for (call, action) in calls.iter().zip(["s3:DeleteObject", "s3:GetObject"]) {
         assert_eq!(call.actions, [Needed { action: action.into(), on: "files/back/b".into() }]);
@@ -206,7 +206,7 @@ async fn presigned_put(client: &Client, key: &str, length: Option<i64>) -> Strin
 }
 
 #[tokio::test]
-async fn whoever_has_a_presigned_url_uploads_until_it_is_over() {
+async fn a_presigned_url_accepts_uploads_until_it_expires() {
     let (stack, client, _) = started().await;
     let url = presigned_put(&client, "in/x.csv", None).await;
     let answer = http().put(&url).header("origin", "https://a.example.com").body("hello").send().await.unwrap();
@@ -238,7 +238,7 @@ async fn whoever_has_a_presigned_url_uploads_until_it_is_over() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_not_what_its_checksum_says_changes_nothing() {
+async fn an_upload_with_a_wrong_checksum_changes_nothing() {
     let (stack, client, _) = started().await;
     put(&client, "a", b"old").await;
     for key in ["a", "b"] {
@@ -252,7 +252,7 @@ async fn an_upload_that_is_not_what_its_checksum_says_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_function_signs_with_its_session() {
+async fn a_function_signs_with_its_session_credentials() {
     let (stack, client, _) = started().await;
     let of_function = Credentials::new("local-some-function", "local", Some("a/token+=".into()), None, "test");
     let client = Client::from_conf(client.config().to_builder().credentials_provider(of_function).build());
@@ -281,7 +281,7 @@ async fn post(form: &PresignedPost, more: &[(&str, &str)], file: &str) -> (u16, 
 }
 
 #[tokio::test]
-async fn a_form_uploads_what_its_policy_lets_it() {
+async fn a_form_uploads_what_its_policy_allows() {
     let (stack, client, aws) = started().await;
     let form = aws.presigned_post(
         "files",
@@ -338,7 +338,7 @@ async fn a_form_uploads_what_its_policy_lets_it() {
     stack.stop().await.unwrap();
 }
 
-/// The form with one more field, which its policy demands to be so, signed anew.
+/// Returns the form with one more field, whose value the policy requires, signed again.
 fn demanding(form: &PresignedPost, name: &str, value: &str) -> PresignedPost {
     let of = |name: &str| form.fields.iter().find(|field| field.0 == name).unwrap().1.clone();
     let mut policy: Value = serde_json::from_slice(&STANDARD.decode(of("policy")).unwrap()).unwrap();
@@ -355,7 +355,7 @@ fn demanding(form: &PresignedPost, name: &str, value: &str) -> PresignedPost {
 }
 
 #[tokio::test]
-async fn a_form_with_a_checksum_uploads_that_file_and_no_other() {
+async fn a_form_with_a_checksum_accepts_only_that_file() {
     const OF_12345: &str = "WZRHGrsBESr8wYFZ9sx0tPURuZgG2lmzyvWpwXPKz8U=";
     let (stack, client, aws) = started().await;
     let form = aws.presigned_post("files", "in/p.csv", 3..=10, &[], Duration::from_secs(60));
@@ -378,7 +378,7 @@ async fn a_form_with_a_checksum_uploads_that_file_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_browser_is_told_what_its_page_may_do() {
+async fn a_preflight_request_is_answered_by_the_cors_rules() {
     let (stack, ..) = started().await;
     let ask = |origin: &'static str, method: &'static str| {
         let url = format!("{}/files/in/x.csv", stack.front_url());
@@ -403,10 +403,10 @@ fn fault(operation: &str, action: &str, times: u64) -> Fault {
 }
 
 #[tokio::test]
-async fn faults_strike_calls_to_s3() {
+async fn faults_apply_to_calls_to_s3() {
     let (stack, client, _) = started().await;
     put(&client, "a", b"12345").await;
-    // Each is tried again by the SDK.
+    // The SDK retries each of these.
     for (operation, action) in [("GetObject", "drop_reply"), ("GetObject", "error_before"), ("GetObject", "throttle")] {
         let before = stack.calls().position();
         stack.add_fault(fault(operation, action, 1)).await.unwrap();
@@ -418,7 +418,7 @@ async fn faults_strike_calls_to_s3() {
     stack.add_fault(fault("HeadObject", "drop_reply", 1)).await.unwrap();
     assert_eq!(client.head_object().bucket("files").key("a").send().await.unwrap().content_length(), Some(5));
     assert_eq!(stack.calls().since(before).len(), 2);
-    // A put whose reply is lost happened.
+    // A put whose response is lost has taken effect.
     stack.add_fault(fault("PutObject", "drop_reply", 9)).await.unwrap();
     assert!(
         client.put_object().bucket("files").key("in/b.csv").body(ByteStream::from_static(b"1")).send().await.is_err()
@@ -429,7 +429,7 @@ async fn faults_strike_calls_to_s3() {
 }
 
 #[tokio::test]
-async fn objects_survive_a_restart_and_expire_when_they_are_old() {
+async fn objects_survive_a_restart_and_expire_by_age() {
     let directory = std::env::temp_dir().join(format!("umavez-stack-s3-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let options = Options { data: Some(directory.clone()), ..Options::in_memory(TEMPLATE) };
@@ -454,7 +454,7 @@ async fn objects_survive_a_restart_and_expire_when_they_are_old() {
 }
 
 #[tokio::test]
-async fn an_object_may_be_larger_than_any_other_request() {
+async fn an_object_may_exceed_the_size_limit_of_other_requests() {
     let (stack, client, _) = started().await;
     let large: Vec<u8> = (0..24 << 20).map(|n: u32| n.to_le_bytes()[0]).collect();
     let url = presigned_put(&client, "large", None).await;

@@ -1,4 +1,4 @@
-//! Values that Secrets Manager makes up.
+//! Generated values of Secrets Manager.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub(super) fn value(how: &Generated) -> String {
     }
 }
 
-/// At random, with something of each kind.
+/// Returns a random password with at least one character of each kind.
 fn password(length: usize, punctuation: bool) -> String {
     let kinds: Vec<_> = LETTERS_AND_DIGITS.into_iter().chain(punctuation.then_some(PUNCTUATION)).collect();
     let all = kinds.concat();
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_has_its_length_and_something_of_each_kind() {
+    fn a_password_has_its_length_and_a_character_of_each_kind() {
         for length in [4, 32, 64] {
             let with = password(length, true);
             assert!(with.len() == length && with.contains(|letter: char| letter.is_ascii_punctuation()), "{with}");

@@ -26,7 +26,7 @@ fn value(secrets: &Secrets) -> Value {
 }
 
 #[test]
-fn a_secret_is_got_by_its_name_and_by_its_arn() {
+fn a_secret_is_read_by_its_name_or_arn() {
     let secrets = open(json!({}), None);
     for id in ["a", ARN] {
         let got = get(&secrets, id).unwrap();
@@ -43,7 +43,7 @@ fn a_secret_is_got_by_its_name_and_by_its_arn() {
 }
 
 #[test]
-fn a_local_value_stands_for_the_templates_and_one_that_was_put_for_both() {
+fn a_local_value_overrides_the_template_and_a_put_overrides_both() {
     let secrets = open(json!({"A": {"key": "x"}, "Unknown": 1}), None);
     assert_eq!(value(&secrets), r#"{"key":"x"}"#);
     secrets.set("A", &json!({"key": "y"})).unwrap();
@@ -55,7 +55,7 @@ fn a_local_value_stands_for_the_templates_and_one_that_was_put_for_both() {
 }
 
 #[test]
-fn a_put_makes_a_version_once() {
+fn a_retried_put_creates_one_version() {
     let secrets = open(json!({}), None);
     let before = get(&secrets, "a").unwrap()["VersionId"].clone();
     let first = put(&secrets, "x", "token-1").unwrap();
@@ -67,7 +67,7 @@ fn a_put_makes_a_version_once() {
 }
 
 #[test]
-fn what_was_put_survives_and_what_was_not_follows_its_file() {
+fn a_put_value_survives_a_restart_and_others_follow_the_file() {
     let directory = std::env::temp_dir().join(format!("umavez-secrets-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let file = directory.join("secrets.json");
@@ -84,7 +84,7 @@ fn what_was_put_survives_and_what_was_not_follows_its_file() {
 }
 
 #[test]
-fn a_value_that_is_made_up_stays_until_there_is_another() {
+fn a_generated_value_is_kept_until_another_is_given() {
     let directory = std::env::temp_dir().join(format!("umavez-made-up-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
@@ -99,8 +99,8 @@ fn a_value_that_is_made_up_stays_until_there_is_another() {
     let first = value(&open(json!({}), file()));
     let parsed: Value = serde_json::from_str(first.as_str().unwrap()).unwrap();
     assert_eq!((&parsed["v"], parsed["key"].as_str().unwrap().len()), (&json!(1), 43));
-    assert_eq!(value(&open(json!({}), file())), first, "it is kept");
-    assert_ne!(value(&open(json!({}), None)), first, "there is no place to keep it");
+    assert_eq!(value(&open(json!({}), file())), first, "the value is stored");
+    assert_ne!(value(&open(json!({}), None)), first, "there is no file to store it in");
     let local = open(json!({"A": "local"}), file());
     assert_eq!(value(&local), "local");
     local.set("A", &json!("put")).unwrap();
@@ -109,7 +109,7 @@ fn a_value_that_is_made_up_stays_until_there_is_another() {
 }
 
 #[test]
-fn a_secret_may_begin_with_the_value_of_another() {
+fn a_secret_may_contain_the_value_of_another() {
     let made = Secret {
         logical_id: "Made".into(),
         name: "made".into(),

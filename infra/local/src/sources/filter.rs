@@ -1,5 +1,5 @@
-//! Patterns of event source mappings and of rules: an object is matched field by field, a list is
-//! any of its matchers. Of a list in the event, one item that matches is enough.
+//! Patterns of event source mappings and of rules. An object is matched field by field; a list
+//! matches if any of its matchers does. If the event has a list, one matching item is enough.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 #[error("the local stack does not know the filter matcher {0}")]
 pub struct FilterError(String);
 
-/// Whether every part of a pattern is one that [`matches`] knows.
+/// Checks that every part of a pattern is one that [`matches`] supports.
 pub fn check(pattern: &Value) -> Result<(), FilterError> {
     let unknown = || FilterError(pattern.to_string());
     match pattern {
@@ -30,7 +30,7 @@ pub fn check(pattern: &Value) -> Result<(), FilterError> {
     }
 }
 
-/// Whether a record passes: any of the patterns matches, or there is none.
+/// Returns whether a record passes: any of the patterns matches, or there is none.
 pub fn passes(patterns: &[Value], record: &Value) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, Some(record)))
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ttl_removal_of_a_kind_of_row_is_told_from_the_rest() {
+    fn a_ttl_removal_of_one_kind_of_row_is_filtered() {
         let pattern = json!({
             "eventName": ["REMOVE"],
             "userIdentity": {"type": ["Service"], "principalId": ["dynamodb.amazonaws.com"]},
@@ -86,14 +86,14 @@ mod tests {
             [("/eventName", json!("INSERT")), ("/userIdentity", json!(null)), ("/dynamodb/Keys/sk/S", json!("B#1"))]
         {
             let mut record = removal.clone();
-            *record.pointer_mut(path).expect("there") = other;
+            *record.pointer_mut(path).expect("the path exists") = other;
             assert!(!passes(std::slice::from_ref(&pattern), &record), "{path}");
         }
         assert!(passes(&[], &removal));
     }
 
     #[test]
-    fn a_leaf_that_exists_lets_only_rows_with_it_through() {
+    fn an_exists_matcher_passes_only_rows_with_the_leaf() {
         let pattern = json!({"dynamodb": {"NewImage": {"emit": {"M": {"seq": {"N": [{"exists": true}]}}}}}});
         assert!(check(&pattern).is_ok());
         assert!(passes(
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_in_the_event_one_item_is_enough() {
+    fn one_matching_item_of_a_list_in_the_event_is_enough() {
         let pattern = |matcher: Value| [json!({"tags": {"set": [matcher]}})];
         let event = json!({"tags": {"set": ["a", "b"]}});
         for (matcher, passed) in [

@@ -1,4 +1,5 @@
-//! A queue's mapping: receives, delivers in batches, deletes what was handled.
+//! The event source mapping of a queue: receives messages, delivers them in batches and deletes
+//! those that were handled.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::parts::Parts;
 use crate::queues::arn;
 use crate::template::REGION;
 
-/// After an emulator's error, so that it is not asked in a hot loop.
+/// The pause after an error of the emulator, to avoid a hot loop.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
@@ -37,7 +38,7 @@ impl QueueMapping {
         Self { source: Arc::new(source), function, parts, running: Arc::default(), slots }
     }
 
-    /// The three loops of a mapping: what comes in, what falls due, what goes out.
+    /// Spawns the three loops of the mapping: receive messages, wake those that are due, deliver.
     pub fn spawn(&self, tasks: &mut JoinSet<()>) {
         let this = self.clone();
         tasks.spawn(async move { this.receive().await });
@@ -47,14 +48,14 @@ impl QueueMapping {
         tasks.spawn(async move { this.deliver().await });
     }
 
-    /// Whether nothing is left to do before a delay.
+    /// Returns whether no work is left except delayed messages.
     pub async fn is_at_rest(&self) -> Result<bool, StackError> {
         let counts = self.parts.queues.counts(&self.source.queue).await?;
         let none = counts.visible == 0 && counts.moving == 0 && counts.between == 0;
         Ok(none && self.running.load(Ordering::SeqCst) == 0)
     }
 
-    /// When a message is due next.
+    /// Returns when the next message is due.
     pub fn next_due(&self) -> Option<i64> {
         self.parts.queues.next_due(&self.source.queue)
     }
@@ -63,7 +64,7 @@ impl QueueMapping {
         self.parts.activity.receiver_began();
         while self.parts.queues.is_running() && !self.parts.activity.is_stopping() {
             if let Err(error) = self.parts.queues.receive(&self.source.queue).await {
-                tracing::warn!(queue = self.source.queue, %error, "could not receive");
+                tracing::warn!(queue = self.source.queue, %error, "could not receive messages");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -114,7 +115,7 @@ impl QueueMapping {
         }
     }
 
-    /// The last delivery decides what is deleted.
+    /// Delivers a batch. The last delivery decides which messages are deleted.
     async fn deliver_batch(&self, messages: &[Value], deliveries: usize) {
         let event = event(&self.source.queue, messages, self.parts.clock.offset_ms());
         let ids: HashSet<_> =
@@ -135,12 +136,13 @@ impl QueueMapping {
             Verdict::Failed(ids) => ids.contains(id),
         };
         if let Err(error) = self.parts.queues.settle(&self.source.queue, messages, failed).await {
-            tracing::warn!(queue = self.source.queue, %error, "a batch could not be settled");
+            tracing::warn!(queue = self.source.queue, %error, "could not settle a batch");
         }
     }
 }
 
-/// The event as Lambda's poller makes it, with the emulator's times moved to the stack's.
+/// Builds the event as Lambda's poller does, with the emulator's timestamps shifted to the stack's
+/// clock.
 fn event(queue: &str, messages: &[Value], offset_ms: i64) -> Bytes {
     let records: Vec<_> = messages
         .iter()

@@ -1,6 +1,6 @@
-//! A stream's mapping: reads a table's changes in order, delivers in batches, retries, and sends
-//! what it gives up on to the failure queue. A batching window is not waited for: it only bounds
-//! how late Lambda may be.
+//! The event source mapping of a stream: reads the changes of a table in order, delivers them in
+//! batches, retries, and sends those that it gives up on to the failure queue. It does not wait for
+//! a batching window, which is only an upper bound of Lambda's delay.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,11 +16,11 @@ use crate::faults::DeliveryAction;
 use crate::model::StreamSource;
 use crate::parts::Parts;
 
-/// Attempts at one batch when the template sets no limit: AWS would go on until the record is too
-/// old.
+/// The most retries of one batch if the template sets no limit. AWS would retry until the record
+/// expires.
 const UNLIMITED: u32 = 100;
-/// Records that are read at once where a filter may leave few of them: as many as the emulator
-/// gives.
+/// How many records are read at once if there is a filter, which may leave few of them: the page
+/// size of the emulator.
 const PAGE: usize = 1_000;
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub struct StreamMapping {
     parts: Parts,
     /// The last sequence number that needs no more work.
     checkpoint: Arc<Mutex<Option<String>>>,
-    /// A delivery that is late on purpose waits for this time.
+    /// Until when a fault delays a delivery.
     late_until: Arc<AtomicI64>,
 }
 
@@ -44,7 +44,7 @@ impl StreamMapping {
         let this = self.clone();
         tasks.spawn(async move {
             if let Err(error) = this.read().await {
-                tracing::error!(source = this.source.id, %error, "the stream is no longer read");
+                tracing::error!(source = this.source.id, %error, "stopped reading the stream");
             }
         });
     }
@@ -53,7 +53,7 @@ impl StreamMapping {
         self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether every change has been dealt with, or waits for a time.
+    /// Returns whether every change has been handled or waits for a later time.
     pub async fn is_at_rest(&self) -> Result<bool, StackError> {
         if self.late_until.load(Ordering::SeqCst) > self.parts.clock.now_ms() {
             return Ok(true);
@@ -92,8 +92,8 @@ impl StreamMapping {
         }
     }
 
-    /// Delivers until every record is handled or given up. A stack of parts: a failed batch is
-    /// split if the template says so, so that one bad record does not take its neighbours with it.
+    /// Delivers until every record is handled or given up. Keeps a stack of parts: if the template
+    /// asks for it, a failed batch is split, so that one bad record does not fail its neighbours.
     async fn deliver(&self, records: Vec<Value>) -> Result<(), StackError> {
         let mut parts = vec![(records, 0)];
         while let Some((part, attempts)) = parts.pop() {
@@ -104,7 +104,7 @@ impl StreamMapping {
             let rest = part[left..].to_vec();
             let failures = if left > 0 { 1 } else { attempts + 1 };
             if self.source.bisect && rest.len() > 1 && left == 0 {
-                // A split does not count as a retry: the good half must not be given up with the
+                // A split does not count as a retry, so that the good half is not given up with the
                 // bad one.
                 let second = rest[rest.len() / 2..].to_vec();
                 let first = rest[..rest.len() / 2].to_vec();
@@ -119,7 +119,7 @@ impl StreamMapping {
         Ok(())
     }
 
-    /// The index of the first record to deliver again, or none.
+    /// Delivers the records. Returns the index of the first record to deliver again, if any.
     async fn attempt(&self, records: &[Value]) -> Option<usize> {
         let ids: Vec<_> = records.iter().map(sequence_number).collect();
         let known: HashSet<_> = ids.iter().cloned().collect();
@@ -149,7 +149,8 @@ impl StreamMapping {
         }
     }
 
-    /// The failure queue gets pointers, as on AWS: the records themselves stay in the table.
+    /// Sends pointers to the records to the failure queue, as AWS does. The records themselves stay
+    /// in the table.
     async fn give_up(&self, records: &[Value], attempts: u32) -> Result<(), StackError> {
         tracing::error!(
             function = self.function,

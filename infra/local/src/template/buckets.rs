@@ -1,5 +1,4 @@
-//! Buckets: whom they tell of their objects, which pages may use them, and when what is in them is
-//! removed.
+//! Buckets: their event notifications, their CORS rules, and when their objects expire.
 
 use std::time::Duration;
 
@@ -18,8 +17,7 @@ pub(super) fn bucket(resource: &Resource, all: &[Resource]) -> Result<Bucket> {
         "NotificationConfiguration",
         "CorsConfiguration",
         "LifecycleConfiguration",
-        // Of no consequence on one machine, where there is one version of an object and nobody else
-        // to see it.
+        // Ignored: the local stack keeps one version of an object and has one user.
         "BucketEncryption",
         "OwnershipControls",
         "PublicAccessBlockConfiguration",
@@ -42,7 +40,7 @@ pub(super) fn bucket(resource: &Resource, all: &[Resource]) -> Result<Bucket> {
     })
 }
 
-/// What stands in the one list of a configuration, if there is one.
+/// Reads the items of the only list in a configuration, if the configuration exists.
 fn each<T>(node: &Node, configuration: &str, list: &'static str, read: impl Fn(Node) -> Result<T>) -> Result<Vec<T>> {
     let Some(configuration) = node.get(configuration) else { return Ok(Vec::new()) };
     configuration.only(&[list])?.need(list)?.items()?.into_iter().map(read).collect()
@@ -52,7 +50,7 @@ fn notifications(node: &Node, all: &[Resource]) -> Result<(Vec<Notification>, bo
     let Some(configuration) = node.get("NotificationConfiguration") else { return Ok((Vec::new(), false)) };
     let configuration = configuration.only(&["QueueConfigurations", "EventBridgeConfiguration"])?;
     let bus = configuration.get("EventBridgeConfiguration").map(|bus| bus.only(&["EventBridgeEnabled"])).transpose()?;
-    // CloudFormation: the presence of the configuration switches it on, unless it says otherwise.
+    // CloudFormation enables it if the configuration is present, unless it is set to false.
     let enabled = bus.map(|bus| bus.get("EventBridgeEnabled").map_or(Ok(true), |enabled| enabled.bool()));
     let queues = configuration.get("QueueConfigurations").map_or(Ok(Vec::new()), |queues| queues.items())?;
     let notifications = queues.into_iter().map(|queue| notification(queue, all)).collect::<Result<_>>()?;
@@ -107,8 +105,8 @@ fn cors_rule(node: Node) -> Result<CorsRule> {
     })
 }
 
-/// A rule that expires objects; `None` if it is switched off or is about parts of uploads and older
-/// versions only, of which there are none to keep here.
+/// Reads a rule that expires objects. Returns `None` if it is disabled or only applies to
+/// incomplete uploads and older versions, which the local stack does not keep.
 fn expiration(node: Node) -> Result<Option<Expiration>> {
     let node = node.only(&[
         "Id",
@@ -157,7 +155,7 @@ Resources:
     }
 
     #[test]
-    fn a_bucket_is_referred_to_by_its_name() {
+    fn a_reference_to_a_bucket_is_its_name() {
         let model = load("BucketName: files").unwrap();
         assert_eq!(model.functions[0].environment["NAME"], "files");
         assert_eq!(model.functions[0].environment["ARN"], "arn:aws:s3:::files");
@@ -165,7 +163,7 @@ Resources:
     }
 
     #[test]
-    fn a_bucket_has_all_that_is_said_of_it() {
+    fn a_bucket_has_all_its_settings() {
         let model = load(
             "BucketName: files, Tags: [], VersioningConfiguration: {Status: Suspended}, \
              BucketEncryption: {}, PublicAccessBlockConfiguration: {}, OwnershipControls: {}, \
@@ -200,7 +198,7 @@ Resources:
     }
 
     #[test]
-    fn what_a_bucket_cannot_do_here_is_refused() {
+    fn unsupported_settings_of_a_bucket_are_refused() {
         let event = |event: &str, more: &str| {
             let queue = format!("{{Event: '{event}', Queue: !GetAtt Q.Arn{more}}}");
             format!("NotificationConfiguration: {{QueueConfigurations: [{queue}]}}")

@@ -1,11 +1,11 @@
-//! Why a template does not load: where, and what. A template that the local stack only half
-//! understands would behave otherwise than the deployed one, so nothing is skipped.
+//! Why a template cannot be loaded, and where. Nothing is skipped, because a template that is only
+//! partly understood would behave differently from the deployed one.
 
 use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateError {
-    /// The dotted path inside the template; empty for the file as a whole.
+    /// The dotted path inside the template; empty for the whole file.
     pub path: String,
     pub problem: Problem,
 }
@@ -23,12 +23,12 @@ pub enum Problem {
     ParameterType(String),
     ParameterWithoutValue,
     ValueNotAllowed(String),
-    /// The value of a parameter, and what the template asks of it.
+    /// The value of a parameter, and the constraint of the template that it violates.
     ValueOutside(String, String),
     Circular,
     Missing(&'static str),
     Expected(&'static str),
-    /// A value that AWS takes and the local stack cannot act on, with the reason.
+    /// A value that AWS accepts and the local stack does not support, with the reason.
     Unsupported(String),
 }
 

@@ -1,4 +1,4 @@
-//! What calls a function: routes, queues, streams and ticks.
+//! The event sources of a function: routes, queues, streams and schedules.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::schedules::{schedule, schedule_v2};
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// Adds one entry of a function's `Events`. What is switched off is left out.
+/// Adds one entry of a function's `Events`. Disabled sources are left out.
 pub(super) fn add(
     id: &str,
     event: Node,
@@ -23,7 +23,7 @@ pub(super) fn add(
 ) -> Result<()> {
     let event = event.only(&["Type", "Properties"])?;
     let kind = event.need("Type")?.str()?;
-    // The name that SAM gives to what it makes of an event.
+    // The name that SAM gives to the resource that it generates for an event.
     let id = format!("{}{id}", function.logical_id);
     match kind {
         "HttpApi" => add_route(event.need("Properties")?, &function.name, api)?,
@@ -85,14 +85,14 @@ fn queue_source(id: String, node: Node, all: &[Resource]) -> Result<Option<Queue
         max_concurrency: concurrency.map(|count| max_concurrency(&count)).transpose()?,
         partial_failures: partial_failures(&node)?,
     };
-    // AWS refuses it too, but only in the middle of a deployment.
+    // AWS refuses this, too, but only during the deployment.
     if source.batch_size > 10 && source.window.is_zero() {
         return Err(node.unsupported("a batch of more than 10 needs MaximumBatchingWindowInSeconds"));
     }
     Ok(enabled(&node)?.then_some(source))
 }
 
-/// AWS takes no other number.
+/// Reads the maximum concurrency. AWS accepts 2 to 1000.
 fn max_concurrency(node: &Node) -> Result<u32> {
     match node.count()? {
         count @ 2..=1_000 => Ok(count),
@@ -190,7 +190,7 @@ fn batch_size(node: &Node, default: u32) -> Result<usize> {
     }
 }
 
-/// AWS writes "for ever" as -1.
+/// Reads a limit. AWS uses -1 for "no limit".
 fn limit(node: &Node, key: &str) -> Result<Option<u32>> {
     match node.get(key) {
         Some(value) if value.integer()? != -1 => value.count().map(Some),
@@ -262,7 +262,7 @@ Resources:
     }
 
     #[test]
-    fn a_route_asks_the_default_authorizer_unless_it_says_otherwise() {
+    fn a_route_uses_the_default_authorizer_unless_it_names_another() {
         for (auth, authorized) in
             [("", true), (", Auth: {Authorizer: NONE}", false), (", Auth: {Authorizer: Keys}", true)]
         {
@@ -308,7 +308,7 @@ Resources:
     }
 
     #[test]
-    fn a_concurrency_that_aws_does_not_take_is_refused() {
+    fn a_concurrency_that_aws_does_not_accept_is_refused() {
         for count in [1, 1_001] {
             assert_eq!(
                 refusal("SQS", &format!("Queue: !GetAtt Q.Arn, ScalingConfig: {{MaximumConcurrency: {count}}}")),
@@ -354,7 +354,7 @@ Resources:
     }
 
     #[test]
-    fn a_stream_is_retried_for_ever_unless_limited() {
+    fn a_stream_has_no_retry_limit_by_default() {
         let properties = "Stream: !GetAtt T.StreamArn, StartingPosition: TRIM_HORIZON";
         for more in ["", ", MaximumRetryAttempts: -1, MaximumRecordAgeInSeconds: -1"] {
             let function = function("DynamoDB", &format!("{properties}{more}"));
@@ -384,7 +384,7 @@ Resources:
     }
 
     #[test]
-    fn both_kinds_of_schedule_tick() {
+    fn both_kinds_of_schedule_are_read() {
         let first = function("Schedule", "Schedule: rate(1 minute), Input: '{\"a\": 1}'");
         assert_eq!(first.schedules[0].every, Duration::from_secs(60));
         assert_eq!(first.schedules[0].input, Some(json!({"a": 1})));
@@ -393,14 +393,14 @@ Resources:
     }
 
     #[test]
-    fn what_is_switched_off_is_left_out() {
+    fn disabled_sources_are_left_out() {
         assert!(function("Schedule", "Schedule: rate(1 day), Enabled: false").schedules.is_empty());
         assert!(function("ScheduleV2", "ScheduleExpression: rate(1 day), State: DISABLED").schedules.is_empty());
         assert!(function("SQS", "Queue: !GetAtt Q.Arn, Enabled: false").queue_sources.is_empty());
     }
 
     #[test]
-    fn only_rates_that_aws_takes_are_known() {
+    fn only_rates_that_aws_accepts_are_supported() {
         for expression in
             ["cron(0 12 * * ? *)", "rate(1 minutes)", "rate(5 minute)", "rate(0 minutes)", "rate(5 s)", "at(x)"]
         {

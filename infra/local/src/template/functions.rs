@@ -1,4 +1,4 @@
-//! Functions, and the API that calls them.
+//! Functions, and the API that invokes them.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,7 @@ pub(super) const PROPERTIES: &[&str] = &[
     "Environment",
     "Role",
     "Events",
-    // Of no consequence on one machine: the binary is built for it and its output is read from the
-    // process.
+    // Ignored: the binary is built for this machine, and its output is read from the process.
     "Architectures",
     "Description",
     "Handler",
@@ -33,7 +32,7 @@ pub(super) const PROPERTIES: &[&str] = &[
     "Tags",
 ];
 
-/// Reads a function with its event sources; its routes go to `api`.
+/// Reads a function with its event sources. Adds its routes to `api`.
 pub(super) fn function(resource: &Resource, all: &[Resource], api: &mut Option<HttpApi>) -> Result<Function> {
     let node = resource.node().only(PROPERTIES)?;
     let mut function = Function {
@@ -62,7 +61,7 @@ pub(super) fn function(resource: &Resource, all: &[Resource], api: &mut Option<H
     Ok(function)
 }
 
-/// The folder's name, unless the build is told another.
+/// Returns the name of the binary: that of the folder, unless the build properties name another.
 fn binary(resource: &Resource, node: &Node) -> Result<String> {
     let metadata = Node::new(&resource.metadata, format!("Resources.{}.Metadata", resource.id));
     if let Some(binary) = metadata.get("BuildProperties").and_then(|build| build.get("Binary")) {
@@ -91,8 +90,8 @@ fn log_group(node: &Node) -> Result<Option<String>> {
     group.map(|group| group.text()).transpose()
 }
 
-/// `Globals.Function` under a function's own properties, merged as SAM does it: mappings by key,
-/// lists one after the other, and the function's own scalars win.
+/// Merges `Globals.Function` into the properties of a function as SAM does: mappings by key, lists
+/// concatenated, and the function's own scalars win.
 pub(super) fn merge(globals: &Value, own: Value) -> Value {
     match (globals, own) {
         (Value::Object(globals), Value::Object(mut own)) => {
@@ -110,7 +109,7 @@ pub(super) fn merge(globals: &Value, own: Value) -> Value {
     }
 }
 
-/// The API while its routes are being collected.
+/// The API while its routes are collected.
 pub(super) struct HttpApi {
     pub(super) api: Api,
     pub(super) authorizer_name: Option<String>,
@@ -121,7 +120,7 @@ pub(super) fn http_api(resource: &Resource, all: &[Resource]) -> Result<HttpApi>
     let node = resource.node().only(&[
         "Name",
         "Auth",
-        // Of no consequence on one machine.
+        // Ignored: no effect on the local stack.
         "AccessLogSettings",
         "DefaultRouteSettings",
         "Description",
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_has_what_it_asks_for() {
+    fn a_function_has_its_own_settings() {
         let function = function(
             "CodeUri: a, FunctionName: f, Timeout: 20, MemorySize: 512, ReservedConcurrentExecutions: 2, \
              Environment: {Variables: {A: 1, B: true, C: x}}",
@@ -267,7 +266,7 @@ Resources:
     }
 
     #[test]
-    fn a_statement_may_be_on_a_pattern_and_under_a_condition() {
+    fn a_statement_may_have_a_pattern_and_a_condition() {
         let model = load(
             "
 Resources:
@@ -311,7 +310,7 @@ Resources:
     }
 
     #[test]
-    fn an_authorizer_that_the_gateway_cannot_play_is_refused() {
+    fn an_authorizer_that_the_gateway_does_not_support_is_refused() {
         let path = "template.yaml: Resources.Api.Properties.Auth";
         let cases = [
             (

@@ -1,4 +1,4 @@
-//! `Ref`, `Fn::Sub` and the like, replaced by their values.
+//! Resolves intrinsic functions such as `Ref` and `Fn::Sub`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use super::yaml::join;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// Resolves against one template. Physical names may themselves hold intrinsics, so they are worked
-/// out when asked for.
+/// Resolves the intrinsics of one template. Physical names may contain intrinsics themselves, so
+/// they are resolved on demand.
 pub(super) struct Resolver<'a> {
     values: BTreeMap<String, String>,
     conditions: Option<&'a Value>,
     resources: &'a Map<String, Value>,
-    /// The names and conditions being worked out, to notice one that needs itself.
+    /// The names and conditions being resolved, to detect circular references.
     in_progress: RefCell<Vec<String>>,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Resolver<'a> {
         Self { values, conditions, resources, in_progress: RefCell::default() }
     }
 
-    /// The value without intrinsics; `None` where it is `AWS::NoValue`, which takes its key or list
-    /// item with it.
+    /// Returns the value without intrinsics. `None` stands for `AWS::NoValue`, which removes its
+    /// key or list item.
     pub(super) fn resolve(&self, node: &Node) -> Result<Option<Value>> {
         if let Some((name, argument)) = intrinsic(node) {
             return self.call(name, &argument);
@@ -58,13 +58,13 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The value as text.
+    /// Returns the value as text.
     pub(super) fn text(&self, node: &Node) -> Result<String> {
         let value = self.resolve(node)?.unwrap_or_default();
         Node::new(&value, node.path.clone()).text()
     }
 
-    /// Whether a named condition holds.
+    /// Returns whether a named condition holds.
     pub(super) fn holds(&self, name: &str, path: &str) -> Result<bool> {
         let unknown = || TemplateError::new(path, Problem::UnknownReference(name.to_owned()));
         let condition = self.conditions.and_then(|all| all.get(name)).ok_or_else(unknown)?;
@@ -107,7 +107,7 @@ impl<'a> Resolver<'a> {
             .ok_or_else(|| TemplateError::new(path, Problem::UnknownReference(format!("{id}.{attribute}"))))
     }
 
-    /// The type and the physical name of a resource that will exist.
+    /// Returns the type and the physical name of a resource whose condition holds.
     pub(super) fn resource(&self, id: &str, path: &str) -> Result<(String, String)> {
         let unknown = || TemplateError::new(path, Problem::UnknownReference(id.to_owned()));
         let node = Node::new(self.resources.get(id).ok_or_else(unknown)?, join("Resources", id));
@@ -125,7 +125,7 @@ impl<'a> Resolver<'a> {
         Ok((kind.to_owned(), name))
     }
 
-    /// `Fn::Sub`, alone or with a mapping of its own variables.
+    /// Resolves `Fn::Sub`, with or without a mapping of its own variables.
     fn sub(&self, argument: &Node) -> Result<String> {
         let (template, own) = match argument.value {
             Value::Array(_) => match &argument.items()?[..] {
@@ -223,12 +223,13 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The name and the argument, if this is an intrinsic. The path stays that of the place where it is
-/// used.
+/// Returns the name and the argument if this is an intrinsic. The path remains that of the place
+/// where it is used.
 fn intrinsic<'a>(node: &Node<'a>) -> Option<(&'a str, Node<'a>)> {
     let object = node.value.as_object().filter(|object| object.len() == 1)?;
     let (name, argument) = object.iter().next()?;
-    // `Condition` alone in a mapping is one only inside `Conditions`, where its argument is a name.
+    // A mapping with only `Condition` is an intrinsic only inside `Conditions`, where its argument
+    // is a name.
     let is_one = name == "Ref" || name.starts_with("Fn::") || (name == "Condition" && argument.is_string());
     is_one.then(|| (name.as_str(), Node::new(argument, node.path.clone())))
 }
@@ -274,7 +275,7 @@ Resources:
     }
 
     #[test]
-    fn ref_gives_parameters_pseudo_parameters_and_resources() {
+    fn ref_returns_parameters_pseudo_parameters_and_resources() {
         assert_eq!(value("!Ref Stage"), "dev");
         assert_eq!(value("!Ref AWS::Region"), "us-east-1");
         assert_eq!(value("Ref: AWS::AccountId"), "000000000000");
@@ -283,14 +284,14 @@ Resources:
     }
 
     #[test]
-    fn get_att_gives_attributes() {
+    fn get_att_returns_attributes() {
         let arn = "arn:aws:dynamodb:us-east-1:000000000000:table/x-dev-t";
         assert_eq!(value("!GetAtt T.Arn"), arn);
         assert_eq!(value("Fn::GetAtt: [T, Arn]"), arn);
     }
 
     #[test]
-    fn sub_fills_in_names_attributes_and_its_own_variables() {
+    fn sub_replaces_names_attributes_and_its_own_variables() {
         assert_eq!(value("!Sub '${Stage}/${T}/${Q.QueueName}'"), "dev/x-dev-t/x-dev-q");
         assert_eq!(value("Fn::Sub: 'arn:${AWS::Partition}:x'"), "arn:aws:x");
         assert_eq!(value("!Sub ['${Own}-${Stage}', {Own: !Ref T}]"), "x-dev-t-dev");
@@ -313,7 +314,7 @@ Resources:
     }
 
     #[test]
-    fn no_value_takes_its_key_and_its_item_away() {
+    fn no_value_removes_its_key_or_list_item() {
         assert_eq!(
             value("{a: !Ref AWS::NoValue, b: !If ['No', x, !Ref AWS::NoValue], c: [1, !Ref AWS::NoValue]}"),
             json!({"c": [1]})
@@ -321,7 +322,7 @@ Resources:
     }
 
     #[test]
-    fn what_refers_to_nothing_is_refused_with_its_path() {
+    fn a_dangling_reference_is_refused_with_its_path() {
         let nothing = |name| format!("template.yaml: Here.a: {name} refers to nothing that the local stack knows");
         assert_eq!(refusal("a: !Ref Nobody"), nothing("Nobody"));
         assert_eq!(refusal("a: !Sub '${Nobody.Arn}'"), nothing("Nobody"));
@@ -339,7 +340,7 @@ Resources:
     }
 
     #[test]
-    fn a_circle_is_refused() {
+    fn a_circular_reference_is_refused() {
         assert_eq!(refusal("!Ref Loop"), "template.yaml: Resources.Loop.Properties.QueueName: refers to itself");
         assert_eq!(refusal("!If [Round, a, b]"), "template.yaml: Conditions.Round: refers to itself");
     }

@@ -1,4 +1,4 @@
-//! Configuration sets of SES, and which of their events go to the default event bus.
+//! SES configuration sets, and which of their events go to the default event bus.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use super::resources::Resource;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// The types of events as templates write them, without regard to case and underscores, and as
-/// events name them.
+/// The event types as written in templates (in lower case, without underscores) and as named in
+/// events.
 const EVENT_TYPES: [(&str, &str); 10] = [
     ("send", "Send"),
     ("delivery", "Delivery"),
@@ -29,7 +29,7 @@ const EVENT_TYPES: [(&str, &str); 10] = [
 pub(super) fn configuration_set(resource: &Resource) -> Result<ConfigurationSet> {
     resource.node().only(&[
         "Name",
-        // Of no consequence on one machine.
+        // Ignored: no effect on the local stack.
         "ArchivingOptions",
         "DeliveryOptions",
         "ReputationOptions",
@@ -42,7 +42,7 @@ pub(super) fn configuration_set(resource: &Resource) -> Result<ConfigurationSet>
     Ok(ConfigurationSet { name: resource.name.clone(), destinations: Vec::new() })
 }
 
-/// Adds a destination to its set, unless it is switched off.
+/// Adds a destination to its configuration set, unless it is disabled.
 pub(super) fn add_destination(resource: &Resource, sets: &mut [ConfigurationSet]) -> Result<()> {
     let node = resource.node().only(&["ConfigurationSetName", "EventDestination"])?;
     let named = node.need("ConfigurationSetName")?;
@@ -58,7 +58,8 @@ pub(super) fn add_destination(resource: &Resource, sets: &mut [ConfigurationSet]
     if bus.str()? != names::default_bus_arn() {
         return Err(bus.unsupported("SES publishes to the default event bus only"));
     }
-    // SES leaves a destination off that does not say, which nobody means.
+    // SES disables a destination that does not set this, which is never intended. So it is
+    // required.
     if destination.need("Enabled")?.bool()? {
         set.destinations.push(types);
     }
@@ -104,7 +105,7 @@ Resources:
     }
 
     #[test]
-    fn a_destination_lets_its_types_of_events_out() {
+    fn a_destination_gets_its_event_types() {
         let destination = format!(
             "Name: d, Enabled: true, MatchingEventTypes: [SEND, bounce, DELIVERY_DELAY, renderingFailure], \
              EventBridgeDestination: {{EventBusArn: {BUS}}}"
@@ -117,7 +118,7 @@ Resources:
     }
 
     #[test]
-    fn a_destination_elsewhere_or_of_unknown_events_is_refused() {
+    fn a_destination_with_another_bus_or_an_unknown_event_type_is_refused() {
         let with = |types: &str, bus: &str| {
             refusal(&format!("MatchingEventTypes: [{types}], EventBridgeDestination: {{EventBusArn: {bus}}}"))
         };
@@ -134,7 +135,7 @@ Resources:
     }
 
     #[test]
-    fn a_destination_of_no_set_is_refused() {
+    fn a_destination_without_a_configuration_set_is_refused() {
         let text = "Resources: {D: {Type: 'AWS::SES::ConfigurationSetEventDestination', \
                     Properties: {ConfigurationSetName: x, EventDestination: {}}}}";
         assert_eq!(

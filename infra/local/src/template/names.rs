@@ -1,5 +1,5 @@
-//! What `Ref` and `GetAtt` give for a resource of each known type, with the local account in the
-//! place of a real one.
+//! The values of `Ref` and `GetAtt` for each supported type of resource, with the local account
+//! instead of a real one.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,11 @@ pub const ACCOUNT: &str = "000000000000";
 pub const STACK: &str = "umavez-local";
 pub const API_ID: &str = "local-api";
 
-/// What stands before a queue's name in its URL. The stack puts its own address there once it has a
-/// port.
+/// The prefix of a queue's URL. The stack replaces it by its own address when it knows its port.
 pub const QUEUE_URL_BASE: &str = "http://sqs.local/000000000000/";
 
-/// The API's own address, as a template puts it together. The stack puts its own address there once
-/// it has a port.
+/// The address of the API as a template composes it. The stack replaces it by its own address when
+/// it knows its port.
 pub const API_URL: &str = "https://local-api.execute-api.us-east-1.amazonaws.com";
 
 pub(super) const FUNCTION: &str = "AWS::Serverless::Function";
@@ -32,10 +31,11 @@ pub(super) const QUEUE_POLICY: &str = "AWS::SQS::QueuePolicy";
 pub(super) const BUCKET: &str = "AWS::S3::Bucket";
 pub(super) const BUCKET_POLICY: &str = "AWS::S3::BucketPolicy";
 
-/// What Secrets Manager puts behind a secret's name in its ARN; six random characters there.
+/// The suffix that Secrets Manager appends to a secret's name in its ARN. On AWS it is six random
+/// characters.
 const SECRET_SUFFIX: &str = "-local0";
 
-/// The property that holds the physical name, for every type that the local stack knows.
+/// Returns the property that holds the physical name, for every type that the local stack supports.
 pub(super) fn name_property(kind: &str) -> Option<&'static str> {
     match kind {
         FUNCTION => Some("FunctionName"),
@@ -48,13 +48,13 @@ pub(super) fn name_property(kind: &str) -> Option<&'static str> {
         DASHBOARD => Some("DashboardName"),
         BUCKET => Some("BucketName"),
         SECRET | CONFIGURATION_SET | RULE => Some("Name"),
-        // CloudFormation names them itself.
+        // CloudFormation generates their names.
         EVENT_DESTINATION | QUEUE_POLICY | BUCKET_POLICY => Some("Id"),
         _ => None,
     }
 }
 
-/// What a resource is called whose template does not say. Names of buckets have no capitals.
+/// Returns the name of a resource for which the template sets none. Bucket names are in lower case.
 pub(super) fn default_name(kind: &str, id: &str) -> String {
     let name = format!("{STACK}-{id}");
     if kind == BUCKET { name.to_lowercase() } else { name }
@@ -100,9 +100,9 @@ pub fn configuration_set_arn(name: &str) -> String {
     format!("arn:aws:ses:{REGION}:{ACCOUNT}:configuration-set/{name}")
 }
 
-/// The ARN of what a call to a service is on, by the name that the call knows it by: a table or
-/// `table/index/name`, a queue, a secret, a bucket or `bucket/key`, a log group, or with its kind
-/// what SES has.
+/// Returns the ARN of the resource of a call, given the service and the name in the call: a table
+/// or `table/index/name`, a queue, a secret, a bucket or `bucket/key`, a log group, or an SES
+/// resource with its kind.
 pub fn arn_at(service: &str, name: &str) -> String {
     match service {
         "dynamodb" => arn(TABLE, name),
@@ -114,24 +114,24 @@ pub fn arn_at(service: &str, name: &str) -> String {
     }
 }
 
-/// As CloudFormation gives it: the group and every log stream in it.
+/// Returns the ARN as CloudFormation does: it covers the group and all its log streams.
 fn log_group_arn(name: &str) -> String {
     format!("arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{name}:*")
 }
 
-/// Names of buckets are everybody's: neither a region nor an account is in them.
+/// Returns the ARN of a bucket. Bucket names are global, so it has neither a region nor an account.
 pub fn bucket_arn(name: &str) -> String {
     format!("arn:aws:s3:::{name}")
 }
 
-/// The name of a secret that is asked for by its name or by its ARN.
+/// Returns the name of a secret, given its name or its ARN.
 pub fn secret_name(id: &str) -> &str {
     let Some(("arn", _)) = id.split_once(':') else { return id };
     let name = id.rsplit(':').next().unwrap_or_default();
     name.strip_suffix(SECRET_SUFFIX).unwrap_or(name)
 }
 
-/// The one bus that there is.
+/// Returns the ARN of the only event bus.
 pub(super) fn default_bus_arn() -> String {
     format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/default")
 }
@@ -140,7 +140,7 @@ pub(super) fn stream_arn(table: &str) -> String {
     format!("{}/stream/local", arn(TABLE, table))
 }
 
-/// `AWS::NoValue` is not among them: it has no value.
+/// Returns the pseudo parameters, except `AWS::NoValue`, which has no value.
 pub(super) fn pseudo_parameters() -> BTreeMap<String, String> {
     [
         ("AWS::Region", REGION),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_known_by_its_name_and_by_its_arn() {
+    fn a_secret_is_found_by_its_name_or_arn() {
         let arn = reference(SECRET, "a/b");
         assert_eq!(arn, "arn:aws:secretsmanager:us-east-1:000000000000:secret:a/b-local0");
         assert_eq!((secret_name("a/b"), secret_name(&arn)), ("a/b", "a/b"));

@@ -1,5 +1,4 @@
-//! A JSON value that knows where it stands in the template, so that every complaint can name the
-//! place.
+//! A JSON value with its path in the template, so that every error can name the place.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ impl<'a> Node<'a> {
         self.error(Problem::Unsupported(why.into()))
     }
 
-    /// The member, unless it is absent or null.
+    /// Returns the member, unless it is absent or null.
     pub(super) fn get(&self, key: &str) -> Option<Node<'a>> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
         Some(Node::new(value, join(&self.path, key)))
@@ -39,7 +38,7 @@ impl<'a> Node<'a> {
         self.get(key).ok_or_else(|| self.error(Problem::Missing(key)))
     }
 
-    /// Refuses an object that has any other member than these.
+    /// Returns an error if the object has any other member than these.
     pub(super) fn only(self, known: &[&str]) -> Result<Self> {
         for (key, member) in self.entries()? {
             if !known.contains(&key) {
@@ -67,7 +66,7 @@ impl<'a> Node<'a> {
         self.value.as_str().ok_or_else(|| self.error(Problem::Expected("a string")))
     }
 
-    /// A scalar as CloudFormation would print it.
+    /// Returns a scalar as CloudFormation would print it.
     pub(super) fn text(&self) -> Result<String> {
         match self.value {
             Value::String(text) => Ok(text.clone()),
@@ -77,7 +76,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Parameters are strings to CloudFormation, so numbers and booleans may come as text.
+    /// Parses an integer. CloudFormation parameters are strings, so numbers and booleans may be
+    /// strings.
     pub(super) fn integer(&self) -> Result<i64> {
         self.text()?.parse().map_err(|_| self.error(Problem::Expected("a whole number")))
     }
@@ -94,7 +94,7 @@ impl<'a> Node<'a> {
         self.text()?.parse().map_err(|_| self.error(Problem::Expected("true or false")))
     }
 
-    /// JSON inside a string, as filter patterns and schedule inputs have it.
+    /// Parses JSON inside a string, as in filter patterns and schedule inputs.
     pub(super) fn json(&self) -> Result<Value> {
         serde_json::from_str(self.str()?).map_err(|_| self.error(Problem::Expected("JSON in a string")))
     }
@@ -106,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn numbers_and_booleans_may_come_as_text() {
+    fn numbers_and_booleans_may_be_strings() {
         let value = json!({"n": "12", "b": "true"});
         let node = Node::new(&value, "X");
         assert_eq!(node.need("n").unwrap().count().unwrap(), 12);

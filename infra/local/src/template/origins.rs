@@ -1,5 +1,5 @@
-//! Which parameters stand in a function's variables. A function refuses a variable; people know the
-//! parameter.
+//! Finds the parameters that a function's environment variables depend on. A function reports an
+//! invalid variable; the user of the template only knows the parameter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::node::Node;
 
-/// Per variable of a function's environment, the parameters that its value is made of, by way of
-/// conditions too. `globals` and `own` are `Environment.Variables` as they stand in the template,
-/// before anything is resolved.
+/// Returns, for each environment variable of a function, the parameters that its value depends on,
+/// including those used by conditions. `globals` and `own` are `Environment.Variables` as written
+/// in the template, before anything is resolved.
 pub(super) fn parameters_of(
     root: &Node,
     globals: Option<&Value>,
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_knows_the_parameters_that_it_is_made_of() {
+    fn a_variable_is_traced_to_the_parameters_of_its_value() {
         let document = json!({
             "Parameters": {"Url": {}, "Stage": {}, "Level": {}, "Unused": {}},
             "Conditions": {"HasUrl": {"Fn::Not": [{"Fn::Equals": [{"Ref": "Url"}, ""]}]}},

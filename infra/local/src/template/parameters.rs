@@ -1,4 +1,4 @@
-//! The template's parameters with their defaults and what the caller set.
+//! The parameters of the template, with their defaults and the values that the caller set.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use regex_lite::Regex;
 use super::error::{Problem, TemplateError};
 use super::node::Node;
 
-/// The value of every parameter. What CloudFormation would refuse is refused here.
+/// Returns the value of every parameter. Refuses everything that CloudFormation would refuse.
 pub(super) fn values(
     declared: Option<Node>,
     given: &BTreeMap<String, String>,
@@ -76,7 +76,7 @@ fn outside(parameter: &Node, value: &str) -> Result<Option<String>, TemplateErro
         }
     }
     let Some(pattern) = parameter.get("AllowedPattern") else { return Ok(None) };
-    // CloudFormation's pattern is of the whole value.
+    // CloudFormation matches the pattern against the whole value.
     let whole = Regex::new(&format!("^(?:{})$", pattern.str()?));
     let whole = whole.map_err(|error| pattern.unsupported(format!("not a pattern that is known here: {error}")))?;
     if whole.is_match(value) {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_hold_until_a_value_is_given() {
+    fn a_given_value_overrides_the_default() {
         let values = resolve(&[("Stage", "prod")]).unwrap();
         assert_eq!((values["Stage"].as_str(), values["Days"].as_str()), ("prod", "30"));
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_outside_its_limits_or_its_pattern_is_refused_in_the_words_of_the_template() {
+    fn a_value_outside_its_limits_or_pattern_is_refused_with_the_constraint_description() {
         let cases = [
             ("Rate", "0", "at least 1"),
             ("Rate", "11", "at most 10"),

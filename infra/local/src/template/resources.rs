@@ -1,5 +1,5 @@
-//! The resources that will exist, with resolved properties; tables, queues and roles read from
-//! them.
+//! The resources whose conditions hold, with resolved properties. Reads tables, queues and roles
+//! from them.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Resource {
     }
 }
 
-/// Reads one resource; `None` if its condition does not hold.
+/// Reads one resource. Returns `None` if its condition does not hold.
 pub(super) fn read(id: &str, node: Node, resolver: &Resolver) -> Result<Option<Resource>> {
     let kind = node.need("Type")?.str()?;
     if names::name_property(kind).is_none() {
@@ -65,7 +65,7 @@ pub(super) fn read(id: &str, node: Node, resolver: &Resolver) -> Result<Option<R
     Ok(Some(resource))
 }
 
-/// The properties of the types that have nothing to run: they are checked and then left.
+/// Returns the properties of the types that the local stack only checks and does not run.
 fn idle(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
         names::LOG_GROUP => Some(&["LogGroupName", "RetentionInDays", "Tags"]),
@@ -107,7 +107,7 @@ pub(super) fn table(resource: &Resource) -> Result<Table> {
         "LocalSecondaryIndexes",
         "StreamSpecification",
         "TimeToLiveSpecification",
-        // Of no consequence on one machine.
+        // Ignored: no effect on the local stack.
         "DeletionProtectionEnabled",
         "PointInTimeRecoverySpecification",
         "SSESpecification",
@@ -142,8 +142,7 @@ pub(super) fn table(resource: &Resource) -> Result<Table> {
     })
 }
 
-/// The indexes of one kind, as they stand there. Whether their keys fit the table's is for DynamoDB
-/// to say.
+/// Reads the indexes of one kind as written. DynamoDB checks whether their keys fit the table.
 fn indexes(list: &Node) -> Result<Value> {
     let all = list.items()?;
     if all.is_empty() {
@@ -169,7 +168,7 @@ fn ttl_attribute(table: &Node) -> Result<Option<String>> {
     Ok(ttl.need("Enabled")?.bool()?.then_some(attribute))
 }
 
-/// Reads a queue; `all` is where its dead-letter queue is looked up.
+/// Reads a queue. Looks up its dead-letter queue in `all`.
 pub(super) fn queue(resource: &Resource, all: &[Resource]) -> Result<Queue> {
     let node = resource.node();
     if node.get("FifoQueue").is_some() || resource.name.ends_with(".fifo") {
@@ -181,7 +180,7 @@ pub(super) fn queue(resource: &Resource, all: &[Resource]) -> Result<Queue> {
         "DelaySeconds",
         "MessageRetentionPeriod",
         "RedrivePolicy",
-        // Of no consequence on one machine.
+        // Ignored: no effect on the local stack.
         "ReceiveMessageWaitTimeSeconds",
         "RedriveAllowPolicy",
         "SqsManagedSseEnabled",
@@ -202,8 +201,8 @@ pub(super) fn queue(resource: &Resource, all: &[Resource]) -> Result<Queue> {
     })
 }
 
-/// The statements of a role's inline policies. Managed policies are refused: what they allow is not
-/// in the template.
+/// Returns the statements of a role's inline policies. Managed policies are refused, because their
+/// statements are not in the template.
 pub(super) fn role_statements(resource: &Resource) -> Result<Vec<Value>> {
     let known = ["RoleName", "AssumeRolePolicyDocument", "Policies", "Description", "Path", "Tags"];
     let node = resource.node().only(&known)?;
@@ -221,7 +220,7 @@ pub(super) fn role_statements(resource: &Resource) -> Result<Vec<Value>> {
     Ok(statements)
 }
 
-/// The resource of that type whose ARN this is.
+/// Returns the resource of this type with this ARN.
 pub(super) fn by_arn<'a>(arn: &Node, kind: &str, all: &'a [Resource]) -> Result<&'a Resource> {
     let text = arn.str()?;
     all.iter()
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_lacks_or_has_too_much_is_named() {
+    fn a_missing_or_unknown_property_of_an_index_is_named() {
         let key = "KeySchema: [{AttributeName: pk, KeyType: HASH}]";
         let projection = "Projection: {ProjectionType: ALL}";
         let unknown = "the local stack does not know this property";
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_letter_queue_from_elsewhere_is_refused() {
+    fn a_dead_letter_queue_outside_the_template_is_refused() {
         let queue = "  Q: {Type: 'AWS::SQS::Queue', Properties: \
                      {RedrivePolicy: {deadLetterTargetArn: 'arn:x', maxReceiveCount: 4}}}";
         assert_eq!(

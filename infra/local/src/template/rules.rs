@@ -1,4 +1,4 @@
-//! Rules of the default event bus, whose targets are queues.
+//! Rules of the default event bus with queues as targets.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use super::schedules::state;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// Reads a rule; `None` if it is switched off.
+/// Reads a rule. Returns `None` if it is disabled.
 pub(super) fn rule(resource: &Resource, all: &[Resource]) -> Result<Option<Rule>> {
     let known = ["Name", "Description", "State", "EventPattern", "EventBusName", "Targets", "Tags"];
     let node = resource.node().only(&known)?;
@@ -27,14 +27,14 @@ pub(super) fn rule(resource: &Resource, all: &[Resource]) -> Result<Option<Rule>
     Ok(state(&node)?.then(|| Rule { name: resource.name.clone(), pattern, queues }))
 }
 
-/// CloudFormation takes a mapping or its JSON.
+/// Reads a pattern. CloudFormation accepts a mapping or its JSON.
 fn pattern(node: &Node) -> Result<Value> {
     let pattern = if node.value.is_string() { node.json()? } else { node.value.clone() };
     if pattern.is_object() { Ok(pattern) } else { Err(node.error(Problem::Expected("a mapping"))) }
 }
 
 fn queue(target: Node, all: &[Resource]) -> Result<String> {
-    // A queue that is there takes every event at once: neither of the two last is ever needed here.
+    // The last two are checked but never used here: a local queue always accepts an event.
     let target = target.only(&["Id", "Arn", "DeadLetterConfig", "RetryPolicy"])?;
     target.need("Id")?;
     if let Some(dead) = target.get("DeadLetterConfig") {
@@ -98,7 +98,7 @@ Resources:
     }
 
     #[test]
-    fn a_rule_that_the_stack_cannot_follow_is_refused() {
+    fn a_rule_that_the_stack_does_not_support_is_refused() {
         let target = "Targets: [{Id: q, Arn: !GetAtt Q.Arn}]";
         let cases = [
             (

@@ -1,4 +1,4 @@
-//! Ticks. Their tests stand with the other events.
+//! Schedules. Their tests are with those of the other events.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn tick(id: String, expression: &Node, node: &Node) -> Result<Schedule> {
     Ok(Schedule { id, every, input: node.get("Input").map(|input| input.json()).transpose()? })
 }
 
-/// As strict as AWS: one minute, two minutes, and nothing below a minute.
+/// Parses a rate as strictly as AWS: `1 minute`, `2 minutes`, and nothing below a minute.
 fn rate(expression: &str) -> Option<Duration> {
     let (count, unit) = expression.strip_prefix("rate(")?.strip_suffix(')')?.split_once(' ')?;
     let count: u32 = count.parse().ok().filter(|count| *count > 0)?;

@@ -1,4 +1,4 @@
-//! Secrets, with the value that they begin with.
+//! Secrets, with their initial values.
 
 use serde_json::Value;
 
@@ -10,10 +10,10 @@ use super::resources::Resource;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
-/// What is in a secret whose template does not say.
+/// The value of a secret for which the template sets none.
 const EMPTY: &str = "{}";
 
-/// The lengths of a password that Secrets Manager makes up, and the one that it makes up by itself.
+/// The range of lengths of a generated password, and the default length of Secrets Manager.
 const LENGTHS: std::ops::RangeInclusive<usize> = 4..=4_096;
 const LENGTH: usize = 32;
 
@@ -22,7 +22,7 @@ pub(super) fn secret(resource: &Resource) -> Result<Secret> {
         "Name",
         "SecretString",
         "GenerateSecretString",
-        // Of no consequence on one machine.
+        // Ignored: no effect on the local stack.
         "Description",
         "KmsKeyId",
         "Tags",
@@ -77,14 +77,14 @@ Resources:
     }
 
     #[test]
-    fn a_secret_has_a_value_and_is_referred_to_by_its_arn() {
+    fn a_secret_has_a_value_and_a_reference_to_it_is_its_arn() {
         let model = load("Name: s, Description: d, KmsKeyId: k, SecretString: '{\"a\": 1}'").unwrap();
         let secret = &model.secrets[0];
         assert_eq!((secret.logical_id.as_str(), secret.name.as_str()), ("S", "s"));
         assert_eq!(secret.arn, "arn:aws:secretsmanager:us-east-1:000000000000:secret:s-local0");
         assert!(secret.value == SecretValue::Given("{\"a\": 1}".to_owned()));
         assert_eq!(model.functions[0].environment["SECRET"], secret.arn);
-        assert!(!format!("{model:?}").contains("\\\"a\\\""), "a value is not told");
+        assert!(!format!("{model:?}").contains("\\\"a\\\""), "the debug output hides values");
     }
 
     #[test]
@@ -95,10 +95,10 @@ Resources:
     }
 
     #[test]
-    fn a_secret_may_be_made_up() {
+    fn a_secret_may_be_generated() {
         let generated = |properties: &str| {
             let model = load(&format!("GenerateSecretString: {{{properties}}}")).unwrap();
-            let SecretValue::Generated(generated) = model.secrets[0].value.clone() else { panic!("it is given") };
+            let SecretValue::Generated(generated) = model.secrets[0].value.clone() else { panic!("not generated") };
             generated
         };
         let plain = Generated { length: 32, punctuation: true, into: None };
@@ -111,7 +111,7 @@ Resources:
     }
 
     #[test]
-    fn what_is_unknown_or_makes_no_sense_in_a_secret_is_refused() {
+    fn unknown_or_invalid_settings_of_a_secret_are_refused() {
         let unknown = "the local stack does not know this property";
         for (properties, expected) in [
             ("RotationLambda: x", format!(".RotationLambda: {unknown}")),

@@ -1,12 +1,13 @@
-//! YAML text to JSON, with the short intrinsics (`!Ref X`) in their long form (`{"Ref": "X"}`).
+//! Converts YAML text to JSON, with short intrinsics (`!Ref X`) in their long form (`{"Ref":
+//! "X"}`).
 
 use serde_json::{Map, Value};
 use serde_yaml_ng::Value as Yaml;
 
 use super::error::{Problem, TemplateError};
 
-/// The template as JSON, and the logical ids of its resources in the order of the file, which JSON
-/// maps do not keep.
+/// Returns the template as JSON, and the logical ids of its resources in the order of the file,
+/// which JSON maps do not keep.
 pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), TemplateError> {
     let yaml: Yaml =
         serde_yaml_ng::from_str(text).map_err(|error| TemplateError::new("", Problem::NotYaml(error.to_string())))?;
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_and_numbers_stay_what_they_are() {
+    fn dates_and_numbers_keep_their_types() {
         assert_eq!(
             parsed("v: 2012-10-17\nn: -1\nf: 0.5\nz: ~\nb: true"),
             json!({"v": "2012-10-17", "n": -1, "f": 0.5, "z": null, "b": true})
@@ -111,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_refused() {
+    fn a_duplicate_key_is_refused() {
         let error = parse("Resources: {}\nResources: {}").unwrap_err();
         assert!(matches!(error.problem, Problem::NotYaml(_)), "{error}");
     }
 
     #[test]
-    fn a_key_that_is_no_string_is_refused_with_its_path() {
+    fn a_key_that_is_not_a_string_is_refused_with_its_path() {
         let error = parse("Resources: {A: {1: x}}").unwrap_err();
         assert_eq!(error.to_string(), "template.yaml: Resources.A: expected keys that are strings");
     }

@@ -1,4 +1,4 @@
-//! Files of several sizes become rows, and how: processor time, memory, and how they lie over
+//! Imports files of several sizes, and measures processor time, memory and the distribution over
 //! partitions.
 
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use umavez_tests::{World, processes};
 
 use super::{file, upload};
 
-/// An import, in a process of its own.
+/// The measurements of an import in a separate process.
 pub struct Imported {
     pub micros_per_row: f64,
     pub peak_megabytes: f64,
-    /// Invocations that it took.
+    /// The number of invocations.
     pub turns: usize,
     /// Rows of each partition.
     shards: Vec<usize>,
 }
 
 impl Imported {
-    /// Of the fullest shard, against the mean.
+    /// Returns the ratio of the fullest shard to the mean.
     pub fn spread(&self) -> f64 {
         let (rows, most) = (self.shards.iter().sum::<usize>(), self.shards.iter().max().copied().unwrap_or(0));
         most as f64 * self.shards.len() as f64 / rows as f64
@@ -39,28 +39,31 @@ pub fn header() {
     );
 }
 
-/// Imports a file of so many rows, and checks that each is there.
+/// Imports a file with `rows` rows, and checks that each is in the table.
 pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
     let function = world.stack.function_name("mailing-importer").expect("an importer").to_owned();
-    // A process that is new: its time and its peak are of this import alone.
+    // Starts a new process, so that its time and its peak memory are those of this import.
     world.stack.functions().kill(&function).await.expect("an importer");
     let logged = world.stack.logs().position();
     let file = file(rows, "");
     let begun = Instant::now();
     let id = upload(world, &format!("{name}.csv"), &file, json!({})).await;
-    let told = until_imported(world, &id).await;
+    let shown = until_imported(world, &id).await;
     let seconds = begun.elapsed().as_secs_f64();
-    // It has told of its end, too.
+    // Waits until it has logged its end, too.
     world.stack.functions().quiet().await;
     let processes = world.stack.functions().processes();
     let pids: Vec<_> = processes.into_iter().filter(|(of, _)| *of == function).map(|(_, pid)| pid).collect();
     let lines = world.stack.logs().since(logged);
-    assert!(pids.len() == 1 && !lines.iter().any(|line| line.line.contains(PROCESS_DIED)), "one process did it all");
-    let import = &told["import"];
-    assert_eq!((&import["rows"], &import["recipients"]), (&json!(rows), &json!(rows)), "{told}");
-    assert_eq!(told["counts"]["pending"], json!(rows), "{told}");
+    assert!(
+        pids.len() == 1 && !lines.iter().any(|line| line.line.contains(PROCESS_DIED)),
+        "more than one process imported the file"
+    );
+    let import = &shown["import"];
+    assert_eq!((&import["rows"], &import["recipients"]), (&json!(rows), &json!(rows)), "{shown}");
+    assert_eq!(shown["counts"]["pending"], json!(rows), "{shown}");
     let shards = entries_of_shards(world, &id, shards_of(file.len() as u64)).await;
-    assert_eq!(shards.iter().sum::<usize>(), rows, "each row is there once");
+    assert_eq!(shards.iter().sum::<usize>(), rows, "the number of rows differs");
     let turns = lines.iter().filter(|line| is_turn(&line.line)).count();
     let imported = Imported {
         micros_per_row: processes::seconds(pids[0]) * 1e6 / rows as f64,
@@ -80,24 +83,24 @@ pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
     imported
 }
 
-/// Whether the line tells the end of an importer's turn at a file.
+/// Returns whether the line logs the end of an importer's turn.
 fn is_turn(line: &str) -> bool {
-    let told: Value = serde_json::from_str(line).unwrap_or_default();
-    told["event"] == "RECORD" && (told["outcome"] == "imported" || told["outcome"] == "handed_over")
+    let event: Value = serde_json::from_str(line).unwrap_or_default();
+    event["event"] == "RECORD" && (event["outcome"] == "imported" || event["outcome"] == "handed_over")
 }
 
 async fn until_imported(world: &World, id: &str) -> Value {
     loop {
-        let told = world.get(&format!("/mailings/{id}")).await.body;
-        match told["import"]["state"].as_str() {
-            Some("DONE") => return told,
+        let shown = world.get(&format!("/mailings/{id}")).await.body;
+        match shown["import"]["state"].as_str() {
+            Some("DONE") => return shown,
             Some("AWAITING_UPLOAD" | "QUEUED" | "RUNNING") => tokio::time::sleep(Duration::from_millis(250)).await,
-            _ => panic!("not imported: {told}"),
+            _ => panic!("not imported: {shown}"),
         }
     }
 }
 
-/// Rows by partition, as the table has them.
+/// Returns the number of rows in each partition of the table.
 async fn entries_of_shards(world: &World, id: &str, shards: u32) -> Vec<usize> {
     let client = Aws::at_endpoint(world.stack.front_url(), "test").dynamodb();
     let table = world.stack.output("MailingsTable").expect("a table of mailings");

@@ -1,4 +1,4 @@
-//! One mailing from its file to SENT: who asked what of the stores for it.
+//! Sends one mailing from its file to SENT, and counts the calls of each function to the stores.
 
 use serde_json::json;
 use umavez_domain::keys;
@@ -14,9 +14,9 @@ pub struct Sent {
     recipients: usize,
     importer: Vec<Call>,
     sender: Vec<Call>,
-    /// Of the upload, and of the relay that hands over.
+    /// The calls of the upload and of the relay.
     beside: Vec<Call>,
-    /// Of what SES told about its mails.
+    /// The calls that handle the events of SES.
     pub after: Vec<Call>,
 }
 
@@ -26,9 +26,9 @@ pub async fn send(world: &World, recipients: usize, longer_names: &str) -> Sent 
         "html": "<p>Oi {{nome}}, <a href=\"{{unsubscribe_url}}\">sair</a></p>"});
     let id = upload(world, "sent.csv", &file(recipients, longer_names), content).await;
     world.drain().await;
-    let told = world.get(&format!("/mailings/{id}")).await.body;
-    assert_eq!((&told["status"], &told["counts"]["sent"]), (&json!("COMPLETED"), &json!(recipients)), "{told}");
-    assert_eq!(world.stack.catcher().sent(Some("email"), None).len(), recipients, "each once");
+    let shown = world.get(&format!("/mailings/{id}")).await.body;
+    assert_eq!((&shown["status"], &shown["counts"]["sent"]), (&json!("COMPLETED"), &json!(recipients)), "{shown}");
+    assert_eq!(world.stack.catcher().sent(Some("email"), None).len(), recipients, "not one mail per recipient");
     let calls = world.stack.calls().since(position);
     let of = |function: &str| part(&calls, |call| call.caller == function);
     Sent {
@@ -41,17 +41,17 @@ pub async fn send(world: &World, recipients: usize, longer_names: &str) -> Sent 
 }
 
 impl Sent {
-    /// All up to SENT.
+    /// Returns all calls up to SENT.
     pub fn calls(&self) -> Vec<Call> {
         [self.both(), self.beside.clone()].concat()
     }
 
-    /// Of the recipient's own row: made, claimed and settled.
+    /// Returns the write units of a recipient's own row: created, claimed and settled.
     pub fn entry_units_of_one(&self) -> f64 {
         prices::write_units(&part(&self.both(), is_of_entries)) / self.recipients as f64
     }
 
-    /// Of what many recipients share: leases, checkpoints, shards, slots.
+    /// Returns the write units of shared rows, per recipient: leases, checkpoints, shards, slots.
     pub fn other_units_of_one(&self) -> f64 {
         prices::write_units(&part(&self.both(), |call| !is_of_entries(call))) / self.recipients as f64
     }
@@ -104,7 +104,7 @@ fn is_of_entries(call: &Call) -> bool {
     call.operation == "BatchExecuteStatement" || call.operation == "UpdateItem" && of_one()
 }
 
-/// A sender changes no row of that table but the bucket's.
+/// The bucket is the only row of that table that a sender changes.
 fn is_of_slots(call: &Call) -> bool {
     call.target.ends_with("-outbound") && call.operation == "UpdateItem"
 }

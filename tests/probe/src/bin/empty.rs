@@ -1,4 +1,4 @@
-//! The least that a function can be: what others are measured against.
+//! The smallest possible function, as the control of measurements.
 
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde_json::Value;

@@ -1,11 +1,11 @@
-//! The headers that a sender adds to an email: what SES takes of them.
+//! Checks the custom headers of an email as SES does.
 
 use serde_json::Value;
 
 const MOST: usize = 15;
 const LONGEST_NAME: usize = 126;
 const LONGEST_VALUE: usize = 870;
-/// Those that SES writes itself.
+/// Headers that SES sets itself.
 const ITS_OWN: [&str; 12] = [
     "bcc",
     "cc",
@@ -21,7 +21,7 @@ const ITS_OWN: [&str; 12] = [
     "to",
 ];
 
-/// Why SES would refuse these headers, if so.
+/// Returns the error with which SES would reject these headers.
 pub(super) fn check(headers: &Value) -> Result<(), String> {
     let headers = headers.as_array().map(Vec::as_slice).unwrap_or_default();
     if headers.len() > MOST {
@@ -47,7 +47,7 @@ pub(super) fn check(headers: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The text, if it is there, not too long, and of letters that may be in it.
+/// Returns the text if it is not empty, not too long, and has only allowed characters.
 fn bounded(text: Option<&str>, longest: usize, may: impl Fn(char) -> bool) -> Result<&str, String> {
     match text.unwrap_or_default() {
         "" => Err("Member must have length greater than or equal to 1".to_owned()),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_of_a_list_are_taken() {
+    fn the_headers_of_a_mailing_list_are_accepted() {
         let post = ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click");
         let one_click = [("List-Unsubscribe", "<https://example.com/u?t=a%20b>, <mailto:u@example.com>"), post];
         assert_eq!(checked(&one_click), Ok(()));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_a_header_or_another_is_refused() {
+    fn invalid_reserved_duplicate_and_too_many_headers_are_rejected() {
         let (long_name, long_value) = ("N".repeat(127), "v".repeat(871));
         for (header, why) in [
             (("", "v"), "headers.1.member.name"),
@@ -95,7 +95,7 @@ mod tests {
             (("Subject", "v"), "Header subject is not allowed"),
             (("REPLY-TO", "v"), "Header reply-to is not allowed"),
         ] {
-            let refused = checked(&[header]).expect_err("refused");
+            let refused = checked(&[header]).expect_err("the header is rejected");
             assert!(refused.contains(why), "{header:?}: {refused}");
         }
         assert!(checked(&[("List-Id", "a"), ("list-id", "b")]).is_err());

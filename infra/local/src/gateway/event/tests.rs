@@ -57,7 +57,7 @@ fn a_get_with_repeated_query_and_headers_is_the_documented_event() {
 }
 
 #[test]
-fn what_is_empty_is_left_out() {
+fn empty_fields_are_omitted() {
     let mut incoming = incoming(Request::get("/things/7"), b"");
     incoming.parameters.clear();
     let event = build_event(&incoming, None);
@@ -88,12 +88,12 @@ fn a_text_body_stays_as_it_is_and_any_other_is_base64() {
     ] {
         assert_eq!(given(binary, b"abc"), (Some("YWJj".to_owned()), true), "{binary}");
     }
-    assert_eq!(given("text/csv", b"S\xe3o"), (Some("S\u{fffd}o".to_owned()), false), "it was not UTF-8");
+    assert_eq!(given("text/csv", b"S\xe3o"), (Some("S\u{fffd}o".to_owned()), false), "invalid UTF-8");
     assert_eq!(given("image/png", b""), (None, false));
 }
 
 #[test]
-fn the_authorizer_is_given_all_but_the_body() {
+fn the_event_of_the_authorizer_has_everything_except_the_body() {
     let incoming = incoming(Request::post("/things/7?a=b").header("Authorization", "Bearer x"), b"secret");
     let event = authorizer_event(&incoming);
     assert_eq!(event["version"], "2.0");
@@ -106,13 +106,13 @@ fn the_authorizer_is_given_all_but_the_body() {
 }
 
 #[test]
-fn what_the_authorizer_said_is_in_the_request_context() {
+fn the_context_of_the_authorizer_is_in_the_request_context() {
     let event = build_event(&incoming(Request::get("/"), b""), Some(json!({ "who": "me" })));
     assert_eq!(event["requestContext"]["authorizer"], json!({ "lambda": { "who": "me" } }));
 }
 
 #[test]
-fn a_request_that_came_through_others_says_so() {
+fn the_address_of_the_client_is_appended_to_x_forwarded_for() {
     let event = build_event(&incoming(Request::get("/").header("X-Forwarded-For", "198.51.100.9"), b""), None);
     assert_eq!(event["headers"]["x-forwarded-for"], "198.51.100.9, 192.0.2.1");
 }
