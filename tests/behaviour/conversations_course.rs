@@ -46,8 +46,8 @@ async fn a_failing_responder_is_retried_with_the_same_batch_and_then_a_person_is
             world.stack.calls().since(0).into_iter().filter(|call| call.service == "responder").collect();
         assert_eq!(asked.len(), 3, "the responder is not asked forever");
         assert!(!world.events("CONVERSATION_NEEDS_HUMAN").is_empty());
-        let oldest = world.metrics("oldest_unanswered_seconds");
-        let waited = oldest.last().and_then(|line| line["oldest_unanswered_seconds"].as_f64());
+        let oldest = world.metrics("OldestUnansweredSeconds");
+        let waited = oldest.last().and_then(|line| line["OldestUnansweredSeconds"].as_f64());
         assert!(waited >= Some(3_600.0), "{oldest:?}");
 
         let id = id(world).await;

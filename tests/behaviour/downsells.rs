@@ -137,15 +137,13 @@ async fn an_offer_follows_a_start_when_a_charge_is_unpaid() {
         );
         assert_eq!(offer["event_id"], format!("default:{CHAT}:1:start:7001"));
         assert_eq!(offer["meta"], json!({"payload": "promo-7"}));
-        let started = world.events("[START][DOWNSELLS_SCHEDULED]");
+        let started = world.events("START_HANDLED");
         assert_eq!((started.len(), &started[0]["scheduled"]), (1, &json!(1)));
         assert_eq!(
             offer["correlation_id"], started[0]["request_id"],
             "the request id, because no correlation id was given"
         );
-        for (event, count) in
-            [("[DOWNSELL][SCHEDULED][START]", 1), ("[DOWNSELL][SEND][OK]", 1), ("[DOWNSELL][SKIP]", 0)]
-        {
+        for (event, count) in [("DOWNSELL_SCHEDULED", 1), ("DOWNSELL_SENT", 1), ("DOWNSELL_SKIPPED", 0)] {
             assert_eq!(world.events(event).len(), count, "{event}");
         }
         let words = &world.stack.catcher().sent(Some("telegram"), None)[0].body["text"];
@@ -171,7 +169,7 @@ async fn an_offer_follows_a_charge() {
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["trigger"]), (&json!("sent"), &json!("pix")));
         assert_eq!((&offer["transaction_id"], &offer["correlation_id"]), (&json!("tx-test-123"), &json!("req-xyz")));
-        assert_eq!(world.events("[DOWNSELL][SCHEDULED][PIX]")[0]["correlation_id"], "req-xyz");
+        assert_eq!(world.events("DOWNSELL_SCHEDULED")[0]["correlation_id"], "req-xyz");
     })
     .await;
 }
@@ -194,8 +192,8 @@ async fn a_payment_cancels_the_pending_offers_and_nothing_is_sent() {
         for offer in queue(world).await {
             assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("paid")));
         }
-        assert_eq!(world.events("[DOWNSELL][CANCEL][PAID]").len(), 2);
-        let counted = world.metrics("downsells_canceled_paid");
+        assert_eq!(world.events("DOWNSELL_CANCELED").len(), 2);
+        let counted = world.metrics("DownsellsCanceledPaid");
         assert!(!counted.is_empty(), "an embedded metric");
     })
     .await;
@@ -254,7 +252,7 @@ async fn an_offer_that_cannot_be_enqueued_is_enqueued_at_the_next_tick() {
         };
         world.stack.add_fault(Fault::Call(throttled)).await.expect("armed");
         world.tick("DownsellSweep").await;
-        assert_eq!(world.metrics("downsells_not_enqueued").len(), 1);
+        assert_eq!(world.metrics("DownsellsNotEnqueued").len(), 1);
         world.stack.clear_faults();
         world.tick("DownsellSweep").await;
         seconds(world, 10 * 60).await;
@@ -293,7 +291,7 @@ async fn without_an_unpaid_charge_the_offer_of_a_start_is_skipped() {
         seconds(world, 65).await;
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("skipped"), &json!("no_unpaid_pix")));
-        let skipped = world.events("[DOWNSELL][SKIP]");
+        let skipped = world.events("DOWNSELL_SKIPPED");
         assert_eq!((skipped.len(), &skipped[0]["reason"]), (1, &json!("no_unpaid_pix")));
     })
     .await;
@@ -306,15 +304,15 @@ async fn a_long_delay_is_swept_and_a_missed_or_repeated_tick_changes_nothing() {
         downsell(world, &json!({"after_start": false, "after_pix": true, "delay_minutes": 60})).await;
         charged(world, "tx-1").await;
         world.tick("DownsellSweep").await;
-        assert_eq!(world.events("[DOWNSELL][ENQUEUED]").len(), 0, "it is not due soon");
+        assert_eq!(world.events("DOWNSELL_ENQUEUED").len(), 0, "it is not due soon");
         // No tick for three quarters of an hour.
         seconds(world, 50 * 60).await;
         world.tick("DownsellSweep").await;
         world.tick("DownsellSweep").await;
-        let enqueued = world.events("[DOWNSELL][ENQUEUED]");
+        let enqueued = world.events("DOWNSELL_ENQUEUED");
         assert_eq!((enqueued.len(), &enqueued[0]["offer_id"]), (1, &offer(world).await["id"]));
         assert_eq!(enqueued[0]["correlation_id"], offer(world).await["correlation_id"]);
-        assert_eq!(world.events("[DOWNSELL][DUE]")[0]["emitted"], 1);
+        assert_eq!(world.events("DOWNSELLS_SWEPT")[0]["emitted"], 1);
         assert_eq!(offers(world), 0, "it is not due yet");
         seconds(world, 9 * 60 + 50).await;
         assert_eq!(offers(world), 0, "it is not due yet");
@@ -379,7 +377,7 @@ async fn a_pending_offer_of_a_start_is_upgraded_to_the_charge_and_ends_with_it()
         assert_eq!(answer.body, withdrawn("expired", [1, 0, 0, 0]));
         let offer = offer(world).await;
         assert_eq!((&offer["status"], &offer["cancel_reason"]), (&json!("canceled"), &json!("expired")));
-        assert_eq!(world.events("[DOWNSELL][CANCEL][EXPIRED]").len(), 1);
+        assert_eq!(world.events("DOWNSELL_CANCELED").len(), 1);
     })
     .await;
 }
@@ -464,7 +462,7 @@ async fn an_offer_to_a_user_who_blocked_the_bot_fails_once_and_is_skipped_until_
         seconds(world, 70).await;
         let failed = offer(world).await;
         assert_eq!((&failed["status"], &failed["code"]), (&json!("failed"), &json!("bot_blocked")));
-        assert_eq!(world.events("[DOWNSELL][SEND][ERR]")[0]["code"], "bot_blocked");
+        assert_eq!(world.events("DOWNSELL_FAILED")[0]["code"], "bot_blocked");
         charged(world, "tx-2").await;
         seconds(world, 70).await;
         let skipped = &queue(world).await[0];

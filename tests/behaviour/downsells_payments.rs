@@ -137,7 +137,7 @@ async fn a_payment_without_a_known_contact_is_kept_until_the_contact_is_known() 
             assert_eq!((&answer.body["owner_known"], &answer.body["canceled"]), (&json!(false), &json!(0)), "{more}");
         }
         assert_eq!(world.events("PAYMENT_OWNER_UNKNOWN").len(), bodies.len());
-        assert!(!world.metrics("PaymentsUnplaced").is_empty(), "an alarm watches this metric");
+        assert!(!world.metrics("PaymentsOwnerUnknown").is_empty(), "an alarm watches this metric");
         assert_eq!(offer(world).await["status"], "pending", "the contact of the payment is not known");
         let late = charged(world, "tx-0").await;
         assert_eq!((&late.body["charge"], &late.body["scheduled"]), (&json!("paid"), &json!(0)), "{}", late.body);
@@ -205,8 +205,8 @@ async fn an_offer_whose_charge_expired_goes_to_the_newest_unpaid_charge() {
         assert_eq!(expires(world, "tx-1").await, withdrawn("expired", [0, 0, 0, 1]), "redelivered");
         let passed = offer(world).await;
         assert_eq!((&passed["status"], &passed["transaction_id"]), (&json!("pending"), &json!("tx-3")), "{passed}");
-        assert_eq!(world.events("[DOWNSELL][PASSED_ON]").len(), 1);
-        assert!(!world.metrics("downsells_passed_on").is_empty());
+        assert_eq!(world.events("DOWNSELL_PASSED_ON").len(), 1);
+        assert!(!world.metrics("DownsellsPassedOn").is_empty());
         seconds(world, 320).await;
         assert_eq!(offers(world), 0, "the delay counts from the newest charge");
         // The newest charge expires before the offer is due, and there is one more.

@@ -243,7 +243,7 @@ async fn the_log_line_of_a_failed_record_names_the_cause() {
             world.stack.add_fault(Fault::Call(CallFault { function, service, ..fault })).await.expect("armed");
             let id = accept(world, outcome, &telegram("Oi")).await;
             world.drain().await;
-            let failed = world.events("RECORD_RETRY");
+            let failed = world.events("RECORD_FAILED");
             assert_eq!(failed.len(), number + 1, "one line per failed record: {failed:?}");
             let shown = failed.last().map(|line| (line["outcome"].clone(), line["cause"].clone()));
             assert_eq!(shown, Some((json!(outcome), json!(cause))));
@@ -265,7 +265,7 @@ async fn delivery_fault(world: &World, source: &str, action: DeliveryAction, sec
 }
 
 fn outcomes(world: &World, wanted: &str) -> usize {
-    world.events("RECORD").iter().filter(|line| line["outcome"] == wanted).count()
+    world.events("RECORD_HANDLED").iter().filter(|line| line["outcome"] == wanted).count()
 }
 
 #[tokio::test]
@@ -335,7 +335,7 @@ async fn messages_can_be_delivered_newest_first() {
         world.drain().await;
         delivery_fault(world, "probe-work", DeliveryAction::Reversed, 0).await;
         world.advance(Duration::from_secs(31)).await;
-        let handled: Vec<_> = world.events("RECORD").iter().map(|line| line["record"].clone()).collect();
+        let handled: Vec<_> = world.events("RECORD_HANDLED").iter().map(|line| line["record"].clone()).collect();
         ids.reverse();
         assert_eq!(handled, ids);
         assert_eq!(world.stack.faults().waiting(), []);

@@ -84,7 +84,7 @@ async fn every_answer_has_the_id_of_its_request() {
         assert_eq!(bad.header("x-request-id"), bad.body["request_id"].as_str());
         let ids = [good.header("x-request-id"), bad.header("x-request-id")];
         assert!(ids.iter().all(Option::is_some) && ids[0] != ids[1]);
-        let line = world.events("HTTP").into_iter().find(|line| line["request_id"].as_str() == ids[1]);
+        let line = world.events("REQUEST_ANSWERED").into_iter().find(|line| line["request_id"].as_str() == ids[1]);
         let line = line.expect("the request has its line");
         assert_eq!((&line["status"], &line["code"]), (&json!(422), &json!("invalid_request")));
     })

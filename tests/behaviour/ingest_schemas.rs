@@ -84,6 +84,8 @@ async fn a_job_whose_upload_was_deleted_fails_with_input_missing() {
         }
         let failed = job(world, &id).await;
         assert_eq!((&failed["state"], &failed["reason"]), (&json!("FAILED"), &json!("input_missing")), "{failed}");
+        let logged = world.events("BACKFILL_FAILED");
+        assert_eq!((&logged[0]["backfill_id"], &logged[0]["reason"]), (&json!(id), &json!("input_missing")));
     })
     .await;
 }

@@ -64,7 +64,7 @@ async fn ttl_deletions_are_logged_by_type_with_their_lateness() {
         let late = events[0]["late_seconds"].as_u64().expect("a number");
         assert!((2 * DAY - 1..2 * DAY + 300).contains(&late), "{late}");
         assert_eq!(world.metrics("IntentsExpired").len(), 1);
-        assert_eq!(world.metrics("IntentExpiryLateness").len(), 1);
+        assert_eq!(world.metrics("IntentExpiryLatenessSeconds").len(), 1);
     })
     .await;
 }

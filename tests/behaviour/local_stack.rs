@@ -126,13 +126,13 @@ async fn waiting_messages_dead_letters_and_positions_survive_a_restart() {
     assert_eq!(first.send(create).await.status, 201);
     first.stack.queues().put("probe-work-dlq", "a dead letter").await.expect("put");
     first.drain().await;
-    let relayed = first.events("RECORD").len();
+    let relayed = first.events("RECORD_HANDLED").len();
     first.stack.stop().await.expect("stops");
 
     let second = World::of(Stack::start(of_probe()).await.expect("starts again"));
     second.drain().await;
     assert_eq!(relayed, 1);
-    assert_eq!(second.events("RECORD").len(), 0, "the stream continues at its position");
+    assert_eq!(second.events("RECORD_HANDLED").len(), 0, "the stream continues at its position");
     let counts = second.stack.queues().counts("probe-work").await.expect("counts");
     assert_eq!((counts.waiting, counts.visible, counts.moving), (1, 0, 0), "the message still waits");
     assert_eq!(second.stack.queues().counts("probe-work-dlq").await.expect("counts").visible, 1);
@@ -169,7 +169,7 @@ async fn one_bad_change_among_a_hundred_fails_alone() {
             world.store.write(&world.invocation(), write).await.expect("written");
         }
         world.drain().await;
-        let shown = world.events("RECORD");
+        let shown = world.events("RECORD_HANDLED");
         assert_eq!(shown.iter().filter(|line| line["outcome"] == "no_such_job").count(), 99);
     })
     .await;

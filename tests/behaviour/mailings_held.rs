@@ -104,7 +104,9 @@ async fn a_single_mail_waits_with_its_reason_while_the_account_is_paused() {
         let shown = message(world, &id).await;
         assert_eq!(shown["status"], "SENT", "{shown}");
         assert!(codes(&shown).contains(&"throttled"), "{shown}");
-        assert!(world.events("OUTBOUND_HELD").iter().all(|line| line["code"] == "sending_paused"));
+        let held = world.events("OUTBOUND_HELD");
+        assert!(!held.is_empty());
+        assert!(held.iter().all(|line| line["code"] == "sending_paused" && line["message_id"] == json!(id)));
     })
     .await;
 }

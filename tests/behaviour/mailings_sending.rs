@@ -158,7 +158,7 @@ async fn an_import_that_runs_out_of_time_continues_in_another_turn() {
             "{shown}"
         );
         assert_eq!(shown["counts"]["pending"], 4_500, "{shown}");
-        let handed = world.events("RECORD").iter().filter(|line| line["outcome"] == "handed_over").count();
+        let handed = world.events("RECORD_HANDLED").iter().filter(|line| line["outcome"] == "handed_over").count();
         assert_eq!(handed, 2, "not two of three turns enqueued the rest");
         // The hash of the file was not announced: the importer computed it, over all three turns.
         let hash = umavez_domain::mailings::content_hash(csv.as_bytes());
@@ -511,7 +511,7 @@ async fn a_partly_imported_bad_file_leaves_no_open_entry() {
         assert_eq!((canceled.len(), &canceled[0]["reason"]), (2_500, &json!("mailing_failed")));
         let report = world.get(&format!("/mailings/{id}/report")).await.body;
         assert_eq!(report["lines"].as_array().map(Vec::len), Some(2), "{report}");
-        assert!(world.events("MAILING_MISMATCH").is_empty());
+        assert!(world.events("MAILING_MISMATCHED").is_empty());
         let next = upload(world, "a.csv", "email\na@example.com\n", &content_without_columns()).await;
         assert_ne!(next, id, "the name is free");
         world.drain().await;
@@ -544,9 +544,9 @@ async fn a_mailing_whose_entries_do_not_match_its_import_is_reported_and_not_com
         assert_eq!(world.send(request.json(&content)).await.status, 200);
         world.drain().await;
         assert_ne!(status(world, &id).await, "COMPLETED");
-        let shown = world.events("MAILING_MISMATCH");
+        let shown = world.events("MAILING_MISMATCHED");
         assert_eq!((&shown[0]["counted"], &shown[0]["imported"]), (&json!(1), &json!(2)), "{shown:?}");
-        assert!(!world.metrics("MailingMismatch").is_empty());
+        assert!(!world.metrics("MailingMismatches").is_empty());
         recipients_are("1").await;
         world.advance(Duration::from_secs(700)).await;
         world.tick("Recovery").await;
@@ -581,7 +581,7 @@ async fn the_entries_of_a_canceled_import_with_a_bad_rest_are_counted() {
         assert_eq!((&shown["counts"]["canceled"], &shown["total"]), (&json!(2_500), &json!(2_501)), "{shown}");
         assert_eq!(entries(world, &id, "").await.len(), 2_501, "not as many entries as the counts say");
         assert_eq!(shown["import"]["recipients"], 2_500, "{shown}");
-        assert!(world.events("MAILING_MISMATCH").is_empty());
+        assert!(world.events("MAILING_MISMATCHED").is_empty());
     })
     .await;
 }

@@ -46,7 +46,7 @@ async fn put(world: &World, queue: &str, message: serde_json::Value) {
 }
 
 fn hidden(world: &World) -> usize {
-    world.events("RECORD_LATER").iter().filter(|line| line["outcome"] == "hidden").count()
+    world.events("RECORD_POSTPONED").iter().filter(|line| line["outcome"] == "hidden").count()
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn a_function_gets_the_messages_of_all_its_queues() {
             }
         }
         world.drain().await;
-        let shown = world.events("RECORD");
+        let shown = world.events("RECORD_HANDLED");
         assert_eq!(shown.iter().filter(|line| line["outcome"] == "no_such_job").count(), 20);
     })
     .await;

@@ -437,7 +437,7 @@ async fn a_message_waits_for_missing_credentials_and_uses_a_rotated_token() {
         world.stack.secrets().set("Senders", &json!({"telegram": {"default": "1:SECRET-CANARY"}})).expect("set");
         world.advance(Duration::from_secs(61)).await;
         assert_eq!(message(world, &id).await["reason_code"], "sender_unknown");
-        assert!(!world.metrics("SenderUnknown").is_empty(), "an alarm watches this metric");
+        assert!(!world.metrics("CredentialsMissing").is_empty(), "an alarm watches this metric");
         world.stack.secrets().set("Senders", &both).expect("set");
         world.advance(Duration::from_secs(10)).await;
         assert_eq!(status(world, &id).await, "SENT");

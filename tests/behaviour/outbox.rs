@@ -48,7 +48,7 @@ async fn kill_in_the_middle(world: &World, function: &str, nth: usize) {
 fn outcomes(world: &World) -> Vec<String> {
     let of = |name: &str| world.events(name).into_iter().map(|line| line["outcome"].as_str().unwrap_or("").to_owned());
     let mut all: Vec<_> =
-        ["RECORD", "RECORD_RETRY", "RECORD_LATER", "RECORD_POISON"].into_iter().flat_map(of).collect();
+        ["RECORD_HANDLED", "RECORD_FAILED", "RECORD_POSTPONED", "RECORD_UNREADABLE"].into_iter().flat_map(of).collect();
     all.retain(|outcome| outcome != "published" && outcome != "nothing_to_publish");
     all.sort();
     all
@@ -65,7 +65,7 @@ async fn the_work_that_a_row_emits_is_done_once() {
         assert_eq!(job["completions"].as_array().map(Vec::len), Some(1), "{job}");
         assert_eq!(outcomes(world), ["done"]);
         // The row changed three times (created, leased, done) and emitted once.
-        let published = world.events("RECORD").iter().filter(|line| line["outcome"] == "published").count();
+        let published = world.events("RECORD_HANDLED").iter().filter(|line| line["outcome"] == "published").count();
         assert_eq!(published, 1);
     })
     .await;
@@ -128,7 +128,7 @@ async fn a_poison_message_ends_in_the_dead_letter_queue_and_its_neighbours_do_no
         for _ in 0..3 {
             world.advance(Duration::from_secs(61)).await;
         }
-        assert_eq!(world.events("RECORD_POISON").len(), 6);
+        assert_eq!(world.events("RECORD_UNREADABLE").len(), 6);
     })
     .await;
 }

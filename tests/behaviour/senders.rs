@@ -91,7 +91,7 @@ async fn no_request_is_refused_while_the_secret_cannot_be_read() {
         assert_eq!(answer.status, 202, "{}", answer.body);
         let made = world.post(BOTS, &json!({"slug": "loja", "token_ref": "nobot"})).await;
         assert_eq!((made.status, &made.body["warnings"]), (201, &json!([])), "{}", made.body);
-        assert!(!world.events("NO_CREDENTIALS").is_empty(), "the failure is not logged");
+        assert!(!world.events("CREDENTIALS_NOT_READ").is_empty(), "the failure is not logged");
     })
     .await;
 }
@@ -136,7 +136,7 @@ async fn an_offer_that_waits_for_a_token_is_visible_and_counted_and_later_sent()
         seconds(world, 65).await;
         let waiting = world.get("/api/admin/bots/loja/queue?status=pending").await.body["queue"][0].clone();
         assert_eq!((&waiting["delivery"], &waiting["code"]), (&json!("QUEUED"), &json!("sender_unknown")), "{waiting}");
-        assert!(!world.metrics("SenderUnknown").is_empty(), "an alarm watches this metric");
+        assert!(!world.metrics("CredentialsMissing").is_empty(), "an alarm watches this metric");
         world.stack.secrets().set("Senders", &json!({"telegram": {"loja-2": "2:b"}})).expect("set");
         world.advance(Duration::from_secs(600)).await;
         let sent = world.get("/api/admin/bots/loja/queue").await.body["queue"][0].clone();

@@ -117,7 +117,7 @@ async fn play(seed: u64) -> (usize, Option<String>) {
             break;
         }
     }
-    let lines = world.events("HTTP");
+    let lines = world.events("REQUEST_ANSWERED");
     let failed: Vec<_> =
         lines.iter().filter_map(|line| line["status"].as_u64()).filter(|status| *status >= 500).collect();
     assert!(failed.iter().all(|status| *status == 503), "a fault caused the answers {failed:?}");

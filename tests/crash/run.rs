@@ -222,7 +222,7 @@ impl Run {
     /// Returns the number of requests answered with 503. Only faults cause them, and nothing causes
     /// a 500.
     fn unavailable(&self, strikes: usize) -> usize {
-        let lines = self.world.events("HTTP");
+        let lines = self.world.events("REQUEST_ANSWERED");
         let failed: Vec<_> =
             lines.iter().filter_map(|line| line["status"].as_u64()).filter(|status| *status >= 500).collect();
         assert!(failed.iter().all(|status| *status == 503), "a fault caused the answers {failed:?}");

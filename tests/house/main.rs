@@ -3,6 +3,7 @@
 mod deployment;
 mod docs;
 mod mechanisms;
+mod telemetry;
 mod variables;
 
 use std::collections::BTreeSet;

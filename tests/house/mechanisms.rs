@@ -19,7 +19,7 @@ const RETRY_LOOPS: &[(&str, &str)] = &[
     ("shared/platform/src/mailings/counts.rs", "reads the entries of a shard page by page"),
 ];
 
-fn product() -> impl Iterator<Item = (String, String)> {
+pub fn product() -> impl Iterator<Item = (String, String)> {
     let root = umavez_local::binaries::workspace_root();
     ["shared/domain/src", "shared/platform/src", "functions"].into_iter().flat_map(sources).map(move |(path, text)| {
         let path = path.strip_prefix(&root).expect("below the root").display().to_string();

@@ -17,8 +17,12 @@ pub async fn audit(world: &World, expected: Expected) {
         dead_letters: messages(world, false).await.0,
         waiting: messages(world, true).await.1,
         sent: world.stack.catcher().sent(None, None).len(),
-        panics: world.events("PANIC").len(),
-        server_errors: world.events("HTTP").iter().filter(|line| line["status"].as_u64() >= Some(500)).count(),
+        panics: world.events("FUNCTION_PANICKED").len(),
+        server_errors: world
+            .events("REQUEST_ANSWERED")
+            .iter()
+            .filter(|line| line["status"].as_u64() >= Some(500))
+            .count(),
         refused: refusals.len(),
     };
     let refused: Vec<_> = refusals.iter().map(ToString::to_string).collect();

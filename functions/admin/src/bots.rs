@@ -1,8 +1,9 @@
 //! `/api/admin/bots`: the bots that send offers, and their rate limits.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, ProblemCode};
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::senders::bots::{BotRow, BotWarning};
+use umavez_domain::telemetry::Event;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::senders::bots::{ChangedBot, CreatedBot};

@@ -1,9 +1,10 @@
 //! `/api/admin/bots/{slug}/downsells`: what a bot offers, and how long after which event.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, ProblemCode};
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::downsells::{DownsellRow, MOST_DOWNSELLS};
 use umavez_domain::senders::bots::BotRow;
+use umavez_domain::telemetry::Event;
 use umavez_platform::downsells::CreatedDownsell;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;

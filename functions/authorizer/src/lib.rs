@@ -12,6 +12,7 @@ use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_domain::access::{KeyRecord, PresentedKey, bearer};
 use umavez_domain::codes::ProblemCode;
+use umavez_domain::telemetry::Event;
 use umavez_platform::api_keys;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
@@ -47,7 +48,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: Request) -> Resu
         }
     };
     let outcome = context.get(CONTEXT_DENIED).and_then(Value::as_str).unwrap_or("admitted");
-    tracing::info!(event = "AUTHORIZED", outcome, request_id = invocation.request_id);
+    tracing::info!(event = Event::KeyChecked.as_str(), outcome, request_id = invocation.request_id);
     let mut response = Response::default();
     response.is_authorized = true;
     response.context = context;

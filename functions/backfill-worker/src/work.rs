@@ -7,12 +7,13 @@
 use std::time::Duration;
 
 use umavez_domain::change::Row;
-use umavez_domain::codes::{Event, FieldProblem, Reason};
+use umavez_domain::codes::{FieldProblem, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
     BackfillId, BackfillRow, BackfillState, DryRun, Insertion, LEASE_MS, Line, LineRef, LineResult, Lines, PolicyRow,
     SettledLine, Unsettled, read_line, resolve,
 };
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::batch::Worked;
 use umavez_platform::ingest::Inserted;
 use umavez_platform::invocation::Invocation;
@@ -183,7 +184,7 @@ impl Worker<'_> {
         }
         let counts = self.row.progress.counts;
         tracing::info!(
-            event = Event::BackfillEnded.as_str(),
+            event = Event::BackfillCompleted.as_str(),
             backfill_id = self.row.backfill_id.as_str(),
             schema = self.row.schema.as_str(),
             inserted = counts.inserted,
@@ -192,7 +193,7 @@ impl Worker<'_> {
             failed = counts.failed,
             request_id = self.invocation.request_id,
         );
-        metrics::counter!("BackfillLines").increment(counts.lines());
+        metrics::counter!(Metric::BackfillLines.as_str()).increment(counts.lines());
         Ok(Worked::Done("completed"))
     }
 
@@ -219,5 +220,11 @@ fn result(inserted: Inserted) -> LineResult {
 
 async fn fail(deps: &Deps, invocation: &Invocation, row: &BackfillRow, reason: Reason) -> Result<Worked, StoreError> {
     let is_held = deps.backfills.commit(invocation, row, &row.failed(reason, invocation.current())).await?;
-    Ok(Worked::Done(if is_held { "failed" } else { "lost_the_lease" }))
+    if !is_held {
+        return Ok(Worked::Done("lost_the_lease"));
+    }
+    let (backfill_id, reason) = (row.backfill_id.as_str(), reason.as_str());
+    let event = Event::BackfillFailed.as_str();
+    tracing::warn!(event, backfill_id, reason, request_id = invocation.request_id);
+    Ok(Worked::Done("failed"))
 }

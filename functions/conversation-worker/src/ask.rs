@@ -10,6 +10,7 @@ use umavez_domain::conversations::responder::question;
 use umavez_domain::conversations::{AnsweredBy, ConversationRow, Course, Phase, StoredMessage};
 use umavez_domain::delivery::CallFailure;
 use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::conversations::Answered;
@@ -62,7 +63,7 @@ async fn ask(
     let Some(batch) = row.batch() else { return Ok(ResponderAnswer::Problem(ResponderProblem::NotConfigured)) };
     // Never send an unsigned request: the responder would refuse it, or worse, accept it.
     let secrets = deps.webhooks.get(invocation, |_| true).await.map_err(|error| {
-        tracing::error!(event = "NO_SECRETS", cause = %error, request_id = invocation.request_id);
+        tracing::error!(event = Event::SecretNotRead.as_str(), cause = %error, request_id = invocation.request_id);
         StoreError::Unavailable
     })?;
     let keys = secrets.responder_keys();

@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::batch::{self, Portion};
 use umavez_domain::conversations::{ConversationRow, Phase, WorkerStep};
 use umavez_domain::queue::WakeUp;
 use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::batch::Worked;
 use umavez_platform::conversations::ReplyProgress;
 use umavez_platform::invocation::Invocation;
@@ -121,7 +121,7 @@ pub fn log_needs_human(invocation: &Invocation, row: &ConversationRow, code: &st
     let (conversation_id, batch) = (row.id.as_str(), row.course.claimed);
     let event = Event::ConversationNeedsHuman.as_str();
     tracing::error!(event, conversation_id, batch, code, request_id = invocation.request_id);
-    metrics::counter!("ConversationsNeedHuman").increment(1);
+    metrics::counter!(Metric::ConversationsNeedHuman.as_str()).increment(1);
 }
 
 /// Reports messages that the retention period removed before they were answered. It runs before the
@@ -129,12 +129,12 @@ pub fn log_needs_human(invocation: &Invocation, row: &ConversationRow, code: &st
 fn log_expired(invocation: &Invocation, row: &ConversationRow, messages: u64) {
     let (event, conversation_id) = (Event::ConversationMessagesExpired.as_str(), row.id.as_str());
     tracing::error!(event, conversation_id, messages, request_id = invocation.request_id);
-    metrics::counter!("ConversationMessagesExpired").increment(messages);
+    metrics::counter!(Metric::ConversationMessagesExpired.as_str()).increment(messages);
 }
 
 pub fn log_batch(invocation: &Invocation, row: &ConversationRow, outcome: &str) {
     tracing::info!(
-        event = Event::ConversationBatch.as_str(),
+        event = Event::ConversationBatchAdvanced.as_str(),
         conversation_id = row.id.as_str(),
         channel = row.channel.as_str(),
         batch = row.course.claimed,
@@ -143,5 +143,5 @@ pub fn log_batch(invocation: &Invocation, row: &ConversationRow, outcome: &str) 
         request_id = invocation.request_id,
     );
     let (channel, outcome) = (row.channel.as_str(), outcome.to_owned());
-    metrics::counter!("ConversationBatches", "Channel" => channel, "Outcome" => outcome).increment(1);
+    metrics::counter!(Metric::ConversationBatches.as_str(), "Channel" => channel, "Outcome" => outcome).increment(1);
 }

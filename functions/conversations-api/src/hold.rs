@@ -2,10 +2,10 @@
 //! back.
 
 use serde_json::json;
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::ConversationRow;
 use umavez_domain::conversations::requests::{read_hold, read_release};
 use umavez_domain::conversations::views::status;
+use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;

@@ -2,10 +2,10 @@
 //! channel, which the caller names.
 
 use serde_json::json;
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::Via;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::senders::is_name;
+use umavez_domain::telemetry::Event;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 

@@ -4,10 +4,11 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::conversations::requests::{Callback, read_callback};
 use umavez_domain::conversations::{AnsweredBy, BatchRow, ConversationRow};
 use umavez_domain::fields::FieldError;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::conversations::Answered;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -72,8 +73,8 @@ fn accepted(callback: &Callback) -> Result<Answer, Problem> {
 }
 
 fn log_callback(invocation: &Invocation, row: &ConversationRow) {
-    let event = Event::ConversationBatch.as_str();
+    let event = Event::ConversationBatchAdvanced.as_str();
     let (conversation_id, channel) = (row.id.as_str(), row.channel.as_str());
     tracing::info!(event, conversation_id, channel, outcome = "callback", request_id = invocation.request_id);
-    metrics::counter!("ConversationBatches", "Channel" => channel, "Outcome" => "callback").increment(1);
+    metrics::counter!(Metric::ConversationBatches.as_str(), "Channel" => channel, "Outcome" => "callback").increment(1);
 }

@@ -5,10 +5,10 @@
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use lambda_runtime::Error;
 use umavez_domain::channels::email::ses_events::{self, Kind, NoEvent, SesEvent};
-use umavez_domain::codes::Event;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{EntryState, MailingEntryId};
 use umavez_domain::queue::Unreadable;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::aws::Aws;
 use umavez_platform::batch::{self, Handled};
 use umavez_platform::config::ConfigError;
@@ -76,13 +76,13 @@ async fn of_mailing(
     let (logged, outcome) = match applied {
         EntryApplied::Reconciled(EntryState::Sent) => (Event::MailingReconciled, "reconciled_sent"),
         EntryApplied::Reconciled(_) => (Event::MailingReconciled, "reconciled_failed"),
-        EntryApplied::Marked => (Event::MailingEntry, "marked"),
+        EntryApplied::Marked => (Event::MailingDeliveryReported, "marked"),
         EntryApplied::Known => return Ok("known"),
         EntryApplied::NoEntry => return Ok("no_entry"),
     };
     let (kind, entry_id) = (kind(event), entry.to_string());
     tracing::info!(event = logged.as_str(), kind, entry_id, outcome, request_id = invocation.request_id);
-    metrics::counter!("DeliveryEvents", "Kind" => kind).increment(1);
+    metrics::counter!(Metric::DeliveryEvents.as_str(), "Kind" => kind).increment(1);
     Ok(outcome)
 }
 
@@ -101,10 +101,10 @@ fn log_applied(invocation: &Invocation, event: &SesEvent, applied: &Applied) {
     let kind = kind(event);
     let logged = match applied {
         Applied::Reconciled(_) => Event::OutboundReconciled,
-        Applied::Marked => Event::OutboundDelivery,
+        Applied::Marked => Event::OutboundDeliveryReported,
         Applied::Known | Applied::NoMessage => return,
     };
     let message_id = event.message.as_ref().map(|(id, _)| id.as_str()).unwrap_or_default();
     tracing::info!(event = logged.as_str(), kind, message_id, request_id = invocation.request_id);
-    metrics::counter!("DeliveryEvents", "Kind" => kind).increment(1);
+    metrics::counter!(Metric::DeliveryEvents.as_str(), "Kind" => kind).increment(1);
 }

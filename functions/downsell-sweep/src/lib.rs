@@ -3,7 +3,7 @@
 
 use lambda_runtime::Error;
 use serde_json::{Value, json};
-use umavez_domain::codes::Event;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::downsells::Downsells;
@@ -29,9 +29,9 @@ pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<V
     let Swept { found, done: emitted, failed, unread, finished } = swept;
     let request_id = &invocation.request_id;
     if found > 0 {
-        tracing::info!(event = Event::DownsellDue.as_str(), found, emitted, failed, finished, request_id);
+        tracing::info!(event = Event::DownsellsSwept.as_str(), found, emitted, failed, finished, request_id);
     }
-    metrics::counter!("downsells_not_enqueued").increment(failed);
+    metrics::counter!(Metric::DownsellsNotEnqueued.as_str()).increment(failed);
     // All other rows were handled. The error shows the schedule and the alarm that some were not.
     if unread > 0 {
         return Err("a shard could not be read".into());

@@ -1,10 +1,11 @@
 //! `POST /backfills` and `GET /backfills/{id}`.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem};
+use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::Replay;
 use umavez_domain::ingest::{BackfillId, BackfillRequest, BackfillRow, BackfillState, upload_key};
+use umavez_domain::telemetry::Event;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::ingest::Begun;
 use umavez_platform::invocation::Invocation;
@@ -60,7 +61,7 @@ fn answer(deps: &Deps, invocation: &Invocation, job: BackfillRow) -> Result<Answ
 
 fn log_begun(invocation: &Invocation, job: &BackfillRow) {
     tracing::info!(
-        event = Event::BackfillBegun.as_str(),
+        event = Event::BackfillCreated.as_str(),
         backfill_id = job.backfill_id.as_str(),
         schema = job.schema.as_str(),
         dry_run = job.dry_run,

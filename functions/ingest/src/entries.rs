@@ -1,11 +1,12 @@
 //! `POST /normalize/*`, `POST /db/insert`, `POST /ingest/*` and `GET /entries/{id}`.
 
 use serde_json::{Map, Value};
-use umavez_domain::codes::{Action, Event, FieldProblem};
+use umavez_domain::codes::{Action, FieldProblem};
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
     EntryId, EntryView, InsertAnswer, InsertOutcome, Insertion, LineRef, Normalized, Schema, resolve,
 };
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::ingest::Inserted;
 use umavez_platform::invocation::Invocation;
@@ -90,5 +91,5 @@ fn log_insert(invocation: &Invocation, outcome: &InsertOutcome) {
         reason = outcome.reason.map(|reason| reason.as_str()),
         request_id = invocation.request_id,
     );
-    metrics::counter!("Entries", "Action" => outcome.action.as_str(), "Policy" => policy).increment(1);
+    metrics::counter!(Metric::Entries.as_str(), "Action" => outcome.action.as_str(), "Policy" => policy).increment(1);
 }

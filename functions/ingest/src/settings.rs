@@ -1,12 +1,13 @@
 //! Test mode, policies, and the static configuration.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem};
+use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
     LONGEST_LINE, MOST_ERRORS, PolicyKey, PolicyPatch, Schema, System, TRACKING, TestModeRow, TestModeView,
     read_test_mode,
 };
+use umavez_domain::telemetry::Event;
 use umavez_platform::http::{Answer, MAX_BODY, Problem, Request};
 use umavez_platform::invocation::Invocation;
 

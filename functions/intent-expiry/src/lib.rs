@@ -5,9 +5,9 @@
 use aws_lambda_events::dynamodb::{Event as StreamEvent, EventRecord};
 use aws_lambda_events::streams::DynamoDbEventResponse;
 use lambda_runtime::Error;
-use umavez_domain::codes::Event;
 use umavez_domain::intents::{IntentRow, IntentStatus};
 use umavez_domain::queue::Unreadable;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::batch::{self, Handled};
 use umavez_platform::config::ConfigError;
 use umavez_platform::invocation::Invocation;
@@ -42,8 +42,8 @@ fn expired(invocation: &Invocation, record: EventRecord) -> Handled {
         late_seconds,
         request_id = invocation.request_id,
     );
-    metrics::counter!("IntentsExpired", "IntentType" => row.intent_type).increment(1);
-    metrics::histogram!("IntentExpiryLateness")
+    metrics::counter!(Metric::IntentsExpired.as_str(), "IntentType" => row.intent_type).increment(1);
+    metrics::histogram!(Metric::IntentExpiryLatenessSeconds.as_str())
         .record(std::time::Duration::from_secs(u64::try_from(late_seconds).unwrap_or(0)));
     Ok("expired")
 }

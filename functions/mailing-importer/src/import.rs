@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use umavez_domain::codes::{Event, FileProblem, Reason};
+use umavez_domain::codes::{FileProblem, Reason};
 use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
     Format, ImportProblem, ImportProgress, LONGEST_RECORD, MOST_ROWS, MailingId, MailingRow, MailingState, Records,
     RunningHash, UnreadableFile,
 };
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::lease::Turn;
@@ -195,7 +196,7 @@ impl Importer<'_> {
             return Ok("lost_the_lease");
         };
         log_import(invocation, &row, Event::MailingImported, row.state.as_str());
-        metrics::counter!("MailingRows").increment(row.progress.rows);
+        metrics::counter!(Metric::MailingRows.as_str()).increment(row.progress.rows);
         Ok(code)
     }
 }

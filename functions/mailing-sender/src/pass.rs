@@ -11,13 +11,14 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use umavez_domain::codes::{Event, SendingHold};
+use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{
     Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, NotTaken,
     Prepared, SUB_BATCH, next_of_entry,
 };
 use umavez_domain::queue::ShardJob;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
@@ -270,7 +271,7 @@ impl Pass<'_> {
         if self.deps.mailings.hold(self.invocation, mailing, why).await? {
             let (mailing_id, request_id) = (mailing.mailing_id.as_str(), &self.invocation.request_id);
             tracing::error!(event = Event::MailingHeld.as_str(), mailing_id, code = why.as_str(), request_id);
-            metrics::counter!("MailingsHeld").increment(1);
+            metrics::counter!(Metric::MailingsHeld.as_str()).increment(1);
         }
         Ok(Ended::Held)
     }
@@ -283,7 +284,11 @@ impl Pass<'_> {
         self.content = content.and_then(|content| Some(Rc::new((Prepared::of(&content).ok()?, content))));
         if self.content.is_none() {
             let mailing_id = mailing.mailing_id.as_str();
-            tracing::error!(event = "NO_CONTENT", mailing_id, request_id = self.invocation.request_id);
+            tracing::error!(
+                event = Event::MailingContentMissing.as_str(),
+                mailing_id,
+                request_id = self.invocation.request_id
+            );
         }
         Ok(self.content.clone())
     }
@@ -297,7 +302,7 @@ impl Pass<'_> {
         match self.deps.links.get(self.invocation).await {
             Ok(signing) => Some(Some(signing)),
             Err(error) => {
-                tracing::error!(event = "NO_SECRET", cause = %error, request_id = self.invocation.request_id);
+                tracing::error!(event = Event::SecretNotRead.as_str(), cause = %error, request_id = self.invocation.request_id);
                 None
             }
         }
@@ -364,7 +369,7 @@ impl Pass<'_> {
                 Ok(true) => {
                     let (outcome, shard) = (error.code(), self.turn.row.shard);
                     let (mailing_id, request_id) = (self.turn.row.mailing_id.as_str(), &invocation.request_id);
-                    tracing::warn!(event = "TURN_FAILED", outcome, cause = %error, mailing_id, shard, request_id);
+                    tracing::warn!(event = Event::MailingTurnFailed.as_str(), outcome, cause = %error, mailing_id, shard, request_id);
                     "given_back"
                 }
                 _ => return Err(error),
@@ -376,7 +381,7 @@ impl Pass<'_> {
         let count = |state| self.tally.get(&state).copied().unwrap_or(0);
         let sent = count(EntryState::Sent);
         tracing::info!(
-            event = Event::MailingEntry.as_str(),
+            event = Event::MailingTurnEnded.as_str(),
             mailing_id = self.turn.row.mailing_id.as_str(),
             shard = self.turn.row.shard,
             epoch = self.turn.held.lease_epoch,
@@ -388,7 +393,7 @@ impl Pass<'_> {
             request_id = self.invocation.request_id,
         );
         for (state, count) in &self.tally {
-            metrics::counter!("MailingEntries", "State" => state.as_str()).increment(*count);
+            metrics::counter!(Metric::MailingEntries.as_str(), "State" => state.as_str()).increment(*count);
         }
     }
 }
@@ -411,7 +416,7 @@ async fn keep_lease(
             }
             Err(error) => {
                 let (cause, request_id) = (error.to_string(), &invocation.request_id);
-                tracing::warn!(event = "LEASE_NOT_RENEWED", cause, request_id);
+                tracing::warn!(event = Event::LeaseNotRenewed.as_str(), cause, request_id);
                 send::sleep(RENEWAL_MS).await;
             }
         }
@@ -429,8 +434,8 @@ async fn complete(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Resul
             tracing::info!(event, mailing_id, sent, failed, unknown, total = counts.total(), request_id);
         }
         (Completion::Mismatch { counted, imported }, _) => {
-            tracing::error!(event = Event::MailingMismatch.as_str(), mailing_id, counted, imported, request_id);
-            metrics::counter!("MailingMismatch").increment(1);
+            tracing::error!(event = Event::MailingMismatched.as_str(), mailing_id, counted, imported, request_id);
+            metrics::counter!(Metric::MailingMismatches.as_str()).increment(1);
         }
         (Completion::Complete(_), false) | (Completion::Open(_), _) => {}
     }

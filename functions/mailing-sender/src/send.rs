@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use umavez_domain::channels::Content;
-use umavez_domain::codes::{Event, SendingHold};
+use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::{Claim, Outcome, Verdict, Window, code};
 use umavez_domain::mailings::{
     EntryState, MailingContent, MailingEntryRow, MailingRow, Prepared, unsubscribe_headers, unsubscribe_token,
@@ -17,6 +17,7 @@ use umavez_domain::mailings::{
 };
 use umavez_domain::queue::Priority;
 use umavez_domain::senders::limiter::reach_ms;
+use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deadline, deliver_once};
 use umavez_platform::invocation::Invocation;
@@ -169,7 +170,7 @@ impl Batch<'_> {
             let bucket = self.deps.mail.sender_bucket();
             // If the write fails, SES itself will throttle the next mail.
             if let Err(error) = self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await {
-                tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = self.invocation.request_id);
+                tracing::warn!(event = Event::RateLimitNotStored.as_str(), cause = %error, request_id = self.invocation.request_id);
             }
         }
         let verdict = claimed.verdict(outcome, now, fastrand::u32(0..=1000));
@@ -195,6 +196,6 @@ pub async fn sleep(ms: i64) {
 /// Logs one line for an entry that was not plainly sent: failed, unknown, retried or lost.
 pub fn log_entry(invocation: &Invocation, entry: &MailingEntry, state: EntryState, code: &str) {
     let entry_id = entry.id.to_string();
-    let event = Event::MailingEntry.as_str();
+    let event = Event::MailingRecipientNotSent.as_str();
     tracing::warn!(event, entry_id, state = state.as_str(), code, request_id = invocation.request_id);
 }

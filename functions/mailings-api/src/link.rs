@@ -1,12 +1,12 @@
 //! `/u/{token}`: the unsubscribe link. A GET changes nothing, because mail programs and scanners
 //! open links. A POST removes the recipient from the mailing's list; a repeated POST is a no-op.
 
-use umavez_domain::codes::Event;
 use umavez_domain::mailings::{
     MailingEntryId, UnsubscribeRow, UnsubscribeSource, ask_page, done_page, later_page, unknown_page,
     verify_unsubscribe,
 };
 use umavez_domain::pages::{CONTENT_SECURITY_POLICY, Language};
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -38,7 +38,7 @@ pub async fn leave(deps: &Deps, invocation: &Invocation, request: &Request) -> R
         let event = Event::MailingUnsubscribed.as_str();
         let (mailing_id, source) = (entry.mailing.as_str(), source.as_str());
         tracing::info!(event, mailing_id, source, request_id = invocation.request_id);
-        metrics::counter!("MailingUnsubscribed").increment(1);
+        metrics::counter!(Metric::MailingUnsubscribes.as_str()).increment(1);
     }
     Ok(page(200, done_page(language, &list)))
 }
@@ -62,7 +62,7 @@ async fn found(
 /// problem+json. Mail programs retry because of its status.
 fn later(invocation: &Invocation, language: Language, problem: &Problem) -> Answer {
     let cause = problem.cause.as_deref();
-    tracing::error!(event = "LINK_FAILED", cause, request_id = invocation.request_id);
+    tracing::error!(event = Event::UnsubscribeFailed.as_str(), cause, request_id = invocation.request_id);
     page(503, later_page(language)).header("retry-after", "60")
 }
 

@@ -1,8 +1,9 @@
 //! Orders to a mailing: pause, resume, cancel, and retry of failed entries.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, ProblemCode};
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::mailings::{KeyedOrder, MailingEvent, MailingRow, RetryRequest};
+use umavez_domain::telemetry::Event;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::OrderOutcome;
@@ -42,7 +43,7 @@ pub fn ordered(invocation: &Invocation, ordered: Option<(MailingRow, OrderOutcom
     match ordered {
         OrderOutcome::Done => {
             tracing::info!(
-                event = Event::MailingState.as_str(),
+                event = Event::MailingChanged.as_str(),
                 mailing_id = row.mailing_id.as_str(),
                 state = row.state.as_str(),
                 request_id = invocation.request_id,

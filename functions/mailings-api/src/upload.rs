@@ -11,7 +11,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::mailings::files::inline_object;
@@ -19,6 +19,7 @@ use umavez_domain::mailings::{
     Format, ImportState, KeyRow, KeyedOrder, LARGEST_INLINE, LARGEST_UPLOAD, MailingContent, MailingRow, MailingState,
     NameMode, UploadRequest, check_file, content_hash, file_error, judge_upload,
 };
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::uploaded::UPLOAD_MS;
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -180,7 +181,7 @@ fn unavailable() -> Problem {
 /// deletes the object after some days.
 async fn delete_object(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
     if put && deps.uploads.delete(invocation, &row.object).await.is_err() {
-        tracing::warn!(event = "NOT_TAKEN_AWAY", request_id = invocation.request_id);
+        tracing::warn!(event = Event::UploadNotDeleted.as_str(), request_id = invocation.request_id);
     }
 }
 
@@ -282,12 +283,12 @@ fn log_created(invocation: &Invocation, row: &MailingRow) {
         same_content_as = row.same_content_as.as_ref().map(|id| id.as_str()),
         request_id = invocation.request_id,
     );
-    metrics::counter!("Mailings").increment(1);
+    metrics::counter!(Metric::MailingsCreated.as_str()).increment(1);
 }
 
 /// Logs that a file was uploaded again and created no other mailing.
 fn log_repeated(invocation: &Invocation, row: &MailingRow, content_matches: Option<bool>) {
     let (event, mailing_id) = (Event::MailingRepeated.as_str(), row.mailing_id.as_str());
     tracing::info!(event, mailing_id, content_matches, request_id = invocation.request_id);
-    metrics::counter!("MailingsRepeated").increment(1);
+    metrics::counter!(Metric::MailingsRepeated.as_str()).increment(1);
 }

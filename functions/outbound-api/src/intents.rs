@@ -4,8 +4,9 @@ pub mod check;
 pub mod read;
 pub mod release;
 
-use umavez_domain::codes::{Event, Reason};
+use umavez_domain::codes::Reason;
 use umavez_domain::intents::IntentRow;
+use umavez_domain::telemetry::Event;
 use umavez_platform::invocation::Invocation;
 
 /// Logs an event of an intent. The answer and the row name a blocking holder. The log does not,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use umavez_domain::delivery::Claim;
 use umavez_domain::senders::Resolved;
+use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::deadline;
@@ -41,7 +42,7 @@ pub fn claim(deps: &Deps, invocation: &Invocation, attempt: u32) -> Claim {
 /// message is not at fault: it waits, and the error is the round to return.
 pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved) -> Result<Option<String>, Round> {
     deps.senders.credential(invocation, sender).await.map_err(|error| {
-        tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
+        tracing::error!(event = Event::CredentialsNotRead.as_str(), cause = %error, request_id = invocation.request_id);
         later("no_credentials", invocation.current().plus_ms(30_000))
     })
 }
@@ -49,5 +50,5 @@ pub async fn credential(deps: &Deps, invocation: &Invocation, sender: &Resolved)
 /// Logs that a row could not be postponed. Recovery then treats the row as lost while it waits in
 /// its queue. The only cost is a duplicate in the queue.
 pub fn log_not_postponed(invocation: &Invocation, error: &umavez_platform::store::StoreError) {
-    tracing::warn!(event = "NOT_POSTPONED", cause = %error, request_id = invocation.request_id);
+    tracing::warn!(event = Event::OutboundNotPostponed.as_str(), cause = %error, request_id = invocation.request_id);
 }

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use umavez_domain::codes::{Decision, Event};
+use umavez_domain::codes::Decision;
 use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
 use umavez_domain::messages::ledger::LedgerEntry;
 use umavez_domain::messages::{MessageId, MessageRow};
 use umavez_domain::senders::Resolved;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deliver_once, sender_unknown};
@@ -111,8 +112,9 @@ async fn settle(
         rates::park(deps, invocation, &rate_request(invocation, row, sender), scope, retry_after_ms).await;
     }
     if let Outcome::Held { why } = outcome {
-        tracing::error!(event = Event::OutboundHeld.as_str(), code = why.as_str(), request_id = invocation.request_id);
-        metrics::counter!("OutboundHeld").increment(1);
+        let (event, message_id, code) = (Event::OutboundHeld.as_str(), row.id.as_str(), why.as_str());
+        tracing::error!(event, message_id, code, request_id = invocation.request_id);
+        metrics::counter!(Metric::OutboundHeld.as_str()).increment(1);
     }
     let policy = deps.policies.get(&row.channel).copied().unwrap_or_default();
     let (now, jitter) = (invocation.current(), fastrand::u32(0..=1000));
@@ -160,14 +162,14 @@ fn log_settled(invocation: &Invocation, row: &MessageRow, made: Made, verdict: &
         (State::Unknown, _) => (Event::OutboundUnknown, verdict.word()),
         (_, Verdict::Sent { .. }) => (Event::OutboundSent, verdict.word()),
         (_, Verdict::Failed { .. }) => (Event::OutboundFailed, verdict.word()),
-        (_, Verdict::Again { .. }) => (Event::OutboundRetry, verdict.word()),
+        (_, Verdict::Again { .. }) => (Event::OutboundRetryScheduled, verdict.word()),
         (_, Verdict::Expired { .. }) => (Event::OutboundExpired, verdict.word()),
         (_, Verdict::Unknown { .. }) => (Event::OutboundUnknown, verdict.word()),
     };
     log(invocation, row, event, Some(made), verdict.code());
     if row.delivery.state == State::Sent {
         let waited_ms = invocation.current().millis() - row.due_since().millis();
-        metrics::histogram!("OutboundWait", "Priority" => row.priority.as_str())
+        metrics::histogram!(Metric::OutboundWaitSeconds.as_str(), "Priority" => row.priority.as_str())
             .record(Duration::from_millis(u64::try_from(waited_ms).unwrap_or(0)));
     }
     word
@@ -184,5 +186,6 @@ fn log(invocation: &Invocation, row: &MessageRow, event: Event, made: Option<Mad
         code,
         request_id = invocation.request_id,
     );
-    metrics::counter!("Outbound", "Event" => event.as_str(), "Channel" => row.channel.as_str()).increment(1);
+    metrics::counter!(Metric::OutboundEvents.as_str(), "Event" => event.as_str(), "Channel" => row.channel.as_str())
+        .increment(1);
 }

@@ -7,6 +7,7 @@ use umavez_domain::keys::Key;
 use umavez_domain::queue::Priority;
 use umavez_domain::senders::Resolved;
 use umavez_domain::senders::limiter::{ADDRESS_REACH_MS, Limit, reach_ms};
+use umavez_domain::telemetry::Event;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::limiter::Grant;
 use umavez_platform::store::StoreError;
@@ -52,7 +53,7 @@ pub async fn park(
     };
     let until = invocation.current().plus_ms(retry_after_ms);
     if let Err(error) = deps.limiter.park(invocation, &bucket, until).await {
-        tracing::warn!(event = "NOT_PARKED", cause = %error, request_id = invocation.request_id);
+        tracing::warn!(event = Event::RateLimitNotStored.as_str(), cause = %error, request_id = invocation.request_id);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use lambda_runtime::Error;
 use serde_json::{Value, json};
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::ConfigError;
 use umavez_platform::due::{self, Swept};
@@ -26,9 +27,16 @@ pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<V
     let emit_due = async |found| messages.emit_due(invocation, &found).await;
     let swept = due::sweep(&messages.store, invocation, &messages.table, emit_due).await;
     let Swept { done: emitted, failed, unread, finished, .. } = swept;
-    tracing::info!(event = "SWEPT", emitted, failed, unread, finished, request_id = invocation.request_id);
-    metrics::counter!("OutboundDue").increment(emitted);
-    metrics::counter!("OutboundNotHandedOver").increment(failed);
+    tracing::info!(
+        event = Event::OutboundSwept.as_str(),
+        emitted,
+        failed,
+        unread,
+        finished,
+        request_id = invocation.request_id
+    );
+    metrics::counter!(Metric::OutboundEnqueued.as_str()).increment(emitted);
+    metrics::counter!(Metric::OutboundNotEnqueued.as_str()).increment(failed);
     // All other rows were handled. The error shows the schedule and the alarm that some were not.
     if unread > 0 {
         return Err("a shard could not be read".into());

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lambda_runtime::Error;
 use serde_json::{Value, json};
 use umavez_domain::channels::Channel;
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::ConversationRow;
 use umavez_domain::delivery::{Recovery, State, UnknownPolicy, read_policies};
 use umavez_domain::keys::Wake;
 use umavez_domain::messages::MessageRow;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::Conversations;
@@ -71,7 +71,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<V
     let (emitted, unknown) = (run.emitted.load(Ordering::Relaxed), run.lost.load(Ordering::Relaxed));
     let conversations = conversations.done + held.done;
     tracing::info!(
-        event = "RECOVERED",
+        event = Event::RecoveryRan.as_str(),
         emitted,
         unknown,
         backfills = backfills.done,
@@ -81,10 +81,10 @@ pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<V
         failed,
         request_id = invocation.request_id
     );
-    metrics::counter!("OutboundRecovered").increment(emitted);
-    metrics::counter!("OutboundLost").increment(unknown);
-    metrics::counter!("ConversationsRecovered").increment(conversations);
-    metrics::counter!("downsells_recovered").increment(offers.done);
+    metrics::counter!(Metric::OutboundRecovered.as_str()).increment(emitted);
+    metrics::counter!(Metric::OutboundUnknown.as_str()).increment(unknown);
+    metrics::counter!(Metric::ConversationsRecovered.as_str()).increment(conversations);
+    metrics::counter!(Metric::DownsellsRecovered.as_str()).increment(offers.done);
     // All other rows were handled. The error shows the alarm that some were not.
     if all.iter().any(|swept: &&Swept| swept.unread > 0) || unanswered.is_err() {
         return Err("a shard could not be read".into());
@@ -151,10 +151,10 @@ impl Run<'_> {
     async fn oldest_unanswered(&self) -> Result<(), StoreError> {
         let oldest = self.deps.conversations.oldest_unanswered(self.invocation).await.inspect_err(|error| {
             let request_id = &self.invocation.request_id;
-            tracing::error!(event = "INDEX_NOT_READ", cause = %error, request_id);
+            tracing::error!(event = Event::IndexNotRead.as_str(), cause = %error, request_id);
         })?;
         let waited_ms = oldest.map_or(0, |since| (self.invocation.now.millis() - since.millis()).max(0));
-        metrics::gauge!("oldest_unanswered_seconds").set(waited_ms as f64 / 1_000.0);
+        metrics::gauge!(Metric::OldestUnansweredSeconds.as_str()).set(waited_ms as f64 / 1_000.0);
         Ok(())
     }
 
@@ -191,11 +191,11 @@ fn log_mailing(invocation: &Invocation, found: &Found, recovered: MailingRecover
         MailingRecovery::HandedOut => (Event::MailingRecovered, "handed_out"),
         MailingRecovery::GivenUp => (Event::MailingImportFailed, "input_missing"),
         MailingRecovery::Completed => (Event::MailingCompleted, "completed"),
-        MailingRecovery::Mismatch => (Event::MailingMismatch, "mismatch"),
+        MailingRecovery::Mismatch => (Event::MailingMismatched, "mismatch"),
         MailingRecovery::Left => return,
     };
-    if event == Event::MailingMismatch {
-        metrics::counter!("MailingMismatch").increment(1);
+    if event == Event::MailingMismatched {
+        metrics::counter!(Metric::MailingMismatches.as_str()).increment(1);
     }
     let row = format!("{} {}", found.key.pk, found.key.sk);
     tracing::warn!(event = event.as_str(), what, row, request_id = invocation.request_id);

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::conversations::inbound::{Reading, UnreadableWebhook};
 use umavez_domain::conversations::{ConversationId, ConversationRow, ReceiveOutcome, Via};
 use umavez_domain::fields::FieldError;
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::senders::instances::InstanceRow;
 use umavez_domain::senders::is_name;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::http::{Problem, Request};
 use umavez_platform::invocation::Invocation;
@@ -91,7 +92,7 @@ pub async fn verify_by_secret(
 /// Logs a request that did not prove its origin. `known` tells whether its source exists.
 pub fn log_refused(invocation: &Invocation, channel: &'static str, known: bool) {
     tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
-    metrics::counter!("WebhooksRefused", "Channel" => channel).increment(1);
+    metrics::counter!(Metric::WebhooksRefused.as_str(), "Channel" => channel).increment(1);
 }
 
 fn no_such_source() -> Problem {
@@ -118,7 +119,7 @@ pub async fn store_messages(
 ) -> Result<Value, Problem> {
     let channel = source.via.as_str();
     for why in &reading.ignored {
-        metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => why.as_str()).increment(1);
+        metrics::counter!(Metric::WebhooksIgnored.as_str(), "Channel" => channel, "Why" => why.as_str()).increment(1);
     }
     let mut known: Option<(InstanceRow, Option<ConversationRow>)> = None;
     let mut counts: BTreeMap<_, u64> = ReceiveOutcome::ALL.iter().map(|outcome| (outcome.as_str(), 0)).collect();
@@ -130,7 +131,7 @@ pub async fn store_messages(
             _ => match deps.conversations.instance_and(invocation, source.via, source.name, &id).await? {
                 (Some(instance), row) => (instance, row),
                 (None, _) if offers_alone || is_bot(deps, invocation, source).await? => {
-                    metrics::counter!("WebhooksIgnored", "Channel" => channel, "Why" => "no_conversations")
+                    metrics::counter!(Metric::WebhooksIgnored.as_str(), "Channel" => channel, "Why" => "no_conversations")
                         .increment(1);
                     ignored += 1;
                     continue;

@@ -4,11 +4,12 @@
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
-use umavez_domain::codes::{Event, ProblemCode};
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::downsells::ChargeStatus;
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
 use umavez_domain::idempotency::body_hash;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::api_keys;
 use umavez_platform::downsells::{Charged, log};
@@ -58,7 +59,7 @@ pub async fn ended(
         let (owner_unknown, transaction) =
             (Event::PaymentOwnerUnknown.as_str(), body_hash(event.transaction_id.as_bytes()));
         tracing::warn!(event = owner_unknown, transaction, request_id = invocation.request_id);
-        metrics::counter!("PaymentsUnplaced").increment(1);
+        metrics::counter!(Metric::PaymentsOwnerUnknown.as_str()).increment(1);
     }
     if !withdrawn.differs.is_empty() {
         // Log only the names of the fields, because their values are personal data.
@@ -72,7 +73,7 @@ pub async fn ended(
 
 /// Logs a stored event and answers it.
 fn accepted(invocation: &Invocation, what: &str, correlation_id: &str, mut answer: Value) -> Result<Answer, Problem> {
-    let (event, charge) = (Event::PaymentWebhook.as_str(), answer["charge"].as_str());
+    let (event, charge) = (Event::PaymentReported.as_str(), answer["charge"].as_str());
     tracing::info!(event, what, charge, correlation_id, request_id = invocation.request_id);
     answer["ok"] = json!(true);
     Answer::json(200, &answer)

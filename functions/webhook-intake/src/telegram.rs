@@ -3,13 +3,13 @@
 
 use serde_json::json;
 use umavez_domain::channels::Channel;
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::Via;
 use umavez_domain::conversations::inbound::telegram;
 use umavez_domain::downsells::start::{self, StartCommand};
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::{Trigger, TriggerEvent};
 use umavez_domain::senders::bots::BotRow;
+use umavez_domain::telemetry::Event;
 use umavez_domain::webhooks::WebhookSecrets;
 use umavez_platform::downsells::log;
 use umavez_platform::http::{Answer, Problem, Request};
@@ -76,7 +76,7 @@ async fn schedule(
     let counts = Scheduled::of(&plan);
     let Scheduled { scheduled, duplicates, already_pending, not_rearmed, .. } = counts;
     tracing::info!(
-        event = Event::StartScheduled.as_str(),
+        event = Event::StartHandled.as_str(),
         bot = bot.slug,
         scheduled,
         duplicates,

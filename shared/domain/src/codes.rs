@@ -1,5 +1,4 @@
-//! The closed list of codes in answers, logs and metrics. A code is part of the API: it is never
-//! renamed.
+//! The closed lists of codes in answers. A code is part of the API: it is never renamed.
 
 /// Defines enums whose variants have one fixed text each.
 macro_rules! codes {
@@ -132,100 +131,6 @@ codes! {
         IntentHeld = "intent_held",
         /// The intent was released.
         IntentReleased = "intent_released",
-    }
-
-    /// An event, as one line in the log.
-    Event {
-        OutboundAccepted = "OUTBOUND_ACCEPTED",
-        OutboundDeduped = "OUTBOUND_DEDUPED",
-        OutboundSent = "OUTBOUND_SENT",
-        OutboundRetry = "OUTBOUND_RETRY",
-        /// The provider refuses the sender of a message; the message waits until an operator fixes
-        /// that.
-        OutboundHeld = "OUTBOUND_HELD",
-        OutboundUnknown = "OUTBOUND_UNKNOWN",
-        OutboundFailed = "OUTBOUND_FAILED",
-        OutboundExpired = "OUTBOUND_EXPIRED",
-        OutboundSuppressed = "OUTBOUND_SUPPRESSED",
-        OutboundCanceled = "OUTBOUND_CANCELED",
-        OutboundResent = "OUTBOUND_RESENT",
-        OutboundSettled = "OUTBOUND_SETTLED",
-        OutboundReconciled = "OUTBOUND_RECONCILED",
-        OutboundRecovered = "OUTBOUND_RECOVERED",
-        OutboundDelivery = "OUTBOUND_DELIVERY",
-        EntryInserted = "ENTRY_INSERTED",
-        EntrySkipped = "ENTRY_SKIPPED",
-        EntryUpdated = "ENTRY_UPDATED",
-        TestModeChanged = "TEST_MODE_CHANGED",
-        PolicyChanged = "POLICY_CHANGED",
-        BackfillBegun = "BACKFILL_BEGUN",
-        BackfillEnded = "BACKFILL_ENDED",
-        SuppressionAdded = "SUPPRESSION_ADDED",
-        SuppressionRemoved = "SUPPRESSION_REMOVED",
-        IntentHeld = "INTENT_HELD",
-        IntentReleased = "INTENT_RELEASED",
-        IntentExpired = "INTENT_EXPIRED",
-        MailingCreated = "MAILING_CREATED",
-        MailingImported = "MAILING_IMPORTED",
-        MailingImportFailed = "MAILING_IMPORT_FAILED",
-        /// Its state changed: paused, resumed, canceled, given content, retried.
-        MailingState = "MAILING_STATE",
-        /// It paused by itself, because SES accepts no mail from its account or identity.
-        MailingHeld = "MAILING_HELD",
-        /// A caller uploaded a file again under its own name.
-        MailingRepeated = "MAILING_REPEATED",
-        MailingCompleted = "MAILING_COMPLETED",
-        /// Its shards are finished but have another number of entries than the import created: an
-        /// operator must investigate.
-        MailingMismatch = "MAILING_MISMATCH",
-        /// The outcome of one entry.
-        MailingEntry = "MAILING_ENTRY",
-        MailingRecovered = "MAILING_RECOVERED",
-        MailingUnsubscribed = "MAILING_UNSUBSCRIBED",
-        MailingReconciled = "MAILING_RECONCILED",
-        /// A provider reported a message, and how it was handled.
-        ConversationMessage = "CONVERSATION_MESSAGE",
-        /// What a worker did with a batch.
-        ConversationBatch = "CONVERSATION_BATCH",
-        /// The responder did not answer when asked: a person is needed.
-        ConversationNeedsHuman = "CONVERSATION_NEEDS_HUMAN",
-        /// The retention period removed messages before they were answered.
-        ConversationMessagesExpired = "CONVERSATION_MESSAGES_EXPIRED",
-        ConversationHeld = "CONVERSATION_HELD",
-        ConversationReleased = "CONVERSATION_RELEASED",
-        ConversationRecovered = "CONVERSATION_RECOVERED",
-        InstanceChanged = "INSTANCE_CHANGED",
-        BotChanged = "BOT_CHANGED",
-        DownsellChanged = "DOWNSELL_CHANGED",
-        /// The result of a /start, for all downsells of its bot.
-        StartScheduled = "[START][DOWNSELLS_SCHEDULED]",
-        DownsellScheduledStart = "[DOWNSELL][SCHEDULED][START]",
-        DownsellScheduledPix = "[DOWNSELL][SCHEDULED][PIX]",
-        /// A sweep found offers whose time is near.
-        DownsellDue = "[DOWNSELL][DUE]",
-        DownsellEnqueued = "[DOWNSELL][ENQUEUED]",
-        DownsellSkip = "[DOWNSELL][SKIP]",
-        DownsellSendOk = "[DOWNSELL][SEND][OK]",
-        DownsellSendErr = "[DOWNSELL][SEND][ERR]",
-        /// The offer may or may not have been sent.
-        DownsellSendUnknown = "[DOWNSELL][SEND][UNKNOWN]",
-        DownsellCancelPaid = "[DOWNSELL][CANCEL][PAID]",
-        DownsellCancelExpired = "[DOWNSELL][CANCEL][EXPIRED]",
-        DownsellCancelOther = "[DOWNSELL][CANCEL][OTHER]",
-        /// The offer's charge expired; the offer now belongs to the contact's newest unpaid charge.
-        DownsellPassedOn = "[DOWNSELL][PASSED_ON]",
-        /// The offer's own `not_after` passed.
-        DownsellExpired = "[DOWNSELL][EXPIRED]",
-        DownsellRecovered = "[DOWNSELL][RECOVERED]",
-        /// A payment gateway reported something, and how it was handled.
-        PaymentWebhook = "PAYMENT_WEBHOOK",
-        /// A payment or an expiry names another owner than the stored transaction has. The stored
-        /// owner counted.
-        PaymentOwnerDiffers = "PAYMENT_OWNER_DIFFERS",
-        /// A payment was stored whose contact is not known yet.
-        PaymentOwnerUnknown = "PAYMENT_OWNER_UNKNOWN",
-        /// A request to a webhook did not prove its origin.
-        WebhookRefused = "WEBHOOK_REFUSED",
     }
 
     /// Why SES accepts no mail at all from an account or an identity. The mail itself is not at

@@ -23,6 +23,7 @@ pub mod pages;
 pub mod queue;
 pub mod senders;
 pub mod suppression;
+pub mod telemetry;
 pub mod time;
 pub mod unicode;
 pub mod uploaded;

@@ -14,11 +14,12 @@ mod work;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use aws_lambda_events::dynamodb::{Event, EventRecord};
+use aws_lambda_events::dynamodb::{Event as StreamEvent, EventRecord};
 use aws_lambda_events::sqs::{BatchItemFailure, SqsBatchResponse, SqsEvent, SqsMessage};
 use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use futures::{FutureExt, StreamExt};
 use umavez_domain::queue::Unreadable;
+use umavez_domain::telemetry::Event;
 
 pub use self::work::{Worked, work};
 use crate::invocation::Invocation;
@@ -96,7 +97,7 @@ pub async fn messages(
 /// Handles the changes of one delivery in order and stops at the first failure.
 pub async fn changes(
     invocation: &Invocation,
-    event: Event,
+    event: StreamEvent,
     handle: impl AsyncFn(EventRecord) -> Handled,
 ) -> DynamoDbEventResponse {
     for record in event.records {
@@ -132,16 +133,16 @@ async fn contained(invocation: &Invocation, handled: impl Future<Output = Handle
 pub(crate) fn log_record(invocation: &Invocation, record: &str, handled: &Handled) {
     let request_id = &invocation.request_id;
     let error = match handled {
-        Ok(outcome) => return tracing::info!(event = "RECORD", outcome, record, request_id),
+        Ok(outcome) => return tracing::info!(event = Event::RecordHandled.as_str(), outcome, record, request_id),
         Err(error) => error,
     };
     let outcome = error.code();
     match error {
-        RecordError::Later(_) => tracing::info!(event = "RECORD_LATER", outcome, record, request_id),
+        RecordError::Later(_) => tracing::info!(event = Event::RecordPostponed.as_str(), outcome, record, request_id),
         RecordError::Unreadable(_) => {
-            tracing::error!(event = "RECORD_POISON", outcome, cause = %error, record, request_id);
+            tracing::error!(event = Event::RecordUnreadable.as_str(), outcome, cause = %error, record, request_id);
         }
-        _ => tracing::warn!(event = "RECORD_RETRY", outcome, cause = %error, record, request_id),
+        _ => tracing::warn!(event = Event::RecordFailed.as_str(), outcome, cause = %error, record, request_id),
     }
 }
 
@@ -171,8 +172,8 @@ mod tests {
         event
     }
 
-    fn stream(ids: &[&str]) -> Event {
-        let mut event = Event::default();
+    fn stream(ids: &[&str]) -> StreamEvent {
+        let mut event = StreamEvent::default();
         for id in ids {
             let mut record = EventRecord::default();
             record.change.sequence_number = Some((*id).to_owned());

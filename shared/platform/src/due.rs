@@ -10,6 +10,7 @@ use futures::StreamExt;
 use umavez_domain::keys::index::BY_TIME;
 use umavez_domain::keys::{self, WAKE_SHARDS, Wake};
 use umavez_domain::outbox::{self, Emit};
+use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_domain::work::{LOOK_AHEAD_MS, check_after_ms};
 
@@ -90,7 +91,7 @@ async fn each_of_shard(
         let found = match store.nominate(invocation, &query).await {
             Ok(found) => found,
             Err(error) => {
-                log_failure(invocation, "INDEX_NOT_READ", &error);
+                log_failure(invocation, Event::IndexNotRead, &error);
                 swept.unread += 1;
                 return false;
             }
@@ -103,7 +104,7 @@ async fn each_of_shard(
             match handled {
                 Ok(mine) => swept.done += u64::from(mine),
                 Err(error) => {
-                    log_failure(invocation, "ROW_NOT_HANDLED", &error);
+                    log_failure(invocation, Event::RowNotHandled, &error);
                     swept.failed += 1;
                 }
             }
@@ -115,8 +116,8 @@ async fn each_of_shard(
     false
 }
 
-fn log_failure(invocation: &Invocation, event: &str, error: &StoreError) {
-    tracing::error!(event, cause = %error, request_id = invocation.request_id);
+fn log_failure(invocation: &Invocation, event: Event, error: &StoreError) {
+    tracing::error!(event = event.as_str(), cause = %error, request_id = invocation.request_id);
 }
 
 /// A row that the index by time found.

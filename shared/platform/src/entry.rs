@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use umavez_domain::telemetry::Event;
 
 use futures::FutureExt;
 use lambda_http::RequestExt;
@@ -81,7 +82,7 @@ where
     });
     if let Err(error) = &started {
         let variable = error.downcast_ref::<ConfigError>().map(ConfigError::variable);
-        tracing::error!(event = "START_FAILED", variable, cause = %error);
+        tracing::error!(event = Event::FunctionNotStarted.as_str(), variable, cause = %error);
     }
     started
 }

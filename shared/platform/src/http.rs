@@ -18,6 +18,7 @@ use lambda_http::{Body, Response};
 use umavez_domain::access::{Scope, allows};
 use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::fields::FieldError;
+use umavez_domain::telemetry::{Event, Metric};
 
 pub use answer::Answer;
 pub use identity::Identity;
@@ -126,11 +127,11 @@ pub async fn answer(
         Err(problem) => (problem.status, problem.code.as_str(), problem.cause.as_deref()),
     };
     if status < 500 {
-        tracing::info!(event = "HTTP", route, status, code, request_id);
+        tracing::info!(event = Event::RequestAnswered.as_str(), route, status, code, request_id);
     } else {
-        tracing::error!(event = "HTTP", route, status, code, cause, request_id);
+        tracing::error!(event = Event::RequestAnswered.as_str(), route, status, code, cause, request_id);
     }
-    metrics::counter!("HttpRequests", "Status" => format!("{}xx", status / 100)).increment(1);
+    metrics::counter!(Metric::HttpRequests.as_str(), "Status" => format!("{}xx", status / 100)).increment(1);
     match handled {
         Ok(answer) => answer.into_response(request_id),
         Err(problem) => problem.into_response(request_id),

@@ -6,6 +6,7 @@
 
 use std::io::stdout;
 use std::sync::OnceLock;
+use umavez_domain::telemetry::Event;
 
 use metrics_cloudwatch_embedded::{Builder, Collector};
 use tracing::level_filters::LevelFilter;
@@ -32,7 +33,7 @@ pub fn init(path: &str) -> Result<(), ConfigError> {
     let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(event = "PANIC", place);
+        tracing::error!(event = Event::FunctionPanicked.as_str(), place);
     }));
     init_metrics()
 }

@@ -4,6 +4,7 @@
 //! many receptions, and this module itself dead-letters a message that cannot be read.
 
 use std::collections::BTreeMap;
+use umavez_domain::telemetry::Event;
 
 use aws_lambda_events::sqs::SqsMessage;
 
@@ -46,7 +47,7 @@ impl Visibility {
         let call = self.sqs.change_message_visibility().queue_url(url).receipt_handle(receipt);
         let hidden = invocation.within(call.visibility_timeout(seconds).send()).await;
         if let Err(error) = QueueError::check(hidden) {
-            tracing::warn!(event = "NOT_HIDDEN", cause = %error, request_id = invocation.request_id);
+            tracing::warn!(event = Event::RecordNotHidden.as_str(), cause = %error, request_id = invocation.request_id);
         }
     }
 
@@ -62,7 +63,7 @@ impl Visibility {
         let call = self.sqs.send_message().queue_url(&self.dead_letters).message_body(body);
         let sent = QueueError::check(invocation.within(call.send()).await);
         if let Err(error) = &sent {
-            tracing::warn!(event = "NOT_PUT_ASIDE", cause = %error, request_id = invocation.request_id);
+            tracing::warn!(event = Event::RecordNotSetAside.as_str(), cause = %error, request_id = invocation.request_id);
         }
         sent.is_ok()
     }

@@ -207,7 +207,7 @@ fn deliveries(model: &Model, lines: &[LogLine]) -> usize {
 fn events_of_ses(world: &World, lines: &[LogLine]) -> usize {
     let name = world.stack.function_name("delivery-events");
     let of_it = lines.iter().filter(|line| Some(line.function.as_str()) == name);
-    of_it.filter(|line| read(line)["event"] == "RECORD").count()
+    of_it.filter(|line| read(line)["event"] == "RECORD_HANDLED").count()
 }
 
 fn log_bytes(lines: &[LogLine], invocations: u64) -> f64 {

@@ -1,8 +1,9 @@
 //! `POST /intents`: one conditional write decides. If it is refused, the conflicting hold
 //! determines the answer.
 
-use umavez_domain::codes::{Event, Reason};
+use umavez_domain::codes::Reason;
 use umavez_domain::intents::{Check, CheckAnswer, CheckDecision, HoldRequest, Holder, answer_conflict};
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::intents::HoldOutcome;
 use umavez_platform::invocation::Invocation;
@@ -19,7 +20,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let decision = match deps.intents.hold(invocation, &hold).await? {
         HoldOutcome::Done => {
             log_intent(invocation, &hold.row, Event::IntentHeld, None);
-            metrics::counter!("IntentsHeld", "IntentType" => hold.row.intent_type.clone()).increment(1);
+            metrics::counter!(Metric::IntentsHeld.as_str(), "IntentType" => hold.row.intent_type.clone()).increment(1);
             return Answer::json(200, &CheckAnswer::allowed(&hold.check, &hold.row.hold()));
         }
         HoldOutcome::Conflicting(conflict) => answer_conflict(&hold, &conflict),
@@ -31,7 +32,8 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         CheckDecision::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
         CheckDecision::Blocked(answer) => {
             log_intent(invocation, &hold.row, Event::OutboundDeduped, Some(Reason::IntentDuplicate));
-            metrics::counter!("IntentsDeduped", "IntentType" => hold.row.intent_type.clone()).increment(1);
+            metrics::counter!(Metric::IntentsDeduped.as_str(), "IntentType" => hold.row.intent_type.clone())
+                .increment(1);
             Answer::json(200, &answer)
         }
         CheckDecision::KeyReused => Err(Problem::key_reused("a check with another body, which holds the intent")),

@@ -1,8 +1,9 @@
 //! `POST /intents/{fingerprint}/release`: releases an intent, so that it may be sent after all.
 
-use umavez_domain::codes::{Event, ProblemCode};
+use umavez_domain::codes::ProblemCode;
 use umavez_domain::intents::{LastRelease, ReleaseAnswer, Released, release_request};
 use umavez_domain::keys;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 
@@ -23,7 +24,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     match deps.intents.release(invocation, key, holder.as_deref(), &release).await? {
         Released::Now(row) => {
             log_intent(invocation, &row, Event::IntentReleased, None);
-            metrics::counter!("IntentsReleased", "IntentType" => row.intent_type.clone()).increment(1);
+            metrics::counter!(Metric::IntentsReleased.as_str(), "IntentType" => row.intent_type.clone()).increment(1);
             Answer::json(200, &ReleaseAnswer::of(&row, &release, false))
         }
         Released::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),

@@ -1,12 +1,13 @@
 //! `POST /outbound/messages`: one transaction accepts the message together with its intent, or
 //! determines why not.
 
-use umavez_domain::codes::{Event, FieldProblem, ProblemCode, Reason};
+use umavez_domain::codes::{FieldProblem, ProblemCode, Reason};
 use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::Replay;
 use umavez_domain::intents::MOST_SCHEDULED;
 use umavez_domain::messages::{AcceptAnswer, MessageId, MessageRow};
 use umavez_domain::messages::{InvalidMessage, NewMessage, RequestIdentity};
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::Accepted;
@@ -101,5 +102,6 @@ fn log_accepted(invocation: &Invocation, row: &MessageRow) {
         fingerprint = intent.map(|intent| intent.fingerprint.as_str()),
         request_id = invocation.request_id,
     );
-    metrics::counter!("Outbound", "Event" => event.as_str(), "Channel" => row.channel.as_str()).increment(1);
+    metrics::counter!(Metric::OutboundEvents.as_str(), "Event" => event.as_str(), "Channel" => row.channel.as_str())
+        .increment(1);
 }

@@ -1,10 +1,11 @@
 //! `POST /outbound/messages/{id}/cancel`, `/resend` and `/settle`.
 
 use serde_json::json;
-use umavez_domain::codes::{Event, FieldProblem, ProblemCode};
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::delivery::{Cancel, State};
 use umavez_domain::fields::FieldError;
 use umavez_domain::messages::MessageId;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::messages::{Order, Resent};
@@ -121,5 +122,5 @@ fn unknown_fields(body: &serde_json::Map<String, serde_json::Value>, known: &str
 
 fn log_order(invocation: &Invocation, message_id: &MessageId, event: Event) {
     tracing::info!(event = event.as_str(), message_id = message_id.as_str(), request_id = invocation.request_id);
-    metrics::counter!("OutboundOrders", "Event" => event.as_str()).increment(1);
+    metrics::counter!(Metric::OutboundOrders.as_str(), "Event" => event.as_str()).increment(1);
 }

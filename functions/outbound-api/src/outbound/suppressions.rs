@@ -4,11 +4,11 @@
 
 use serde_json::json;
 use umavez_domain::channels::Channel;
-use umavez_domain::codes::Event;
 use umavez_domain::fields::FieldError;
 use umavez_domain::keys::SUPPRESSION_SHARDS;
 use umavez_domain::mailings::{UnsubscribeRow, email_hash};
 use umavez_domain::suppression::{Reach, SuppressionRequest, SuppressionRow, SuppressionView};
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 use umavez_platform::store::SpreadPlace;
@@ -124,5 +124,6 @@ fn place(text: &str) -> Option<SpreadPlace> {
 /// Logs a change without the address: it is personal data, and the list contains it.
 fn log_change(invocation: &Invocation, channel: Channel, event: Event) {
     tracing::info!(event = event.as_str(), channel = channel.as_str(), request_id = invocation.request_id);
-    metrics::counter!("Suppressions", "Event" => event.as_str(), "Channel" => channel.as_str()).increment(1);
+    metrics::counter!(Metric::Suppressions.as_str(), "Event" => event.as_str(), "Channel" => channel.as_str())
+        .increment(1);
 }

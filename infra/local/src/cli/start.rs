@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
+use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_local::functions::{LogLine, PROCESS_DIED};
 use umavez_local::local_parameters::with_local;
@@ -97,7 +98,8 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
 /// Prints when a function does not start, or dies: a person at the terminal waits for its answer.
 async fn report_failures(stack: &Stack) {
     let mut position = stack.logs().position();
-    let is_failure = |line: &LogLine| line.line.contains("START_FAILED") || line.line.contains(PROCESS_DIED);
+    let not_started = Event::FunctionNotStarted.as_str();
+    let is_failure = |line: &LogLine| line.line.contains(not_started) || line.line.contains(PROCESS_DIED);
     loop {
         if let Some(line) = stack.logs().wait_for(position, Duration::from_secs(3_600), is_failure).await {
             position = line.number + 1;

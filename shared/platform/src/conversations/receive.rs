@@ -4,7 +4,6 @@
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::channels::{Channel, brazilian_twin};
-use umavez_domain::codes::Event;
 use umavez_domain::conversations::inbound::Inbound;
 use umavez_domain::conversations::{ConversationRow, ReceiveOutcome, Received, Via};
 use umavez_domain::delivery::State;
@@ -12,6 +11,7 @@ use umavez_domain::keys;
 use umavez_domain::keys::index::BY_RECIPIENT;
 use umavez_domain::messages::MessageRow;
 use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::time::{SECOND_MS, Timestamp};
 
 use super::Conversations;
@@ -45,10 +45,11 @@ impl Conversations {
             true => Receipt { outcome: ReceiveOutcome::Ours, row },
             false => self.store_message(invocation, row, &received).await?,
         };
-        let (event, request_id) = (Event::ConversationMessage.as_str(), &invocation.request_id);
+        let (event, request_id) = (Event::ConversationMessageReceived.as_str(), &invocation.request_id);
         let (channel, outcome) = (instance.channel.as_str(), receipt.outcome.as_str());
         tracing::info!(event, conversation_id = received.conversation().as_str(), channel, outcome, request_id);
-        metrics::counter!("ConversationMessages", "Channel" => channel, "Outcome" => outcome).increment(1);
+        metrics::counter!(Metric::ConversationMessages.as_str(), "Channel" => channel, "Outcome" => outcome)
+            .increment(1);
         Ok(receipt)
     }
 

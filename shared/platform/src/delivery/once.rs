@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use umavez_domain::channels::Content;
 use umavez_domain::delivery::{Outcome, Window, code};
+use umavez_domain::telemetry::Metric;
 use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
@@ -44,7 +45,7 @@ pub struct Parcel<'a> {
 
 /// Returns the outcome for a sender without a credential. An alarm watches the metric.
 pub fn sender_unknown() -> Outcome {
-    metrics::counter!("SenderUnknown").increment(1);
+    metrics::counter!(Metric::CredentialsMissing.as_str()).increment(1);
     Outcome::Unauthorized { code: code::SENDER_UNKNOWN }
 }
 

@@ -5,6 +5,7 @@
 use umavez_domain::change::Row as _;
 use umavez_domain::ingest::{PolicyKey, PolicyPatch, PolicyRow, Schema, TestModeRow};
 use umavez_domain::keys::{self, INGEST_CONFIG};
+use umavez_domain::telemetry::Event;
 
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, Returned, Store, StoreError, Write, read_row};
@@ -80,7 +81,7 @@ impl SettingsTable {
         // race, it is a no-op. The flip is made, even if there was no time to remove old flips.
         let trimmed = row.clone().trimmed();
         if trimmed != row && self.store.commit(invocation, &self.table, &row, &trimmed, Vec::new()).await.is_err() {
-            tracing::warn!(event = "NOT_TIDIED", request_id = invocation.request_id);
+            tracing::warn!(event = Event::TestModeHistoryNotPruned.as_str(), request_id = invocation.request_id);
         }
         let mode = row.mode_after(token).unwrap_or_else(|| row.is_test_mode());
         Ok((row, mode, again))

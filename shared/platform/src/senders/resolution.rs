@@ -11,6 +11,7 @@ use umavez_domain::channels::Channel;
 use umavez_domain::senders::Resolved;
 use umavez_domain::senders::bots::BotRow;
 use umavez_domain::senders::rates::RateTable;
+use umavez_domain::telemetry::Event;
 
 use super::Bots;
 use crate::aws::Aws;
@@ -131,7 +132,7 @@ impl Senders {
 async fn certain(invocation: &Invocation, look: impl Future<Output = Result<bool, LookError>>) -> bool {
     let looked = tokio::time::timeout(LOOK_LIMIT, look).await;
     looked.map_err(LookError::from).flatten().unwrap_or_else(|error| {
-        tracing::error!(event = "NO_CREDENTIALS", cause = %error, request_id = invocation.request_id);
+        tracing::error!(event = Event::CredentialsNotRead.as_str(), cause = %error, request_id = invocation.request_id);
         false
     })
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use umavez_domain::change::{self, Fence, Row};
 use umavez_domain::keys::Key;
+use umavez_domain::telemetry::Event;
 
 use super::transact::{Beside, Made};
 use super::{Condition, Store, StoreError, Write, attribute, read_row};
@@ -266,7 +267,12 @@ impl Backoff {
         self.tries += 1;
         if self.tries == MANY_CONFLICTS {
             let (conflicts, what) = (self.tries, self.what);
-            tracing::warn!(event = "WRITE_CONFLICTS", what, conflicts, request_id = invocation.request_id);
+            tracing::warn!(
+                event = Event::WriteConflicted.as_str(),
+                what,
+                conflicts,
+                request_id = invocation.request_id
+            );
         }
         if self.tries >= MOST_TRIES || invocation.time_left() < LOW_TIME {
             return Err(StoreError::Conflict);

@@ -86,7 +86,7 @@ pub async fn import(world: &World, name: &str, rows: usize) -> Imported {
 /// Returns whether the line logs the end of an importer's turn.
 fn is_turn(line: &str) -> bool {
     let event: Value = serde_json::from_str(line).unwrap_or_default();
-    event["event"] == "RECORD" && (event["outcome"] == "imported" || event["outcome"] == "handed_over")
+    event["event"] == "RECORD_HANDLED" && (event["outcome"] == "imported" || event["outcome"] == "handed_over")
 }
 
 async fn until_imported(world: &World, id: &str) -> Value {
