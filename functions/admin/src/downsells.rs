@@ -32,9 +32,9 @@ pub async fn create(deps: &Deps, invocation: &Invocation, request: &Request) -> 
             answer(201, &row)
         }
         CreatedDownsell::Replayed(row) => Ok(answer(201, &row)?.replayed()),
-        CreatedDownsell::KeyReused => Err(Problem::key_reused("another downsell, or one that was deleted since")),
+        CreatedDownsell::KeyReused => Err(Problem::key_reused("a downsell with another body, or one that was deleted")),
         CreatedDownsell::TooMany => {
-            let detail = format!("a bot has at most {MOST_DOWNSELLS} downsells; delete one first");
+            let detail = format!("a bot can have at most {MOST_DOWNSELLS} downsells; delete one first");
             Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
     }

@@ -69,5 +69,5 @@ async fn bot(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<
 }
 
 fn no_such_bot() -> Problem {
-    Problem::not_found("there is no such bot; make it with POST /api/admin/bots")
+    Problem::not_found("there is no such bot; create it with POST /api/admin/bots")
 }

@@ -24,7 +24,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     // A caller that asks for the maximum number of days up to now computed `from` a moment ago, so
     // the limit has some slack.
     if errors.is_empty() && (from > to || from < to.plus_ms(-SLACK_MS).plus_days(-MOST_DAYS)) {
-        let detail = format!("must lie before `to`, and at most {MOST_DAYS} days");
+        let detail = format!("must be before `to`, by at most {MOST_DAYS} days");
         errors.push(FieldError::new("from", FieldProblem::OutOfRange, detail));
     }
     Problem::if_any(errors)?;
@@ -38,7 +38,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 fn days(request: &Request, errors: &mut Vec<FieldError>) -> Option<i64> {
     paging::optional(request, "days")?;
     if paging::optional(request, "from").is_some() {
-        errors.push(FieldError::new("days", FieldProblem::Conflicting, "is not taken together with `from`"));
+        errors.push(FieldError::new("days", FieldProblem::Conflicting, "cannot be combined with `from`"));
         return None;
     }
     let parse = |text: &str| text.parse().ok().filter(|days| (1..=MOST_DAYS).contains(days));

@@ -81,7 +81,7 @@ fn word<T>(
     parse: impl Fn(&str) -> Option<T>,
     errors: &mut Vec<FieldError>,
 ) -> Option<T> {
-    let refused = (FieldProblem::NotAllowed, "is none that the queue can be asked for");
+    let refused = (FieldProblem::NotAllowed, "is not a value that the queue can be filtered by");
     paging::parsed(request, name, parse, refused, errors)
 }
 

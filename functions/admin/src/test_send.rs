@@ -24,7 +24,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let telegram_id = read_telegram_id(&mut fields);
     let telegram_id = fields.finish(telegram_id).map_err(Problem::invalid)?;
     if deps.senders.lacks_credential(invocation, &deps.senders.of_bot(&bot)).await {
-        let detail = "the bot's token_ref names no token in the deployment's secret of senders";
+        let detail = "the secret of senders has no token for the bot's token_ref";
         return Err(Problem::invalid(vec![FieldError::new("token_ref", FieldProblem::NotAllowed, detail)]));
     }
     let caller = &request.caller()?.key_id;

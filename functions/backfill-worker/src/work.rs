@@ -94,7 +94,7 @@ impl Worker<'_> {
                     Ok(None) => return Ok(false),
                     // A row that cannot be read fails this line, not the whole job.
                     Err(error) if !error.is_passing() => {
-                        let detail = "meets an entry that cannot be read";
+                        let detail = "has the key of an entry that cannot be read";
                         LineResult::Failed(vec![FieldError::new("line", FieldProblem::Conflicting, detail)])
                     }
                     Err(error) => return Err(error),

@@ -19,7 +19,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let callback = read_callback(&request.object()?).map_err(Problem::invalid)?;
     let id = id(request)?;
     if callback.batch.conversation != id {
-        let detail = "is a batch of another conversation than the path's";
+        let detail = "belongs to another conversation";
         return Err(Problem::invalid(vec![FieldError::new("batch_id", FieldProblem::Conflicting, detail)]));
     }
     let conversations = &deps.conversations;

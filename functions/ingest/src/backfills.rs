@@ -37,7 +37,7 @@ pub async fn begin(deps: &Deps, invocation: &Invocation, request: &Request) -> R
 
 pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let Some(id) = request.path.get("id").and_then(|text| BackfillId::parse(text)) else {
-        let detail = "must be a backfill_id, such as POST /backfills answers";
+        let detail = "must be a backfill_id, as POST /backfills returns it";
         return Err(Problem::invalid(vec![FieldError::new("id", FieldProblem::Malformed, detail)]));
     };
     match deps.backfills.get(invocation, &id).await? {

@@ -53,7 +53,7 @@ pub async fn get(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let id = request.path.get("id").and_then(|text| EntryId::parse(text));
     let wanted = schema(request)?;
     let Some(id) = id else {
-        let detail = "must be an entry_id, such as an insert answers";
+        let detail = "must be an entry_id, as an insert returns it";
         return Err(Problem::invalid(vec![FieldError::new("id", FieldProblem::Malformed, detail)]));
     };
     let schema = match wanted {

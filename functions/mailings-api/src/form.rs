@@ -20,8 +20,9 @@ pub struct Form {
 
 pub async fn read(request: &Request) -> Result<Form, Problem> {
     let kind = request.header("content-type").unwrap_or_default();
-    let boundary = multer::parse_boundary(kind)
-        .map_err(|_| Problem::new(400, ProblemCode::InvalidForm, "the content-type of a form names its boundary"))?;
+    let boundary = multer::parse_boundary(kind).map_err(|_| {
+        Problem::new(400, ProblemCode::InvalidForm, "the content-type of a form must name its boundary")
+    })?;
     let body = Bytes::copy_from_slice(request.body());
     let stream = futures::stream::iter([Ok::<_, std::convert::Infallible>(body)]);
     let limits = SizeLimit::new().per_field(LARGEST_FIELD).for_field("file", LARGEST_INLINE as u64 + 1);
@@ -32,7 +33,7 @@ pub async fn read(request: &Request) -> Result<Form, Problem> {
         if name == "file" {
             let file_name = part.file_name().unwrap_or_default().to_owned();
             if file.is_some() {
-                return Err(refused(FieldProblem::Conflicting, "is there twice: one form is one file"));
+                return Err(refused(FieldProblem::Conflicting, "must appear only once"));
             }
             file = Some((file_name, part.bytes().await.map_err(unreadable)?));
             continue;
@@ -52,7 +53,7 @@ pub async fn read(request: &Request) -> Result<Form, Problem> {
         fields.push((name, text));
     }
     let Some((file_name, file)) = file else {
-        return Err(refused(FieldProblem::Missing, "is required: the part of the form that is the CSV"));
+        return Err(refused(FieldProblem::Missing, "is required: the CSV file"));
     };
     Ok(Form { file_name, file: file.to_vec(), fields })
 }
@@ -65,15 +66,15 @@ fn unreadable(error: multer::Error) -> Problem {
     match error {
         multer::Error::FieldSizeExceeded { field_name, .. } => {
             let field = field_name.unwrap_or_default();
-            let detail = "is too large; files of more than 4 MiB go by POST /mailings/uploads";
+            let detail = "is too large; upload a file of more than 4 MiB with POST /mailings/uploads";
             let detail = if field == "file" { detail } else { "is larger than 300 KB" };
             Problem { errors: vec![FieldError::new(field, FieldProblem::OutOfRange, detail)], ..too_large() }
         }
-        _ => Problem::new(400, ProblemCode::InvalidForm, "the form is not written as multipart/form-data is"),
+        _ => Problem::new(400, ProblemCode::InvalidForm, "the form is not valid multipart/form-data"),
     }
 }
 
 pub fn too_large() -> Problem {
-    let detail = "the file has more than 4 MiB; larger ones go by POST /mailings/uploads";
+    let detail = "the file has more than 4 MiB; upload it with POST /mailings/uploads";
     Problem::new(413, ProblemCode::BodyTooLarge, detail)
 }

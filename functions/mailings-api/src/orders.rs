@@ -52,8 +52,8 @@ pub fn ordered(invocation: &Invocation, ordered: Option<(MailingRow, OrderOutcom
         }
         OrderOutcome::Already | OrderOutcome::Replayed => Ok(row),
         OrderOutcome::Refused => {
-            let begun = if row.started_at.is_some() { ", and was begun to be sent," } else { "" };
-            let detail = format!("a mailing that is {}{begun} cannot be asked for this", row.state);
+            let begun = if row.started_at.is_some() { ", and sending has begun" } else { "" };
+            let detail = format!("the state of the mailing does not allow this: it is {}{begun}", row.state);
             Err(Problem::new(409, ProblemCode::WrongState, detail))
         }
         OrderOutcome::KeyReused => Err(Problem::key_reused("an order with another body")),

@@ -65,7 +65,7 @@ fn check_is_utf8(file: &[u8]) -> Result<(), Problem> {
     let Some(at) = file.windows(REPLACED.len()).position(|part| part == REPLACED) else { return Ok(()) };
     let line = 1 + file[..at].iter().filter(|byte| **byte == b'\n').count();
     let detail = format!(
-        "line {line}: this is not UTF-8; save the file as UTF-8, or send it in a form or as application/octet-stream, \
+        "line {line}: the file is not UTF-8; save it as UTF-8, or send it in a form or as application/octet-stream, \
          with encoding=latin1 if it is Latin-1 or Windows-1252"
     );
     Err(Problem::invalid(vec![FieldError::new("file", FieldProblem::Malformed, detail)]))
@@ -90,7 +90,7 @@ fn check_columns(content: &MailingContent, format: &Format, unsubscribe: bool) -
 pub fn no_columns(misfits: BTreeMap<&'static str, Vec<String>>) -> Problem {
     let error = |(field, names): (&'static str, Vec<String>)| {
         let names: Vec<_> = names.iter().take(5).map(|name| format!("{{{{{name}}}}}")).collect();
-        let detail = format!("names what is no column of the file: {}", names.join(", "));
+        let detail = format!("uses columns that the file does not have: {}", names.join(", "));
         FieldError::new(field, FieldProblem::Unknown, detail)
     };
     Problem::invalid(misfits.into_iter().map(error).collect())
@@ -174,7 +174,7 @@ async fn create(
 }
 
 fn unavailable() -> Problem {
-    Problem::new(503, ProblemCode::Unavailable, "the store did not answer; ask again")
+    Problem::new(503, ProblemCode::Unavailable, "the database did not answer; retry")
 }
 
 /// Deletes the object of a mailing that was not created. If that fails, the bucket's lifecycle rule
@@ -221,7 +221,8 @@ async fn answer_known_name(
     };
     let dropped = asked.content.is_some() && asked.content != stored;
     log_repeated(invocation, row, matches);
-    let warning = dropped.then_some("the content of this request was not taken; PUT /mailings/{id}/content changes it");
+    let warning =
+        dropped.then_some("the content in this request was ignored; change it with PUT /mailings/{id}/content");
     answer(deps, invocation, asked, row, UploadAnswer { created: false, matches, warning })
 }
 
@@ -252,8 +253,9 @@ fn answer(
     });
     let mut warnings: Vec<_> = result.warning.map(str::to_owned).into_iter().collect();
     if let Some(earlier) = row.same_content_as.as_ref().filter(|_| result.created) {
-        warnings
-            .push(format!("{earlier} has the same content under another file name; its recipients get this one too"));
+        warnings.push(format!(
+            "{earlier} has the same content under another file name; its recipients get this mailing too"
+        ));
         body["sameContentAs"] = json!(earlier);
     }
     if !warnings.is_empty() {

@@ -84,7 +84,12 @@ pub async fn verify_by_secret(
 ) -> Result<Verified, Problem> {
     let secrets = deps.webhooks.get(invocation, |secrets| verify(secrets) == Verified::Yes).await;
     let secrets = secrets.map_err(|error| {
-        Problem::new(503, ProblemCode::Unavailable, "it cannot be told who is calling; tell it again").because(&error)
+        Problem::new(
+            503,
+            ProblemCode::Unavailable,
+            "the caller cannot be verified at the moment; send the request again",
+        )
+        .because(&error)
     })?;
     Ok(verify(&secrets))
 }

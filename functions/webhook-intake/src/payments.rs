@@ -27,11 +27,11 @@ pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) ->
     admit(deps, invocation, request).await?;
     let event = ChargeCreated::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
     let bot = deps.downsells.bots.get(invocation, &event.bot).await?;
-    let bot = bot.ok_or_else(|| Problem::not_found("there is no such bot; make it with POST /api/admin/bots"))?;
+    let bot = bot.ok_or_else(|| Problem::not_found("there is no such bot; create it with POST /api/admin/bots"))?;
     let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
     match deps.downsells.charged(invocation, &bot, &event, correlation_id).await? {
         Charged::OtherContact => {
-            Err(Problem::new(409, ProblemCode::HeldByAnother, "the transaction is known as another person's"))
+            Err(Problem::new(409, ProblemCode::HeldByAnother, "the transaction belongs to another person"))
         }
         Charged::Made { charge, plan } => {
             log::triggered(invocation, &plan);

@@ -239,7 +239,7 @@ mod tests {
             (StoreError::Throttled.into(), "throttled", "the store is throttling"),
             (StoreError::Unavailable.into(), "unavailable", "the store did not answer"),
             (StoreError::Conflict.into(), "conflict", "the write conflicted with others too often"),
-            (StoreError::Corrupt("Row").into(), "corrupt", "a row cannot be read as Row"),
+            (StoreError::Corrupt("Row").into(), "corrupt", "the stored data is not as expected: Row"),
             (
                 rejected("AccessDeniedException").into(),
                 "access_denied",

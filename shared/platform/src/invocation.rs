@@ -24,9 +24,9 @@ pub struct Invocation {
     writes: AtomicU32,
 }
 
-/// No time was left for a call, or the call did not answer in time.
+/// No time was left for a call, or the call timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the call did not answer in time")]
+#[error("the call timed out")]
 pub struct TimedOut;
 
 impl Invocation {

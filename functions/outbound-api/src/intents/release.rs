@@ -30,9 +30,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Released::Replayed(answer) => Ok(Answer::json(200, &answer)?.replayed()),
         Released::Already(answer) => Answer::json(200, &answer),
         Released::KeyReused => Err(Problem::key_reused("a release with another body")),
-        Released::HeldByAnother => {
-            Err(Problem::new(409, ProblemCode::HeldByAnother, "the intent is held by another than the named holder"))
-        }
+        Released::HeldByAnother => Err(Problem::new(409, ProblemCode::HeldByAnother, "another holder has the intent")),
         Released::NotFound => Err(Problem::not_found("this client has no such intent, or it has expired")),
     }
 }

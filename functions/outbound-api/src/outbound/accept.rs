@@ -24,7 +24,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         Ok(new) => new,
         Err(InvalidMessage::Fields(errors)) => return Err(Problem::invalid(errors)),
         Err(InvalidMessage::NoIdentity) => {
-            let detail = "send an Idempotency-Key, or an id in the body: it is what the message is known by";
+            let detail = "send an Idempotency-Key, or an id in the body: it identifies the message";
             return Err(Problem::new(400, ProblemCode::MissingIdentity, detail));
         }
         Err(InvalidMessage::Times { id, errors }) => {
@@ -32,7 +32,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
         }
     };
     if deps.senders.is_missing(invocation, new.content.channel(), &new.sender).await {
-        let detail = "there is no credential for this sender; put it into the deployment's secret of senders";
+        let detail = "there is no credential for this sender; add it to the secret of senders";
         let errors = vec![FieldError::new("sender", FieldProblem::NotAllowed, detail)];
         return replay_or_refuse(deps, invocation, &new.id, &body_hash, errors).await;
     }

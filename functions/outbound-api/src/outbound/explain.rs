@@ -32,7 +32,7 @@ pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
 }
 
 fn one_of(problem: FieldProblem) -> Problem {
-    Problem::invalid(vec![FieldError::new("message", problem, "give one of message, to and client_id in the query")])
+    Problem::invalid(vec![FieldError::new("message", problem, "the query needs one of message, to and client_id")])
 }
 
 async fn by_message(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Answer, Problem> {

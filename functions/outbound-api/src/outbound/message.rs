@@ -45,9 +45,9 @@ pub fn id(request: &Request) -> Result<MessageId, Problem> {
 }
 
 pub fn malformed(field: &str) -> FieldError {
-    FieldError::new(field, FieldProblem::Malformed, "must be a message_id, such as POST /outbound/messages answers")
+    FieldError::new(field, FieldProblem::Malformed, "must be a message_id, as POST /outbound/messages returns it")
 }
 
 pub fn no_such_message() -> Problem {
-    Problem::not_found("there is no such message, or it was kept for as long as messages are kept")
+    Problem::not_found("there is no such message, or its retention period is over")
 }

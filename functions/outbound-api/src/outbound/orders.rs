@@ -49,7 +49,7 @@ pub async fn settle(deps: &Deps, invocation: &Invocation, request: &Request) -> 
     let state = row.delivery.state;
     let wanted = if sent { State::Sent } else { State::Failed };
     if !is_settled && state != wanted {
-        let detail = format!("only an UNKNOWN message is settled; this one is {state}");
+        let detail = format!("only an UNKNOWN message can be settled; this one is {state}");
         return Err(Problem::new(409, ProblemCode::NotUnknown, detail));
     }
     if is_settled {
@@ -74,16 +74,14 @@ pub async fn resend(deps: &Deps, invocation: &Invocation, request: &Request) -> 
         Resent::NotNow(row) => {
             let (state, attempt) = (row.delivery.state, row.delivery.attempt);
             let detail =
-                format!("only a FAILED or UNKNOWN message is sent again; this one is {state} after attempt {attempt}");
+                format!("only a FAILED or UNKNOWN message can be resent; this one is {state} after attempt {attempt}");
             Err(Problem::new(409, ProblemCode::NotResendable, detail))
         }
-        Resent::Late(_) => Err(Problem::new(
-            409,
-            ProblemCode::NotResendable,
-            "its not_after has passed: it would not be sent any more",
-        )),
+        Resent::Late(_) => {
+            Err(Problem::new(409, ProblemCode::NotResendable, "its not_after has passed, so it would not be sent"))
+        }
         Resent::IntentTaken => {
-            let detail = "another message or check holds its intent by now; GET /explain?message= tells which";
+            let detail = "another message or check holds its intent now; GET /explain?message= shows which";
             Err(Problem::new(409, ProblemCode::IntentDuplicate, detail))
         }
         Resent::NotFound => Err(no_such_message()),
@@ -102,7 +100,11 @@ fn wanted_attempt(request: &Request) -> Result<Option<u32>, Problem> {
         Some(value) => {
             let number = value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0);
             if number.is_none() {
-                errors.push(FieldError::new("attempt", FieldProblem::WrongType, "must be a number from 1"));
+                errors.push(FieldError::new(
+                    "attempt",
+                    FieldProblem::WrongType,
+                    "must be a whole number of at least 1",
+                ));
             }
             number
         }

@@ -67,7 +67,7 @@ fn email(text: &str) -> Result<String, &'static str> {
         return Err("must not have a dot at the ends of the part before the @, nor two in a row");
     }
     if !local.bytes().all(is_local_part) {
-        return Err("has a character before the @ that cannot be delivered to");
+        return Err("has a character before the @ that is not allowed");
     }
     if text.len() > LONGEST_EMAIL {
         return Err("must not be longer than 254 characters");

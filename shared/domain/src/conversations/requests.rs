@@ -54,12 +54,12 @@ pub fn read_message(
     let kind = read_kind(&mut fields);
     let media = read_media(&mut fields);
     if text.is_none() && media.is_none() && !fields.refused("text") && !fields.refused("media") {
-        fields.refuse("text", FieldProblem::Missing, "is required where there is no media");
+        fields.refuse("text", FieldProblem::Missing, "is required without media");
     }
     let name = fields.optional_text("name").map(|name| name.chars().take(100).collect());
     let sent_at = fields.optional_timestamp("sent_at");
     if sent_at.is_some_and(|at| at > now.plus_ms(AHEAD_MS)) {
-        fields.refuse("sent_at", FieldProblem::OutOfRange, "lies in the future");
+        fields.refuse("sent_at", FieldProblem::OutOfRange, "is in the future");
     }
     let instance = fields.optional_text("instance").unwrap_or(DEFAULT_INSTANCE);
     if !is_name(instance) {
@@ -104,7 +104,7 @@ pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldErr
     let mut fields = Fields::of(body);
     let batch = fields.text("batch_id").and_then(BatchId::parse);
     if batch.is_none() && !fields.refused("batch_id") {
-        fields.refuse("batch_id", FieldProblem::Malformed, "is not one that a responder was asked with");
+        fields.refuse("batch_id", FieldProblem::Malformed, "is not the id of a batch");
     }
     let is_null = fields.is_null("reply");
     let reply = match fields.get("reply").map(read_reply) {
@@ -112,7 +112,7 @@ pub fn read_callback(body: &Map<String, Value>) -> Result<Callback, Vec<FieldErr
         None if is_null => None,
         refused => {
             let (code, detail) = match refused {
-                None => (FieldProblem::Missing, "is required; null is nothing to say".to_owned()),
+                None => (FieldProblem::Missing, "is required; null means that there is nothing to say".to_owned()),
                 Some(Err(ResponderProblem::TooLong)) => {
                     (FieldProblem::OutOfRange, format!("must not be larger than {LONGEST_REPLY} bytes"))
                 }

@@ -182,10 +182,10 @@ fn read_rearm(fields: &mut Fields<'_>, stored: &DownsellRow) -> (Rearm, Option<u
     let given = fields.whole_number("cooldown_days", 1..=LONGEST_COOLDOWN_DAYS);
     let days = given.or(stored.cooldown_days.filter(|_| stored.rearm == rearm));
     if rearm == Rearm::CooldownDays && days.is_none() && !fields.refused("cooldown_days") {
-        fields.refuse("cooldown_days", FieldProblem::Missing, "is required where rearm is cooldown_days");
+        fields.refuse("cooldown_days", FieldProblem::Missing, "is required if rearm is cooldown_days");
     }
     if rearm != Rearm::CooldownDays && given.is_some() {
-        fields.refuse("cooldown_days", FieldProblem::Conflicting, "counts only where rearm is cooldown_days");
+        fields.refuse("cooldown_days", FieldProblem::Conflicting, "is allowed only if rearm is cooldown_days");
     }
     (rearm, days.filter(|_| rearm == Rearm::CooldownDays))
 }

@@ -52,16 +52,16 @@ impl ChargeCreated {
         let at = fields.optional_timestamp("created_at");
         let until = fields.optional_timestamp("expires_at");
         if at.is_some_and(|at| at > now.plus_ms(SKEW_MS)) {
-            fields.refuse("created_at", FieldProblem::OutOfRange, "lies in the future");
+            fields.refuse("created_at", FieldProblem::OutOfRange, "is in the future");
         }
         let at = at.unwrap_or(now);
         if until.is_some_and(|until| until > at.plus_days(LONGEST_OPEN_DAYS)) {
-            let detail = format!("lies more than {LONGEST_OPEN_DAYS} days after the charge");
+            let detail = format!("is more than {LONGEST_OPEN_DAYS} days after the charge");
             fields.refuse("expires_at", FieldProblem::OutOfRange, detail);
         }
         let bot = fields.text("bot_slug").map(str::to_owned);
         if bot.as_deref().is_some_and(|bot| !is_name(bot)) {
-            fields.refuse("bot_slug", FieldProblem::Malformed, "is no slug of a bot");
+            fields.refuse("bot_slug", FieldProblem::Malformed, "is not a slug of a bot");
         }
         let telegram_id = read_id_of_person(&mut fields);
         let transaction_id = read_transaction_id(&mut fields);

@@ -78,7 +78,7 @@ fn read_text(fields: &mut Fields<'_>) -> Option<String> {
     }
     let text = clean_text(&text_of_html(html));
     let longer = format!("must not have more than {LONGEST_EMAIL_TEXT} bytes of text");
-    fields.refuse_if(text.is_empty(), "html", FieldProblem::Missing, "has no text that can be seen");
+    fields.refuse_if(text.is_empty(), "html", FieldProblem::Missing, "has no visible text");
     fields.refuse_if(text.len() > LONGEST_EMAIL_TEXT, "html", FieldProblem::OutOfRange, longer);
     Some(text).filter(|_| !fields.refused("html"))
 }

@@ -66,7 +66,7 @@ fn read_source(fields: &mut Fields<'_>) -> Option<Source> {
 fn of_mail(fields: &mut Fields<'_>, name: &'static str, longest: usize, system: Option<System>) -> Option<String> {
     let text = line(fields, name, longest);
     let is_misplaced = text.is_some() && system == Some(System::Telegram);
-    fields.refuse_if(is_misplaced, name, FieldProblem::NotAllowed, "is a field of mails");
+    fields.refuse_if(is_misplaced, name, FieldProblem::NotAllowed, "is allowed only for emails");
     text
 }
 

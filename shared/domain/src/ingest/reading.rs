@@ -41,7 +41,7 @@ pub fn clean(fields: &mut Fields<'_>, name: &'static str, longest: usize) -> Opt
         return None;
     }
     let seen = Some(clean_text(text)).filter(|text| !text.is_empty());
-    fields.or_refuse(name, seen, FieldProblem::Missing, "has nothing that can be seen")
+    fields.or_refuse(name, seen, FieldProblem::Missing, "has no visible text")
 }
 
 /// Reads an optional text and returns it as one line.

@@ -99,7 +99,7 @@ fn link_keys(link: &Link) -> Keys {
 fn thought_keys(fields: &mut Fields<'_>, chat_id: Option<i64>, message_id: Option<i64>) -> Option<Keys> {
     for (name, missing) in [("source.chat_id", chat_id.is_none()), ("source.message_id", message_id.is_none())] {
         let is_missing = missing && !fields.refused(name);
-        fields.refuse_if(is_missing, name, FieldProblem::Missing, "a thought is known by its chat and message");
+        fields.refuse_if(is_missing, name, FieldProblem::Missing, "is required for a thought");
     }
     let primary = thought_key(chat_id?, message_id?);
     Some(Keys { policy: ContentType::Thought.policy(), primary: Some(primary), secondary: None })

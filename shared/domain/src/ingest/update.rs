@@ -38,7 +38,7 @@ pub(super) fn update(
     let mut next = EntryRow { times, ..row.clone() };
     (next.entry, next.metadata) = merge(&row.entry, &row.metadata, &asked.normalized, policy.update_fields.as_deref());
     if metadata_size(&next.metadata) > LARGEST_METADATA {
-        let detail = "would be larger than 32 KB together with what is stored";
+        let detail = "would be larger than 32 KB after merging with the stored value";
         return InsertDecision::Refused(vec![FieldError::new("metadata", FieldProblem::OutOfRange, detail)]);
     }
     let mut moves: Vec<_> = adopt_primary(asked, &mut next, now).into_iter().collect();

@@ -99,7 +99,7 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
     let given = fields.optional_uuid("reference_id");
     let context = fields.optional_object("context");
     let Some(wanted) = &intent_type?.reference_field else {
-        let detail = "this intent type takes no reference";
+        let detail = "is not allowed for this intent type";
         fields.refuse_if(given.is_some(), "reference_id", FieldProblem::NotAllowed, detail);
         return None;
     };
@@ -111,7 +111,7 @@ fn read_reference(fields: &mut Fields<'_>, intent_type: Option<&IntentType>) -> 
         }
         (None, None) => {
             let is_missing = !fields.refused("reference_id") && !fields.refused(&format!("context.{wanted}"));
-            let detail = format!("this intent type needs a reference: reference_id, or context.{wanted}");
+            let detail = format!("is required for this intent type, here or as context.{wanted}");
             fields.refuse_if(is_missing, "reference_id", FieldProblem::Missing, detail);
             None
         }
@@ -130,16 +130,16 @@ fn read_context(fields: &mut Fields<'_>, context: &Map<String, Value>, wanted: &
 fn read_at(fields: &mut Fields<'_>, intent_type: Option<&IntentType>, now: Timestamp) -> Timestamp {
     let Some(at) = fields.optional_timestamp("at") else { return now };
     if at > now.plus_ms(MAX_SKEW_MS) {
-        fields.refuse("at", FieldProblem::OutOfRange, "lies in the future");
+        fields.refuse("at", FieldProblem::OutOfRange, "is in the future");
     } else if let Some(intent_type) = intent_type
         && at.millis() <= now.millis() - intent_type.furthest_back_ms()
     {
         let detail = match intent_type.window {
             WindowKind::Bucket => {
-                format!("lies more than {} days back", LIFETIME_DAYS - i64::from(intent_type.window_days))
+                format!("is more than {} days in the past", LIFETIME_DAYS - i64::from(intent_type.window_days))
             }
             WindowKind::Rolling => {
-                "lies back, and the rolling window of this type counts from the last send".to_owned()
+                "is in the past, but the rolling window of this type counts from the last send".to_owned()
             }
         };
         fields.refuse("at", FieldProblem::OutOfRange, detail);

@@ -50,13 +50,13 @@ impl UnreadableFile {
         let what = match self.problem {
             FileProblem::Empty => return "the file has no rows".to_owned(),
             FileProblem::NotText => {
-                "there are NUL bytes, which no text has; save a spreadsheet as CSV, and UTF-16 with its byte order mark"
+                "the file has NUL bytes, so it is not text; save a spreadsheet as CSV, and UTF-16 with its byte order mark"
             }
             FileProblem::NotUtf8 => {
-                "this is not UTF-8; save the file as UTF-8, or pass encoding=latin1 if it is Latin-1 or Windows-1252"
+                "the file is not UTF-8; save it as UTF-8, or pass encoding=latin1 if it is Latin-1 or Windows-1252"
             }
             FileProblem::NotUtf16 => {
-                "this is not UTF-16, though the file begins with its byte order mark or was said to be"
+                "the file is not UTF-16, although its byte order mark or the parameter encoding says so"
             }
             FileProblem::QuoteNeverCloses => "a quote is never closed",
             FileProblem::HeaderTooLong => "the header is longer than 64 KB",
@@ -90,8 +90,8 @@ mod tests {
             (&b""[..], "the file has no rows"),
             (b"nome,email\n\n , \n", "the file has no rows"),
             (b"email\na@b.co\n\"c@d.co\ne@f.co\n", "line 3: a quote is never closed"),
-            (b"email,n\na@b.co,x\nc@d.co,\0\n", "line 3: there are NUL bytes"),
-            (b"email,n\na@b.co,a\xe7\xe3o\n", "line 2: this is not UTF-8"),
+            (b"email,n\na@b.co,x\nc@d.co,\0\n", "line 3: the file has NUL bytes"),
+            (b"email,n\na@b.co,a\xe7\xe3o\n", "line 2: the file is not UTF-8"),
             (b"nome,valor\nAna,7\n", "line 1: no column of the header is called email"),
         ] {
             let error = file_error(check(file).expect_err("refused"));

@@ -1,6 +1,6 @@
 //! Finds where fields and records end (RFC 4180, and how spreadsheets deviate from it). The same
 //! state machine finds the end of a record in the file's code units and the fields in its text, so
-//! the two cannot disagree.
+//! the two cannot disagree. Why this is not `csv-core`: `docs/decisions/0023`.
 
 use super::encoding::Encoding;
 

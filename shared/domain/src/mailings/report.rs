@@ -11,7 +11,7 @@ impl LineRow {
     fn detail(&self) -> String {
         match (RowProblem::parse(&self.reason), self.of_line) {
             (Some(problem), _) => sentence(problem).to_owned(),
-            (None, Some(of_line)) => format!("the address stands in line {of_line} already"),
+            (None, Some(of_line)) => format!("line {of_line} has the same address"),
             (None, None) => String::new(),
         }
     }
@@ -21,8 +21,8 @@ fn sentence(problem: RowProblem) -> &'static str {
     match problem {
         RowProblem::EmailMissing => "the row has no address",
         RowProblem::EmailMalformed => "the address must be a name and a domain with one @ between them",
-        RowProblem::EmailLocalPart => "what stands before the @ cannot be delivered to",
-        RowProblem::EmailDomain => "what stands after the @ is no domain",
+        RowProblem::EmailLocalPart => "the part before the @ cannot be delivered to",
+        RowProblem::EmailDomain => "the part after the @ is not a domain",
         RowProblem::EmailTooLong => "the address is longer than 254 characters",
         RowProblem::TooManyFields => "the row has more fields than the header has columns",
         RowProblem::RowTooLong => "the row is longer than 64 KB",
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(
             csv(&lines),
             "line,reason,of_line,detail\r\n3,email_missing,,the row has no address\r\n\
-             7,duplicate,2,the address stands in line 2 already\r\n"
+             7,duplicate,2,line 2 has the same address\r\n"
         );
         assert_eq!(csv([]), "line,reason,of_line,detail\r\n");
         let json = serde_json::to_string(&lines[1]).expect("json");

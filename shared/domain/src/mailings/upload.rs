@@ -75,7 +75,7 @@ impl UploadRequest {
         if request.as_ref().is_some_and(|request| request.mode == NameMode::Strict && request.sha256.is_none())
             && !fields.refused("sha256")
         {
-            let detail = "is required in strict mode: without it nobody can say whether the content is another";
+            let detail = "is required in strict mode, which compares the content";
             fields.refuse("sha256", FieldProblem::Missing, detail);
         }
         fields.finish(request)

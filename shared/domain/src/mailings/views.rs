@@ -81,8 +81,8 @@ impl MailingRow {
 fn sentence(problem: ImportProblem) -> String {
     match problem.cause {
         ImportCause::File(cause) => UnreadableFile { line: problem.line.unwrap_or(1), problem: cause }.sentence(),
-        ImportCause::Object(Reason::InputMissing) => "the file was not uploaded, or is gone".to_owned(),
-        ImportCause::Object(_) => "the file is not the one any more that the import began with".to_owned(),
+        ImportCause::Object(Reason::InputMissing) => "the file was not uploaded, or was deleted".to_owned(),
+        ImportCause::Object(_) => "the file changed after the import began".to_owned(),
     }
 }
 

@@ -167,17 +167,17 @@ fn wrong_times(send_at: Option<Timestamp>, not_after: Option<Timestamp>, now: Ti
     let mut errors = Vec::new();
     if let Some(at) = send_at {
         if at < now.plus_ms(-MAX_SKEW_MS) {
-            errors.push(FieldError::new("send_at", FieldProblem::OutOfRange, "lies in the past"));
+            errors.push(FieldError::new("send_at", FieldProblem::OutOfRange, "is in the past"));
         } else if at > now.plus_days(FURTHEST_DAYS) {
-            let detail = format!("lies more than {FURTHEST_DAYS} days ahead");
+            let detail = format!("is more than {FURTHEST_DAYS} days ahead");
             errors.push(FieldError::new("send_at", FieldProblem::OutOfRange, detail));
         }
     }
     if let Some(until) = not_after {
         if until <= now {
-            errors.push(FieldError::new("not_after", FieldProblem::OutOfRange, "lies in the past"));
+            errors.push(FieldError::new("not_after", FieldProblem::OutOfRange, "is in the past"));
         } else if send_at.is_some_and(|at| until <= at) {
-            errors.push(FieldError::new("not_after", FieldProblem::Conflicting, "does not lie after send_at"));
+            errors.push(FieldError::new("not_after", FieldProblem::Conflicting, "must be after send_at"));
         }
     }
     errors

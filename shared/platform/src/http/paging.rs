@@ -35,7 +35,7 @@ pub fn cursor(request: &Request, errors: &mut Vec<FieldError>, is_place: impl Fn
         .and_then(|bytes| String::from_utf8(bytes).ok());
     let place = decoded.filter(|text| is_place(text));
     if place.is_none() {
-        errors.push(FieldError::new("cursor", FieldProblem::Malformed, "is not one that a page gave"));
+        errors.push(FieldError::new("cursor", FieldProblem::Malformed, "is not a cursor that this API returned"));
     }
     place
 }

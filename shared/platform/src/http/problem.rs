@@ -28,7 +28,7 @@ impl Problem {
 
     pub fn invalid(errors: Vec<FieldError>) -> Self {
         let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-        let detail = format!("cannot be taken as it is: {}", fields.join(", "));
+        let detail = format!("invalid: {}", fields.join(", "));
         Self { errors, ..Self::new(422, ProblemCode::InvalidRequest, detail) }
     }
 
@@ -106,7 +106,7 @@ impl From<StoreError> for Problem {
             Self::new(
                 503,
                 ProblemCode::Unavailable,
-                "the store did not answer; ask again, with the same Idempotency-Key if there was one",
+                "the database did not answer; retry, with the same Idempotency-Key if there was one",
             )
         } else {
             Self::internal()

@@ -45,7 +45,7 @@ enum LookError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Secret(#[from] SecretError),
-    #[error("it took too long")]
+    #[error("the call timed out")]
     Late(#[from] tokio::time::error::Elapsed),
 }
 

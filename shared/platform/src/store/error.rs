@@ -17,7 +17,7 @@ pub enum StoreError {
     #[error("the write conflicted with others too often")]
     Conflict,
     /// A row does not parse as the type that it should be.
-    #[error("a row cannot be read as {0}")]
+    #[error("the stored data is not as expected: {0}")]
     Corrupt(&'static str),
     /// The store rejects the request itself: the fault is ours or the deployment's.
     #[error("the store refused the request: {0}")]

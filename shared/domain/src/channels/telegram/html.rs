@@ -41,15 +41,15 @@ const TAGS: [&str; 17] = [
 const NOT_A_TAG: &str = "Telegram has no such tag; a '<' that begins none must be written '&lt;'";
 const UNFINISHED: &str = "a tag begins here and its '>' is missing; a '<' that begins none must be written '&lt;'";
 const NOT_CLOSED: &str = "this tag is not closed";
-const NOTHING_TO_CLOSE: &str = "no tag is open that this could close";
+const NOTHING_TO_CLOSE: &str = "there is no open tag to close";
 const CLOSES_ANOTHER: &str = "this does not close the tag that was opened last";
-const NAMELESS: &str = "the name of an attribute or '>' must stand here";
+const NAMELESS: &str = "expected the name of an attribute, or '>'";
 const UNQUOTED: &str = "a value without quotation marks has only letters, digits, '.' and '-'";
 const UNENDED_VALUE: &str = "a value begins here and its closing quotation mark is missing";
 const NOT_A_SPOILER: &str = "a span must have the class \"tg-spoiler\"";
 const NOT_AN_EMOJI: &str = "the emoji-id of a custom emoji must be its number";
 const NOT_A_FORMAT: &str = "the format of a time must be 'r', or letters of 'tTdDwW'";
-const SURROGATE: &str = "this refers to half of a surrogate pair, which is no character";
+const SURROGATE: &str = "this refers to half of a surrogate pair, which is not a character";
 
 /// A tag that is open.
 struct Open {

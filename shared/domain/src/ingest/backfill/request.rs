@@ -72,7 +72,7 @@ fn read_input(fields: &mut Fields<'_>) -> Option<BackfillInput> {
         }
         (None, true) => Some(BackfillInput::Upload),
         (Some(_), true) => {
-            fields.refuse("upload", FieldProblem::Conflicting, "the lines are here already");
+            fields.refuse("upload", FieldProblem::Conflicting, "cannot be combined with lines in the body");
             None
         }
         (None, false) => {
