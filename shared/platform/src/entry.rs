@@ -4,13 +4,13 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use umavez_domain::telemetry::Event;
 
 use futures::FutureExt;
 use lambda_http::RequestExt;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use umavez_domain::telemetry::Event;
 
 use crate::clock::Clock;
 use crate::config::ConfigError;

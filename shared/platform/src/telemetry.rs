@@ -6,13 +6,13 @@
 
 use std::io::stdout;
 use std::sync::OnceLock;
-use umavez_domain::telemetry::Event;
 
 use metrics_cloudwatch_embedded::{Builder, Collector};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use umavez_domain::telemetry::Event;
 
 use crate::config::{self, ConfigError};
 

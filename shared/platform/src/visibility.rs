@@ -4,9 +4,9 @@
 //! many receptions, and this module itself dead-letters a message that cannot be read.
 
 use std::collections::BTreeMap;
-use umavez_domain::telemetry::Event;
 
 use aws_lambda_events::sqs::SqsMessage;
+use umavez_domain::telemetry::Event;
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
