@@ -264,6 +264,21 @@ async fn an_invalid_message_is_refused_by_field_and_leaves_nothing() {
     .await;
 }
 
+#[tokio::test]
+async fn a_text_with_whatsapp_audio_is_refused_because_audio_has_no_caption() {
+    play_with(sending(1), async |world| {
+        let media = json!({"kind": "audio", "url": "https://cdn.example/a.ogg"});
+        let audio = json!({"channel": "whatsapp", "to": "5511912345678", "content": {"media": media}});
+        let mut captioned = audio.clone();
+        captioned["content"]["text"] = json!("ouve isso");
+        ask(world, "a", &captioned).await.assert_problem(422, "invalid_request", &["content.text"]);
+        let id = accept(world, "b", &audio).await;
+        world.drain().await;
+        assert_eq!(message(world, &id).await["status"], "SENT");
+    })
+    .await;
+}
+
 /// Returns the slots of one priority, sorted.
 fn slots(world: &World, priority: Option<&str>) -> Vec<i64> {
     let sent = world.events("OUTBOUND_SENT");

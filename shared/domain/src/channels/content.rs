@@ -171,6 +171,9 @@ fn read_whatsapp(fields: &mut Fields<'_>) -> Option<Whatsapp> {
     require_one(fields, "text", text.is_some(), "media", media_given.is_some());
     let is_too_large = text.is_some_and(|text| text.len() > WHATSAPP_TEXT);
     fields.refuse_if(is_too_large, "text", FieldProblem::OutOfRange, "must not be larger than 65536 bytes");
+    // WhatsApp's audio message has no field for a caption: Evolution would drop the text silently.
+    let is_lost = text.is_some() && media.as_ref().is_some_and(|media| media.kind == WhatsappMediaKind::Audio);
+    fields.refuse_if(is_lost, "text", FieldProblem::Conflicting, "is not shown with audio; send it on its own");
     Some(Whatsapp { text: text.map(str::to_owned), media })
 }
 
@@ -297,6 +300,7 @@ mod tests {
                     "buttons": [[{"text": "Pay", "url": "https://x.co"}], [{"text": "👍", "url": "https://[::1]:8/"}]]}),
             ),
             (Channel::Whatsapp, json!({"text": "x"})),
+            (Channel::Whatsapp, json!({"media": {"kind": "audio", "url": "https://x.co/a.ogg"}})),
             (
                 Channel::Whatsapp,
                 json!({"media": {"kind": "document", "url": "https://x.co/a", "mimetype": "application/pdf",
@@ -317,7 +321,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_refused_by_its_field() {
         use Channel::{Email, Telegram, Whatsapp};
-        use FieldProblem::{Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
+        use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let email = |field: &str, value: Value| {
             let mut object = json!({"from": "a@b.co", "subject": "s", "text": "t"});
             object[field] = value;
@@ -369,6 +373,7 @@ mod tests {
             (Telegram, buttons(json!([[{"url": "https://x.co"}]])), "buttons[0][0].text", Missing),
             (Whatsapp, json!({"text": "é".repeat(32_769)}), "text", OutOfRange),
             (Whatsapp, json!({"text": "x", "buttons": []}), "buttons", Unknown),
+            (Whatsapp, json!({"text": "x", "media": {"kind": "audio", "url": "https://x.co"}}), "text", Conflicting),
             (Whatsapp, media("mimetype", json!("pdf")), "media.mimetype", Malformed),
             (Whatsapp, media("file_name", json!("../x")), "media.file_name", Malformed),
             (Whatsapp, media("kind", Value::Null), "media.kind", Missing),
