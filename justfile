@@ -7,12 +7,11 @@ default:
 run *arguments:
     cargo run -- {{arguments}}
 
-# Format, lint and run the quick tests: a minute once everything is built
+# Format, lint and run the quick tests: under a minute, once everything is built and linted
 check:
     cargo fmt --all
     cargo clippy --workspace --all-targets -- -D warnings
-    cargo test -p umavez-domain --lib -p umavez-platform --lib
-    cargo test -p umavez-tests --test house
+    cargo test -p umavez-domain -p umavez-platform -p umavez-tests --lib --test house
 
 # Run every test, or those whose name contains a text: just test explain
 test name="":

@@ -140,3 +140,30 @@ async fn completions_and_the_version_need_no_stack() {
     let output = Command::new(&program).arg("--version").output().await.expect("it runs");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("umavez {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+#[tokio::test]
+async fn the_first_steps_send_a_message_and_refuse_its_duplicate() {
+    play_with(sending(1), async |world| {
+        let file = binaries::workspace_root().join("infra/first-steps.txt");
+        let steps = std::fs::read_to_string(file).expect("the first steps");
+        let steps = steps.replace("{url}", world.stack.url()).replace("{key}", KEY);
+        let mut statuses = Vec::new();
+        for step in steps.lines().filter(|line| line.trim_start().starts_with("curl ")) {
+            let ran = Command::new("sh").args(["-c", step]).output().await.expect("it runs");
+            let answer: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            statuses.push(answer["status"].clone());
+        }
+        assert_eq!(statuses, ["QUEUED", "DEDUPED"]);
+        assert!(printed(world, &["sent", "--wait"]).await.ends_with("\"Hello\"\n1 sent\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_without_a_stack_says_so_once() {
+    let mut command = Command::new(binaries::directory().expect("a directory").join("umavez-local"));
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let ran = command.args(["--port", &free.to_string(), "sent", "--wait"]).output().await.expect("it runs");
+    let error = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(!ran.status.success() && error.matches("no stack answers").count() == 1, "{error}");
+}

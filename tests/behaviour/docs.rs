@@ -4,8 +4,8 @@
 //! order, as a reader would paste them. A block that begins with "json answer" or "text answer" is
 //! what the example before it prints: `…` stands for any text, and white space does not count.
 //!
-//! `UMAVEZ_DOCS_PAGE=docs/guides/send.md cargo nextest run --test behaviour docs` runs one page and
-//! prints what its examples printed.
+//! `UMAVEZ_DOCS_PAGE=docs/guides/send.md cargo test -p umavez-tests --test behaviour docs` runs one
+//! page.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

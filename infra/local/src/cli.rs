@@ -10,17 +10,23 @@ mod remote;
 mod sent;
 mod start;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use umavez_local::StackError;
+use umavez_local::{StackError, binaries};
 
 use remote::Remote;
 
 const DEFAULT_PORT: u16 = 3000;
 
 #[derive(Parser)]
-#[command(name = "umavez", version, about = "Umavez on this machine: every message that should go out goes out, once.")]
+#[command(
+    name = "umavez",
+    bin_name = "umavez",
+    version,
+    about = "Umavez on this machine: every message that should go out goes out, once."
+)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -65,6 +71,12 @@ enum Command {
     Explain(explain::ExplainArguments),
     /// Open the running stack's start page in a browser
     Open,
+    /// Play random schedules of the product with faults, and audit each (`simulate --help`)
+    #[command(disable_help_flag = true)]
+    Simulate {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Print completions for a shell, for example `umavez completions bash`
     Completions { shell: clap_complete::Shell },
 }
@@ -109,6 +121,8 @@ pub enum CliError {
     Usage(String),
     #[error("{0}")]
     Failed(String),
+    #[error("no stack answers on port {0}; start one with `cargo run`")]
+    NoStack(u16),
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -128,6 +142,11 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
         Some(Command::Logs(logs)) => logs::run(&remote, logs).await,
         Some(Command::Explain(explain)) => explain::run(&remote, explain).await,
         Some(Command::Open) => open::run(&remote).await,
+        Some(Command::Simulate { arguments }) => {
+            let program = binaries::directory()?.join("umavez-simulator");
+            let error = std::process::Command::new(&program).args(arguments).exec();
+            Err(CliError::Failed(format!("{} cannot be started: {error}", program.display())))
+        }
         Some(Command::Completions { shell }) => {
             clap_complete::generate(shell, &mut Arguments::command(), "umavez", &mut std::io::stdout());
             Ok(())

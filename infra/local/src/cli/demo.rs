@@ -245,7 +245,8 @@ impl Player {
         }
         if let Some(name) = kill.and_then(|binary| self.stack.function_name(binary)) {
             let killed = self.stack.functions().kill(name).await.unwrap_or(0);
-            self.say(&format!("  (killed {killed} processes)"));
+            let processes = if killed == 1 { "process" } else { "processes" };
+            self.say(&format!("  (killed {killed} {processes})"));
         }
         let mut answers = Vec::new();
         while let Some(answer) = sending.join_next().await {

@@ -31,10 +31,10 @@ impl Remote {
 
     pub async fn send(&self, request: RequestBuilder) -> Result<Value, CliError> {
         let port = self.port;
-        let nobody = |_| CliError::Failed(format!("no stack answers on port {port}; start one with `cargo run`"));
-        let response = request.send().await.map_err(nobody)?;
+        let no_stack = |_| CliError::NoStack(port);
+        let response = request.send().await.map_err(no_stack)?;
         let status = response.status();
-        let body: Value = response.json().await.map_err(nobody)?;
+        let body: Value = response.json().await.map_err(no_stack)?;
         if status.is_success() {
             return Ok(body);
         }

@@ -27,9 +27,11 @@ pub struct SentArguments {
 pub async fn run(remote: &Remote, arguments: SentArguments) -> Result<(), CliError> {
     if arguments.wait {
         let drained = remote.post(&format!("/_local/drain?within_seconds={WAIT_SECONDS}"), &json!({})).await;
-        // The messages that have been sent by now are shown in any case.
-        if let Err(CliError::Failed(reason)) = drained {
-            eprintln!("umavez: {reason}");
+        match drained {
+            // The messages that have been sent by now are shown in any case.
+            Err(CliError::Failed(reason)) => eprintln!("umavez: {reason}"),
+            Err(error) => return Err(error),
+            Ok(_) => {}
         }
     }
     let asks_responder = arguments.channel.as_deref() == Some("responder");
