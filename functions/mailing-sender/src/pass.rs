@@ -9,8 +9,9 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{
@@ -243,6 +244,7 @@ impl Pass<'_> {
                 held_for: Cell::new(None),
             };
             let sent = tokio::select! {
+                biased;
                 sent = batch.send(&mut entries) => sent?,
                 never = keep_lease(self.deps, self.invocation, &mut self.turn, &lease_until) => match never {},
             };

@@ -12,12 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region, SharedHttpClient};
-use aws_smithy_async::time::TimeSource;
+use aws_smithy_async::time::{SharedTimeSource, TimeSource};
 use aws_smithy_http_client::{Builder, tls};
 
 pub use self::post::PresignedPost;
 use crate::clock::Clock;
 use crate::config::{self, ConfigError};
+use crate::host;
 
 /// Timeouts of one attempt. [`crate::invocation::Invocation::within`] also limits the whole
 /// operation to the time left.
@@ -47,6 +48,10 @@ macro_rules! config {
             .timeout_config($timeouts)
             .retry_config($retry);
         builder.set_endpoint_url($aws.endpoint($service));
+        if let Some(retries) = host::provided(|host| host.retries.clone()) {
+            builder.set_retry_partition(Some(retries));
+            builder.set_time_source(Some(SharedTimeSource::new(Signing($aws.clock))));
+        }
         builder
     }};
 }
@@ -130,6 +135,9 @@ impl TimeSource for Signing {
 }
 
 fn http_client() -> SharedHttpClient {
+    if let Some(http) = host::provided(|host| host.http.clone()) {
+        return http;
+    }
     Builder::new().tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring)).build_https()
 }
 

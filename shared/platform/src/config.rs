@@ -6,6 +6,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use crate::host;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("the environment variable {0} is not set")]
@@ -33,7 +35,8 @@ pub fn required(name: &str) -> Result<String, ConfigError> {
 
 /// Returns the value of a variable. An empty value counts as not set.
 pub fn text(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+    let value = host::provided(|host| host.variables.get(name).cloned()).unwrap_or_else(|| env::var(name).ok());
+    value.filter(|value| !value.is_empty())
 }
 
 pub fn optional<T: FromStr>(name: &str, wanted: &str) -> Result<Option<T>, ConfigError> {

@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lambda_runtime::Context;
+use tokio::time::Instant;
 use umavez_domain::time::Timestamp;
 
 use crate::clock::Clock;

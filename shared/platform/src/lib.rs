@@ -11,6 +11,7 @@ pub mod delivery;
 pub mod downsells;
 pub mod due;
 pub mod entry;
+pub mod host;
 pub mod http;
 pub mod ingest;
 pub mod intents;

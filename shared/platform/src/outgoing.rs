@@ -16,6 +16,8 @@ use aws_smithy_types::body::SdkBody;
 use umavez_domain::channels::HttpCall;
 use umavez_domain::delivery::CallFailure;
 
+use crate::host;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const KEPT_IDLE: Duration = Duration::from_secs(3);
 
@@ -35,6 +37,9 @@ pub struct Response {
 impl Outgoing {
     /// `timeout` is the longest time that any call may take.
     pub fn new(timeout: Duration) -> Self {
+        if let Some(connector) = host::provided(|host| host.connector.clone()) {
+            return Self { connector };
+        }
         let settings = HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(timeout).build();
         let connector = Connector::builder()
             .connector_settings(settings)

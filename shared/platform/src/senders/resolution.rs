@@ -4,9 +4,10 @@
 //! {"<instance>": "<api key>"}}`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use umavez_domain::channels::Channel;
 use umavez_domain::senders::Resolved;
 use umavez_domain::senders::bots::BotRow;
