@@ -317,10 +317,11 @@ fn the_functions_and_the_platform_do_not_know_the_local_stack() {
 #[test]
 fn versions_are_set_in_one_place() {
     let root = workspace_root();
-    let mut members: Vec<_> = ["shared/domain", "shared/platform", "infra/local", "tests", "tests/probe"]
-        .iter()
-        .map(|path| root.join(path))
-        .collect();
+    let mut members: Vec<_> =
+        ["shared/domain", "shared/platform", "infra/local", "infra/simulator", "tests", "tests/probe"]
+            .iter()
+            .map(|path| root.join(path))
+            .collect();
     members.extend(fs::read_dir(root.join("functions")).expect("functions").flatten().map(|entry| entry.path()));
     for member in members {
         let manifest = fs::read_to_string(member.join("Cargo.toml")).expect("a manifest");

@@ -14,6 +14,8 @@ use umavez::cargo_variables;
 
 /// The program of the local stack, beside this one.
 const PROGRAM: &str = "umavez-local";
+/// The program of `simulate`, beside this one.
+const SIMULATOR: &str = "umavez-simulator";
 /// Tells the program that the functions are built.
 const BUILT: &str = "UMAVEZ_BUILT";
 /// Options whose value is a word of its own.
@@ -33,9 +35,13 @@ fn main() -> ExitCode {
 fn run(arguments: &[OsString]) -> Result<std::convert::Infallible, String> {
     let this = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let directory = this.parent().unwrap_or(Path::new(".")).to_owned();
-    let program = directory.join(PROGRAM);
+    let (name, arguments) = match arguments.split_first() {
+        Some((word, rest)) if word == "simulate" => (SIMULATOR, rest),
+        _ => (PROGRAM, arguments),
+    };
+    let program = directory.join(name);
     if let Some(root) = sources() {
-        build(&root, &directory, &program, needs_functions(arguments))?;
+        build(&root, &directory, &program, Parts::of(name, arguments))?;
     }
     let mut command = Command::new(&program);
     for name in cargo_variables() {
@@ -49,6 +55,34 @@ fn run(arguments: &[OsString]) -> Result<std::convert::Infallible, String> {
 fn sources() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     root.join("template.yaml").is_file().then(|| root.to_owned())
+}
+
+/// What a command needs to be built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    /// The local stack and the functions.
+    Stack,
+    /// The program of the local stack, which talks to one that runs.
+    Commands,
+    Simulator,
+}
+
+impl Parts {
+    fn of(program: &str, arguments: &[OsString]) -> Self {
+        match program {
+            SIMULATOR => Self::Simulator,
+            _ if needs_functions(arguments) => Self::Stack,
+            _ => Self::Commands,
+        }
+    }
+
+    fn selection(self) -> &'static [&'static str] {
+        match self {
+            Self::Stack => &["--workspace", "--exclude", SIMULATOR, "--exclude", "probe"],
+            Self::Commands => &["--package", PROGRAM],
+            Self::Simulator => &["--package", SIMULATOR],
+        }
+    }
 }
 
 /// Returns whether the command starts a stack. All others only talk to one that runs.
@@ -68,13 +102,12 @@ fn needs_functions(arguments: &[OsString]) -> bool {
     command.is_none_or(|command| command == "start" || command == "demo")
 }
 
-fn build(root: &Path, directory: &Path, program: &Path, functions: bool) -> Result<(), String> {
+fn build(root: &Path, directory: &Path, program: &Path, parts: Parts) -> Result<(), String> {
     let is_first = !program.is_file();
     if is_first {
-        eprintln!(
-            "umavez: building the local stack and the functions, about 300 crates; this takes some minutes, once"
-        );
-    } else if functions {
+        let what = if parts == Parts::Simulator { "the simulator" } else { "the local stack and the functions" };
+        eprintln!("umavez: building {what}; this takes about five minutes on two cores, once");
+    } else if parts == Parts::Stack {
         eprintln!("umavez: building what has changed");
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -84,8 +117,8 @@ fn build(root: &Path, directory: &Path, program: &Path, functions: bool) -> Resu
         command.env_remove(name);
     }
     command.current_dir(root).args(["build", "--bins", "--profile", profile]);
-    command.args(if functions { &["--workspace"][..] } else { &["--package", PROGRAM] });
-    if !is_first && !functions {
+    command.args(parts.selection());
+    if !is_first && parts != Parts::Stack {
         command.arg("--quiet");
     }
     // Binaries go beside this program, wherever cargo was told to put it.

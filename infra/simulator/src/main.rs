@@ -1,0 +1,109 @@
+//! `umavez simulate`: plays seeds and reports the first one that fails.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use umavez_simulator::play::play;
+use umavez_simulator::profile::Profile;
+use umavez_simulator::runner::{Totals, run, threads};
+use umavez_simulator::shrink::shrink;
+use umavez_simulator::workloads::{NAMES, workload};
+
+/// Plays random schedules of the product, with faults, and audits each
+#[derive(Debug, Parser)]
+#[command(name = "umavez simulate", version)]
+struct Arguments {
+    /// Play one seed
+    #[arg(long, conflicts_with_all = ["seeds", "from"])]
+    seed: Option<u64>,
+    /// How many seeds to play
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// What to play
+    #[arg(long, default_value = "outbound", value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
+    workload: String,
+    /// Print everything that happens in the play of --seed
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Break each conditional write of the product in turn, and print after how many seeds that is
+    /// noticed
+    #[arg(long, conflicts_with = "seed")]
+    broken: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.seed {
+        return one(seed, &arguments);
+    }
+    let seeds = arguments.from..arguments.from + arguments.seeds;
+    if arguments.broken {
+        return broken(seeds, &arguments.workload);
+    }
+    let (totals, failed) = run(seeds, &arguments.workload, &Profile::rough(), threads(), show);
+    println!("{totals}");
+    match failed {
+        Some(seed) => report(seed, &arguments.workload),
+        None => ExitCode::SUCCESS,
+    }
+}
+
+/// Prints the progress of a run.
+fn show(totals: &Totals, of: u64) {
+    if totals.seeds.is_multiple_of(500) {
+        let left = (of - totals.seeds) as f64 / totals.rate();
+        eprintln!("{} of {of} seeds, {:.1} a second, {left:.0} s left", totals.seeds, totals.rate());
+    }
+}
+
+fn one(seed: u64, arguments: &Arguments) -> ExitCode {
+    let workload = workload(&arguments.workload).expect("clap knows the names");
+    let outcome = play(seed, &*workload, Profile::rough());
+    if arguments.trace {
+        outcome.trace.lines.iter().for_each(|line| println!("{line}"));
+        println!("trace {:016x}", outcome.trace.hash());
+    }
+    match outcome.violations.is_empty() {
+        true => {
+            println!("seed {seed}: {} calls, {} faults, 0 violations", outcome.calls, outcome.trace.faults.len());
+            ExitCode::SUCCESS
+        }
+        false => report(seed, &arguments.workload),
+    }
+}
+
+/// Prints the smallest failing play of a seed.
+fn report(seed: u64, name: &str) -> ExitCode {
+    let outcome = play(seed, &*workload(name).expect("clap knows the names"), Profile::rough());
+    eprintln!("seed {seed} fails: {}", outcome.violations.join("; "));
+    let before = outcome.trace.faults.len();
+    let (_, least) = shrink(seed, name, Profile::rough(), outcome);
+    eprintln!("with {} of its {before} faults:", least.trace.faults.len());
+    least.trace.faults.iter().for_each(|fault| eprintln!("  {fault}"));
+    least.trace.lines.iter().for_each(|line| eprintln!("{line}"));
+    eprintln!("replay it with: cargo run -- simulate --workload {name} --seed {seed} --trace");
+    ExitCode::FAILURE
+}
+
+/// Breaks each conditional write that the plays make, one at a time.
+fn broken(seeds: std::ops::Range<u64>, name: &str) -> ExitCode {
+    let known = seeds.start..(seeds.start + 100).min(seeds.end);
+    let (totals, _) = run(known, name, &Profile::rough(), threads(), |_, _| {});
+    let mut missed = 0;
+    for sentence in totals.conditions {
+        let profile = Profile { broken: Some(sentence.clone()), ..Profile::rough() };
+        let (totals, failed) = run(seeds.clone(), name, &profile, threads(), |_, _| {});
+        match failed {
+            Some(_) => println!("{:>7} {sentence}", totals.seeds),
+            None => {
+                missed += 1;
+                println!(" missed {sentence}");
+            }
+        }
+    }
+    println!("{missed} missed in {} seeds", seeds.end - seeds.start);
+    ExitCode::SUCCESS
+}

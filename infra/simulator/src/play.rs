@@ -1,0 +1,123 @@
+//! One play: a seed, a workload, and what came of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep, timeout};
+use umavez_local::binaries::workspace_root;
+use umavez_local::clock::Clock;
+use umavez_local::local_parameters::with_local;
+use umavez_local::model::Model;
+use umavez_local::secrets::{self, Secrets};
+use umavez_local::template;
+
+use crate::clients::Client;
+use crate::dice::Dice;
+use crate::lambda::Lambda;
+use crate::net::Net;
+use crate::profile::Profile;
+use crate::sources::Sources;
+use crate::trace::Trace;
+use crate::workloads::{ROLLING, Workload};
+
+/// When plays begin: 2026-01-01, 12:34 UTC, in milliseconds since 1970.
+pub const EPOCH_MS: i64 = 1_767_270_840_000;
+/// The longest virtual time for everything to end once nothing goes wrong any more.
+const LONGEST_REST: Duration = Duration::from_secs(12 * 3_600);
+
+/// What came of a play.
+#[derive(Debug)]
+pub struct Outcome {
+    pub violations: Vec<String>,
+    pub trace: Trace,
+    pub calls: u64,
+    pub virtual_ms: u64,
+    /// The conditional writes that were made.
+    pub conditions: BTreeSet<String>,
+}
+
+/// The template, read once per process.
+pub fn model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let text = std::fs::read_to_string(workspace_root().join("template.yaml")).expect("the template");
+        let options = format!(r#"{{"{ROLLING}": {{"window": "rolling"}}}}"#);
+        let given = BTreeMap::from([("IntentTypeOptions".to_owned(), options)]);
+        let parameters = with_local(given).expect("the local parameters");
+        template::load(&text, &parameters).expect("the template")
+    })
+}
+
+/// What a workload works with.
+#[derive(Clone)]
+pub struct Stage {
+    pub model: &'static Model,
+    pub net: Net,
+    pub lambda: Lambda,
+}
+
+impl Stage {
+    pub fn client(&self, name: &str) -> Client {
+        Client { model: self.model, net: self.net.clone(), lambda: self.lambda.clone(), name: name.to_owned() }
+    }
+
+    /// Returns whether no queue has a message, except those for dead letters.
+    pub fn queues_are_empty(&self) -> bool {
+        self.net.with_queues(|queues| {
+            let names: Vec<_> = queues.names().filter(|name| !name.ends_with("-dlq")).cloned().collect();
+            names.iter().all(|name| queues.len(name) == 0)
+        })
+    }
+
+    /// Returns the physical name of a table, from its logical id.
+    pub fn table(&self, logical_id: &str) -> &'static str {
+        let table = self.model.tables.iter().find(|table| table.logical_id == logical_id);
+        &table.unwrap_or_else(|| panic!("there is no table {logical_id}")).name
+    }
+}
+
+/// Plays a seed.
+pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
+    // The SDK and our own code draw their jitter from this generator.
+    fastrand::seed(seed);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let began = Instant::now();
+        let model = model();
+        let given = secrets::read_values(&secrets::local_file()).expect("the local secrets");
+        let secrets = Secrets::open(&model.secrets, &given, None, Clock::new(0)).expect("the secrets");
+        let net = Net::new(model, secrets, Dice(seed), profile, began, EPOCH_MS);
+        let lambda = Lambda::new(model, net.clone());
+        let stage = Rc::new(Stage { model, net: net.clone(), lambda: lambda.clone() });
+        Sources { net: net.clone(), lambda }.start(model, workload.functions());
+        let rough = workload.run(stage.clone());
+        // A play in which all wait for nothing would wait for ever; with a limit it fails.
+        let mut violations = match timeout(LONGEST_REST, rough).await {
+            Ok(()) => Vec::new(),
+            Err(_) => vec!["the clients never end".to_owned()],
+        };
+        net.be_quiet();
+        net.wake();
+        let rested = timeout(LONGEST_REST, async {
+            loop {
+                sleep(Duration::from_secs(120)).await;
+                if stage.queues_are_empty() && workload.is_at_rest(&stage) {
+                    break;
+                }
+            }
+        });
+        if rested.await.is_err() {
+            violations.push(format!("not at rest after {} hours", LONGEST_REST.as_secs() / 3_600));
+        }
+        violations.extend(workload.audit(&stage));
+        for violation in &violations {
+            net.note(&format!("VIOLATION: {violation}"));
+        }
+        let (calls, virtual_ms, conditions) = (net.calls(), net.elapsed_ms(), net.conditions());
+        Outcome { violations, calls, virtual_ms, conditions, trace: net.take_trace() }
+    })
+}

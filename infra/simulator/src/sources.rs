@@ -1,0 +1,165 @@
+//! What invokes the functions: queues, streams and schedules, as AWS documents them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use umavez_local::model::{Model, QueueSource, Schedule, StreamSource};
+use umavez_local::sources::passes_filter as passes;
+
+use crate::lambda::Lambda;
+use crate::net::Net;
+use crate::queues;
+
+/// How many batches of a queue run at once.
+const AT_ONCE: usize = 3;
+
+#[derive(Clone)]
+pub struct Sources {
+    pub net: Net,
+    pub lambda: Lambda,
+}
+
+impl Sources {
+    /// Starts the mappings and schedules of the functions that the play runs.
+    pub fn start(&self, model: &Model, functions: &[&str]) {
+        for function in model.functions.iter().filter(|function| functions.contains(&function.binary.as_str())) {
+            for source in &function.queue_sources {
+                for _ in 0..AT_ONCE {
+                    tokio::task::spawn_local(self.clone().poll(source.clone(), function.name.clone()));
+                }
+            }
+            for source in &function.stream_sources {
+                tokio::task::spawn_local(self.clone().follow(source.clone(), function.name.clone()));
+            }
+            for schedule in &function.schedules {
+                tokio::task::spawn_local(self.clone().tick(schedule.clone(), function.name.clone()));
+            }
+        }
+    }
+
+    /// Delivers the messages of a queue, at least once and in any order.
+    async fn poll(self, source: QueueSource, function: String) {
+        loop {
+            let now = self.net.now_ms();
+            if self.net.with_queues(|queues| queues.next_visible(&source.queue)).is_none_or(|at| at > now) {
+                self.wait(&source.queue).await;
+                continue;
+            }
+            let decision = self.net.decision(&format!("batch of {}", source.queue));
+            let mut dice = self.net.dice().of(&decision);
+            let batch = self.net.with_queues(|queues| {
+                queues.receive(&source.queue, source.batch_size, now, |number| dice.usize(0..number))
+            });
+            // All that was visible may have gone to the dead-letter queue.
+            if batch.is_empty() {
+                continue;
+            }
+            if self.net.strikes(&format!("late {decision}"), self.net.profile().deliveries) {
+                sleep(Duration::from_millis(dice.u64(100..20_000))).await;
+            }
+            let answer = self.lambda.invoke(&function, queues::event(&source.queue, &batch)).await;
+            let failed: Vec<&str> = match &answer {
+                Ok(answer) => {
+                    let failures = answer["batchItemFailures"].as_array().into_iter().flatten();
+                    failures.filter_map(|failure| failure["itemIdentifier"].as_str()).collect()
+                }
+                Err(_) => continue,
+            };
+            let ids = queues::event(&source.queue, &batch);
+            for (message, record) in batch.iter().zip(ids["Records"].as_array().into_iter().flatten()) {
+                let is_failed = record["messageId"].as_str().is_some_and(|id| failed.contains(&id));
+                // Now and then a message that was handled is delivered again.
+                let again = format!("again message {} of {decision}", message.number);
+                if !is_failed && !self.net.strikes(&again, self.net.profile().deliveries / 2) {
+                    self.net.with_queues(|queues| queues.delete(&source.queue, &message.receipt));
+                }
+            }
+        }
+    }
+
+    /// Waits until a message of the queue may be visible.
+    async fn wait(&self, queue: &str) {
+        let now = self.net.now_ms();
+        let next = self.net.with_queues(|queues| queues.next_visible(queue));
+        match next.and_then(|at| u64::try_from(at - now).ok()) {
+            Some(left) => {
+                tokio::select! {
+                    biased;
+                    () = self.net.moved() => {}
+                    () = sleep(Duration::from_millis(left.max(1))) => {}
+                }
+            }
+            None => self.net.moved().await,
+        }
+    }
+
+    /// Delivers the changes of a table, in order, until each is handled or given up.
+    async fn follow(self, source: StreamSource, function: String) {
+        let mut checkpoint: Option<String> = None;
+        let mut seen = 0;
+        loop {
+            let writes = self.net.writes(&source.table);
+            if writes == seen {
+                self.net.moved().await;
+                continue;
+            }
+            let changes = self.net.tables().changes(&source.table, checkpoint.as_deref(), source.batch_size);
+            let Some(last) = changes.last().map(number_of) else {
+                seen = writes;
+                continue;
+            };
+            let decision = self.net.decision(&format!("changes of {} for {function}", source.table));
+            let mut dice = self.net.dice().of(&decision);
+            let mut wanted: Vec<_> = changes.into_iter().filter(|change| passes(&source.filters, change)).collect();
+            if self.net.strikes(&format!("lost {decision}"), self.net.profile().deliveries / 4) && !wanted.is_empty() {
+                let lost = wanted.remove(dice.usize(0..wanted.len()));
+                self.net.note(&format!("a change of {} is lost: {}", source.table, number_of(&lost)));
+            }
+            if self.net.strikes(&format!("late {decision}"), self.net.profile().deliveries) {
+                sleep(Duration::from_millis(dice.u64(100..60_000))).await;
+            }
+            if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) && !wanted.is_empty() {
+                let _ = self.lambda.invoke(&function, json!({"Records": wanted})).await;
+            }
+            let mut retries = 0;
+            while !wanted.is_empty() {
+                if let Ok(answer) = self.lambda.invoke(&function, json!({"Records": wanted})).await {
+                    let failed = answer["batchItemFailures"][0]["itemIdentifier"].as_str().map(str::to_owned);
+                    let Some(failed) = failed else { break };
+                    let first = wanted.iter().position(|change| number_of(change) == failed).unwrap_or(0);
+                    if first > 0 {
+                        retries = 0;
+                    }
+                    wanted.drain(..first);
+                }
+                retries += 1;
+                if source.max_retries.is_some_and(|most| retries > most) {
+                    self.net.note(&format!("{} changes of {} are given up", wanted.len(), source.table));
+                    break;
+                }
+                sleep(Duration::from_secs(1)).await;
+            }
+            checkpoint = Some(last);
+        }
+    }
+
+    async fn tick(self, schedule: Schedule, function: String) {
+        loop {
+            let decision = self.net.decision(&format!("tick of {}", schedule.id));
+            let mut dice = self.net.dice().of(&decision);
+            // Ticks that find nothing to do cost time, so several in a row are skipped now and
+            // then, as if they were lost.
+            let every = if self.net.is_quiet() { 5 } else { dice.u32(1..4) };
+            sleep(schedule.every * every).await;
+            if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) {
+                let _ = self.lambda.invoke(&function, schedule.input.clone().unwrap_or_else(|| json!({}))).await;
+            }
+            let _ = self.lambda.invoke(&function, schedule.input.clone().unwrap_or_else(|| json!({}))).await;
+        }
+    }
+}
+
+fn number_of(change: &Value) -> String {
+    change["dynamodb"]["SequenceNumber"].as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,278 @@
+//! Messages and intents: clients that send and check, and operators that cancel, resend, settle and
+//! release.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures::future::{LocalBoxFuture, join_all};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use umavez_domain::time::Timestamp;
+
+use super::Workload;
+use crate::clients::{Answer, Client};
+use crate::play::Stage;
+use crate::providers::Heard;
+
+const CLIENTS: usize = 3;
+const STEPS: usize = 4;
+/// The states in which a message stays unless somebody decides.
+const ENDED: &[&str] = &["SENT", "FAILED", "EXPIRED", "SUPPRESSED", "CANCELED", "DEDUPED", "UNKNOWN"];
+/// The states of a message that did not go out.
+const UNSENT: &[&str] = &["FAILED", "EXPIRED", "SUPPRESSED", "CANCELED", "DEDUPED"];
+/// How long a call may already be on its way to a provider when a cancel is answered.
+const ON_ITS_WAY_MS: u64 = 500;
+
+#[derive(Default)]
+pub struct Outbound {
+    history: RefCell<History>,
+}
+
+/// What the clients asked and were answered.
+#[derive(Default)]
+struct History {
+    /// The answers to each message, by its text. All are answers to one request.
+    messages: BTreeMap<String, Vec<Answer>>,
+    /// Messages that were answered as canceled, and when.
+    canceled: Vec<(String, u64)>,
+    /// Orders to resend that were accepted or have no answer, by message.
+    resends: BTreeMap<String, usize>,
+    /// Messages that an operator settled, or perhaps settled.
+    settled: Vec<String>,
+    /// Checks that may send, by fingerprint.
+    checks: BTreeMap<String, Vec<String>>,
+    /// Fingerprints that an operator released, or perhaps released.
+    released: Vec<String>,
+}
+
+impl Workload for Outbound {
+    fn name(&self) -> &'static str {
+        "outbound"
+    }
+
+    fn functions(&self) -> &'static [&'static str] {
+        &["outbound-api", "outbound-sender", "outbound-sweep", "outbox-relay", "recovery", "delivery-events"]
+    }
+
+    fn run(&self, stage: Rc<Stage>) -> LocalBoxFuture<'_, ()> {
+        let clients = (0..CLIENTS).map(move |number| self.client(stage.clone(), number));
+        Box::pin(async move {
+            join_all(clients).await;
+        })
+    }
+
+    fn is_at_rest(&self, stage: &Stage) -> bool {
+        rows(stage).values().all(|row| ENDED.contains(&text(&row["state"]).as_str()))
+    }
+
+    fn audit(&self, stage: &Stage) -> Vec<String> {
+        let (history, rows, heard) = (self.history.borrow(), rows(stage), stage.net.heard());
+        let mut violations = Vec::new();
+        for (name, answers) in &history.messages {
+            let calls: Vec<_> = heard.iter().filter(|heard| heard.text == *name).collect();
+            violations.extend(history.audit_message(name, answers, &rows, &calls));
+        }
+        violations.extend(history.audit_windows(&rows, &heard));
+        violations
+    }
+}
+
+impl Outbound {
+    async fn client(&self, stage: Rc<Stage>, number: usize) {
+        let client = stage.client(&format!("client-{number}"));
+        for step in 0..STEPS {
+            let name = format!("m{number}.{step}");
+            let mut draw = stage.net.dice().of(&format!("request {name}"));
+            sleep(Duration::from_millis(draw.u64(1..20_000))).await;
+            match draw.u32(0..8) {
+                0 => self.check(&client, &name, &mut draw).await,
+                _ => self.message(&client, &name, &mut draw).await,
+            }
+        }
+    }
+
+    /// Asks whether an intent may be sent, and now and then releases it.
+    async fn check(&self, client: &Client, name: &str, draw: &mut Rng) {
+        let body = intent(draw);
+        let answer = client.request("POST", "/intents", Some(name), Some(&body)).await;
+        let Some(answer) = answer.filter(|answer| answer.status < 300) else {
+            // It may have been taken, and its caller does not know.
+            return;
+        };
+        let fingerprint = text(&answer.body["fingerprint"]);
+        if answer.body["can_send"] == true {
+            self.history.borrow_mut().checks.entry(fingerprint.clone()).or_default().push(name.to_owned());
+        }
+        if draw.bool() {
+            sleep(Duration::from_millis(draw.u64(1..30_000))).await;
+            self.history.borrow_mut().released.push(fingerprint.clone());
+            let body = json!({"client_id": body["client_id"]});
+            let path = format!("/intents/{fingerprint}/release");
+            client.request("POST", &path, Some(&format!("release {name}")), Some(&body)).await;
+        }
+    }
+
+    /// Sends a message, and now and then orders something about it.
+    async fn message(&self, client: &Client, name: &str, draw: &mut Rng) {
+        let body = message(name, client.net.now_ms(), draw);
+        let mut answers: Vec<_> = client.request("POST", MESSAGES, Some(name), Some(&body)).await.into_iter().collect();
+        // Now and then the same request comes again, much later.
+        if draw.u32(0..4) == 0 {
+            sleep(Duration::from_millis(draw.u64(1..60_000))).await;
+            answers.extend(client.request("POST", MESSAGES, Some(name), Some(&body)).await);
+        }
+        let id = answers.first().map(|answer| text(&answer.body["message_id"]));
+        self.history.borrow_mut().messages.insert(name.to_owned(), answers);
+        let Some(id) = id.filter(|id| !id.is_empty()) else { return };
+        match draw.u32(0..10) {
+            0..3 => {
+                sleep(Duration::from_millis(draw.u64(1..5_000))).await;
+                let answer = client.request("POST", &format!("{MESSAGES}/{id}/cancel"), None, None).await;
+                if let Some(answer) = answer.filter(|answer| answer.body["canceled"] == true) {
+                    self.history.borrow_mut().canceled.push((id, answer.at_ms));
+                }
+            }
+            3..5 => {
+                sleep(Duration::from_millis(draw.u64(1_000..90_000))).await;
+                let (path, key) = (format!("{MESSAGES}/{id}/resend"), format!("resend {name}"));
+                let answer = client.request("POST", &path, Some(&key), None).await;
+                if answer.is_none_or(|answer| answer.status < 300) {
+                    *self.history.borrow_mut().resends.entry(id).or_default() += 1;
+                }
+            }
+            5 => {
+                sleep(Duration::from_millis(draw.u64(1_000..90_000))).await;
+                let (path, body) = (format!("{MESSAGES}/{id}/settle"), json!({"sent": draw.bool()}));
+                let answer = client.request("POST", &path, None, Some(&body)).await;
+                if answer.is_none_or(|answer| answer.status < 300) {
+                    self.history.borrow_mut().settled.push(id);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl History {
+    /// Audits one message: what its client was answered, its row, and the calls to its provider.
+    fn audit_message(
+        &self,
+        name: &str,
+        answers: &[Answer],
+        rows: &BTreeMap<String, Value>,
+        calls: &[&Heard],
+    ) -> Vec<String> {
+        let mut violations = Vec::new();
+        let mut accepted = answers.iter().filter(|answer| answer.status < 300);
+        let Some(id) = accepted.next().map(|answer| text(&answer.body["message_id"])) else { return violations };
+        if accepted.any(|answer| text(&answer.body["message_id"]) != id) {
+            violations.push(format!("{name} has two ids"));
+        }
+        // I4: what was accepted is there, and has ended.
+        let Some(row) = rows.get(&id) else { return vec![format!("{name} was accepted as {id} and is gone")] };
+        let state = text(&row["state"]);
+        if !ENDED.contains(&state.as_str()) {
+            violations.push(format!("{name} ({id}) is {state} at the end"));
+        }
+        // I5: an attempt is one call; a message is sent again only if somebody ordered that.
+        let sent = calls.iter().filter(|heard| heard.reaction.is_accepted()).count();
+        let allowed = 1 + self.resends.get(&id).copied().unwrap_or(0);
+        if sent > allowed {
+            violations.push(format!("{name} ({id}) went out {sent} times, {allowed} allowed"));
+        }
+        let attempts = row["attempt"].as_u64().unwrap_or(0) as usize;
+        if calls.len() > attempts {
+            violations.push(format!("{name} ({id}) has {attempts} attempts and {} calls", calls.len()));
+        }
+        let is_settled = self.settled.contains(&id);
+        if state == "SENT" && sent == 0 && !is_settled {
+            violations.push(format!("{name} ({id}) is SENT, but no provider accepted it"));
+        }
+        if UNSENT.contains(&state.as_str()) && sent > 0 && !is_settled {
+            violations.push(format!("{name} ({id}) is {state}, but went out"));
+        }
+        // I9: nothing begins after a message was answered as canceled, unless it was resent.
+        for (_, at_ms) in self.canceled.iter().filter(|(canceled, _)| *canceled == id && allowed == 1) {
+            if let Some(later) = calls.iter().find(|heard| heard.at_ms > at_ms + ON_ITS_WAY_MS) {
+                violations.push(format!("{name} ({id}) was canceled at {at_ms} and heard at {}", later.at_ms));
+            }
+        }
+        violations
+    }
+
+    /// Audits the windows: of one fingerprint, and of one guard, one goes out, unless somebody
+    /// ordered otherwise. All windows are longer than a play.
+    fn audit_windows(&self, rows: &BTreeMap<String, Value>, heard: &[Heard]) -> Vec<String> {
+        let mut sent: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for row in rows.values() {
+            let (intent, name) = (&row["intent"], text(&row["content"]["text"]));
+            let name = if name.is_empty() { text(&row["content"]["subject"]) } else { name };
+            let went_out = heard.iter().any(|heard| heard.text == name && heard.reaction.is_accepted());
+            if intent.is_object() && went_out {
+                sent.entry(text(&intent["fingerprint"])).or_default().push(name);
+            }
+        }
+        for (fingerprint, checks) in &self.checks {
+            sent.entry(fingerprint.clone()).or_default().extend(checks.iter().cloned());
+        }
+        let is_ordered = |fingerprint: &String| {
+            self.released.contains(fingerprint) || !self.settled.is_empty() || !self.resends.is_empty()
+        };
+        let twice = sent.into_iter().filter(|(fingerprint, names)| names.len() > 1 && !is_ordered(fingerprint));
+        twice.map(|(fingerprint, names)| format!("the intent {fingerprint} went out as {names:?}")).collect()
+    }
+}
+
+const MESSAGES: &str = "/outbound/messages";
+
+/// Returns the body of a request for a message.
+fn message(name: &str, now_ms: i64, draw: &mut Rng) -> Value {
+    let mut body = match draw.u32(0..3) {
+        0 => json!({"channel": "telegram", "to": format!("{}", 1_000 + draw.u32(0..3)), "content": {"text": name}}),
+        1 => json!({"channel": "whatsapp", "to": format!("551191234567{}", draw.u32(0..3)), "content": {"text": name}}),
+        _ => json!({
+            "channel": "email", "to": format!("ana{}@example.com", draw.u32(0..3)),
+            "content": {"from": "shop@example.com", "subject": name, "text": name},
+        }),
+    };
+    if draw.u32(0..3) > 0 {
+        body["intent"] = intent(draw);
+    }
+    let later = |ms: i64| json!(Timestamp::from_millis(now_ms + ms));
+    match draw.u32(0..6) {
+        0 => body["send_at"] = later(draw.i64(10_000..600_000)),
+        1 => body["not_after"] = later(draw.i64(20_000..120_000)),
+        _ => {}
+    }
+    body
+}
+
+/// Returns an intent: few clients and types, so that they meet. One type has a guard.
+fn intent(draw: &mut Rng) -> Value {
+    let client_id = format!("91b7584a-d8f1-4cd6-b0e1-414c1027c4d{}", draw.u32(0..2));
+    match draw.u32(0..3) {
+        0 => json!({"client_id": client_id, "intent_type": ROLLING}),
+        1 => json!({"client_id": client_id, "intent_type": "reactivation_value_prop"}),
+        _ => json!({
+            "client_id": client_id, "intent_type": "offer_active",
+            "reference_id": format!("1e2feb89-7ed4-4c2c-9cc4-a6ce78e5106{}", draw.u32(0..2)),
+        }),
+    }
+}
+
+/// The type whose window counts from the last send.
+pub const ROLLING: &str = "reactivation_nudge";
+
+/// Returns the rows of messages, by id.
+fn rows(stage: &Stage) -> BTreeMap<String, Value> {
+    let rows = stage.net.tables().rows(stage.table("Outbound")).into_iter();
+    let messages = rows.filter(|row| text(&row["pk"]).starts_with("MESSAGE#") && row["sk"] == "MESSAGE");
+    messages.map(|row| (text(&row["id"]), row)).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
