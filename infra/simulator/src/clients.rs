@@ -27,19 +27,42 @@ pub struct Client {
     pub name: String,
 }
 
+/// How often a caller tries.
+const TRIES: u64 = 4;
+/// How often a provider delivers a webhook.
+const DELIVERIES: u64 = 12;
+
 impl Client {
     /// Sends a request until it is answered with anything but a 5xx. Returns `None` if the caller
     /// gives up: then it does not know whether the request was carried out.
     pub async fn request(&self, method: &str, path: &str, key: Option<&str>, body: Option<&Value>) -> Option<Answer> {
+        let headers: Vec<_> = key.map(|key| ("idempotency-key", key.to_owned())).into_iter().collect();
+        self.send(method, path, &headers, body.map(Value::to_string), TRIES).await
+    }
+
+    /// Delivers a webhook, as a provider does: again and again until it is accepted.
+    pub async fn webhook(&self, path: &str, headers: &[(&str, String)], body: &Value) -> Option<Answer> {
+        self.send("POST", path, headers, Some(body.to_string()), DELIVERIES).await
+    }
+
+    /// Sends a request so many times at most.
+    pub async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Option<String>,
+        tries: u64,
+    ) -> Option<Answer> {
         let (route, function, parameters) = route(self.model, method, path);
-        for attempt in 1..=4 {
-            let event = self.event(method, path, &route, &parameters, key, body);
+        for attempt in 1..=tries {
+            let event = self.event(method, path, &route, &parameters, headers, body.as_deref());
             let answered = self.lambda.invoke(&function, event).await;
             let shown = match &answered {
                 Ok(answer) => format!("{} {}", answer["status"], answer["body"]),
                 Err(failure) => format!("no answer: {failure:?}"),
             };
-            self.net.note(&format!("{} {method} {path} {} -> {shown}", self.name, key.unwrap_or_default()));
+            self.net.note(&format!("{} {method} {path} -> {shown}", self.name));
             if let Ok(answer) = answered
                 && let Some(status) = answer["status"].as_u64().filter(|status| *status < 500)
             {
@@ -56,18 +79,18 @@ impl Client {
         path: &str,
         route: &str,
         parameters: &Value,
-        key: Option<&str>,
-        body: Option<&Value>,
+        given: &[(&str, String)],
+        body: Option<&str>,
     ) -> Value {
         let mut headers = json!({"content-type": "application/json", "host": "api.local"});
-        if let Some(key) = key {
-            headers["idempotency-key"] = json!(key);
+        for (name, value) in given {
+            headers[*name] = json!(value);
         }
         let (raw, query) = path.split_once('?').unwrap_or((path, ""));
         let scopes = "intents outbound ingest mailings conversations downsells";
         json!({
             "version": "2.0", "routeKey": route, "rawPath": raw, "rawQueryString": query, "headers": headers,
-            "pathParameters": parameters, "isBase64Encoded": false, "body": body.map(Value::to_string),
+            "pathParameters": parameters, "isBase64Encoded": false, "body": body,
             "requestContext": {
                 "accountId": "000000000000", "apiId": "local-api", "domainName": "api.local", "domainPrefix": "api",
                 "http": {

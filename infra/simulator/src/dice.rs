@@ -17,8 +17,9 @@ impl Dice {
         Rng::with_seed(hash)
     }
 
-    /// Returns true in `percent` of the cases.
+    /// Returns true in `percent` of the cases. It does not use the generator of [`Self::of`], whose
+    /// numbers decide what follows.
     pub fn chance(self, decision: &str, percent: u32) -> bool {
-        self.of(decision).u32(0..100) < percent
+        self.of(&format!("whether {decision}")).u32(0..100) < percent
     }
 }

@@ -144,7 +144,7 @@ impl Lambda {
         let name = format!("{}/{number}", function.binary);
         let most = self.net.profile().skew_ms;
         let skew_ms = self.net.dice().of(&format!("clock of {name}")).i64(-most..=most);
-        let way = self.net.of(&name);
+        let connection = self.net.of(&name);
         let mut variables = function.environment.clone();
         for (name, value) in [
             ("AWS_REGION", "us-east-1".to_owned()),
@@ -157,8 +157,8 @@ impl Lambda {
         }
         let host = Host {
             variables,
-            http: SharedHttpClient::new(way.clone()),
-            connector: SharedHttpConnector::new(way),
+            http: SharedHttpClient::new(connection.clone()),
+            connector: SharedHttpConnector::new(connection),
             epoch: self.net.epoch(),
             retries: RetryPartition::custom(name.clone()).build(),
         };

@@ -12,6 +12,7 @@ pub mod clients;
 pub mod dice;
 pub mod lambda;
 pub mod net;
+pub mod objects;
 pub mod play;
 pub mod profile;
 pub mod providers;

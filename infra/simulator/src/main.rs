@@ -45,6 +45,9 @@ fn main() -> ExitCode {
     }
     let (totals, failed) = run(seeds, &arguments.workload, &Profile::rough(), threads(), show);
     println!("{totals}");
+    for (reached, times) in &totals.reached {
+        println!("{times:>9} × {reached}");
+    }
     match failed {
         Some(seed) => report(seed, &arguments.workload),
         None => ExitCode::SUCCESS,

@@ -24,8 +24,9 @@ use umavez_local::secrets::Secrets;
 
 use crate::broken;
 use crate::dice::Dice;
+use crate::objects::Objects;
 use crate::profile::Profile;
-use crate::providers::{Heard, Reaction, text_of};
+use crate::providers::{Heard, Reaction, recipient, text_of};
 use crate::queues::Queues;
 use crate::tables::Tables;
 use crate::trace::Trace;
@@ -72,6 +73,7 @@ struct Shared {
 struct State {
     trace: Trace,
     queues: Queues,
+    objects: Objects,
     heard: Vec<Heard>,
     /// The conditional writes that were made.
     conditions: BTreeSet<String>,
@@ -98,6 +100,7 @@ impl Net {
             state: Mutex::new(State {
                 trace,
                 queues,
+                objects: Objects::default(),
                 heard,
                 conditions: BTreeSet::new(),
                 writes: BTreeMap::new(),
@@ -199,8 +202,8 @@ impl Net {
     }
 
     /// Returns the network as one function instance sees it.
-    pub fn of(&self, instance: &str) -> Way {
-        Way { net: self.clone(), instance: instance.into() }
+    pub fn of(&self, instance: &str) -> Connection {
+        Connection { net: self.clone(), instance: instance.into() }
     }
 
     async fn carry(self, instance: Arc<str>, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
@@ -213,7 +216,10 @@ impl Net {
         if service == "ses" {
             return self.carry_to_provider(&instance, "ses/v2/email/outbound-emails", &request).await;
         }
-        let operation = header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
+        let operation = match service.as_str() {
+            "s3" => request.method().to_owned(),
+            _ => header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned(),
+        };
         let body = request.body().bytes().unwrap_or_default().to_vec();
         let what = describe(&operation, &body);
         let decision = self.decision(&format!("{} {operation}", function_of(&instance)));
@@ -223,6 +229,15 @@ impl Net {
         sleep(Duration::from_millis(before)).await;
         if fault == Some(Fault::LateRequest) {
             sleep(LATE + Duration::from_millis(dice.u64(0..8_000))).await;
+        }
+        if service == "s3" && !matches!(fault, Some(Fault::Throttled | Fault::ErrorBefore | Fault::LostRequest)) {
+            let answered = self.state().objects.call(&request);
+            self.note(&format!("{instance} S3 {operation} {uri} -> {}", answered.status().as_u16()));
+            sleep(Duration::from_millis(after)).await;
+            return match fault {
+                Some(Fault::LostReply) => Err(ConnectorError::io("the connection was closed".into())),
+                _ => Ok(answered),
+            };
         }
         let (status, answer) = match fault {
             Some(Fault::Throttled) => throttled(&service),
@@ -335,9 +350,10 @@ impl Net {
             false => Reaction::Accepts,
         };
         sleep(Duration::from_millis(dice.u64(1..=400))).await;
-        let heard = Heard { at_ms: self.elapsed_ms(), provider: provider.to_owned(), text: text.clone(), reaction };
+        let to = recipient(provider, &body);
+        let heard = Heard { at_ms: self.elapsed_ms(), provider: provider.to_owned(), to, text: text.clone(), reaction };
         self.state().heard.push(heard);
-        self.note(&format!("{instance} {provider} hears {text}: {reaction:?}"));
+        self.note(&format!("{instance} {provider} hears {text:?}: {reaction:?}"));
         let accepted = || {
             let mut headers = http::HeaderMap::new();
             for (name, value) in request.headers() {
@@ -355,7 +371,12 @@ impl Net {
             response(caught.status, caught.body.to_string().into_bytes())
         };
         if let Some((status, body)) = reaction.refusal(provider) {
-            return Ok(response(status, body.to_string().into_bytes()));
+            let mut refusal = response(status, body.to_string().into_bytes());
+            // SES names its errors in a header.
+            if let Some(kind) = body["__type"].as_str() {
+                refusal.headers_mut().insert("x-amzn-errortype", kind.to_owned());
+            }
+            return Ok(refusal);
         }
         match reaction {
             Reaction::AcceptsSilently => {
@@ -375,18 +396,18 @@ impl Net {
 
 /// The network as one function instance sees it.
 #[derive(Clone)]
-pub struct Way {
+pub struct Connection {
     net: Net,
     instance: Arc<str>,
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Way({})", self.instance)
+        write!(f, "Connection({})", self.instance)
     }
 }
 
-impl HttpConnector for Way {
+impl HttpConnector for Connection {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let (answer, answered) = oneshot::channel();
         let carried = self.net.clone().carry(self.instance.clone(), request);
@@ -400,7 +421,7 @@ impl HttpConnector for Way {
     }
 }
 
-impl HttpClient for Way {
+impl HttpClient for Connection {
     fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }

@@ -36,6 +36,8 @@ pub struct Outcome {
     pub trace: Trace,
     pub calls: u64,
     pub virtual_ms: u64,
+    /// What the play has reached.
+    pub reached: Vec<String>,
     /// The conditional writes that were made.
     pub conditions: BTreeSet<String>,
 }
@@ -54,13 +56,13 @@ pub fn model() -> &'static Model {
 
 /// What a workload works with.
 #[derive(Clone)]
-pub struct Stage {
+pub struct Setting {
     pub model: &'static Model,
     pub net: Net,
     pub lambda: Lambda,
 }
 
-impl Stage {
+impl Setting {
     pub fn client(&self, name: &str) -> Client {
         Client { model: self.model, net: self.net.clone(), lambda: self.lambda.clone(), name: name.to_owned() }
     }
@@ -92,9 +94,9 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         let secrets = Secrets::open(&model.secrets, &given, None, Clock::new(0)).expect("the secrets");
         let net = Net::new(model, secrets, Dice(seed), profile, began, EPOCH_MS);
         let lambda = Lambda::new(model, net.clone());
-        let stage = Rc::new(Stage { model, net: net.clone(), lambda: lambda.clone() });
+        let setting = Rc::new(Setting { model, net: net.clone(), lambda: lambda.clone() });
         Sources { net: net.clone(), lambda }.start(model, workload.functions());
-        let rough = workload.run(stage.clone());
+        let rough = workload.run(setting.clone());
         // A play in which all wait for nothing would wait for ever; with a limit it fails.
         let mut violations = match timeout(LONGEST_REST, rough).await {
             Ok(()) => Vec::new(),
@@ -105,7 +107,7 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         let rested = timeout(LONGEST_REST, async {
             loop {
                 sleep(Duration::from_secs(120)).await;
-                if stage.queues_are_empty() && workload.is_at_rest(&stage) {
+                if setting.queues_are_empty() && workload.is_at_rest(&setting) {
                     break;
                 }
             }
@@ -113,11 +115,18 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         if rested.await.is_err() {
             violations.push(format!("not at rest after {} hours", LONGEST_REST.as_secs() / 3_600));
         }
-        violations.extend(workload.audit(&stage));
+        violations.extend(workload.audit(&setting));
         for violation in &violations {
             net.note(&format!("VIOLATION: {violation}"));
         }
         let (calls, virtual_ms, conditions) = (net.calls(), net.elapsed_ms(), net.conditions());
-        Outcome { violations, calls, virtual_ms, conditions, trace: net.take_trace() }
+        Outcome {
+            violations,
+            calls,
+            virtual_ms,
+            reached: workload.reached(&setting),
+            conditions,
+            trace: net.take_trace(),
+        }
     })
 }

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 pub struct Heard {
     pub at_ms: u64,
     pub provider: String,
+    /// The chat, phone number or address.
+    pub to: String,
     /// The text of the message, which is unique to it in a play.
     pub text: String,
     pub reaction: Reaction,
@@ -49,7 +51,7 @@ impl Reaction {
             (Self::Refuses, "telegram") => {
                 (403, json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"}))
             }
-            (Self::Refuses, "ses") => (400, json!({"__type": "MessageRejected", "message": "Email address is not ok"})),
+            (Self::Refuses, "ses") => (400, json!({"__type": "BadRequestException", "message": "no"})),
             (Self::Refuses, _) => {
                 (400, json!({"status": 400, "error": "Bad Request", "response": {"message": ["Text is required"]}}))
             }
@@ -64,6 +66,17 @@ impl Reaction {
         };
         Some(answer)
     }
+}
+
+/// Returns the recipient of a message.
+pub fn recipient(provider: &str, body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let to = match provider {
+        "telegram" => &body["chat_id"],
+        "ses" => &body["Destination"]["ToAddresses"][0],
+        _ => &body["number"],
+    };
+    to.as_str().map_or_else(|| to.to_string(), str::to_owned)
 }
 
 /// Returns the text of a message, which identifies it.

@@ -21,6 +21,16 @@ pub type Handler = Rc<dyn Fn(Invocation, Value) -> LocalBoxFuture<'static, Resul
 pub fn start(binary: &str) -> Handler {
     match binary {
         "outbound-api" => http(outbound_api::ROUTES, outbound_api::Deps::from_env, outbound_api::run),
+        "admin" => http(admin::ROUTES, admin::Deps::from_env, admin::run),
+        "webhook-intake" => http(webhook_intake::ROUTES, webhook_intake::Deps::from_env, webhook_intake::run),
+        "conversations-api" => {
+            http(conversations_api::ROUTES, conversations_api::Deps::from_env, conversations_api::run)
+        }
+        "conversation-worker" => events(conversation_worker::Deps::from_env, conversation_worker::run),
+        "downsell-sweep" => events(downsell_sweep::Deps::from_env, downsell_sweep::run),
+        "mailings-api" => http(mailings_api::ROUTES, mailings_api::Deps::from_env, mailings_api::run),
+        "mailing-importer" => events(mailing_importer::Deps::from_env, mailing_importer::run),
+        "mailing-sender" => events(mailing_sender::Deps::from_env, mailing_sender::run),
         "outbound-sender" => events(outbound_sender::Deps::from_env, outbound_sender::run),
         "outbound-sweep" => events(outbound_sweep::Deps::from_env, outbound_sweep::run),
         "outbox-relay" => events(outbox_relay::Deps::from_env, outbox_relay::run),

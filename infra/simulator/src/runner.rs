@@ -1,6 +1,6 @@
 //! Plays many seeds, on all processors.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -20,6 +20,8 @@ pub struct Totals {
     pub virtual_ms: u64,
     pub faults: usize,
     pub violations: usize,
+    /// How often the plays reached something.
+    pub reached: BTreeMap<String, u64>,
     /// The conditional writes of the product that were made.
     pub conditions: BTreeSet<String>,
     begun: Instant,
@@ -64,6 +66,7 @@ pub fn run(
         virtual_ms: 0,
         faults: 0,
         violations: 0,
+        reached: BTreeMap::new(),
         conditions: BTreeSet::new(),
         begun: Instant::now(),
         took: None,
@@ -87,6 +90,9 @@ pub fn run(
                     totals.virtual_ms += outcome.virtual_ms;
                     totals.faults += outcome.trace.faults.len();
                     totals.violations += outcome.violations.len();
+                    for reached in outcome.reached {
+                        *totals.reached.entry(reached).or_default() += 1;
+                    }
                     totals.conditions.extend(outcome.conditions);
                     show(&totals, of);
                 }

@@ -150,7 +150,7 @@ impl Sources {
             let mut dice = self.net.dice().of(&decision);
             // Ticks that find nothing to do cost time, so several in a row are skipped now and
             // then, as if they were lost.
-            let every = if self.net.is_quiet() { 5 } else { dice.u32(1..4) };
+            let every = if self.net.is_quiet() { 5 } else { dice.u32(2..6) };
             sleep(schedule.every * every).await;
             if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) {
                 let _ = self.lambda.invoke(&function, schedule.input.clone().unwrap_or_else(|| json!({}))).await;

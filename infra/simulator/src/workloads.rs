@@ -1,5 +1,8 @@
 //! What clients, operators and providers do in a play, and what must hold at its end.
 
+mod conversations;
+mod downsells;
+mod mailings;
 mod outbound;
 
 pub use outbound::ROLLING;
@@ -7,8 +10,9 @@ pub use outbound::ROLLING;
 use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
+use serde_json::Value;
 
-use crate::play::Stage;
+use crate::play::Setting;
 
 pub trait Workload {
     fn name(&self) -> &'static str;
@@ -17,21 +21,34 @@ pub trait Workload {
     fn functions(&self) -> &'static [&'static str];
 
     /// What the clients do while things go wrong.
-    fn run(&self, stage: Rc<Stage>) -> LocalBoxFuture<'_, ()>;
+    fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()>;
 
     /// Returns whether everything that was accepted has ended.
-    fn is_at_rest(&self, stage: &Stage) -> bool;
+    fn is_at_rest(&self, setting: &Setting) -> bool;
+
+    /// Returns what the play has reached, to show that the audit had something to look at.
+    fn reached(&self, setting: &Setting) -> Vec<String>;
 
     /// Returns what does not hold.
-    fn audit(&self, stage: &Stage) -> Vec<String>;
+    fn audit(&self, setting: &Setting) -> Vec<String>;
 }
 
-pub const NAMES: &[&str] = &["outbound"];
+pub const NAMES: &[&str] = &["outbound", "downsells", "conversations", "mailings"];
 
 /// Returns a new workload. It keeps the history of one play.
 pub fn workload(name: &str) -> Option<Box<dyn Workload>> {
     match name {
+        "conversations" => Some(Box::new(conversations::Conversations::default())),
+        "downsells" => Some(Box::new(downsells::Downsells::default())),
+        "mailings" => Some(Box::new(mailings::Mailings::default())),
         "outbound" => Some(Box::new(outbound::Outbound::default())),
         _ => None,
     }
+}
+
+/// The token of Telegram's webhooks in the local secrets.
+const TELEGRAM_SECRET: &str = "local-telegram-secret";
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use umavez_domain::time::Timestamp;
 
-use super::Workload;
+use super::{Workload, text};
 use crate::clients::{Answer, Client};
-use crate::play::Stage;
+use crate::play::Setting;
 use crate::providers::Heard;
 
 const CLIENTS: usize = 3;
@@ -57,19 +57,31 @@ impl Workload for Outbound {
         &["outbound-api", "outbound-sender", "outbound-sweep", "outbox-relay", "recovery", "delivery-events"]
     }
 
-    fn run(&self, stage: Rc<Stage>) -> LocalBoxFuture<'_, ()> {
-        let clients = (0..CLIENTS).map(move |number| self.client(stage.clone(), number));
+    fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()> {
+        let clients = (0..CLIENTS).map(move |number| self.client(setting.clone(), number));
         Box::pin(async move {
             join_all(clients).await;
         })
     }
 
-    fn is_at_rest(&self, stage: &Stage) -> bool {
-        rows(stage).values().all(|row| ENDED.contains(&text(&row["state"]).as_str()))
+    fn is_at_rest(&self, setting: &Setting) -> bool {
+        rows(setting).values().all(|row| ENDED.contains(&text(&row["state"]).as_str()))
     }
 
-    fn audit(&self, stage: &Stage) -> Vec<String> {
-        let (history, rows, heard) = (self.history.borrow(), rows(stage), stage.net.heard());
+    fn reached(&self, setting: &Setting) -> Vec<String> {
+        let history = self.history.borrow();
+        let mut reached: Vec<_> =
+            rows(setting).values().map(|row| format!("a message is {}", text(&row["state"]))).collect();
+        reached.extend(history.canceled.iter().map(|_| "a cancel is answered".to_owned()));
+        reached.extend(history.resends.values().map(|_| "a resend is accepted".to_owned()));
+        reached.extend(history.settled.iter().map(|_| "a message is settled".to_owned()));
+        reached.extend(history.checks.values().flatten().map(|_| "a check may send".to_owned()));
+        reached.extend(history.released.iter().map(|_| "an intent is released".to_owned()));
+        reached
+    }
+
+    fn audit(&self, setting: &Setting) -> Vec<String> {
+        let (history, rows, heard) = (self.history.borrow(), rows(setting), setting.net.heard());
         let mut violations = Vec::new();
         for (name, answers) in &history.messages {
             let calls: Vec<_> = heard.iter().filter(|heard| heard.text == *name).collect();
@@ -81,11 +93,11 @@ impl Workload for Outbound {
 }
 
 impl Outbound {
-    async fn client(&self, stage: Rc<Stage>, number: usize) {
-        let client = stage.client(&format!("client-{number}"));
+    async fn client(&self, setting: Rc<Setting>, number: usize) {
+        let client = setting.client(&format!("client-{number}"));
         for step in 0..STEPS {
             let name = format!("m{number}.{step}");
-            let mut draw = stage.net.dice().of(&format!("request {name}"));
+            let mut draw = setting.net.dice().of(&format!("request {name}"));
             sleep(Duration::from_millis(draw.u64(1..20_000))).await;
             match draw.u32(0..8) {
                 0 => self.check(&client, &name, &mut draw).await,
@@ -111,7 +123,7 @@ impl Outbound {
             self.history.borrow_mut().released.push(fingerprint.clone());
             let body = json!({"client_id": body["client_id"]});
             let path = format!("/intents/{fingerprint}/release");
-            client.request("POST", &path, Some(&format!("release {name}")), Some(&body)).await;
+            client.request("POST", &path, Some(&format!("release-{name}")), Some(&body)).await;
         }
     }
 
@@ -137,7 +149,7 @@ impl Outbound {
             }
             3..5 => {
                 sleep(Duration::from_millis(draw.u64(1_000..90_000))).await;
-                let (path, key) = (format!("{MESSAGES}/{id}/resend"), format!("resend {name}"));
+                let (path, key) = (format!("{MESSAGES}/{id}/resend"), format!("resend-{name}"));
                 let answer = client.request("POST", &path, Some(&key), None).await;
                 if answer.is_none_or(|answer| answer.status < 300) {
                     *self.history.borrow_mut().resends.entry(id).or_default() += 1;
@@ -267,12 +279,8 @@ fn intent(draw: &mut Rng) -> Value {
 pub const ROLLING: &str = "reactivation_nudge";
 
 /// Returns the rows of messages, by id.
-fn rows(stage: &Stage) -> BTreeMap<String, Value> {
-    let rows = stage.net.tables().rows(stage.table("Outbound")).into_iter();
+fn rows(setting: &Setting) -> BTreeMap<String, Value> {
+    let rows = setting.net.tables().rows(setting.table("Outbound")).into_iter();
     let messages = rows.filter(|row| text(&row["pk"]).starts_with("MESSAGE#") && row["sk"] == "MESSAGE");
     messages.map(|row| (text(&row["id"]), row)).collect()
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }

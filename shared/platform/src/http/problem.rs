@@ -57,8 +57,8 @@ impl Problem {
     pub(super) fn without_key(mut self, request_id: &str) -> Self {
         if self.status == 503 {
             self.detail = format!(
-                "the store did not answer, and may have heard the request all the same, as `request:{request_id}`; \
-                 with an Idempotency-Key it could be asked again"
+                "the database did not answer; the request may have been carried out, as `request:{request_id}`. \
+                 With an Idempotency-Key it could be retried"
             );
         }
         self

@@ -1,0 +1,182 @@
+//! Mailings: callers that upload the same file more than once, and operators that pause, resume,
+//! cancel and retry.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::{LocalBoxFuture, join_all};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{Workload, text};
+use crate::play::Setting;
+
+const MAILINGS: usize = 2;
+const RECIPIENTS: usize = 4;
+const BOUNDARY: &str = "a-boundary";
+/// The states in which an entry stays unless somebody decides.
+const ENDED: &[&str] = &["SENT", "FAILED", "INVALID", "UNKNOWN", "SUPPRESSED", "CANCELED"];
+
+#[derive(Default)]
+pub struct Mailings {
+    history: RefCell<History>,
+}
+
+#[derive(Default)]
+struct History {
+    /// The mailings that were accepted, by the subject of their mail.
+    accepted: BTreeMap<String, String>,
+    /// Mailings whose failed entries an operator ordered to retry, or perhaps ordered.
+    retried: Vec<String>,
+    canceled: Vec<String>,
+}
+
+impl Workload for Mailings {
+    fn name(&self) -> &'static str {
+        "mailings"
+    }
+
+    fn functions(&self) -> &'static [&'static str] {
+        &["mailings-api", "mailing-importer", "mailing-sender", "outbox-relay", "recovery"]
+    }
+
+    fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            join_all((0..MAILINGS).map(|number| self.mailing(setting.clone(), number))).await;
+        })
+    }
+
+    fn is_at_rest(&self, setting: &Setting) -> bool {
+        let mailings = rows(setting, "MAILING");
+        // A mailing that paused by itself waits for an operator, and so do its entries.
+        let is_paused = mailings.iter().any(|row| row["state"] == "PAUSED");
+        let is_over =
+            |row: &Value| ["COMPLETED", "CANCELED", "FAILED", "PAUSED"].contains(&text(&row["state"]).as_str());
+        let has_ended = |row: &Value| ENDED.contains(&text(&row["state"]).as_str());
+        mailings.iter().all(is_over) && (is_paused || rows(setting, "ENTRY#").iter().all(has_ended))
+    }
+
+    fn reached(&self, setting: &Setting) -> Vec<String> {
+        let mailings = rows(setting, "MAILING").into_iter().map(|row| format!("a mailing is {}", text(&row["state"])));
+        let entries = rows(setting, "ENTRY#").into_iter().map(|row| format!("an entry is {}", text(&row["state"])));
+        let retried = self.history.borrow().retried.iter().map(|_| "a retry is ordered".to_owned()).collect::<Vec<_>>();
+        mailings.chain(entries).chain(retried).collect()
+    }
+
+    fn audit(&self, setting: &Setting) -> Vec<String> {
+        let (history, heard) = (self.history.borrow(), setting.net.heard());
+        let mut violations = Vec::new();
+        let mailings: BTreeMap<_, _> =
+            rows(setting, "MAILING").into_iter().map(|row| (text(&row["pk"]), row)).collect();
+        for (subject, id) in &history.accepted {
+            let partition = format!("MAILING#{id}");
+            let Some(mailing) = mailings.get(&partition) else {
+                violations.push(format!("{subject} was accepted as {id} and is gone"));
+                continue;
+            };
+            let state = text(&mailing["state"]);
+            if state == "FAILED" {
+                violations.push(format!("{subject} was accepted, and FAILED: {}", mailing["problem"]));
+            }
+            let mut entries = rows(setting, "ENTRY#");
+            entries.retain(|row| text(&row["pk"]).starts_with(&partition));
+            if state == "COMPLETED" && entries.len() != RECIPIENTS {
+                violations.push(format!("{subject} is COMPLETED with {} recipients", entries.len()));
+            }
+            for entry in &entries {
+                let (email, entry_state) = (text(&entry["email"]), text(&entry["state"]));
+                let calls = heard.iter().filter(|heard| heard.text == *subject && heard.to == email);
+                let (mut heard, mut accepted) = (0, 0);
+                for call in calls {
+                    heard += 1;
+                    accepted += u64::from(call.reaction.is_accepted());
+                }
+                let attempts = entry["attempt"].as_u64().unwrap_or(0);
+                if heard > attempts {
+                    violations.push(format!("{subject} to {email} has {attempts} attempts and {heard} calls"));
+                }
+                if accepted > 1 {
+                    violations.push(format!("{subject} went out to {email} {accepted} times"));
+                }
+                if entry_state == "SENT" && accepted == 0 {
+                    violations.push(format!("{subject} to {email} is SENT, but was not accepted"));
+                }
+                if ["FAILED", "SUPPRESSED", "CANCELED", "INVALID"].contains(&entry_state.as_str()) && accepted > 0 {
+                    violations.push(format!("{subject} to {email} is {entry_state}, but went out"));
+                }
+                let is_over = ["COMPLETED", "CANCELED"].contains(&state.as_str());
+                if is_over && !ENDED.contains(&entry_state.as_str()) {
+                    violations.push(format!("{subject} is {state}, but its mail to {email} is {entry_state}"));
+                }
+            }
+        }
+        violations
+    }
+}
+
+impl Mailings {
+    async fn mailing(&self, setting: Rc<Setting>, number: usize) {
+        let client = setting.client(&format!("sender-{number}"));
+        let subject = format!("mailing-{number}");
+        let mut draw = setting.net.dice().of(&subject);
+        sleep(Duration::from_millis(draw.u64(1..5_000))).await;
+        let form = form(&subject);
+        let header = [("content-type", format!("multipart/form-data; boundary={BOUNDARY}"))];
+        for _ in 0..draw.u32(1..3) {
+            let answer = client.send("POST", "/mailings", &header, Some(form.clone()), 6).await;
+            if let Some(id) = answer.filter(|answer| answer.status < 300).map(|answer| text(&answer.body["mailingId"]))
+            {
+                self.history.borrow_mut().accepted.insert(subject.clone(), id);
+            }
+        }
+        let Some(id) = self.history.borrow().accepted.get(&subject).cloned() else { return };
+        for step in 0..draw.u32(0..3) {
+            sleep(Duration::from_millis(draw.u64(1..30_000))).await;
+            let order = match draw.u32(0..8) {
+                0..4 => "pause",
+                4 => "cancel",
+                _ => "retry-failed",
+            };
+            match order {
+                "cancel" => self.history.borrow_mut().canceled.push(id.clone()),
+                "retry-failed" => self.history.borrow_mut().retried.push(id.clone()),
+                _ => {}
+            }
+            let (path, key) = (format!("/mailings/{id}/{order}"), format!("{order}-{subject}-{step}"));
+            client.request("POST", &path, Some(&key), Some(&json!({}))).await;
+            if order == "pause" {
+                sleep(Duration::from_millis(draw.u64(1..20_000))).await;
+                let (path, key) = (format!("/mailings/{id}/resume"), format!("resume-{subject}-{step}"));
+                // An operator does not leave it paused.
+                for _ in 0..5 {
+                    let answer = client.request("POST", &path, Some(&key), Some(&json!({}))).await;
+                    if answer.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the form of an upload: the file and its content.
+fn form(subject: &str) -> String {
+    let mut body = String::new();
+    for (name, value) in [("subject", subject), ("text", "Oi"), ("from", "shop@example.com")] {
+        body += &format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+    }
+    let head = format!("Content-Disposition: form-data; name=\"file\"; filename=\"{subject}.csv\"");
+    body += &format!("--{BOUNDARY}\r\n{head}\r\nContent-Type: text/csv\r\n\r\nemail\n");
+    for number in 0..RECIPIENTS {
+        body += &format!("ana{number}@example.com\n");
+    }
+    body + &format!("\r\n--{BOUNDARY}--\r\n")
+}
+
+/// Returns the rows of the table whose sort key begins so.
+fn rows(setting: &Setting, prefix: &str) -> Vec<Value> {
+    let rows = setting.net.tables().rows(setting.table("Mailings")).into_iter();
+    rows.filter(|row| text(&row["pk"]).starts_with("MAILING#") && text(&row["sk"]).starts_with(prefix)).collect()
+}
