@@ -50,7 +50,9 @@ fn sentence(function: &str, kind: &str, write: &Value) -> Option<Sentence> {
     let key = if write["Key"].is_object() { &write["Key"] } else { &write["Item"] };
     let word = |name: &str| {
         let text = crate::tables::plain(&key[name]);
-        text.as_str().unwrap_or_default().split('#').next().unwrap_or_default().to_owned()
+        let word = text.as_str().unwrap_or_default().split('#').next().unwrap_or_default();
+        let is_hash = word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_hash { "*".to_owned() } else { word.to_owned() }
     };
     let kind = kind.trim_end_matches("Item");
     Some(format!("{function}: {kind} {} {} if {}", word("pk"), word("sk"), resolved(condition, write)))

@@ -75,6 +75,10 @@ struct State {
     queues: Queues,
     objects: Objects,
     heard: Vec<Heard>,
+    /// The rows that began an attempt, and when.
+    claims: Vec<(String, u64)>,
+    /// The tokens of transactions.
+    tokens: BTreeSet<String>,
     /// The conditional writes that were made.
     conditions: BTreeSet<String>,
     /// How often each table was written to.
@@ -102,6 +106,8 @@ impl Net {
                 queues,
                 objects: Objects::default(),
                 heard,
+                claims: Vec::new(),
+                tokens: BTreeSet::new(),
                 conditions: BTreeSet::new(),
                 writes: BTreeMap::new(),
                 is_quiet: false,
@@ -144,6 +150,13 @@ impl Net {
 
     pub fn heard(&self) -> Vec<Heard> {
         self.state().heard.clone()
+    }
+
+    /// Returns when the latest attempt of a row began before this time.
+    pub fn claimed_ms(&self, pk: &str, before_ms: u64) -> Option<u64> {
+        let state = self.state();
+        let mut claims = state.claims.iter().filter(|(row, at_ms)| row == pk && *at_ms <= before_ms);
+        claims.next_back().map(|(_, at_ms)| *at_ms)
     }
 
     /// Returns the conditional writes that were made, as sentences.
@@ -305,6 +318,26 @@ impl Net {
         }
     }
 
+    /// Records which rows a write moves to SENDING: that is when an attempt begins. A transaction
+    /// that is repeated with its own token has no effect.
+    fn note_claims(&self, body: &[u8]) {
+        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+        let token = request["ClientRequestToken"].as_str().unwrap_or_default().to_owned();
+        let mut state = self.state();
+        if !token.is_empty() && !state.tokens.insert(token) {
+            return;
+        }
+        let items = request["TransactItems"].as_array().into_iter().flatten();
+        let writes = items.filter_map(|item| item.as_object()?.values().next()).chain([&request]);
+        for write in writes.filter(|write| write["ExpressionAttributeValues"].to_string().contains("\"SENDING\"")) {
+            let is_set = write["UpdateExpression"].as_str().is_some_and(|update| update.contains("SET"));
+            if let Some(pk) = write["Key"]["pk"]["S"].as_str().filter(|_| is_set) {
+                let claim = (pk.to_owned(), self.elapsed_ms());
+                state.claims.push(claim);
+            }
+        }
+    }
+
     fn serve(&self, function: &str, service: &str, operation: &str, body: &[u8]) -> (u16, Vec<u8>) {
         self.state().calls += 1;
         match service {
@@ -312,6 +345,7 @@ impl Net {
                 let body = &self.note_conditions(function, operation, body);
                 let answered = self.0.tables.call(operation, body);
                 if answered.0 == 200 && !matches!(operation, "GetItem" | "Query" | "BatchGetItem") {
+                    self.note_claims(body);
                     for table in tables_of(body) {
                         *self.state().writes.entry(table).or_default() += 1;
                     }

@@ -8,6 +8,7 @@ mod outbound;
 pub use outbound::ROLLING;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use serde_json::Value;
@@ -48,6 +49,12 @@ pub fn workload(name: &str) -> Option<Box<dyn Workload>> {
 
 /// The token of Telegram's webhooks in the local secrets.
 const TELEGRAM_SECRET: &str = "local-telegram-secret";
+
+/// Returns how long a client waits before its next step: half of the time almost nothing, so that
+/// clients meet.
+fn pause(draw: &mut fastrand::Rng, longest_ms: u64) -> Duration {
+    Duration::from_millis(if draw.bool() { draw.u64(1..60) } else { draw.u64(1..longest_ms) })
+}
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()

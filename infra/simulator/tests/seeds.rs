@@ -22,6 +22,7 @@ const PLAYS: &[(&str, u64, &[&str])] = &[
             "a resend is accepted",
             "a message is settled",
             "an intent is released",
+            "an address is suppressed",
         ],
     ),
     (

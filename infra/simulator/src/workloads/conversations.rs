@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::downsells::update;
-use super::{TELEGRAM_SECRET, Workload, text};
+use super::{TELEGRAM_SECRET, Workload, pause, text};
 use crate::play::Setting;
 
 const CONTACTS: i64 = 2;
@@ -92,7 +92,7 @@ impl Conversations {
         let mut number = contact as u64 * 100;
         for burst in 0..BURSTS {
             let mut draw = setting.net.dice().of(&format!("burst {contact}.{burst}"));
-            sleep(Duration::from_millis(draw.u64(1..30_000))).await;
+            sleep(pause(&mut draw, 30_000)).await;
             for _ in 0..draw.u32(1..4) {
                 number += 1;
                 let said = format!("t{number}");

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
@@ -12,7 +11,7 @@ use tokio::time::sleep;
 use umavez_domain::time::Timestamp;
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 
-use super::{TELEGRAM_SECRET, Workload, text};
+use super::{TELEGRAM_SECRET, Workload, pause, text};
 use crate::clients::{Answer, Client};
 use crate::play::Setting;
 
@@ -119,7 +118,7 @@ impl Downsells {
         for step in 0..STEPS {
             let name = format!("tx-{contact}-{step}");
             let mut draw = dice.of(&format!("contact {name}"));
-            sleep(Duration::from_millis(draw.u64(1..60_000))).await;
+            sleep(pause(&mut draw, 60_000)).await;
             match draw.u32(0..6) {
                 0 => {
                     let number = contact as u64 * 100 + step as u64;

@@ -10,7 +10,7 @@ use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Workload, text};
+use super::{Workload, pause, text};
 use crate::play::Setting;
 
 const MAILINGS: usize = 2;
@@ -121,7 +121,7 @@ impl Mailings {
         let client = setting.client(&format!("sender-{number}"));
         let subject = format!("mailing-{number}");
         let mut draw = setting.net.dice().of(&subject);
-        sleep(Duration::from_millis(draw.u64(1..5_000))).await;
+        sleep(pause(&mut draw, 5_000)).await;
         let form = form(&subject);
         let header = [("content-type", format!("multipart/form-data; boundary={BOUNDARY}"))];
         for _ in 0..draw.u32(1..3) {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use umavez_domain::time::Timestamp;
 
-use super::{Workload, text};
+use super::{Workload, pause, text};
 use crate::clients::{Answer, Client};
 use crate::play::Setting;
 use crate::providers::Heard;
@@ -44,6 +44,8 @@ struct History {
     settled: Vec<String>,
     /// Checks that may send, by fingerprint.
     checks: BTreeMap<String, Vec<String>>,
+    /// Addresses that were answered as suppressed, and when.
+    suppressed: Vec<(String, u64)>,
     /// Fingerprints that an operator released, or perhaps released.
     released: Vec<String>,
 }
@@ -76,6 +78,7 @@ impl Workload for Outbound {
         reached.extend(history.resends.values().map(|_| "a resend is accepted".to_owned()));
         reached.extend(history.settled.iter().map(|_| "a message is settled".to_owned()));
         reached.extend(history.checks.values().flatten().map(|_| "a check may send".to_owned()));
+        reached.extend(history.suppressed.iter().map(|_| "an address is suppressed".to_owned()));
         reached.extend(history.released.iter().map(|_| "an intent is released".to_owned()));
         reached
     }
@@ -88,6 +91,17 @@ impl Workload for Outbound {
             violations.extend(history.audit_message(name, answers, &rows, &calls));
         }
         violations.extend(history.audit_windows(&rows, &heard));
+        // I9: no attempt begins after its address was answered as suppressed.
+        for (address, at_ms) in &history.suppressed {
+            for late in heard.iter().filter(|heard| heard.to == *address && heard.at_ms > *at_ms) {
+                let row = rows.values().find(|row| name_of(row) == late.text).map(|row| text(&row["pk"]));
+                let begun = row.and_then(|pk| setting.net.claimed_ms(&pk, late.at_ms));
+                if begun.is_none_or(|begun| begun > *at_ms) {
+                    let (name, heard) = (&late.text, late.at_ms);
+                    violations.push(format!("{address} was suppressed at {at_ms}, and got {name} at {heard}"));
+                }
+            }
+        }
         violations
     }
 }
@@ -98,9 +112,10 @@ impl Outbound {
         for step in 0..STEPS {
             let name = format!("m{number}.{step}");
             let mut draw = setting.net.dice().of(&format!("request {name}"));
-            sleep(Duration::from_millis(draw.u64(1..20_000))).await;
-            match draw.u32(0..8) {
+            sleep(pause(&mut draw, 20_000)).await;
+            match draw.u32(0..12) {
                 0 => self.check(&client, &name, &mut draw).await,
+                1 => self.suppress(&client, &mut draw).await,
                 _ => self.message(&client, &name, &mut draw).await,
             }
         }
@@ -124,6 +139,16 @@ impl Outbound {
             let body = json!({"client_id": body["client_id"]});
             let path = format!("/intents/{fingerprint}/release");
             client.request("POST", &path, Some(&format!("release-{name}")), Some(&body)).await;
+        }
+    }
+
+    /// Puts an address on the suppression list.
+    async fn suppress(&self, client: &Client, draw: &mut Rng) {
+        let (channel, to) = address(draw);
+        let body = json!({"channel": channel, "to": to});
+        let answer = client.request("POST", "/suppressions", None, Some(&body)).await;
+        if let Some(answer) = answer.filter(|answer| answer.status < 300) {
+            self.history.borrow_mut().suppressed.push((to, answer.at_ms));
         }
     }
 
@@ -220,8 +245,7 @@ impl History {
     fn audit_windows(&self, rows: &BTreeMap<String, Value>, heard: &[Heard]) -> Vec<String> {
         let mut sent: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for row in rows.values() {
-            let (intent, name) = (&row["intent"], text(&row["content"]["text"]));
-            let name = if name.is_empty() { text(&row["content"]["subject"]) } else { name };
+            let (intent, name) = (&row["intent"], name_of(row));
             let went_out = heard.iter().any(|heard| heard.text == name && heard.reaction.is_accepted());
             if intent.is_object() && went_out {
                 sent.entry(text(&intent["fingerprint"])).or_default().push(name);
@@ -242,14 +266,12 @@ const MESSAGES: &str = "/outbound/messages";
 
 /// Returns the body of a request for a message.
 fn message(name: &str, now_ms: i64, draw: &mut Rng) -> Value {
-    let mut body = match draw.u32(0..3) {
-        0 => json!({"channel": "telegram", "to": format!("{}", 1_000 + draw.u32(0..3)), "content": {"text": name}}),
-        1 => json!({"channel": "whatsapp", "to": format!("551191234567{}", draw.u32(0..3)), "content": {"text": name}}),
-        _ => json!({
-            "channel": "email", "to": format!("ana{}@example.com", draw.u32(0..3)),
-            "content": {"from": "shop@example.com", "subject": name, "text": name},
-        }),
+    let (channel, to) = address(draw);
+    let content = match channel {
+        "email" => json!({"from": "shop@example.com", "subject": name, "text": name}),
+        _ => json!({"text": name}),
     };
+    let mut body = json!({"channel": channel, "to": to, "content": content});
     if draw.u32(0..3) > 0 {
         body["intent"] = intent(draw);
     }
@@ -260,6 +282,16 @@ fn message(name: &str, now_ms: i64, draw: &mut Rng) -> Value {
         _ => {}
     }
     body
+}
+
+/// Returns a channel and an address: few, so that they meet.
+fn address(draw: &mut Rng) -> (&'static str, String) {
+    let number = draw.u32(0..3);
+    match draw.u32(0..3) {
+        0 => ("telegram", format!("{}", 1_000 + number)),
+        1 => ("whatsapp", format!("551191234567{number}")),
+        _ => ("email", format!("ana{number}@example.com")),
+    }
 }
 
 /// Returns an intent: few clients and types, so that they meet. One type has a guard.
@@ -277,6 +309,12 @@ fn intent(draw: &mut Rng) -> Value {
 
 /// The type whose window counts from the last send.
 pub const ROLLING: &str = "reactivation_nudge";
+
+/// Returns the text of a message, which is its name in a play.
+fn name_of(row: &Value) -> String {
+    let content = &row["content"];
+    text(if content["subject"].is_string() { &content["subject"] } else { &content["text"] })
+}
 
 /// Returns the rows of messages, by id.
 fn rows(setting: &Setting) -> BTreeMap<String, Value> {
