@@ -17,6 +17,10 @@ check:
 test name="":
     cargo test --workspace {{name}}
 
+# Compare the emulator of DynamoDB with DynamoDB Local in the tests whose name contains a text
+independent *filter:
+    infra/independent-check {{filter}}
+
 # Write the generated pages of docs/reference
 docs:
     UMAVEZ_UPDATE_DOCS=1 cargo test -p umavez-tests --test house docs

@@ -6,12 +6,15 @@ use std::time::Duration;
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::keys;
+use umavez_domain::messages::MessageId;
 use umavez_domain::time::Timestamp;
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
+use umavez_platform::store::Write;
 use umavez_tests::{Answer, KEY, Setup, World, play_with};
 
 use crate::intents::CLIENT;
-use crate::outbound::{accept, ask, message, sending, telegram, with};
+use crate::outbound::{accept, ask, codes, message, sending, telegram, with};
 
 const DAY: u64 = 86_400;
 
@@ -117,6 +120,173 @@ async fn a_message_that_fails_frees_its_week_and_leaves_the_others() {
         let near = ask(world, "d", &touch(world, 4, Some(8))).await;
         assert_eq!(near.body["blocked_by"]["holder"], format!("message:{later}"), "{}", near.body);
         cancel(world, &later).await;
+    })
+    .await;
+}
+
+/// Makes Telegram ask to wait for so many days, once.
+async fn throttle(world: &World, days: u64) {
+    let body = json!({"ok": false, "error_code": 429, "description": "Too Many Requests",
+        "parameters": {"retry_after": days * DAY}});
+    let answer = Some(Scripted { status: 429, headers: Default::default(), body });
+    let fault = CallFault { service: Some("telegram".to_owned()), answer, ..CallFault::first(Action::Answer) };
+    world.stack.add_fault(Fault::Call(fault)).await.expect("armed");
+}
+
+/// Returns a message of a separate campaign, to be sent in exactly so many days, by a channel that
+/// does not wait for Telegram.
+fn touch_by_mail(world: &World, campaign: u8, days: i64) -> Value {
+    let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
+    let send_at = world.now().plus_days(days);
+    let mail = json!({"channel": "email", "to": "ana@example.com", "content": content, "send_at": send_at});
+    with(touch(world, campaign, None), mail)
+}
+
+fn sent_at(message: &Value) -> Timestamp {
+    message["sent_at"].as_str().and_then(Timestamp::parse).unwrap_or_else(|| panic!("not sent: {message}"))
+}
+
+/// Waits until a message was tried: a slow process may lose its slot, and takes a later one.
+async fn until_tried(world: &World, id: &str) {
+    for _ in 0..20 {
+        world.drain().await;
+        if message(world, id).await["attempts"] != 0 {
+            return;
+        }
+        world.advance(Duration::from_secs(5)).await;
+    }
+    panic!("{id} was never tried");
+}
+
+/// Lets so many days pass, and a minute, and enqueues what is due then.
+async fn days(world: &World, days: u64) {
+    world.advance(Duration::from_secs(days * DAY + 60)).await;
+    world.tick("OutboundSweep").await;
+}
+
+#[tokio::test]
+async fn a_rolling_window_counts_from_the_send_and_not_from_the_acceptance() {
+    play_with(guarded(sending(2)), async |world| {
+        throttle(world, 2).await;
+        let late = accept(world, "a", &touch(world, 1, None)).await;
+        until_tried(world, &late).await;
+        assert_eq!(message(world, &late).await["status"], "QUEUED");
+        days(world, 2).await;
+        let sent = message(world, &late).await;
+        assert_eq!(sent["status"], "SENT", "{sent}");
+        days(world, 6).await;
+        let early = ask_again(world, "b", 2).await;
+        assert_eq!(early.body["blocked_by"]["holder"], format!("message:{late}"), "{}", early.body);
+        let sent_at = sent_at(&sent);
+        let next = Timestamp::parse(&early.text("/next_eligible_at")).expect("a time");
+        assert!(next >= sent_at.plus_days(7) && next <= sent_at.plus_days(7).plus_ms(30_000), "{next}");
+        let fingerprint = sent["intent"]["fingerprint"].as_str().expect("a fingerprint");
+        let intent = world.get(&format!("/intents/{fingerprint}?client_id={CLIENT}")).await;
+        assert_eq!(intent.body["next_eligible_at"], json!(next), "{}", intent.body);
+        days(world, 1).await;
+        assert_eq!(ask_again(world, "c", 3).await.body["status"], "QUEUED");
+        world.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_scheduled_message_waits_until_the_window_of_a_late_one_is_over() {
+    play_with(guarded(sending(2)), async |world| {
+        throttle(world, 3).await;
+        let late = accept(world, "a", &touch(world, 1, None)).await;
+        until_tried(world, &late).await;
+        let scheduled = accept(world, "b", &touch_by_mail(world, 2, 8)).await;
+        days(world, 3).await;
+        assert_eq!(message(world, &late).await["status"], "SENT");
+        days(world, 6).await;
+        let deferred = message(world, &scheduled).await;
+        assert_eq!((&deferred["status"], &deferred["attempts"]), (&json!("QUEUED"), &json!(0)), "{deferred}");
+        assert_eq!(deferred["reason_code"], "intent_duplicate", "{deferred}");
+        assert!(codes(&deferred).contains(&"deferred"), "{deferred}");
+        days(world, 1).await;
+        let times = [message(world, &late).await, message(world, &scheduled).await].map(|sent| sent_at(&sent));
+        assert!(times[1] >= times[0].plus_days(7), "{times:?}");
+        assert!(times[1] <= times[0].plus_days(7).plus_ms(180_000), "{times:?}");
+        // The events of the mail arrive.
+        days(world, 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_was_not_sent_delays_no_other_and_then_waits_its_turn() {
+    play_with(guarded(sending(2)), async |world| {
+        throttle(world, 12).await;
+        let tried = accept(world, "a", &touch(world, 1, None)).await;
+        until_tried(world, &tried).await;
+        let scheduled = accept(world, "b", &touch_by_mail(world, 2, 8)).await;
+        days(world, 8).await;
+        let sent = message(world, &scheduled).await;
+        assert_eq!(sent["status"], "SENT", "{sent}");
+        days(world, 4).await;
+        let waiting = message(world, &tried).await;
+        assert_eq!((&waiting["status"], &waiting["attempts"]), (&json!("QUEUED"), &json!(1)), "{waiting}");
+        assert_eq!(codes(&waiting).last(), Some(&"deferred"), "{waiting}");
+        // It has the next place.
+        let refused = ask(world, "c", &touch_by_mail(world, 3, 8)).await;
+        assert_eq!(refused.body["blocked_by"]["holder"], format!("message:{tried}"), "{}", refused.body);
+        days(world, 4).await;
+        assert_eq!(message(world, &tried).await["status"], "SENT");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deferred_message_expires_if_the_window_ends_too_late_for_it() {
+    play_with(guarded(sending(1)), async |world| {
+        throttle(world, 3).await;
+        let late = accept(world, "a", &touch(world, 1, None)).await;
+        until_tried(world, &late).await;
+        let body = with(touch_by_mail(world, 2, 8), json!({"not_after": world.now().plus_days(9)}));
+        let scheduled = accept(world, "b", &body).await;
+        days(world, 3).await;
+        days(world, 5).await;
+        assert_eq!(message(world, &scheduled).await["status"], "QUEUED");
+        days(world, 1).await;
+        let expired = message(world, &scheduled).await;
+        assert_eq!(expired["status"], "EXPIRED", "{expired}");
+        assert!(codes(&expired).contains(&"deferred"), "{expired}");
+    })
+    .await;
+}
+
+/// The window of the check stands again after the message behind it is cancelled.
+#[tokio::test]
+async fn a_restored_hold_answers_its_own_caller_as_before() {
+    play_with(guarded(Setup::default()), async |world| {
+        let reference = json!({"client_id": CLIENT, "intent_type": "discovery_first_touch",
+            "reference_id": "1e2feb89-7ed4-4c2c-9cc4-a6ce78e51001"});
+        let first = world.post_with_key("mine", "/intents", &reference).await;
+        assert_eq!(first.body["can_send"], true, "{}", first.body);
+        let scheduled = accept(world, "b", &touch(world, 2, Some(9))).await;
+        cancel(world, &scheduled).await;
+        // Six days are enough to be in the next bucket or not; the answer is the same.
+        for _ in 0..2 {
+            days(world, 3).await;
+            let again = world.post_with_key("mine", "/intents", &reference).await;
+            assert_eq!((again.status, &again.body), (first.status, &first.body));
+        }
+    })
+    .await;
+}
+
+/// The parameters do not allow a retention shorter than the life of an intent, so the test removes
+/// the row.
+#[tokio::test]
+async fn a_key_whose_message_is_gone_is_refused_with_another_body_while_its_intent_is_held() {
+    play_with(guarded(Setup::default()), async |world| {
+        let id = accept(world, "a", &touch(world, 1, Some(3))).await;
+        let table = world.stack.output("OutboundTable").expect("a table");
+        let key = keys::message(&MessageId::parse(&id).expect("an id"));
+        world.store.write(&world.invocation(), Write::delete(table, key)).await.expect("a store");
+        let reused = ask(world, "a", &with(touch(world, 1, Some(3)), json!({"content": {"text": "other"}}))).await;
+        reused.assert_problem(422, "idempotency_key_reused", &[]);
     })
     .await;
 }

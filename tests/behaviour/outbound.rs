@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use umavez_local::catcher::Sent;
 use umavez_tests::{Answer, Expected, Setup, World, play, play_with};
 
+use crate::limiter::{allowed, most_in_a_second};
+
 const CLIENT: &str = "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1";
 
 pub fn telegram(text: &str) -> Value {
@@ -306,10 +308,8 @@ async fn a_thousand_messages_of_one_bot_keep_its_limit_and_their_priorities() {
         while slots(world, None).len() < 1_000 {
             world.advance(Duration::from_secs(1)).await;
         }
-        let all = slots(world, None);
-        let most =
-            all.iter().map(|first| all.iter().filter(|slot| (*first..first + 1_000).contains(slot)).count()).max();
-        assert!(most <= Some(30), "{most:?} in one second");
+        let most = most_in_a_second(&sent(world));
+        assert!(most <= allowed(30), "{most} calls in one second");
         let median = |priority| {
             let slots = slots(world, Some(priority));
             slots[slots.len() / 2] - at.millis()

@@ -103,6 +103,8 @@ codes! {
         Retry = "retry",
         /// The provider asked to wait.
         Throttled = "throttled",
+        /// It waits until the window of another send of its intent is over.
+        Deferred = "deferred",
         /// The attempt may or may not have been sent.
         Unknown = "unknown",
         /// It was not sent and will not be sent.
@@ -191,6 +193,8 @@ codes! {
         NameTaken = "name_taken",
         /// The contact has as many scheduled messages of an intent type as its guard keeps.
         TooManyScheduled = "too_many_scheduled",
+        /// The contact has as many open charges as are kept.
+        TooManyCharges = "too_many_charges",
         /// A mailing with another file name has the same content.
         SameContent = "same_content",
         /// The mailing's current state does not allow the request.

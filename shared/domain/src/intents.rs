@@ -16,7 +16,7 @@ mod types;
 pub use check::{Check, MAX_SKEW_MS};
 pub use decision::{BlockedBy, CheckAnswer, CheckDecision, answer_conflict};
 pub use fingerprint::{bucket, bucket_end, fingerprint, is_fingerprint};
-pub use guard::{Conflict, GuardRequest, GuardRow, IntentHold, MOST_SCHEDULED, TakeOutcome};
+pub use guard::{BeginOutcome, Conflict, GuardRequest, GuardRow, IntentHold, MOST_SCHEDULED, TakeOutcome};
 pub use holder::Holder;
 pub use release::{LastRelease, ReleaseAnswer, ReleaseAttributes, Released, release_request};
 pub use rows::{HoldRequest, IntentRow, IntentStatus, IntentView, LIFETIME_DAYS};

@@ -15,7 +15,7 @@ use crate::ingest::{BackfillId, EntryId, PolicyKey, Schema};
 use crate::mailings::{MailingEntryId, MailingId};
 use crate::messages::MessageId;
 use crate::time::Timestamp;
-use crate::unicode::composed;
+use crate::unicode::{comparable, visible};
 
 /// A primary key of any of the tables: all of them have `pk` and `sk`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -205,9 +205,10 @@ pub fn backfill_input(id: &BackfillId) -> Key {
     Key { pk: format!("BACKFILL#{id}"), sk: "INPUT".to_owned() }
 }
 
-/// The row that says which mailing has a file's name. Callers choose the names, so they are hashed.
+/// The row that says which mailing has a file's name, in whatever form the name is given. Callers
+/// choose the names, so they are hashed.
 pub fn mailing_name(file_name: &str) -> Key {
-    Key { pk: format!("NAME#{}", short_hash(file_name)), sk: "NAME".to_owned() }
+    Key { pk: format!("NAME#{}", short_hash(&comparable(file_name))), sk: "NAME".to_owned() }
 }
 
 /// The row that says which mailing was the first with a file of these bytes.
@@ -251,11 +252,11 @@ pub fn unsubscribed(list: &str, email_hash: &str) -> Key {
     Key { pk: unsubscribed_from(list, shard), sk: email_hash.to_owned() }
 }
 
-/// One partition of the recipients who unsubscribed from a list. Case, spaces and the Unicode form
-/// of accents in a list's name do not make it another list.
+/// One partition of the recipients who unsubscribed from a list. Case, spaces, invisible characters
+/// and the Unicode form of accents in a list's name do not make it another list.
 pub fn unsubscribed_from(list: &str, shard: u32) -> String {
-    let list = list.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-    format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&composed(&list)))
+    let list = visible(list).split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    format!("UNSUBSCRIBED#{}#{shard:x}", short_hash(&comparable(&list)))
 }
 
 /// The row of a mailing.
@@ -302,6 +303,14 @@ pub fn mailing_entry(id: &MailingEntryId) -> Key {
 /// The row of a line that is not a recipient: an invalid or a duplicate one.
 pub fn mailing_line(id: &MailingId, shard: u32, line: u64) -> Key {
     Key { pk: mailing_entries(id, shard), sk: format!("{MAILING_LINE_PREFIX}{line:010}") }
+}
+
+/// Returns whether a text is the sort key of an entry or a line.
+pub fn is_mailing_place(sk: &str) -> bool {
+    let is_hash = |text: &str| text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_line = |text: &str| text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit());
+    sk.strip_prefix(MAILING_ENTRY_PREFIX).is_some_and(is_hash)
+        || sk.strip_prefix(MAILING_LINE_PREFIX).is_some_and(is_line)
 }
 
 /// The prefix of the partition of an instance.
@@ -548,8 +557,12 @@ mod tests {
             "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#0 | 08168cd80dfd534ab0f10af10f1303fe"
         );
         assert_eq!(unsubscribed_from("news", 15), "UNSUBSCRIBED#19fba0e995b9794fc2c26217bf3b725c#f");
-        for list in ["Promoções de Março", " promoções  DE\u{a0}março\t", "Promoc\u{327}o\u{303}es de Marc\u{327}o"]
-        {
+        for list in [
+            "Promoções de Março",
+            " promoções  DE\u{a0}março\t",
+            "Promoc\u{327}o\u{303}es de Marc\u{327}o",
+            "\u{feff}Promo\u{ad}ções \u{200b} de Março\u{200e}",
+        ] {
             assert_eq!(
                 shown(unsubscribed(list, "e8168cd80dfd534ab0f10af10f1303fe")),
                 "UNSUBSCRIBED#117b76b791713f39e08505306a90af98#e | e8168cd80dfd534ab0f10af10f1303fe",
@@ -568,6 +581,10 @@ mod tests {
             shown(mailing_line(&id, 3, 120)),
             "MAILING#mlg_7face19d7d5e1e6f67aa83ba7af0a67c#03 | LINE#0000000120"
         );
+        assert!(is_mailing_place(&mailing_entry(&entry).sk) && is_mailing_place(&mailing_line(&id, 3, 120).sk));
+        for other in ["", "ENTRY#", "ENTRY#08168cd80dfd534ab0f10af10f1303fE", "LINE#120", "MAILING", "SHARD#07"] {
+            assert!(!is_mailing_place(other), "{other}");
+        }
     }
 
     #[test]

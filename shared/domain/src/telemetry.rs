@@ -25,6 +25,7 @@ codes! {
         IndexNotRead = "INDEX_NOT_READ",
         RowNotHandled = "ROW_NOT_HANDLED",
         RateLimitNotStored = "RATE_LIMIT_NOT_STORED",
+        RateLimitNotRead = "RATE_LIMIT_NOT_READ",
         CredentialsNotRead = "CREDENTIALS_NOT_READ",
         SecretNotRead = "SECRET_NOT_READ",
         LeaseNotRenewed = "LEASE_NOT_RENEWED",
@@ -37,6 +38,7 @@ codes! {
         OutboundDeduped = "OUTBOUND_DEDUPED",
         OutboundSent = "OUTBOUND_SENT",
         OutboundRetryScheduled = "OUTBOUND_RETRY_SCHEDULED",
+        OutboundDeferred = "OUTBOUND_DEFERRED",
         /// The provider refuses the sender of a message; the message waits until an operator fixes
         /// that.
         OutboundHeld = "OUTBOUND_HELD",
@@ -94,6 +96,7 @@ codes! {
         ConversationNeedsHuman = "CONVERSATION_NEEDS_HUMAN",
         /// The retention period removed messages before they were answered.
         ConversationMessagesExpired = "CONVERSATION_MESSAGES_EXPIRED",
+        ConversationMessagesKept = "CONVERSATION_MESSAGES_KEPT",
         ConversationHeld = "CONVERSATION_HELD",
         ConversationReleased = "CONVERSATION_RELEASED",
         ConversationRecovered = "CONVERSATION_RECOVERED",

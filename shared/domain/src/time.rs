@@ -15,6 +15,9 @@ pub const DAY_MS: i64 = 86_400 * SECOND_MS;
 const EPOCH_ORDINAL: i64 = 719_163;
 
 impl Timestamp {
+    /// A time after every other one, for what waits without an end.
+    pub const NEVER: Self = Self(999_999_999_999_999);
+
     pub const fn from_millis(ms: i64) -> Self {
         Self(ms)
     }

@@ -10,6 +10,8 @@ use uuid::Uuid;
 
 /// The days on which the messages are to be sent. Each message may be accepted once, and canceled.
 const MESSAGES: [i64; 4] = [0, 3, 9, 17];
+/// The message that may fail although it was sent.
+const PROVEN: usize = 1;
 
 fn holder(message: usize) -> Holder {
     Holder::Message(MessageId::parse(&format!("msg_{message:032}")).expect("an id"))
@@ -25,6 +27,8 @@ enum Flaw {
     OneBefore,
     /// The hold is released in the intent's row, but stays in the guard.
     RowOnly,
+    /// A hold that is taken again overwrites the guard with the one that it had.
+    ProofRestoresGuard,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,17 +43,25 @@ struct Message {
     held: bool,
     accepted: Option<bool>,
     canceled: bool,
+    /// Proof that the message was sent although it had failed took its hold again, or found that
+    /// another message has its place now.
+    proven: bool,
     /// The guard that a worker read; the inner `None` means that there was no guard.
     accepting: Option<Option<GuardRow>>,
     canceling: Option<Option<GuardRow>>,
+    proving: Option<Option<GuardRow>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Step {
     ReadToAccept(usize),
     Accept(usize),
+    /// The message is canceled, fails or expires: the hold is released.
     ReadToCancel(usize),
     Cancel(usize),
+    /// A message that failed turns out to have been sent: it takes its hold again.
+    ReadToProve(usize),
+    Prove(usize),
     /// The worker crashes, or its reply is lost and the client sends the request again.
     Die(usize),
 }
@@ -90,7 +102,15 @@ impl Model for Guarded {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        let message = Message { held: false, accepted: None, canceled: false, accepting: None, canceling: None };
+        let message = Message {
+            held: false,
+            accepted: None,
+            canceled: false,
+            proven: false,
+            accepting: None,
+            canceling: None,
+            proving: None,
+        };
         vec![World { guard: None, messages: vec![message; MESSAGES.len()] }]
     }
 
@@ -104,7 +124,16 @@ impl Model for Guarded {
             match &message.canceling {
                 Some(_) => actions.extend([Step::Cancel(number), Step::Die(number)]),
                 // The first message is also canceled a second time, which changes nothing.
-                None if message.held || (message.canceled && number == 0) => actions.push(Step::ReadToCancel(number)),
+                None if message.held && !message.proven || (message.canceled && !message.proven && number == 0) => {
+                    actions.push(Step::ReadToCancel(number));
+                }
+                None => {}
+            }
+            match &message.proving {
+                Some(_) => actions.extend([Step::Prove(number), Step::Die(number)]),
+                None if message.canceled && !message.proven && number == PROVEN => {
+                    actions.push(Step::ReadToProve(number));
+                }
                 None => {}
             }
         }
@@ -116,6 +145,22 @@ impl Model for Guarded {
         match step {
             Step::ReadToAccept(number) => world.messages[number].accepting = Some(world.guard.clone()),
             Step::ReadToCancel(number) => world.messages[number].canceling = Some(world.guard.clone()),
+            Step::ReadToProve(number) => world.messages[number].proving = Some(world.guard.clone()),
+            Step::Prove(number) => {
+                let seen = world.messages[number].proving.take()?;
+                let restores = self.flaw == Flaw::ProofRestoresGuard;
+                let read = seen.clone().filter(|_| !restores).unwrap_or_else(|| GuardRow::empty(now));
+                match read.take(&GuardRequest { earliest: i64::MIN, ..self.asked(number) }, now) {
+                    TakeOutcome::Yes(next) if self.as_read(&world, &seen) => {
+                        world.guard = Some(next);
+                        (world.messages[number].held, world.messages[number].proven) = (true, true);
+                    }
+                    // The guard has changed since the worker read it: the worker reads again.
+                    TakeOutcome::Yes(_) => {}
+                    TakeOutcome::Conflicting(_) => world.messages[number].proven = true,
+                    TakeOutcome::Full => return None,
+                }
+            }
             Step::Accept(number) => {
                 let seen = world.messages[number].accepting.take()?;
                 let guard = seen.clone().unwrap_or_else(|| GuardRow::empty(now));
@@ -155,7 +200,8 @@ impl Model for Guarded {
                 }
             }
             Step::Die(number) => {
-                (world.messages[number].accepting, world.messages[number].canceling) = (None, None);
+                let message = &mut world.messages[number];
+                (message.accepting, message.canceling, message.proving) = (None, None, None);
             }
         }
         (world != *before).then_some(world)
@@ -181,6 +227,12 @@ impl Model for Guarded {
             Property::sometimes("a cancelled message makes room for another", |_: &Self, world: &World| {
                 world.messages[0].canceled && world.messages[1].held
             }),
+            Property::sometimes("a message that had failed takes its hold again", |_: &Self, world: &World| {
+                world.messages[PROVEN].proven && world.messages[PROVEN].held
+            }),
+            Property::sometimes("a message that had failed finds its place taken", |_: &Self, world: &World| {
+                world.messages[PROVEN].proven && !world.messages[PROVEN].held
+            }),
             Property::sometimes("a message is refused", |_: &Self, world: &World| {
                 world.messages.iter().any(|message| message.accepted == Some(false))
             }),
@@ -201,6 +253,7 @@ fn a_guard_that_is_broken_is_caught() {
         (Flaw::Unfenced, "the guard lists exactly the holds that stand"),
         (Flaw::OneBefore, "the guard lists exactly the holds that stand"),
         (Flaw::RowOnly, "the guard lists exactly the holds that stand"),
+        (Flaw::ProofRestoresGuard, "the guard lists exactly the holds that stand"),
     ] {
         let checked = Guarded::new(flaw).checker().threads(2).spawn_bfs().join();
         assert!(checked.discovery(property).is_some(), "{flaw:?} was not seen");

@@ -7,6 +7,7 @@
 
 mod guards;
 
+pub use guards::Begin;
 use umavez_domain::change::{Next, Row as _};
 use umavez_domain::idempotency::body_hash;
 use umavez_domain::intents::{Conflict, HoldRequest, IntentRow, LastRelease, Released};
@@ -69,7 +70,7 @@ impl Intents {
             Condition::Absent,
             Condition::expired(now),
             // A first attempt of this write that arrives after its own hold was released does not
-            // take the intent again.
+            // take the intent again, not even if another hold was taken and released meanwhile.
             Condition::all([Condition::is("status", "RELEASED"), Condition::not_stamped("hold")]),
         ]);
         let mut write = Write::update(&self.table, hold.row.key())
@@ -104,7 +105,7 @@ impl Intents {
 
     /// Returns the writes that take the intent of a message again, with its place in a guard, for
     /// the transaction that records proof that the message was sent. There are none if another
-    /// holder has taken the intent, or a window that overlaps it, since the message released it.
+    /// holder has taken the intent since the message released it, or has sent in its window.
     /// All of them are required: if a row changes meanwhile, the caller decides again.
     pub async fn take_back(
         &self,

@@ -22,6 +22,9 @@ pub struct Invocation {
     pub now: Timestamp,
     started: Instant,
     deadline: Instant,
+    /// Distinguishes two runs of one request: Lambda retries an asynchronous invocation with the
+    /// same request id.
+    run: u32,
     writes: AtomicU32,
 }
 
@@ -34,7 +37,14 @@ impl Invocation {
     pub fn new(request_id: impl Into<String>, now: Timestamp, time_left: Duration) -> Self {
         let started = Instant::now();
         let deadline = started + time_left;
-        Self { request_id: request_id.into(), now, started, deadline, writes: AtomicU32::new(0) }
+        Self {
+            request_id: request_id.into(),
+            now,
+            started,
+            deadline,
+            run: fastrand::u32(..),
+            writes: AtomicU32::new(0),
+        }
     }
 
     pub fn of_lambda(context: &Context, clock: Clock) -> Self {
@@ -62,7 +72,7 @@ impl Invocation {
     /// Returns a unique token for one write. With it, a writer can tell its own earlier write from
     /// a duplicate by another.
     pub fn write_token(&self) -> String {
-        format!("{}/{}", self.request_id, self.writes.fetch_add(1, Ordering::Relaxed))
+        format!("{}/{:08x}/{}", self.request_id, self.run, self.writes.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -71,10 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_write_has_a_token_of_its_own() {
-        let invocation = Invocation::new("r", Timestamp::from_seconds(0), Duration::from_secs(1));
-        assert_eq!(invocation.write_token(), "r/0");
-        assert_eq!(invocation.write_token(), "r/1");
+    fn every_write_has_a_token_of_its_own_also_if_lambda_runs_a_request_again() {
+        let run = || Invocation::new("r", Timestamp::from_seconds(0), Duration::from_secs(1));
+        let (first, again) = (run(), run());
+        let tokens = [first.write_token(), first.write_token(), again.write_token(), again.write_token()];
+        let different: std::collections::BTreeSet<_> = tokens.iter().collect();
+        assert_eq!(different.len(), 4, "{tokens:?}");
+        assert!(tokens.iter().all(|token| token.starts_with("r/")), "{tokens:?}");
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ const LARGEST_PAGE: usize = 25;
 pub async fn run(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let asked = ["message", "to", "client_id"].map(|name| paging::optional(request, name));
     match asked {
-        [Some(id), None, None] => by_message(deps, invocation, id).await,
+        [Some(id), None, None] => by_message(deps, invocation, request, id).await,
         [None, Some(to), None] => by_address(deps, invocation, request, to).await,
         [None, None, Some(client)] => by_client(deps, invocation, request, client).await,
         [None, None, None] => Err(one_of(FieldProblem::Missing)),
@@ -35,8 +35,15 @@ fn one_of(problem: FieldProblem) -> Problem {
     Problem::invalid(vec![FieldError::new("message", problem, "the query needs one of message, to and client_id")])
 }
 
-async fn by_message(deps: &Deps, invocation: &Invocation, id: &str) -> Result<Answer, Problem> {
-    let Some(id) = MessageId::parse(id) else { return Err(Problem::invalid(vec![malformed("message")])) };
+async fn by_message(deps: &Deps, invocation: &Invocation, request: &Request, id: &str) -> Result<Answer, Problem> {
+    let mut errors = Vec::new();
+    // One message is one page; a bad cursor is an error all the same.
+    page_of(request, &mut errors);
+    let id = MessageId::parse(id);
+    if id.is_none() {
+        errors.push(malformed("message"));
+    }
+    let Some(id) = id.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
     let Some(row) = deps.messages.get(invocation, &id).await? else { return Err(no_such_message()) };
     answer(vec![row], Vec::new(), Vec::new(), None)
 }

@@ -39,6 +39,9 @@ pub enum Outcome {
     Unauthorized { code: &'static str },
     /// Not sent. Nothing is sent in this scope until the wait is over.
     Throttled { retry_after_ms: i64, scope: ThrottleScope },
+    /// Not sent. The rate slot of the attempt was over before the call could begin, and there was
+    /// no other one within reach.
+    NoSlot { wait_ms: i64 },
     /// Not sent. The provider refuses all mail of this sender until an operator fixes the account
     /// or the identity.
     Held { why: SendingHold },

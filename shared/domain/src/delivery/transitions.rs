@@ -193,6 +193,11 @@ impl Delivery {
         self.sent_attempts.first().copied()
     }
 
+    /// Returns whether an attempt that has ended was sent, or may have been sent.
+    pub fn may_be_sent(&self) -> bool {
+        !self.sent_attempts.is_empty() || !self.doubts.is_empty()
+    }
+
     /// Returns whether `attempt` is under way.
     pub fn is_sending(&self, attempt: u32) -> bool {
         self.state == State::Sending && self.attempt == attempt
@@ -230,6 +235,15 @@ impl Delivery {
         })
     }
 
+    /// Puts the next attempt off. `None` if the delivery is not queued.
+    pub fn deferred(&self, not_before: Timestamp, reason: &str) -> Option<Self> {
+        (self.state == State::Queued).then(|| Self {
+            not_before: Some(not_before),
+            reason: Some(reason.to_owned()),
+            ..self.clone()
+        })
+    }
+
     /// Decides what follows from the outcome of the attempt under way. `jitter` is in thousandths;
     /// the caller passes it in, because rules use no randomness.
     pub fn verdict(
@@ -262,7 +276,8 @@ impl Delivery {
             // The message did not cause the rate limit, so the attempt does not count as a try. The
             // wait is kept, however long it is.
             Outcome::Throttled { retry_after_ms, .. } => again(Again::Throttled, code::THROTTLED, retry_after_ms),
-            // A hold on the sender does not count as a try either.
+            // Neither a rate limit of our own nor a hold on the sender counts as a try.
+            Outcome::NoSlot { wait_ms } => again(Again::Throttled, code::NOT_CALLED, wait_ms),
             Outcome::Held { why } => again(Again::Throttled, why.as_str(), HELD_WAIT_MS),
             Outcome::Transient { code } if tries >= MAX_ATTEMPTS => Verdict::Failed { code, suppress: false },
             // It is tried again soon at first, because a credential that was just rotated may be

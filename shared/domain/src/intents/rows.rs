@@ -7,6 +7,8 @@ use super::check::Check;
 use super::guard::{GuardRequest, IntentHold};
 use super::holder::Holder;
 use super::release::LastRelease;
+use super::types::WindowKind;
+use crate::absent::is_default;
 use crate::change::{Fence, Row};
 use crate::keys::{self, Key};
 use crate::time::{SECOND_MS, Timestamp};
@@ -39,6 +41,9 @@ pub struct IntentRow {
     pub body_hash: String,
     /// The sort key of the guard row that was taken together with this row.
     pub guard: Option<String>,
+    /// Whether the window counts from the send.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rolling: bool,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// The TTL attribute, in seconds. Every condition also compares it with `now`, because TTL
@@ -78,7 +83,23 @@ impl IntentRow {
         is_free.then(|| Self { version: self.version + 1, ..held })
     }
 
-    /// Returns the hold that the row stores.
+    /// Moves the hold of a message to an attempt at `now`, which ends by `deadline`: a rolling
+    /// window counts from the send. `None` if the holder does not have the intent any more, because
+    /// it was released by hand or has expired.
+    pub fn begun(&self, holder: &str, now: Timestamp, deadline: Timestamp) -> Option<Self> {
+        let is_held = self.status == IntentStatus::Held && self.holder == holder && self.is_alive(now);
+        let window_until = deadline.plus_days(i64::from(self.window_days));
+        is_held.then(|| Self {
+            at: now,
+            window_until: round_up(window_until),
+            expires_at: now.plus_days(LIFETIME_DAYS).seconds(),
+            updated_at: now,
+            version: self.version + 1,
+            ..self.clone()
+        })
+    }
+
+    /// Returns the hold that the row stores, of a message whose attempt has begun or of a check.
     pub fn hold(&self) -> IntentHold {
         IntentHold {
             holder: self.holder.clone(),
@@ -90,8 +111,14 @@ impl IntentRow {
             at: self.at.seconds(),
             until: self.window_until,
             expires_at: self.expires_at,
+            pending: false,
         }
     }
+}
+
+/// Returns a moment in whole seconds, rounded up, so that a window is never shorter than stated.
+fn round_up(moment: Timestamp) -> i64 {
+    moment.plus_ms(SECOND_MS - 1).seconds()
 }
 
 /// A check, and the rows that it writes if it is allowed.
@@ -113,12 +140,12 @@ impl HoldRequest {
             window_days: check.intent_type.window_days,
             bucket: check.bucket,
             at: check.at,
-            // Rounded up, so that a window is never shorter than stated.
-            window_until: check.window_until().plus_ms(SECOND_MS - 1).seconds(),
+            window_until: round_up(check.window_until()),
             status: IntentStatus::Held,
             holder: holder.to_string(),
             body_hash: body_hash.to_owned(),
             guard: guard_key.as_ref().map(|key| key.sk.clone()),
+            rolling: check.intent_type.window == WindowKind::Rolling,
             created_at: now,
             updated_at: now,
             expires_at: check.at.plus_days(LIFETIME_DAYS).seconds(),
@@ -126,7 +153,8 @@ impl HoldRequest {
             last_release: None,
             version: 1,
         };
-        let guard = guard_key.map(|key| GuardRequest::of(&check, key, &row, now));
+        let hold = IntentHold { pending: matches!(holder, Holder::Message(_)), ..row.hold() };
+        let guard = guard_key.map(|key| GuardRequest::of(&check, key, hold, now));
         Self { check, row, guard }
     }
 }

@@ -56,8 +56,15 @@ impl LedgerEntry {
 
 /// Returns whether a ledger of this length still accepts a decision.
 pub fn has_room(length: usize, code: Decision) -> bool {
-    let repeats =
-        matches!(code, Decision::Due | Decision::Recovered | Decision::Claimed | Decision::Retry | Decision::Throttled);
+    let repeats = matches!(
+        code,
+        Decision::Due
+            | Decision::Recovered
+            | Decision::Claimed
+            | Decision::Retry
+            | Decision::Throttled
+            | Decision::Deferred
+    );
     length < LONGEST || !repeats
 }
 

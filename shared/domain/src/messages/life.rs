@@ -5,13 +5,20 @@ use super::ledger::{LedgerEntry, has_room};
 use super::row::{IntentRef, MessageRow, Resend};
 use crate::change::{Fence, Row};
 use crate::channels::email::ses_events::SesEvent;
-use crate::codes::Decision;
+use crate::codes::{Decision, Reason};
 use crate::delivery::{
     Again, Cancel, Claim, Delivered, Delivery, Gate, Recovery, Settled, State, UnknownPolicy, Verdict,
 };
+use crate::intents::IntentHold;
 use crate::keys::{self, Key, Wake};
 use crate::queue;
-use crate::time::Timestamp;
+use crate::time::{DAY_MS, SECOND_MS, Timestamp};
+
+/// A message that waits for the window of another send looks at the guard again this often, because
+/// that send may turn out not to have been made.
+const LONGEST_DEFERRAL_MS: i64 = DAY_MS;
+/// If the other attempt has just begun, its outcome is known after this time.
+const ATTEMPT_MS: i64 = 60 * SECOND_MS;
 
 impl Row for MessageRow {
     fn key(&self) -> Key {
@@ -40,6 +47,23 @@ impl MessageRow {
         let delivery = self.delivery.claimed(claim)?;
         let entry = LedgerEntry::new(now, Decision::Claimed).attempt(claim.attempt);
         Some(self.with(delivery, entry, now, 0))
+    }
+
+    /// Defers the message, because the window of `by`, another send of its intent, is not over. It
+    /// looks again when the window ends, within a day in any case, and as soon as it has become too
+    /// late to send it. `None` if it is not queued.
+    pub fn deferred(&self, by: &IntentHold, now: Timestamp) -> Option<Self> {
+        let until = Timestamp::from_seconds(by.until);
+        let has_just_begun = Timestamp::from_seconds(by.at).plus_ms(ATTEMPT_MS) > now;
+        let look_again = until.min(now.plus_ms(if has_just_begun { ATTEMPT_MS } else { LONGEST_DEFERRAL_MS }));
+        let too_late = self.not_after.map(|not_after| not_after.plus_ms(SECOND_MS));
+        let at = too_late.map_or(look_again, |too_late| look_again.min(too_late));
+        let reason = Reason::IntentDuplicate.as_str();
+        let delivery = self.delivery.deferred(at, reason)?;
+        let entry = LedgerEntry::new(now, Decision::Deferred).reason(reason).rule("rolling_window");
+        let mut row = self.with(delivery, entry.matched(&by.holder).until(until), now, 0);
+        row.schedule(Some(at), now);
+        Some(row)
     }
 
     /// Settles the attempt.
@@ -190,6 +214,18 @@ impl MessageRow {
     pub fn retaken_intent(&self, before: &Self) -> Option<&IntentRef> {
         let is_proved = self.delivery.state == State::Sent && before.delivery.state.is_unsent();
         self.intent.as_ref().filter(|_| is_proved)
+    }
+
+    /// Returns the intent whose rolling window counts from the send of this message.
+    pub fn rolling_intent(&self) -> Option<&IntentRef> {
+        self.intent.as_ref().filter(|intent| intent.rolling && intent.guard.is_some())
+    }
+
+    /// Returns the intent whose hold the change from `before` to this row makes pending, because
+    /// the attempt was not sent and the message is queued again.
+    pub fn suspended_intent(&self, before: &Self) -> Option<&IntentRef> {
+        let is_clean = |row: &Self| row.delivery.state == State::Queued && !row.delivery.may_be_sent();
+        self.rolling_intent().filter(|_| is_clean(self) && !is_clean(before))
     }
 
     /// Returns the row after a change of its delivery.

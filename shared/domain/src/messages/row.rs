@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::absent::is_default;
 use crate::channels::Channel;
 use crate::channels::content::Content;
 use crate::codes::{Decision, Reason};
@@ -89,6 +90,9 @@ pub struct IntentRef {
     pub fingerprint: String,
     /// The sort key of the guard row that was taken with it.
     pub guard: Option<String>,
+    /// Whether the window counts from the send, so that a claim moves the hold in the guard.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rolling: bool,
 }
 
 impl From<&IntentRow> for IntentRef {
@@ -99,6 +103,7 @@ impl From<&IntentRow> for IntentRef {
             reference_id: row.reference_id.clone(),
             fingerprint: row.fingerprint.clone(),
             guard: row.guard.clone(),
+            rolling: row.rolling,
         }
     }
 }

@@ -19,6 +19,7 @@ use umavez_domain::time::Timestamp;
 use super::table::Messages;
 use crate::delivery::{Claimed, Tables};
 use crate::due::{self, Emission};
+use crate::intents::Begin;
 use crate::invocation::Invocation;
 use crate::store::{Beside, Committed, Condition, Decided, Found, Returned, Start, StoreError, attribute, read_row};
 use crate::suppressions;
@@ -37,7 +38,8 @@ pub enum Applied {
 
 impl Messages {
     /// Starts an attempt at a message that was read as `row`, unless its address is suppressed for
-    /// all senders or for `sender` (the name of its credential).
+    /// all senders or for `sender` (the name of its credential). A message with a rolling window
+    /// takes its place in the guard of its intent with the claim, or is deferred.
     pub async fn claim(
         &self,
         invocation: &Invocation,
@@ -45,9 +47,23 @@ impl Messages {
         claim: &Claim,
         sender: &str,
     ) -> Result<Claimed<MessageRow>, StoreError> {
-        let Some(after) = row.claimed(claim, invocation.current()) else { return Ok(Claimed::Lost(Some(row.clone()))) };
-        let tables = Tables { own: &self.table, outbound: &self.table };
-        self.store.claim(invocation, tables, row, after, &row.gates(sender)).await
+        let lost = || Ok(Claimed::Lost(Some(row.clone())));
+        let Some(after) = row.claimed(claim, invocation.current()) else { return lost() };
+        let begin = match row.rolling_intent() {
+            Some(intent) => self.intents.begin(invocation, intent, &holder_of(row), claim).await?,
+            None => Begin::Now(Vec::new()),
+        };
+        match begin {
+            Begin::Now(with) => {
+                let tables = Tables { own: &self.table, outbound: &self.table };
+                self.store.claim(invocation, tables, row, after, &row.gates(sender), with).await
+            }
+            Begin::Later { by, writes } => {
+                let Some(after) = row.deferred(&by, invocation.current()) else { return lost() };
+                let committed = self.store.commit(invocation, &self.table, row, &after, writes).await?;
+                Ok(if committed { Claimed::Deferred(after) } else { Claimed::GateChanged })
+            }
+        }
     }
 
     /// Writes the outcome of attempt n. `row` is the message as it was claimed. A block of one bot
@@ -254,15 +270,19 @@ impl Messages {
         self.store.change_with(invocation, &self.table, start, asked).await
     }
 
-    /// Returns the writes that release the intent of a message if it ends unsent, or that take it
-    /// again if a message that had ended unsent turns out to have been sent.
+    /// Returns the writes that release the intent of a message if it ends unsent, that take it
+    /// again if a message that had ended unsent turns out to have been sent, or that make its hold
+    /// pending if it is queued again.
     pub(super) async fn intent_writes(
         &self,
         invocation: &Invocation,
         before: &MessageRow,
         after: &MessageRow,
     ) -> Result<Vec<Beside>, StoreError> {
-        let holder = Holder::Message(after.id.clone()).to_string();
+        let holder = holder_of(after);
+        if let Some(intent) = after.suspended_intent(before) {
+            return Ok(self.intents.suspend(invocation, intent, &holder).await?.into_iter().collect());
+        }
         if let Some(intent) = after.released_intent(before) {
             return self.intents.give_back(invocation, intent, &holder).await;
         }
@@ -271,6 +291,10 @@ impl Messages {
             None => Ok(Vec::new()),
         }
     }
+}
+
+fn holder_of(row: &MessageRow) -> String {
+    Holder::Message(row.id.clone()).to_string()
 }
 
 fn nothing(_: &MessageRow) -> Result<Vec<Beside>, StoreError> {

@@ -8,6 +8,7 @@ use umavez_domain::keys::EXPIRES_AT;
 use umavez_domain::time::Timestamp;
 
 use super::Item;
+use super::write::{stamp_of, stamps};
 
 /// What must hold for the row before a write changes it.
 #[derive(Debug, Clone)]
@@ -104,8 +105,10 @@ impl Condition {
         Self::Shorter(name.to_owned(), than)
     }
 
+    /// This same write is not among the latest that have stamped the row.
     pub fn not_stamped(name: &str) -> Self {
-        Self::NotStamped(name.to_owned())
+        let not_by = |name: &String| Self::any([Self::has_not(name), Self::NotStamped(name.clone())]);
+        Self::all(stamps(name).iter().map(not_by).collect::<Vec<_>>())
     }
 
     pub(super) fn render(&self, into: &mut Placeholders) -> String {
@@ -124,7 +127,7 @@ impl Condition {
                 format!("size({}) < {}", into.name(name), into.number(than))
             }
             Self::NotStamped(name) => {
-                let token = AttributeValue::S(into.token.clone());
+                let token = AttributeValue::S(stamp_of(&into.token).to_owned());
                 format!("{} <> {}", into.name(name), into.value(token))
             }
             Self::All(parts) => join(parts, " AND ", into),

@@ -58,6 +58,7 @@ pub(super) struct Update {
     append: Vec<(String, AttributeValue)>,
     copy: Vec<(String, String)>,
     stamp: Vec<String>,
+    carry: Vec<(String, String)>,
 }
 
 impl Write {
@@ -163,10 +164,15 @@ impl Write {
         self.change(|update| update.copy.push((name.to_owned(), from.to_owned())))
     }
 
-    /// Sets an attribute to this write's token. Unlike [`WRITER`], it survives later writes, so
-    /// [`Condition::not_stamped`] recognizes a late first attempt of this write.
+    /// Sets an attribute to this write's token, and keeps the tokens of the two stamps before it.
+    /// Unlike [`WRITER`], they survive later writes, so [`Condition::not_stamped`] recognizes a
+    /// late first attempt of this write, unless three others have stamped the row since.
     pub fn stamp(self, name: &str) -> Self {
-        self.change(|update| update.stamp.push(name.to_owned()))
+        let [first, second, third] = stamps(name);
+        self.change(|update| {
+            update.stamp.push(first.clone());
+            update.carry.extend([(second.clone(), first), (third, second)]);
+        })
     }
 
     /// Applies a change to an update. Only an update changes single attributes; on any other write
@@ -188,7 +194,8 @@ impl Write {
                 item.insert(WRITER.to_owned(), value);
             }
             Change::Update(update) => {
-                let stamps = update.stamp.drain(..).map(|name| (name, value.clone()));
+                let stamp = AttributeValue::S(stamp_of(token).to_owned());
+                let stamps = update.stamp.drain(..).map(|name| (name, stamp.clone()));
                 update.set.extend(stamps);
                 update.set.push((WRITER.to_owned(), value));
             }
@@ -244,6 +251,17 @@ impl Write {
     }
 }
 
+/// Returns the stamp of a write: its token without the id of the request, because a row with
+/// several stamps must fit into one write unit.
+pub(super) fn stamp_of(token: &str) -> &str {
+    token.split_once('/').map_or(token, |(_, stamp)| stamp)
+}
+
+/// The attributes that hold the latest stamps of this name, the newest first.
+pub(super) fn stamps(name: &str) -> [String; 3] {
+    [name.to_owned(), format!("{name}_2"), format!("{name}_3")]
+}
+
 impl Update {
     fn render(&self, into: &mut Placeholders) -> String {
         let mut set: Vec<_> = self
@@ -254,6 +272,11 @@ impl Update {
         for (name, number) in &self.add {
             let (name, zero, number) = (into.name(name), into.number(0), into.number(*number));
             set.push(format!("{name} = if_not_exists({name}, {zero}) + {number}"));
+        }
+        // DynamoDB evaluates all of these on the row as it was before the update.
+        for (name, from) in &self.carry {
+            let none = into.text("");
+            set.push(format!("{} = if_not_exists({}, {none})", into.name(name), into.name(from)));
         }
         for (name, from) in &self.copy {
             set.push(format!("{} = {}", into.name(name), into.name(from)));

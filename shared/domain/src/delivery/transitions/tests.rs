@@ -113,6 +113,7 @@ fn a_limit_or_a_hold_is_honoured_exactly_and_costs_no_try() {
     let hour = 3_600_000;
     for (outcome, code, wait_ms) in [
         (Outcome::Throttled { retry_after_ms: hour, scope: ThrottleScope::Bot }, "throttled", hour),
+        (Outcome::NoSlot { wait_ms: 700 }, "provider_not_called", 700),
         (Outcome::Held { why: SendingHold::SendingPaused }, "sending_paused", HELD_WAIT_MS),
     ] {
         let verdict = judge(&last, outcome.clone(), HOLD, None);

@@ -169,3 +169,128 @@ fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() 
         }
     }
 }
+
+/// Returns the hold of a message whose attempt begins now and is over after `ATTEMPT_MS`.
+fn begun(asked: &GuardRequest, now: Timestamp) -> IntentHold {
+    let until = now.plus_ms(ATTEMPT_MS).plus_days(7).seconds();
+    IntentHold { at: now.seconds(), until, pending: false, ..asked.hold.clone() }
+}
+
+const ATTEMPT_MS: i64 = 25_000;
+
+fn attempted(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow {
+    match guard.begin(&begun(asked, now), now) {
+        BeginOutcome::Yes(next) => next,
+        wait @ BeginOutcome::Wait { .. } => panic!("it has to wait: {wait:?}"),
+    }
+}
+
+#[test]
+fn an_attempt_moves_its_hold_and_a_scheduled_message_waits_for_it() {
+    let now = start();
+    let (late, next) = (asked(1, now, now), asked(2, now.plus_days(7), now));
+    let guard = taken(&taken(&GuardRow::empty(now), &late, now), &next, now);
+    let sent_at = now.plus_days(2);
+    let guard = attempted(&guard, &late, sent_at);
+    let TakeOutcome::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(13), now), now) else {
+        panic!("two in one window")
+    };
+    assert_eq!(conflict.hold.holder, next.hold.holder, "a scheduled hold keeps its place");
+    let due = now.plus_days(7);
+    let BeginOutcome::Wait { by, guard } = guard.begin(&begun(&next, due), due) else { panic!("two in one window") };
+    assert_eq!((by.holder, by.at), (late.hold.holder, sent_at.seconds()));
+    let place = guard.holds.iter().find(|hold| hold.holder == next.hold.holder).expect("a place");
+    assert_eq!((place.at, place.pending), (by.until, true), "it is the next one");
+    attempted(&guard, &next, Timestamp::from_seconds(by.until));
+}
+
+#[test]
+fn an_attempt_that_was_not_sent_delays_no_other_message() {
+    let now = start();
+    let (first, next) = (asked(1, now, now), asked(2, now.plus_days(7), now));
+    let guard = taken(&taken(&GuardRow::empty(now), &first, now), &next, now);
+    let tried_at = now.plus_days(6);
+    let guard = attempted(&guard, &first, tried_at);
+    let due = now.plus_days(7);
+    assert!(matches!(guard.begin(&begun(&next, due), due), BeginOutcome::Wait { .. }), "it may have been sent");
+    let guard = guard.suspend(&first.hold.holder, &first.hold.fingerprint, tried_at).expect("it stands");
+    assert!(guard.suspend(&first.hold.holder, &first.hold.fingerprint, tried_at).is_none(), "nothing is left to write");
+    attempted(&guard, &next, due);
+}
+
+#[test]
+fn a_hold_that_is_proved_to_be_sent_comes_back_beside_scheduled_ones() {
+    let now = start();
+    let (proved, scheduled) = (asked(1, now, now), asked(2, now.plus_days(5), now));
+    let guard = taken(&GuardRow::empty(now), &scheduled, now);
+    let guard = guard.put_back(&begun(&proved, now), now).expect("only a pending hold overlaps it");
+    let due = now.plus_days(5);
+    assert!(matches!(guard.begin(&begun(&scheduled, due), due), BeginOutcome::Wait { .. }));
+    let other = asked(3, now.plus_days(1), now);
+    let sent = attempted(&taken(&GuardRow::empty(now), &other, now), &other, now.plus_days(1));
+    assert_eq!(sent.put_back(&begun(&proved, now), now), None, "another message was sent meanwhile");
+}
+
+/// Any order of accepting, sending late, trying in vain and cancelling leaves two sends a window
+/// apart, and no message waits for one that was not sent. The oracle keeps the time of each send.
+#[test]
+fn after_any_history_late_sends_are_a_window_apart_and_wait_for_sends_only() {
+    const WEEK_MS: i64 = 7 * DAY_MS;
+    let (mut sends, mut waits) = (0, 0);
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut now = start();
+        let mut guard = GuardRow::empty(now);
+        let mut messages: Vec<(GuardRequest, Option<Timestamp>)> = Vec::new();
+        for campaign in 0..80 {
+            now = now.plus_ms(random.i64(0..3 * DAY_MS) / 1_000 * 1_000);
+            let is_due =
+                |(asked, sent): &(GuardRequest, Option<Timestamp>)| sent.is_none() && asked.hold.at <= now.seconds();
+            let due: Vec<_> = (0..messages.len()).filter(|index| is_due(&messages[*index])).collect();
+            match random.u8(0..10) {
+                0..4 => {
+                    let at = if random.bool() { now } else { now.plus_ms(random.i64(0..60 * DAY_MS) / 1_000 * 1_000) };
+                    let asked = asked(campaign, at, now);
+                    if let TakeOutcome::Yes(next) = guard.take(&asked, now) {
+                        messages.push((asked, None));
+                        guard = next;
+                    }
+                }
+                4..8 if !due.is_empty() => {
+                    let chosen = due[random.usize(..due.len())];
+                    let asked = messages[chosen].0.clone();
+                    match guard.begin(&begun(&asked, now), now) {
+                        BeginOutcome::Yes(next) if random.bool() => {
+                            for sent in messages.iter().filter_map(|(_, sent)| *sent) {
+                                assert!(now.millis() - sent.millis() >= WEEK_MS, "seed {seed}: two sends in a window");
+                            }
+                            (messages[chosen].1, guard) = (Some(now), next);
+                            sends += 1;
+                        }
+                        BeginOutcome::Yes(next) => {
+                            let hold = &asked.hold;
+                            guard = next.suspend(&hold.holder, &hold.fingerprint, now).expect("it stands");
+                        }
+                        BeginOutcome::Wait { by, guard: next } => {
+                            let blocking = messages.iter().find(|(asked, _)| asked.hold.holder == by.holder);
+                            let sent = blocking.and_then(|(_, sent)| *sent).expect("it waits for a send");
+                            assert!(
+                                now.millis() - sent.millis() < WEEK_MS + ATTEMPT_MS,
+                                "seed {seed}: it waits too long"
+                            );
+                            assert!(by.until > now.seconds(), "seed {seed}");
+                            guard = next;
+                            waits += 1;
+                        }
+                    }
+                }
+                _ if !due.is_empty() => {
+                    let (given, _) = messages.swap_remove(due[random.usize(..due.len())]);
+                    guard = guard.give_back(&given.hold.holder, &given.hold.fingerprint, now).unwrap_or(guard);
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(sends > 1_000 && waits > 100, "{sends} sends, {waits} waits");
+}
