@@ -41,7 +41,7 @@ impl Deps {
         let rates = config::options("SEND_RATES", RateTable::with_options)?;
         Ok(Self {
             mailings: Mailings::from_env(&store)?,
-            limiter: Limiter { store: store.clone(), table: unsubscribes.table.clone() },
+            limiter: Limiter::new(store.clone(), unsubscribes.table.clone()),
             unsubscribes,
             mail: Resolved::of_mail(rates.of(Channel::Email)),
             providers: Providers::new(&aws, ProviderConfig::of_mail()?),

@@ -16,14 +16,14 @@ use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::State;
 use umavez_domain::mailings::{
     Completion, EntryNext, EntryState, LEASE_MS, MailingContent, MailingId, MailingRow, MailingState, NotTaken,
-    Prepared, SUB_BATCH, next_of_entry,
+    Prepared, SUB_BATCH, ShardTurn, next_of_entry,
 };
 use umavez_domain::queue::ShardJob;
 use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::time::Timestamp;
 use umavez_platform::batch::Worked;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{MailingEntry, NoSendReason, PassEnd, ShardTurn, Signing};
+use umavez_platform::mailings::{MailingEntry, NoSendReason, PassEnd, Signing};
 use umavez_platform::store::StoreError;
 
 use crate::Deps;
@@ -242,6 +242,7 @@ impl Pass<'_> {
                 signing: signing.as_ref(),
                 lease_until: &lease_until,
                 held_for: Cell::new(None),
+                known_us: Cell::new(0),
             };
             let sent = tokio::select! {
                 biased;

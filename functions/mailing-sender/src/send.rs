@@ -16,12 +16,12 @@ use umavez_domain::mailings::{
     unsubscribe_url, values,
 };
 use umavez_domain::queue::Priority;
-use umavez_domain::senders::limiter::reach_ms;
+use umavez_domain::senders::limiter::{Slot, reach_ms};
 use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_platform::delivery::{Attempt, Claimed, Parcel, deadline, deliver_once};
 use umavez_platform::invocation::Invocation;
-use umavez_platform::limiter::Grant;
+use umavez_platform::limiter::{Buckets, Grant, Held};
 use umavez_platform::mailings::{MailingEntry, Signing};
 use umavez_platform::providers::Envelope;
 use umavez_platform::store::StoreError;
@@ -52,6 +52,8 @@ pub struct Batch<'a> {
     /// Set by the first call that SES refuses because of the account or the identity. No other call
     /// begins after that.
     pub held_for: Cell<Option<SendingHold>>,
+    /// When this batch last saw the rate bucket.
+    pub known_us: Cell<i64>,
 }
 
 pub enum Sent {
@@ -67,23 +69,26 @@ pub enum Sent {
 /// The states of an entry before and after an attempt.
 type EntryMove = (EntryState, EntryState);
 
+/// The result for one entry.
+enum One {
+    /// Its attempt was settled.
+    Moved(EntryMove),
+    /// Its slot was over before the attempt could begin. It needs another one.
+    NoSlot,
+    /// It is not to be sent in this batch.
+    Skipped,
+}
+
 impl Batch<'_> {
     /// Sends as many of the entries as there are slots for now, and removes them from `entries`.
+    /// Those whose slot was over before they could be sent stay there.
     pub async fn send(&self, entries: &mut Vec<(MailingEntry, u32)>) -> Result<Sent, StoreError> {
         let limit = self.deps.mail.rates.sender;
         let slots = (SLOTS_MS * 1_000 / limit.interval_us.max(1)).max(1);
         let slots = usize::try_from(slots).unwrap_or(usize::MAX).min(entries.len());
-        let bucket = self.deps.mail.sender_bucket();
         let wanted = i64::try_from(slots).unwrap_or(1);
-        let reach = reach_ms(Priority::Shot, 0);
-        // Other senders compete for the same slots. This read predicts most refusals, so that the
-        // conditional write is not attempted.
-        let granted = match self.deps.limiter.look(self.invocation, &bucket, limit, reach).await? {
-            Some(at) => Grant::Later(at),
-            None => self.deps.limiter.grant(self.invocation, &bucket, limit, reach, wanted).await?,
-        };
-        let first = match granted {
-            Grant::At(first) => first,
+        let first = match self.deps.limiter.take_row(self.invocation, &self.buckets(), wanted).await? {
+            Grant::At(held) => held.slot,
             Grant::Later(at) => {
                 let wait_ms = at.millis() - self.invocation.current().millis();
                 if wait_ms > LONGEST_WAIT_MS {
@@ -94,42 +99,75 @@ impl Batch<'_> {
                 return Ok(Sent::Some { moves: Vec::new(), held_for: None });
             }
         };
+        self.known_us.set(first.known_us);
         let batch: Vec<_> = entries.drain(..slots).enumerate().collect();
         let sending = batch.into_iter().map(|(n, (entry, attempt))| {
             let behind_us = limit.interval_us.saturating_mul(i64::try_from(n).unwrap_or(i64::MAX));
-            let slot = first.plus_ms(behind_us / 1_000);
-            async move { self.one(&entry, attempt, slot).await }
+            let slot = first.plus_us(behind_us);
+            async move {
+                let one = self.one(&entry, attempt, slot).await?;
+                Ok((one, (entry, attempt)))
+            }
         });
-        let moves: Vec<Result<_, StoreError>> =
-            futures::stream::iter(sending).buffer_unordered(AT_ONCE).collect().await;
+        let sent: Vec<Result<_, StoreError>> = futures::stream::iter(sending).buffer_unordered(AT_ONCE).collect().await;
         // All calls have ended before the first error is returned, so one failure does not stop the
         // others.
-        let moves = moves.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let mut moves = Vec::new();
+        for sent in sent {
+            match sent? {
+                (One::Moved(moved), _) => moves.push(moved),
+                (One::NoSlot, entry) => entries.push(entry),
+                (One::Skipped, _) => {}
+            }
+        }
         Ok(Sent::Some { moves, held_for: self.held_for.get() })
     }
 
-    /// Sends one entry. Returns its states before and after, or `None` if the entry was skipped.
-    async fn one(&self, entry: &MailingEntry, attempt: u32, slot: Timestamp) -> Result<Option<EntryMove>, StoreError> {
-        sleep(slot.millis() - self.invocation.current().millis()).await;
+    fn buckets(&self) -> Buckets {
+        let mail = &self.deps.mail;
+        let sender = (mail.sender_bucket(), mail.rates.sender);
+        Buckets { sender, reach_ms: reach_ms(Priority::Shot, 0), address: None }
+    }
+
+    /// Waits for the slot of an entry. Returns whether its attempt may begin. All entries of a
+    /// batch share one look at the bucket.
+    async fn is_good(&self, slot: &mut Slot) -> Result<bool, StoreError> {
+        sleep((self.deps.limiter.own_time(*slot).millis() - self.invocation.current().millis()).max(0)).await;
+        slot.known_us = slot.known_us.max(self.known_us.get());
+        let good = self.deps.limiter.is_good(self.invocation, &self.buckets(), slot).await?;
+        self.known_us.set(slot.known_us.max(self.known_us.get()));
+        Ok(good)
+    }
+
+    /// Sends one entry.
+    async fn one(&self, entry: &MailingEntry, attempt: u32, mut slot: Slot) -> Result<One, StoreError> {
+        if !self.is_good(&mut slot).await? {
+            return Ok(One::NoSlot);
+        }
         if self.held_for.get().is_some() {
-            return Ok(None);
+            return Ok(One::Skipped);
         }
         // Do not begin an attempt without the lease, or without enough time to complete it.
         let lease_left_ms = self.lease_until.get().millis() - self.invocation.current().millis();
         let needed = self.deps.providers.config.timeout + AROUND_CALL;
         if lease_left_ms < LEASE_MARGIN_MS || self.invocation.time_left() < needed {
-            return Ok(None);
+            return Ok(One::Skipped);
         }
         let token = self.invocation.write_token();
         let claim = Claim { attempt, token, deadline: deadline(self.invocation, &self.deps.providers) };
         let claimed = match self.deps.mailings.claim(self.invocation, entry, &claim, self.mailing.retry).await? {
             Claimed::Yes(claimed) => claimed,
-            Claimed::Lost(_) | Claimed::GateChanged | Claimed::Suppressed(_) => return Ok(None),
+            Claimed::Lost(_) | Claimed::GateChanged | Claimed::Suppressed(_) | Claimed::Deferred(_) => {
+                return Ok(One::Skipped);
+            }
         };
         let id = entry.id.to_string();
         let content = self.content_of(entry);
         let parcel = match &content {
-            Some(content) => Ok(Parcel { content, credential: "" }),
+            Some(content) => {
+                let checked = self.deps.limiter.before_call(self.invocation, &self.buckets(), Held::of_row(slot)).await;
+                checked.map(|()| Parcel { content, credential: "" })
+            }
             None => Err(Outcome::Permanent { code: code::TOO_LARGE, suppress: false }),
         };
         let envelope = Envelope { id: &id, sender: &self.content.from, to: &entry.row.email };
@@ -137,7 +175,7 @@ impl Batch<'_> {
         let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window };
         let settle = |outcome| self.settle(entry, &claimed, outcome);
         let settled = deliver_once(&self.deps.providers, None, self.invocation, call, settle).await?;
-        Ok(settled.map(|to| (entry.row.state(), to)))
+        Ok(settled.map_or(One::Skipped, |to| One::Moved((entry.row.state(), to))))
     }
 
     /// Renders the mail for one recipient. Returns `None` if it is too large with the recipient's
@@ -169,7 +207,7 @@ impl Batch<'_> {
         if let Outcome::Throttled { retry_after_ms, .. } = outcome {
             let bucket = self.deps.mail.sender_bucket();
             // If the write fails, SES itself will throttle the next mail.
-            if let Err(error) = self.deps.limiter.park(self.invocation, &bucket, now.plus_ms(retry_after_ms)).await {
+            if let Err(error) = self.deps.limiter.park(self.invocation, &bucket, retry_after_ms).await {
                 tracing::warn!(event = Event::RateLimitNotStored.as_str(), cause = %error, request_id = self.invocation.request_id);
             }
         }

@@ -50,7 +50,7 @@ impl Deps {
         let queues = ["OUTBOUND_START_QUEUE", "OUTBOUND_SHOT_QUEUE", "OUTBOUND_DOWNSELL_QUEUE"];
         Ok(Self {
             bot_downsells: BotDownsellsCache::new(Downsells::from_env(&store)?),
-            limiter: Limiter { store, table: messages.table.clone() },
+            limiter: Limiter::new(store, messages.table.clone()),
             messages,
             senders,
             providers: Providers::new(&aws, ProviderConfig::from_env()?),

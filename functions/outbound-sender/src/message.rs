@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use umavez_domain::codes::Decision;
+use umavez_domain::codes::{Decision, Reason};
 use umavez_domain::delivery::{NextStep, Outcome, Settled, State, Verdict, code};
 use umavez_domain::messages::ledger::LedgerEntry;
 use umavez_domain::messages::{MessageId, MessageRow};
@@ -58,10 +58,15 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
         Ok(credential) => credential,
         Err(wait) => return Ok(wait),
     };
-    let slot = match rates::take(deps, invocation, &rate_request(invocation, row, &sender)).await? {
-        Grant::At(slot) => slot,
+    let request = rate_request(invocation, row, &sender);
+    let held = match rates::take(deps, invocation, &request).await? {
+        Grant::At(held) => held,
         Grant::Later(at) => return Ok(later("rate_limited", at)),
     };
+    // The wait for the slot took time.
+    if deliver::is_out_of_time(deps, invocation) {
+        return Ok(later("out_of_time", invocation.current()));
+    }
     if row.window().is_over(invocation.current()) {
         return expire(deps, invocation, row).await;
     }
@@ -69,19 +74,26 @@ async fn round(deps: &Deps, invocation: &Invocation, row: &MessageRow) -> Result
     let claimed = match deps.messages.claim(invocation, row, &claim, &sender.bucket).await? {
         Claimed::Yes(claimed) => claimed,
         Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
+        Claimed::Deferred(row) => {
+            log(invocation, &row, Event::OutboundDeferred, None, Reason::IntentDuplicate.as_str());
+            return Ok(done("deferred"));
+        }
         Claimed::Suppressed(found) => {
             let entry = LedgerEntry::new(invocation.current(), Decision::Suppressed).reason(&found.reason);
             let entry = entry.rule("suppression").matched(format!("{}:{}", found.source, found.created_at));
             return end(deps, invocation, row, State::Suppressed, &entry).await;
         }
     };
+    let made = Made { attempt, slot: deps.limiter.own_time(held.slot) };
     let parcel = match &credential {
-        Some(credential) => Ok(Parcel { content: &content, credential }),
+        Some(credential) => {
+            let checked = rates::before_call(deps, invocation, &request, held).await;
+            checked.map(|()| Parcel { content: &content, credential })
+        }
         None => Err(sender_unknown()),
     };
     let envelope = Envelope { id: row.id.as_str(), sender: &row.sender, to: &row.to };
     let call = Attempt { number: attempt, envelope, parcel, deadline: claim.deadline, window: row.window() };
-    let made = Made { attempt, slot };
     let settle = |outcome| settle(deps, invocation, &claimed, &sender, made, outcome);
     deliver_once(&deps.providers, Some(&deps.senders), invocation, call, settle).await.map(done)
 }

@@ -86,8 +86,12 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
         priority: Priority::Downsell,
         waited_ms: invocation.current().millis() - offer.scheduled_at.millis(),
     };
-    if let Grant::Later(at) = rates::take(deps, invocation, &request).await? {
-        return Ok(later("rate_limited", at));
+    let held = match rates::take(deps, invocation, &request).await? {
+        Grant::At(held) => held,
+        Grant::Later(at) => return Ok(later("rate_limited", at)),
+    };
+    if deliver::is_out_of_time(deps, invocation) {
+        return Ok(later("out_of_time", invocation.current()));
     }
     // The wait for the slot took time: a charge or the offer itself may have expired.
     if offer.window().is_over(invocation.current()) {
@@ -100,11 +104,14 @@ async fn round(deps: &Deps, invocation: &Invocation, seen: &Seen) -> Result<Roun
     let claimed = match deps.bot_downsells.downsells.claim(invocation, offer, charges, &claim, &sender.bucket).await? {
         Claimed::Yes(claimed) => claimed,
         Claimed::Suppressed(_) => return end(deps, invocation, seen, OfferEnd::Skipped(CancelReason::Blocked)).await,
-        Claimed::Lost(_) | Claimed::GateChanged => return Ok(Round::Continue(())),
+        Claimed::Lost(_) | Claimed::GateChanged | Claimed::Deferred(_) => return Ok(Round::Continue(())),
     };
     let content = Content::Telegram(downsell.content.clone());
     let parcel = match &credential {
-        Some(credential) => Ok(Parcel { content: &content, credential }),
+        Some(credential) => {
+            let checked = rates::before_call(deps, invocation, &request, held).await;
+            checked.map(|()| Parcel { content: &content, credential })
+        }
         None => Err(sender_unknown()),
     };
     let envelope = Envelope { id: claimed.id.as_str(), sender: &sender.bucket, to: &to };

@@ -1,16 +1,68 @@
-//! The rate limit of a bot, a chat or a group: a sequence of slots.
+//! The rate limit of a sender or of an address: a sequence of slots, each for one call.
 //!
-//! A bucket stores when its next slot is free (GCRA's theoretical arrival time). A grant is a slot,
-//! now or in the near future, and the sender does not call before it. So a second never has more
-//! grants than slots. (A call follows its slot by the time that the writes before it take.) How far
-//! ahead a message may reserve depends on its priority. Higher priorities may reserve further ahead
-//! than lower ones, so lower priorities leave them room. The longer a message of a lower priority
-//! waits, the further ahead it may reserve, which bounds its wait.
+//! A bucket is a row. It stores when its next slot is free (GCRA's theoretical arrival time) and
+//! the time of its last grant. A grant is one conditional write, which takes the next slots: now or
+//! in the near future. The sender waits for its slot and then makes the call. How far ahead a
+//! message may reserve depends on its priority. Higher priorities may reserve further ahead than
+//! lower ones, so lower priorities leave them room. The longer a message of a lower priority waits,
+//! the further ahead it may reserve, which bounds its wait.
+//!
+//! # The time of a bucket
+//!
+//! Clocks differ, so slots are not compared with one sender's clock. The time of a bucket is the
+//! greatest time that a grant stored in its row (`seen_us`); it goes on as clocks do. A process
+//! that finds a later time in a row than its own adds the difference to its clock from then on
+//! ([`SharedClock`]). So all senders follow the clock that is furthest ahead. A time that is more
+//! than [`CLOCKS_DIFFER_MS`] ahead comes from a wrong clock and is not followed.
+//!
+//! # The invariant
+//!
+//! 1. The slots of a bucket are at least one interval apart: a grant moves `free_at_us` forward,
+//!    from the value that its condition checked.
+//! 2. A call begins at its slot or up to [`TOLERANCE_MS`] after it, in the time of the bucket.
+//! 3. A sender that calls has seen the row within the last [`TOLERANCE_MS`], and it was not parked.
+//!
+//! So the calls of one second have slots of one and a quarter seconds.
+//!
+//! # The interleavings
+//!
+//! | what happens | what keeps the invariant |
+//! |---|---|
+//! | Two senders ask at once | Each condition names the range of `free_at_us`, and the write moves it. |
+//! | The table stalls between the reading of the clock and the write | The slot is over when the reply arrives: the clock is read again and the sender asks again. After more than 2 seconds, the condition refuses the write if others took slots meanwhile. |
+//! | The reply to a grant is lost, and the SDK repeats the write | The condition refuses the second write, or it takes another slot. A slot may be lost, and is not used twice. |
+//! | A sender is held up between its slot and its call (a slow claim, a pause) | [`check`], directly before the call: the slot is over, and the sender asks again. |
+//! | A sender's clock is behind | It finds a later time in the row, in the read before a grant or in the refusal, and follows it. |
+//! | A sender's clock is ahead of all that were there before | Its grant moves the time of the bucket forward, and the slots that others hold are over. A sender that waited longer than [`TOLERANCE_MS`] looks at the row before its call and finds that out. Calls of shorter waits are made. |
+//! | A bucket is parked while senders wait for their slots | The same look finds it. |
+//! | A slot is given back | Only if the row was not written since its grant. |
+//!
+//! No fence can close one gap: the time between the last [`check`] and the moment when the provider
+//! counts the call. A process that is frozen there makes its call late.
+//!
+//! # Why this is an expression
+//!
+//! A grant must cost one request, also if hundreds of senders share the row. The limiter therefore
+//! does not read the row and write it under its version. [`ask`] returns the write with its
+//! condition as data ([`Take`]). The platform sends it as an expression; models apply it to a
+//! [`Bucket`]. A behaviour test compares the two.
 
 use serde::Deserialize;
 
 use crate::queue::Priority;
 use crate::time::Timestamp;
+
+/// The longest time after its time at which a slot is used, and the longest time for which a sender
+/// relies on what it last saw of a bucket.
+pub const TOLERANCE_MS: i64 = 250;
+const TOLERANCE_US: i64 = TOLERANCE_MS * 1_000;
+/// A grant whose clock was read longer ago than this, compared with the last grant, is refused. So
+/// the time in a row never goes back by more. It is longer than the latency of a busy table, or
+/// senders that ask at once would refuse each other.
+const STALE_US: i64 = 2_000_000;
+/// Clocks differ by less than this. A time further ahead is wrong.
+pub const CLOCKS_DIFFER_MS: i64 = 60_000;
+const CLOCKS_DIFFER_US: i64 = CLOCKS_DIFFER_MS * 1_000;
 
 /// The interval between slots, in microseconds: thirty slots per second are not a whole number of
 /// milliseconds apart.
@@ -28,9 +80,9 @@ impl Limit {
 
     /// Returns how far ahead of now the next slot of a bucket can be. A grant reaches a second or
     /// two ahead and takes a few slots, and clocks differ by less than a minute. If the slot is
-    /// further ahead, a sender with a wrong clock took it.
+    /// further ahead, a sender with a wrong clock took it, or the limit was lower then.
     pub const fn furthest_us(self) -> i64 {
-        self.interval_us.saturating_mul(2).saturating_add(60_000_000)
+        self.interval_us.saturating_mul(2).saturating_add(CLOCKS_DIFFER_US)
     }
 
     pub const BOT: Self = Self::per(30, 1_000);
@@ -47,9 +99,12 @@ const DOWNSELL_REACH_MS: i64 = 150;
 const SHOT_AGES_MS: (i64, i64) = (30_000, 90_000);
 const DOWNSELL_AGES_MS: (i64, i64) = (300_000, 600_000);
 
-/// How far ahead a message may reserve a slot of its address. It is the same for every priority,
-/// because priorities compete only for senders.
+/// How far ahead the next slot of an address may be for a message that waits for it without going
+/// back to its queue. It is the same for every priority, because priorities compete only for
+/// senders.
 pub const ADDRESS_REACH_MS: i64 = START_REACH_MS;
+/// How much later than the slot of its sender a call may be because of its address.
+pub const ADDRESS_DELAY_MS: i64 = TOLERANCE_MS / 2;
 
 /// Returns how far ahead a message may reserve a slot of its sender. `waited_ms` is the time since
 /// the message was due.
@@ -67,59 +122,249 @@ pub fn reach_ms(priority: Priority, waited_ms: i64) -> i64 {
 
 /// The attributes of a bucket's row.
 pub const FREE_AT_US: &str = "free_at_us";
+pub const SEEN_US: &str = "seen_us";
 pub const PARKED_UNTIL: &str = "parked_until";
 
 /// The data of a bucket's row. A bucket that was never used has no row, and all zeros.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
 #[serde(default)]
 pub struct Bucket {
     /// The time when the next slot is free, in microseconds.
     pub free_at_us: i64,
+    /// The time of the last grant, in microseconds.
+    pub seen_us: i64,
     /// A provider asked to wait: there is no slot before this time, in milliseconds.
     pub parked_until: i64,
 }
 
-/// The next step for a bucket that was read in this state.
+impl Bucket {
+    fn parked_until_us(self) -> i64 {
+        self.parked_until.saturating_mul(1_000)
+    }
+}
+
+/// How a process reads the time of the buckets: its own clock, and how far the clock is known to be
+/// behind that of other senders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SharedClock {
+    pub behind_us: i64,
+}
+
+impl SharedClock {
+    /// Returns the time of the buckets at this time of the process's own clock.
+    pub fn time_us(self, now: Timestamp) -> i64 {
+        now.millis() * 1_000 + self.behind_us
+    }
+
+    /// Returns the clock after a row was seen. It follows a later time in the row, unless that time
+    /// is too far ahead to be right. It never goes back.
+    #[must_use]
+    pub fn follow(self, seen_us: i64, now: Timestamp) -> Self {
+        let ahead_us = seen_us - now.millis() * 1_000;
+        if ahead_us > CLOCKS_DIFFER_US { self } else { Self { behind_us: self.behind_us.max(ahead_us) } }
+    }
+
+    /// Returns when the process's own clock shows this time of a bucket. It is rounded up, so that
+    /// a sender is never early.
+    pub fn own(self, time_us: i64) -> Timestamp {
+        Timestamp::from_millis(time_us.saturating_sub(self.behind_us).saturating_add(999).div_euclid(1_000))
+    }
+}
+
+/// The slots that a sender asks a bucket for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    pub limit: Limit,
+    /// How many consecutive slots.
+    pub slots: i64,
+    /// How far ahead the first slot may be.
+    pub reach_ms: i64,
+    /// The first slot is not before this time.
+    pub from_us: i64,
+}
+
+impl Wanted {
+    /// Asks for one slot, now or up to `reach_ms` ahead.
+    pub const fn one(limit: Limit, reach_ms: i64) -> Self {
+        Self { limit, slots: 1, reach_ms, from_us: 0 }
+    }
+
+    fn taken_us(self) -> i64 {
+        self.limit.interval_us.saturating_mul(self.slots.max(1))
+    }
+}
+
+/// The next step for a bucket that was read in this state.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// The next slot is in the past, or further ahead than any grant could have moved it: take a
-    /// slot now, if the bucket has not changed since it was read.
-    Now,
-    /// Take the next slot, if it is still within reach.
-    Next,
-    /// No slot is within reach now. One may be within reach from this time on.
-    Later(Timestamp),
+    /// Make this write. It holds if the bucket still allows it.
+    Take(Take),
+    /// No slot is within reach now. One may be within reach from this time of the bucket on.
+    Later(i64),
 }
 
-pub fn ask(bucket: Bucket, limit: Limit, reach_ms: i64, now: Timestamp) -> Ask {
-    if bucket.parked_until > now.millis() {
-        return Ask::Later(Timestamp::from_millis(bucket.parked_until));
+/// The one write that takes slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Take {
+    pub free_at: FreeAt,
+    /// The time of this grant.
+    pub seen_us: i64,
+    /// One of these must hold in full.
+    pub when: Vec<Vec<Bound>>,
+    /// The part of the time line that the slots take.
+    pub taken_us: i64,
+}
+
+/// How a grant moves `free_at_us`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreeAt {
+    Add(i64),
+    Set(i64),
+}
+
+/// A part of the condition of a grant. A missing attribute counts as zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    AtMost(&'static str, i64),
+    MoreThan(&'static str, i64),
+}
+
+/// Decides how to take slots of a bucket that was read in this state. `time_us` is the time of the
+/// bucket as the sender reads it, after it has followed the time in this row.
+pub fn ask(bucket: Bucket, wanted: Wanted, time_us: i64) -> Ask {
+    let from_us = time_us.max(wanted.from_us);
+    if bucket.parked_until_us() > from_us {
+        return Ask::Later(bucket.parked_until_us());
     }
-    let now_us = now.millis() * 1_000;
-    if bucket.free_at_us <= now_us || bucket.free_at_us > now_us.saturating_add(limit.furthest_us()) {
-        Ask::Now
-    } else if bucket.free_at_us <= now_us + reach_ms * 1_000 {
-        Ask::Next
+    let (furthest_us, taken_us) = (from_us.saturating_add(wanted.limit.furthest_us()), wanted.taken_us());
+    let reach_us = from_us.saturating_add(wanted.reach_ms * 1_000);
+    let not_parked = Bound::AtMost(PARKED_UNTIL, from_us.div_euclid(1_000));
+    // The clock was read lately, compared with the last grant.
+    let is_recent = Bound::AtMost(SEEN_US, time_us.saturating_add(STALE_US));
+    let right_us = time_us.saturating_add(CLOCKS_DIFFER_US);
+    let (free_at, when) = if bucket.seen_us > right_us || bucket.free_at_us > furthest_us {
+        // A process with a wrong clock used the bucket, or the limit was lower. It counts as idle.
+        let wrong_clock = vec![Bound::MoreThan(SEEN_US, right_us), not_parked];
+        let wrong_slot = vec![Bound::MoreThan(FREE_AT_US, furthest_us), not_parked];
+        (FreeAt::Set(from_us + taken_us), vec![wrong_clock, wrong_slot])
+    } else if bucket.free_at_us <= from_us {
+        // The bucket was never used, or not for a while.
+        let idle = vec![Bound::AtMost(FREE_AT_US, from_us), is_recent, not_parked];
+        (FreeAt::Set(from_us + taken_us), vec![idle])
+    } else if bucket.free_at_us <= reach_us {
+        let ahead = Bound::MoreThan(FREE_AT_US, from_us);
+        let within_reach = vec![ahead, Bound::AtMost(FREE_AT_US, reach_us), is_recent, not_parked];
+        (FreeAt::Add(taken_us), vec![within_reach])
     } else {
-        Ask::Later(at_us(bucket.free_at_us).plus_ms(-reach_ms))
+        return Ask::Later(bucket.free_at_us - (reach_us - from_us));
+    };
+    Ask::Take(Take { free_at, seen_us: time_us, when, taken_us })
+}
+
+impl Take {
+    /// Returns the bucket after this write, or `None` if its condition does not hold.
+    pub fn apply(&self, bucket: Bucket) -> Option<Bucket> {
+        let holds = |bound: &Bound| match *bound {
+            Bound::AtMost(name, number) => bucket.number(name) <= number,
+            Bound::MoreThan(name, number) => bucket.number(name) > number,
+        };
+        let free_at_us = match self.free_at {
+            FreeAt::Add(us) => bucket.free_at_us + us,
+            FreeAt::Set(us) => us,
+        };
+        let allowed = self.when.iter().any(|all| all.iter().all(holds));
+        allowed.then_some(Bucket { free_at_us, seen_us: self.seen_us, ..bucket })
+    }
+
+    /// Returns the first slot that this write took. `after` is the bucket after the write.
+    pub fn slot_us(&self, after: Bucket) -> i64 {
+        after.free_at_us - self.taken_us
     }
 }
 
-/// Converts a slot's time to milliseconds, rounded up: a sender is never early.
-pub fn at_us(us: i64) -> Timestamp {
-    Timestamp::from_millis(us.saturating_add(999).div_euclid(1_000))
+impl Bucket {
+    fn number(self, name: &str) -> i64 {
+        match name {
+            FREE_AT_US => self.free_at_us,
+            SEEN_US => self.seen_us,
+            _ => self.parked_until,
+        }
+    }
+}
+
+/// A slot that a sender holds, in the time of its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// The call does not begin before this time.
+    pub at_us: i64,
+    /// The call does not begin after this time.
+    pub until_us: i64,
+    /// When the sender last saw the row.
+    pub known_us: i64,
+}
+
+impl Slot {
+    pub fn new(at_us: i64, known_us: i64) -> Self {
+        Self { at_us, until_us: at_us.saturating_add(TOLERANCE_US), known_us }
+    }
+
+    /// Returns the slot that is `us` after this one, of a grant of several slots.
+    #[must_use]
+    pub fn plus_us(self, us: i64) -> Self {
+        Self { at_us: self.at_us + us, until_us: self.until_us + us, ..self }
+    }
+}
+
+/// What a sender does with its slot now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Wait until this time of the bucket.
+    Wait(i64),
+    /// Make the call.
+    Call,
+    /// Read the row first: it was last seen too long ago.
+    Look,
+    /// The slot is over: ask for another one.
+    Over,
+}
+
+/// Decides what a sender does with its slot. It is called again directly before the call.
+pub fn check(slot: Slot, time_us: i64) -> Check {
+    if time_us < slot.at_us {
+        Check::Wait(slot.at_us)
+    } else if time_us > slot.until_us {
+        Check::Over
+    } else if time_us > slot.known_us.saturating_add(TOLERANCE_US) {
+        Check::Look
+    } else {
+        Check::Call
+    }
+}
+
+/// Returns the slot after a look at its row, or `None` if the row was parked since its grant.
+/// `time_us` is the time before the look. The sender then checks the slot again, with the clock
+/// that follows the time in this row.
+pub fn looked(slot: Slot, bucket: Bucket, time_us: i64) -> Option<Slot> {
+    (bucket.parked_until_us() <= time_us).then_some(Slot { known_us: time_us, ..slot })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn now() -> Timestamp {
-        Timestamp::from_millis(1_000_000)
-    }
+    const NOW_US: i64 = 1_000_000_000;
 
     fn bucket(free_at_ms: i64) -> Bucket {
-        Bucket { free_at_us: free_at_ms * 1_000, parked_until: 0 }
+        Bucket { free_at_us: free_at_ms * 1_000, ..Bucket::default() }
+    }
+
+    /// Asks for one slot and applies the write to the bucket. Returns the slot, or the time from
+    /// which there may be one.
+    fn take(bucket: Bucket, limit: Limit, reach_ms: i64) -> Result<i64, i64> {
+        match ask(bucket, Wanted::one(limit, reach_ms), NOW_US) {
+            Ask::Take(take) => Ok(take.slot_us(take.apply(bucket).expect("it was read in this state"))),
+            Ask::Later(at) => Err(at),
+        }
     }
 
     #[test]
@@ -145,23 +390,70 @@ mod tests {
 
     #[test]
     fn a_slot_is_taken_now_or_next_or_waited_for() {
-        let ask = |bucket: Bucket| ask(bucket, Limit::BOT, 500, now());
-        assert_eq!(ask(bucket(999_999)), Ask::Now);
-        assert_eq!(ask(bucket(1_000_000)), Ask::Now);
-        assert_eq!(ask(bucket(1_000_500)), Ask::Next);
-        assert_eq!(ask(bucket(1_000_501)), Ask::Later(Timestamp::from_millis(1_000_001)));
+        let of_bot = |free_at_ms: i64| take(bucket(free_at_ms), Limit::BOT, 500);
+        assert_eq!(of_bot(0), Ok(NOW_US));
+        assert_eq!(of_bot(999_999), Ok(NOW_US));
+        assert_eq!(of_bot(1_000_000), Ok(NOW_US));
+        assert_eq!(of_bot(1_000_500), Ok(NOW_US + 500_000));
+        assert_eq!(of_bot(1_000_501), Err(NOW_US + 1_000));
         let parked = Bucket { parked_until: 1_003_600, ..bucket(0) };
-        assert_eq!(ask(parked), Ask::Later(Timestamp::from_millis(1_003_600)));
+        assert_eq!(take(parked, Limit::BOT, 500), Err(NOW_US + 3_600_000));
+    }
+
+    #[test]
+    fn a_slot_is_not_before_the_time_that_it_is_asked_for() {
+        let wanted = Wanted { from_us: NOW_US + 700_000, ..Wanted::one(Limit::CHAT, ADDRESS_DELAY_MS) };
+        let slot = |free_at_ms: i64| match ask(bucket(free_at_ms), wanted, NOW_US) {
+            Ask::Take(take) => Ok((take.slot_us(take.apply(bucket(free_at_ms)).expect("as read")), take.seen_us)),
+            Ask::Later(at) => Err(at),
+        };
+        assert_eq!(slot(1_000_600), Ok((NOW_US + 700_000, NOW_US)), "the grant is stamped with the present");
+        assert_eq!(slot(1_000_825), Ok((NOW_US + 825_000, NOW_US)));
+        assert_eq!(slot(1_000_826), Err(NOW_US + 701_000));
     }
 
     #[test]
     fn a_slot_that_no_grant_can_have_taken_holds_nobody_up() {
-        let at = |ahead_ms: i64, limit: Limit| ask(bucket(1_000_000 + ahead_ms), limit, 500, now());
-        assert_eq!(at(60_000, Limit::BOT), Ask::Later(Timestamp::from_millis(1_059_500)));
-        assert_eq!(at(7 * 86_400_000, Limit::BOT), Ask::Now);
+        let at = |ahead_ms: i64, limit: Limit| take(bucket(1_000_000 + ahead_ms), limit, 500);
+        assert_eq!(at(60_000, Limit::BOT), Err(NOW_US + 59_500_000));
+        assert_eq!(at(7 * 86_400_000, Limit::BOT), Ok(NOW_US));
         // With a slow limit, the next slot can correctly be far ahead.
         let daily = Limit::per(1, 86_400_000);
-        assert!(matches!(at(86_400_000, daily), Ask::Later(_)));
-        assert_eq!(at(3 * 86_400_000, daily), Ask::Now);
+        assert!(at(86_400_000, daily).is_err());
+        assert_eq!(at(3 * 86_400_000, daily), Ok(NOW_US));
+        let of_wrong_clock = Bucket { seen_us: NOW_US + CLOCKS_DIFFER_US + 1, ..bucket(1_060_100) };
+        assert_eq!(take(of_wrong_clock, Limit::BOT, 500), Ok(NOW_US));
+    }
+
+    #[test]
+    fn a_grant_with_an_old_time_is_refused() {
+        let Ask::Take(take) = ask(bucket(0), Wanted::one(Limit::BOT, 500), NOW_US) else { panic!("it is idle") };
+        let seen = |ms: i64| Bucket { seen_us: NOW_US + ms * 1_000, ..bucket(0) };
+        assert!(take.apply(seen(2_000)).is_some());
+        assert_eq!(take.apply(seen(2_001)), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_follows_and_does_not_go_back() {
+        let now = Timestamp::from_millis(1_000_000);
+        let clock = SharedClock::default().follow(NOW_US + 2_000_000, now);
+        assert_eq!(clock.time_us(now), NOW_US + 2_000_000);
+        assert_eq!(clock.follow(NOW_US + 1_000_000, now), clock);
+        assert_eq!(clock.follow(NOW_US + CLOCKS_DIFFER_US + 1, now), clock, "a wrong clock is not followed");
+        assert_eq!(clock.own(NOW_US + 2_500_001), now.plus_ms(501));
+    }
+
+    #[test]
+    fn a_slot_is_used_at_its_time_or_a_little_later_and_only_if_the_row_was_seen_lately() {
+        let slot = Slot::new(NOW_US, NOW_US - 100_000);
+        assert_eq!(check(slot, NOW_US - 1), Check::Wait(NOW_US));
+        assert_eq!(check(slot, NOW_US), Check::Call);
+        assert_eq!(check(slot, NOW_US + 150_000), Check::Call);
+        assert_eq!(check(slot, NOW_US + 150_001), Check::Look);
+        assert_eq!(check(slot, NOW_US + 250_001), Check::Over);
+        let parked = Bucket { parked_until: 1_000_500, ..bucket(0) };
+        assert_eq!(looked(slot, parked, NOW_US + 200_000), None);
+        let known = looked(slot, bucket(0), NOW_US + 200_000).expect("not parked");
+        assert_eq!(check(known, NOW_US + 250_000), Check::Call);
     }
 }

@@ -6,6 +6,8 @@
 //! - A cancel precedes the claim: the claim finds `CANCELED`.
 //! - A gate closes before the claim (a suppression, a payment): the claim's own transaction is
 //!   refused. If a gate closes after the claim, it finds the attempt under way.
+//! - A row that the claim changes too (the guard of an intent) has changed since it was read: the
+//!   claim is refused, and its caller decides again.
 //! - The reply to a claim is lost: the claim is recognized by its token. Without this check, an
 //!   attempt that was never made would end as unknown.
 
@@ -34,12 +36,14 @@ pub enum Claimed<R> {
     Lost(Option<R>),
     /// A row that the decision depends on has changed.
     GateChanged,
+    /// The row was put off, because the window of another send is not over.
+    Deferred(R),
     Suppressed(Box<SuppressionRow>),
 }
 
 impl Store {
-    /// Starts an attempt: replaces `before` by `after`, which contains the claim, if all gates are
-    /// open.
+    /// Starts an attempt: replaces `before` by `after`, which contains the claim, and makes the
+    /// other writes `with` it, if all gates are open.
     pub async fn claim<R: Delivered>(
         &self,
         invocation: &Invocation,
@@ -47,11 +51,13 @@ impl Store {
         before: &R,
         after: R,
         gates: &[Gate],
+        with: Vec<Write>,
     ) -> Result<Claimed<R>, StoreError> {
         let mut writes = vec![Write::of_change(tables.own, before, &after)?];
         for gate in gates {
             writes.push(check(tables, gate)?);
         }
+        writes.extend(with);
         let refusals = match self.all_or_none(invocation, writes).await {
             Ok(Transacted::Done) => return Ok(Claimed::Yes(after)),
             Ok(Transacted::Refused(refusals)) => refusals,
@@ -72,7 +78,7 @@ impl Store {
                 stored => Claimed::Lost(stored),
             });
         }
-        for (gate, refusal) in gates.iter().zip(refusals) {
+        for (gate, refusal) in gates.iter().zip(refusals.by_ref()) {
             match (gate, refusal) {
                 (_, None) => {}
                 (Gate::Unchanged { .. }, Some(_)) => return Ok(Claimed::GateChanged),
@@ -83,7 +89,10 @@ impl Store {
                 (Gate::NotSuppressed { .. }, Some(Refusal { item: None })) => return Ok(Claimed::GateChanged),
             }
         }
-        Err(StoreError::Corrupt("a refused claim without a failed condition"))
+        match refusals.any(|refusal| refusal.is_some()) {
+            true => Ok(Claimed::GateChanged),
+            false => Err(StoreError::Corrupt("a refused claim without a failed condition")),
+        }
     }
 
     /// Makes all writes or none. A single write needs no transaction.
