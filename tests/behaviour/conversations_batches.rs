@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use umavez_domain::conversations::inbound::{Inbound, MessageKind};
 use umavez_domain::conversations::{ConversationId, ReceiveOutcome, Via};
+use umavez_domain::keys;
 use umavez_domain::senders::instances::InstanceRow;
+use umavez_domain::time::Timestamp;
 use umavez_platform::conversations::Conversations;
+use umavez_platform::due;
 use umavez_platform::senders::Instances;
+use umavez_platform::store::Found;
 use umavez_tests::{World, play, play_with};
 
 use crate::conversations::{
@@ -115,7 +119,6 @@ async fn messages_beyond_256_kilobytes_go_into_the_next_batch() {
 
 #[tokio::test]
 async fn messages_that_expired_during_a_hold_are_skipped_and_logged() {
-    const DAY: u64 = 86_400;
     play_with(sending(1), async |world| {
         instance(world, "telegram", &json!({})).await;
         hears(world, CHAT, 1, "one").await;
@@ -146,6 +149,67 @@ async fn messages_that_expired_during_a_hold_are_skipped_and_logged() {
         assert_eq!(world.events("CONVERSATION_MESSAGES_EXPIRED").len(), 1);
     })
     .await;
+}
+
+const DAY: u64 = 86_400;
+
+/// Lets up to an hour pass: recovery looks at each waiting conversation in one minute of the hour.
+async fn hour(world: &World, id: &str) {
+    let id = ConversationId::parse(id).expect("an id");
+    let found = Found { key: keys::conversation(&id), place: String::new() };
+    // The first second of a minute, so that the minute is not over before recovery runs.
+    let now = world.now();
+    let minute = |minutes: i64| Timestamp::from_seconds((now.seconds() / 60 + minutes) * 60 + 1);
+    let next = (1..=60).map(minute).find(|at| due::is_of_this_minute(&found, *at)).expect("a minute of the hour");
+    seconds(world, (next.seconds() - now.seconds()).unsigned_abs()).await;
+    world.tick("Recovery").await;
+}
+
+/// Returns when the messages of the one conversation expire, in seconds.
+async fn expiries(world: &World) -> Vec<i64> {
+    let rows = world.rows("ConversationsTable").await;
+    let messages = rows.iter().filter(|row| row["number"].is_number());
+    messages.map(|row| row["expires_at"].as_i64().expect("a time")).collect()
+}
+
+#[tokio::test]
+async fn messages_that_nobody_has_answered_are_kept_beyond_their_retention() {
+    for (is_held, sent) in [(true, 1), (false, 2)] {
+        play_with(sending(sent).parameter("MessageRetentionDays", "31"), async |world| {
+            instance(world, "telegram", &json!({"responder_attempts": 1})).await;
+            if !is_held {
+                answers_with(world, 500, json!({}), 1).await;
+            }
+            hears(world, CHAT, 1, "one").await;
+            let id = id(world).await;
+            if is_held {
+                order(world, &id, "hold", &json!({})).await;
+            }
+            seconds(world, 6).await;
+            seconds(world, 29 * DAY).await;
+            hears(world, CHAT, 2, "two").await;
+            hour(world, &id).await;
+            let days_left = |at: i64| (at - world.now().seconds() + 7_200) / 86_400;
+            let mut left: Vec<_> = expiries(world).await.into_iter().map(days_left).collect();
+            left.sort_unstable();
+            assert_eq!(left, [9, 31], "the first message is kept longer");
+            let kept = world.events("CONVERSATION_MESSAGES_KEPT");
+            assert_eq!((kept.len(), &kept[0]["is_last"]), (1, &json!(false)), "{kept:?}");
+            seconds(world, 5 * DAY).await;
+            hour(world, &id).await;
+            assert_eq!(world.events("CONVERSATION_MESSAGES_KEPT").len(), 1, "they do not expire soon");
+            seconds(world, 2 * DAY).await;
+            hour(world, &id).await;
+            seconds(world, 5 * DAY).await;
+            order(world, &id, "release", &json!({})).await;
+            world.drain().await;
+            seconds(world, 60).await;
+            let asked: Vec<_> = questions(world).iter().flat_map(texts).collect();
+            assert!(asked.ends_with(&["one".to_owned(), "two".to_owned()]), "{asked:?}");
+            assert_eq!(world.events("CONVERSATION_MESSAGES_EXPIRED").len(), 0);
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

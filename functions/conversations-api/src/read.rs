@@ -41,7 +41,7 @@ pub async fn one(deps: &Deps, invocation: &Invocation, request: &Request) -> Res
     let conversations = &deps.conversations;
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
-    let before = paging::cursor(request, &mut errors, |place| place.parse::<u64>().is_ok_and(|number| number > 1));
+    let before = paging::cursor(request, &mut errors, |place| paging::number(place) > Some(1));
     Problem::if_any(errors)?;
     let row = conversations.get(invocation, &id(request)?).await?.ok_or_else(no_such_conversation)?;
     let timing = conversations.settings(invocation, &row).await?.timing();

@@ -12,4 +12,7 @@ pub mod views;
 
 pub use course::{ConversationHold, Course, HeldBy, PartEnd, Phase, WorkerStep};
 pub use identity::{BatchId, ConversationId, Via};
-pub use rows::{AnsweredBy, Author, BatchProgress, BatchRow, ConversationRow, ReceiveOutcome, Received, StoredMessage};
+pub use rows::{
+    AnsweredBy, Author, BatchProgress, BatchRow, ConversationRow, KeptMessages, ReceiveOutcome, Received,
+    StoredMessage, UNANSWERED_DAYS, unanswered_before,
+};

@@ -15,6 +15,7 @@
 
 mod answers;
 mod hold;
+mod keep;
 mod listing;
 mod receive;
 

@@ -13,11 +13,17 @@ use crate::messages::MessageId;
 use crate::outbox::Emit;
 use crate::queue::WakeUp;
 use crate::senders::instances::{InstanceRow, Timing};
-use crate::time::{SECOND_MS, Timestamp};
+use crate::time::{DAY_MS, SECOND_MS, Timestamp};
 use crate::work::Work;
 
-/// A time after the end of every hold.
-const NEVER: Timestamp = Timestamp::from_millis(999_999_999_999_999);
+/// How long unanswered messages are kept beyond the retention period: as long as the
+/// longest hold.
+pub const UNANSWERED_DAYS: i64 = 366;
+/// Unanswered messages that expire within the first of these times are kept
+/// until the second one. The first leaves recovery enough time; the second bounds how much longer
+/// they are kept after an answer.
+const EXPIRES_WITHIN_DAYS: i64 = 2;
+const KEPT_DAYS: i64 = 9;
 /// The delay before recovery checks a conversation again. It doubles with each recovery.
 const RECOVERED_AGAIN_MS: i64 = 60_000;
 
@@ -38,6 +44,9 @@ pub struct ConversationRow {
     pub work: Work,
     /// Milliseconds: recovery wakes the conversation if it has not changed by then.
     pub check_at: Option<i64>,
+    /// Seconds: until when the unanswered messages are kept, if that is longer than
+    /// the retention period.
+    pub kept_until: Option<i64>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub version: u64,
@@ -64,6 +73,7 @@ impl ConversationRow {
             course: Course::default(),
             work: Work::default(),
             check_at: None,
+            kept_until: None,
             created_at: now,
             updated_at: now,
             version: 0,
@@ -105,7 +115,11 @@ impl ConversationRow {
         let mut work = Work { emits: self.work.emits, ..Work::default() };
         match (hold, since) {
             (Some(hold), _) => {
-                work.wait_until(Wake::Held, self.id.as_str(), hold.until.map_or(NEVER, Timestamp::from_millis));
+                work.wait_until(
+                    Wake::Held,
+                    self.id.as_str(),
+                    hold.until.map_or(Timestamp::NEVER, Timestamp::from_millis),
+                );
             }
             (None, Some(since)) if course.phase == Phase::Stuck => {
                 work.wait_until(Wake::Human, self.id.as_str(), since);
@@ -114,7 +128,25 @@ impl ConversationRow {
             (None, None) => {}
         }
         let check_at = course.recovery_check_at(now, timing).map(Timestamp::millis);
-        Self { course, work, check_at, updated_at: now, version: self.version + 1, ..self.clone() }
+        // Other messages are the oldest ones now.
+        let is_same = course.unanswered_since() == self.course.unanswered_since();
+        let kept_until = self.kept_until.filter(|_| is_same);
+        Self { course, work, check_at, kept_until, updated_at: now, version: self.version + 1, ..self.clone() }
+    }
+
+    /// Keeps unanswered messages for another period if they are about to expire.
+    /// `None` if they are kept for long enough, or as long as they may be.
+    pub fn keeping_messages(&self, now: Timestamp, retention_days: i64) -> Option<KeptMessages> {
+        let since = self.course.unanswered_since().map(Timestamp::from_millis)?;
+        let until = self.kept_until.unwrap_or(since.plus_days(retention_days).seconds());
+        let expires_soon = until <= now.plus_days(EXPIRES_WITHIN_DAYS).seconds();
+        if !expires_soon || since > unanswered_before(now, retention_days) {
+            return None;
+        }
+        let last = since.plus_days(retention_days + UNANSWERED_DAYS).seconds();
+        let next = now.plus_days(KEPT_DAYS).seconds().min(last);
+        let row = Self { kept_until: Some(next), version: self.version + 1, ..self.clone() };
+        (next > until).then_some(KeptMessages { row, until: next, is_last: next == last })
     }
 
     fn hand_on(&mut self, at: Timestamp) {
@@ -137,6 +169,21 @@ impl ConversationRow {
     pub fn batch_id(&self, number: u64) -> BatchId {
         BatchId { conversation: self.id.clone(), number }
     }
+}
+
+/// Returns the time before which a message must have arrived for it to be kept longer than the
+/// retention period: it has waited for half of it.
+pub fn unanswered_before(now: Timestamp, retention_days: i64) -> Timestamp {
+    now.plus_ms(-retention_days * DAY_MS / 2)
+}
+
+/// Unanswered messages are kept until `until`, in seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptMessages {
+    pub row: ConversationRow,
+    pub until: i64,
+    /// They are not kept any longer.
+    pub is_last: bool,
 }
 
 codes! {
@@ -342,6 +389,39 @@ mod tests {
         assert_eq!(emit.not_before, Some(NOW.plus_ms(5_000).millis()));
         assert_eq!((message.number, message.place.as_str()), (Some(1), "IN#0000000001"));
         assert_eq!(next.work.wake.as_deref().and_then(|wake| wake.split('#').next()), Some("CHECK"));
+    }
+
+    #[test]
+    fn unanswered_messages_are_kept_in_steps_until_an_outer_limit() {
+        let unanswered = row().received(&inbound(), NOW, &TIMING);
+        assert_eq!(row().keeping_messages(NOW.plus_days(100), 30), None, "there are none");
+        assert_eq!(unanswered.keeping_messages(NOW.plus_days(27), 30), None, "they do not expire soon");
+        assert_eq!(unanswered.keeping_messages(NOW.plus_ms(DAY_MS / 2 - 1), 1), None, "they may be answered soon");
+        let (mut kept, mut now, mut steps) = (unanswered, NOW, 0);
+        loop {
+            now = now.plus_ms(3_600_000);
+            let Some(next) = kept.keeping_messages(now, 30) else { continue };
+            let expires = kept.kept_until.unwrap_or(NOW.plus_days(30).seconds());
+            assert!(expires > now.plus_days(1).seconds() && next.until > expires, "a day is left to repeat it");
+            (kept, steps) = (next.row, steps + 1);
+            if next.is_last {
+                break;
+            }
+        }
+        assert_eq!(kept.kept_until, Some(NOW.plus_days(30 + UNANSWERED_DAYS).seconds()));
+        assert_eq!(kept.keeping_messages(now.plus_days(20), 30), None, "not for ever");
+        assert!(steps < 60, "{steps} writes");
+    }
+
+    #[test]
+    fn messages_that_are_answered_are_kept_no_longer() {
+        let unanswered = row().received(&inbound(), NOW, &TIMING);
+        let late = NOW.plus_days(29);
+        let kept = unanswered.keeping_messages(late, 30).expect("they expire soon").row;
+        let more = kept.received(&inbound(), late, &TIMING);
+        assert_eq!(more.kept_until, kept.kept_until, "the first message still waits");
+        let answered = more.moved(more.course.settle(), late, &TIMING);
+        assert_eq!((answered.kept_until, answered.keeping_messages(late.plus_days(30), 30)), (None, None));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Receives a message: stores it once, with its number, in one transaction with the state of its
 //! conversation.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::channels::{Channel, brazilian_twin};
@@ -140,6 +141,24 @@ impl Conversations {
         Ok(receipt)
     }
 
+    /// Reads the replies to the claimed batch and to the last answered one, whose echo may arrive
+    /// while the next batch is asked. They are known without the index, which may lag behind.
+    async fn latest_replies(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+    ) -> Result<Vec<MessageRow>, StoreError> {
+        let mut replies = Vec::new();
+        let numbers = BTreeSet::from([row.course.claimed, row.course.answered]);
+        for number in numbers.into_iter().filter(|number| *number > 0) {
+            let batch = self.batch(invocation, &row.batch_id(number)).await?;
+            for id in batch.map(|batch| batch.messages).unwrap_or_default() {
+                replies.extend(self.messages.get(invocation, &id).await?);
+            }
+        }
+        Ok(replies)
+    }
+
     /// Finds a message of ours by its provider's id, or else one with the same text whose outcome
     /// is not known yet.
     async fn one_of_ours(
@@ -154,12 +173,8 @@ impl Conversations {
             Via::Api => return Ok(None),
         };
         let mut candidates = Vec::new();
-        // The last reply is known without the index, which may lag behind.
-        if let Some(row) = row.filter(|row| row.course.claimed > 0) {
-            let last = self.batch(invocation, &row.batch_id(row.course.claimed)).await?;
-            for id in last.map(|batch| batch.messages).unwrap_or_default() {
-                candidates.extend(self.messages.get(invocation, &id).await?);
-            }
+        if let Some(row) = row {
+            candidates.extend(self.latest_replies(invocation, row).await?);
         }
         let to = &received.message.contact;
         for to in [Some(to.clone()), brazilian_twin(to)].into_iter().flatten() {
