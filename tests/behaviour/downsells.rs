@@ -49,7 +49,7 @@ pub async fn starts(world: &World, chat: i64, update_id: u64) -> Answer {
     world.send(request).await
 }
 
-/// Delivers a webhook of a gateway, signed now.
+/// Delivers a webhook of the default gateway, signed now. `what` may have a query.
 pub async fn gateway(world: &World, what: &str, body: &Value) -> Answer {
     let text = body.to_string();
     let signed = sign(&[&key_bytes(SECRET)], "evt_1", world.now(), text.as_bytes());

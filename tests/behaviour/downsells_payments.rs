@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use umavez_domain::downsells::{CancelReason, ContactId, OfferEnd, OfferId};
 use umavez_local::faults::{Action, CallFault, Fault};
 use umavez_platform::downsells::Downsells;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::senders::Bots;
-use umavez_tests::{World, play, play_with};
+use umavez_tests::{Answer, KEY, World, play, play_with};
 
 use crate::downsells::{
     CHAT, bot, charge, charged, downsell, gateway, offer, offers, pays, put, queue, seconds, starts, withdrawn,
@@ -33,6 +34,63 @@ async fn expires(world: &World, transaction: &str) -> Value {
     let answer = gateway(world, "pix-expired", &json!({"transaction_id": transaction})).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body
+}
+
+/// Reports an event with an API key, on behalf of a gateway.
+async fn reports(world: &World, what: &str, name: &str, body: &Value) -> Answer {
+    let path = format!("/api/payment/webhook/{what}?gateway={name}");
+    world.send(world.request(Method::POST, &path).bearer_auth(KEY).json(body)).await
+}
+
+#[tokio::test]
+async fn two_gateways_may_use_the_same_transaction_id() {
+    play_with(sending(0), async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(20)).await;
+        let other = with("1", &json!({"telegram_id": CHAT + 1}));
+        for (name, body) in [("one", charge("1")), ("other", other)] {
+            let made = reports(world, "pix-created", name, &body).await;
+            assert_eq!((made.status, &made.body["scheduled"]), (200, &json!(1)), "{name}: {}", made.body);
+        }
+        let paid = reports(world, "payment-approved", "other", &json!({"transaction_id": 1})).await;
+        assert_eq!((&paid.body["canceled"], &paid.body["owner_known"]), (&json!(1), &json!(true)), "{}", paid.body);
+        let listed = queue(world).await;
+        let shown: Vec<_> = listed
+            .iter()
+            .map(|offer| (&offer["gateway"], &offer["transaction_id"], &offer["telegram_id"], &offer["status"]))
+            .collect();
+        assert!(shown.contains(&(&json!("one"), &json!("1"), &json!(CHAT), &json!("pending"))), "{shown:?}");
+        assert!(shown.contains(&(&json!("other"), &json!("1"), &json!(CHAT + 1), &json!("canceled"))), "{shown:?}");
+        let expired = reports(world, "pix-expired", "one", &json!({"transaction_id": "1"})).await;
+        assert_eq!(expired.body["canceled"], 1, "{}", expired.body);
+        reports(world, "pix-expired", "two%20words", &json!({"transaction_id": "1"})).await.assert_problem(
+            422,
+            "invalid_request",
+            &["gateway"],
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_charge_too_many_is_refused_and_cancels_no_offer_of_another() {
+    play_with(sending(0), async |world| {
+        bot(world).await;
+        downsell(world, &after_pix(20)).await;
+        let short = with("first", &json!({"expires_at": world.now().plus_ms(3_600_000)}));
+        assert_eq!(gateway(world, "pix-created", &short).await.body["scheduled"], 1);
+        for number in 2..=50 {
+            charged(world, &format!("tx-{number}")).await;
+        }
+        gateway(world, "pix-created", &charge("tx-51")).await.assert_problem(409, "too_many_charges", &[]);
+        let first = queue(world).await.remove(0);
+        assert_eq!((&first["transaction_id"], &first["status"]), (&json!("first"), &json!("pending")), "{first}");
+        // As soon as one of them is over, there is room.
+        expires(world, "first").await;
+        assert_eq!(gateway(world, "pix-created", &charge("tx-51")).await.status, 200);
+        assert_eq!(pays(world, "tx-51").await.body["canceled"], 1);
+    })
+    .await;
 }
 
 /// Bodies of Mercado Pago, Asaas, Efí and hand-written flows, after their ids were mapped.

@@ -4,11 +4,14 @@
 
 use serde_json::{Value, json};
 use umavez_domain::access::{PresentedKey, Scope, allows, bearer};
-use umavez_domain::codes::ProblemCode;
+use umavez_domain::codes::{FieldProblem, ProblemCode};
 use umavez_domain::downsells::ChargeStatus;
+use umavez_domain::downsells::charges::{DEFAULT_GATEWAY, MOST_OPEN};
 use umavez_domain::downsells::views::Scheduled;
 use umavez_domain::downsells::webhook::{ChargeCreated, ChargeEnded, OwnerField};
+use umavez_domain::fields::FieldError;
 use umavez_domain::idempotency::body_hash;
+use umavez_domain::senders::is_name;
 use umavez_domain::telemetry::{Event, Metric};
 use umavez_domain::webhooks::{Verified, WebhookSecrets};
 use umavez_platform::api_keys;
@@ -20,18 +23,20 @@ use crate::{Deps, intake};
 
 const CHANNEL: &str = "payments";
 const SCOPE: Scope = Scope("payments");
-/// The gateway whose secret applies if the request names none.
-const DEFAULT_GATEWAY: &str = "default";
 
 pub async fn created(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
-    admit(deps, invocation, request).await?;
-    let event = ChargeCreated::read(&request.object()?, invocation.now).map_err(Problem::invalid)?;
+    let gateway = admit(deps, invocation, request).await?;
+    let event = ChargeCreated::read(&request.object()?, gateway, invocation.now).map_err(Problem::invalid)?;
     let bot = deps.downsells.bots.get(invocation, &event.bot).await?;
     let bot = bot.ok_or_else(|| Problem::not_found("there is no such bot; create it with POST /api/admin/bots"))?;
     let correlation_id = event.correlation_id.as_deref().unwrap_or(&invocation.request_id);
     match deps.downsells.charged(invocation, &bot, &event, correlation_id).await? {
         Charged::OtherContact => {
             Err(Problem::new(409, ProblemCode::HeldByAnother, "the transaction belongs to another person"))
+        }
+        Charged::TooMany => {
+            let detail = format!("this contact has {MOST_OPEN} open charges: report those that have ended");
+            Err(Problem::new(409, ProblemCode::TooManyCharges, detail))
         }
         Charged::Made { charge, plan } => {
             log::triggered(invocation, &plan);
@@ -49,8 +54,8 @@ pub async fn ended(
     request: &Request,
     status: ChargeStatus,
 ) -> Result<Answer, Problem> {
-    admit(deps, invocation, request).await?;
-    let event = ChargeEnded::read(&request.object()?).map_err(Problem::invalid)?;
+    let gateway = admit(deps, invocation, request).await?;
+    let event = ChargeEnded::read(&request.object()?, gateway).map_err(Problem::invalid)?;
     let withdrawn = deps.downsells.charge_ended(invocation, &event, status).await?;
     let is_paid = status == ChargeStatus::Paid;
     let what = if is_paid { "payment_approved" } else { "pix_expired" };
@@ -79,17 +84,21 @@ fn accepted(invocation: &Invocation, what: &str, correlation_id: &str, mut answe
     Answer::json(200, &answer)
 }
 
-/// Admits a request by its signature, or by an API key with the `payments` scope.
-async fn admit(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<(), Problem> {
+/// Admits a request by its signature, or by an API key with the `payments` scope. Returns the
+/// gateway that the request names.
+async fn admit<'a>(deps: &Deps, invocation: &Invocation, request: &'a Request) -> Result<&'a str, Problem> {
     intake::refuse_encoded(request)?;
-    if let Some(key) = request.header("authorization").and_then(bearer) {
-        return admit_key(deps, invocation, key).await;
-    }
     let gateway = paging::optional(request, "gateway").unwrap_or(DEFAULT_GATEWAY);
+    if let Some(key) = request.header("authorization").and_then(bearer) {
+        admit_key(deps, invocation, key).await?;
+        let detail = "must have 1 to 64 letters, digits, dots, hyphens or underscores";
+        let malformed = || Problem::invalid(vec![FieldError::new("gateway", FieldProblem::Malformed, detail)]);
+        return is_name(gateway).then_some(gateway).ok_or_else(malformed);
+    }
     let header = |name: &str| request.header(name);
     let verify = |secrets: &WebhookSecrets| secrets.verify_payment(gateway, header, request.body(), invocation.now);
     if intake::verify_by_secret(deps, invocation, verify).await? == Verified::Yes {
-        return Ok(());
+        return Ok(gateway);
     }
     intake::log_refused(invocation, CHANNEL, true);
     Err(Problem::new(401, ProblemCode::Unverified, "the request does not prove where it comes from, or is too old"))

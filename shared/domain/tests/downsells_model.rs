@@ -587,6 +587,8 @@ impl World {
         self.violations.canceled_without_reason |= match after.cancel_reason {
             Some(CancelReason::Expired) => charges.is_open(transaction, now),
             Some(CancelReason::Paid) => charges.pay_epoch == after.pay_epoch,
+            // It was skipped because no charge is unpaid.
+            Some(CancelReason::NoUnpaidPix) if !before.delivery.state.is_settled() => charges.any_open(now),
             _ => false,
         };
         self.violations.moved_backwards |= after.version != before.version + 1;
@@ -806,7 +808,7 @@ impl World {
         };
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
         self.webhooks[n] = Some(match told {
-            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
+            ChargeChange::OtherContact | ChargeChange::Transaction(_) | ChargeChange::TooMany => {
                 unreachable!("there is one contact, and no charge is created here")
             }
             // The expiry of a paid charge only reports the offers of that payment. The model leaves
@@ -1154,7 +1156,7 @@ impl Model for Scenario {
 const AFTER_ANSWER: &str = "no offer is sent after an answer that did not report it as in flight or sent";
 const TWICE: &str = "an offer that may have been sent is sent again only by policy, and not during another call";
 const GATE: &str = "an attempt begins only while a charge is unpaid, and the offer's own charge is";
-const REASON: &str = "an offer is canceled as paid or expired only if it is";
+const REASON: &str = "an offer is canceled as paid or expired, or skipped without a charge, only if it is";
 const REACHED: &str = "an offer that reached the person was sent, or its attempt is under way or in doubt";
 const LEFT: &str = "the expiry of the first charge does not leave an unpaid second one without an offer";
 const ONE_PAYMENT: &str = "a payment counts once, and rows only move forward";

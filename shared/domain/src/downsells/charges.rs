@@ -1,10 +1,9 @@
 //! The charges of a contact. A charge only moves forward: `unpaid < expired < paid`.
 //!
 //! The row of a contact holds its open charges and the number of its payments. The row of a
-//! transaction holds its owner and its status, also if events arrive in the wrong order. The
-//! transaction id alone identifies a transaction, so ids must be unique over all gateways. A
-//! payment that names no contact is stored with its transaction, and counts as soon as the contact
-//! is named.
+//! transaction holds its owner and its status, also if events arrive in the wrong order. Gateway
+//! and id identify a transaction, because an expiry names nothing else. A payment that names no
+//! contact is stored with its transaction, and counts as soon as the contact is named.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +27,27 @@ codes! {
 
 /// How long a charge is open if no expiry is given.
 pub const OPEN_DAYS: i64 = 30;
-/// The maximum number of open charges of one contact. One more drops the earlier charge that ends
-/// first.
+/// The maximum number of open charges of one contact. One more is refused: to drop another would
+/// cancel the offers that were promised with it.
 pub const MOST_OPEN: usize = 50;
 /// How long after a payment or an expiry recovery checks that everything that follows from it was
 /// done.
 const LOOK_AFTER_MS: i64 = 60_000;
+
+/// The gateway of a webhook that names none.
+pub const DEFAULT_GATEWAY: &str = "default";
+
+/// Returns the name of a transaction within a deployment: its id at the gateway, after the name of
+/// the gateway unless that is the default one. Ids contain no spaces, so no two transactions have
+/// the same name.
+pub fn transaction_name(gateway: &str, id: &str) -> String {
+    if gateway == DEFAULT_GATEWAY { id.to_owned() } else { format!("{gateway} {id}") }
+}
+
+/// Returns the gateway of a transaction and its id there.
+pub fn gateway_and_id(transaction: &str) -> (&str, &str) {
+    transaction.split_once(' ').unwrap_or((DEFAULT_GATEWAY, transaction))
+}
 
 /// A charge that can be paid. Both times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,14 +117,17 @@ impl ChargesRow {
         Some((newest.0, Timestamp::from_millis(newest.1.made_at)))
     }
 
-    fn created(&self, transaction: &str, charge: OpenCharge, now: Timestamp) -> Self {
+    /// Adds an open charge. `None` if the contact already has [`MOST_OPEN`] that can be paid.
+    fn created(&self, transaction: &str, charge: OpenCharge, now: Timestamp) -> Option<Self> {
         let mut next = self.next(now);
-        while next.open.len() >= MOST_OPEN {
-            let first = next.open.iter().min_by_key(|(_, charge)| charge.until).map(|(first, _)| first.clone());
-            first.and_then(|first| next.open.remove(&first));
+        if next.open.len() >= MOST_OPEN {
+            next.open.retain(|_, charge| charge.until > now.millis());
+            // Their offers still have to end, or to be passed on.
+            next.look_at = Some(now.plus_ms(LOOK_AFTER_MS).millis());
         }
+        let has_room = next.open.len() < MOST_OPEN;
         next.open.insert(transaction.to_owned(), charge);
-        next.waiting()
+        has_room.then(|| next.waiting())
     }
 
     fn paid(&self, transaction: &str, now: Timestamp) -> Self {
@@ -161,6 +178,7 @@ impl ChargesRow {
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TransactionRow {
+    /// See [`transaction_name`].
     pub transaction_id: String,
     pub bot: Option<String>,
     pub telegram_id: Option<i64>,
@@ -245,6 +263,7 @@ impl TransactionRow {
 pub struct Charge<'a> {
     pub bot: &'a str,
     pub telegram_id: i64,
+    /// See [`transaction_name`].
     pub transaction_id: &'a str,
 }
 
@@ -265,6 +284,8 @@ pub enum ChargeChange {
     Known(ChargeStatus),
     /// The transaction belongs to another contact.
     OtherContact,
+    /// The contact has [`MOST_OPEN`] open charges already.
+    TooMany,
 }
 
 impl ChargeChange {
@@ -288,10 +309,9 @@ pub fn created(
         0 => {
             let transaction = known.owned(of, ChargeStatus::Unpaid, now);
             let kept = Timestamp::from_millis(open.until).plus_days(KEEP_DAYS).seconds();
-            ChargeChange::both(
-                charges.created(of.transaction_id, open, now),
-                TransactionRow { open_until: Some(open.until), expires_at: Some(kept), ..transaction },
-            )
+            let transaction = TransactionRow { open_until: Some(open.until), expires_at: Some(kept), ..transaction };
+            let charges = charges.created(of.transaction_id, open, now);
+            charges.map_or(ChargeChange::TooMany, |charges| ChargeChange::both(charges, transaction))
         }
         // The charge was reported as over before it was reported as made. Its status stays, and its
         // owner is known from now on.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
 
-use super::charges::ChargeStatus;
+use super::charges::{ChargeStatus, gateway_and_id};
 use super::offer::{CancelReason, DeliveryView, OfferRow, OfferStatus, Trigger};
 use super::schedule::{Plan, Refused};
 use super::webhook::OwnerField;
@@ -25,6 +25,7 @@ impl DeliveryView {
 impl OfferRow {
     /// Returns the offer as the queue shows it.
     pub fn view(&self) -> Value {
+        let charge = self.transaction_id.as_deref().map(gateway_and_id);
         let meta = self.meta.as_deref().and_then(|meta| serde_json::from_str(meta).ok());
         json!({
             "id": self.id,
@@ -33,7 +34,8 @@ impl OfferRow {
             "telegram_id": self.telegram_id,
             "downsell_id": self.downsell_id,
             "trigger": self.trigger,
-            "transaction_id": self.transaction_id,
+            "gateway": charge.map(|(gateway, _)| gateway),
+            "transaction_id": charge.map(|(_, id)| id),
             "scheduled_at": self.scheduled_at,
             "not_after": self.not_after,
             "status": self.status,

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::charges::{Charge, OPEN_DAYS, OpenCharge};
+use super::charges::{Charge, OPEN_DAYS, OpenCharge, transaction_name};
 use crate::codes::{FieldProblem, codes};
 use crate::fields::{FieldError, Fields};
 use crate::senders::is_name;
@@ -30,6 +30,7 @@ codes! {
 pub struct ChargeCreated {
     pub bot: String,
     pub telegram_id: i64,
+    /// See [`transaction_name`].
     pub transaction_id: String,
     pub correlation_id: Option<String>,
     /// When the charge was made.
@@ -46,8 +47,9 @@ impl ChargeCreated {
         OpenCharge { made_at: self.at.millis(), until: self.open_until.millis() }
     }
 
-    /// Reads `{bot_slug, telegram_id, transaction_id, correlation_id?, created_at?, expires_at?}`.
-    pub fn read(body: &Map<String, Value>, now: Timestamp) -> Result<Self, Vec<FieldError>> {
+    /// Reads `{bot_slug, telegram_id, transaction_id, correlation_id?, created_at?, expires_at?}`
+    /// from a gateway.
+    pub fn read(body: &Map<String, Value>, gateway: &str, now: Timestamp) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::open(body);
         let at = fields.optional_timestamp("created_at");
         let until = fields.optional_timestamp("expires_at");
@@ -64,7 +66,7 @@ impl ChargeCreated {
             fields.refuse("bot_slug", FieldProblem::Malformed, "is not a slug of a bot");
         }
         let telegram_id = read_id_of_person(&mut fields);
-        let transaction_id = read_transaction_id(&mut fields);
+        let transaction_id = read_transaction_id(&mut fields, gateway);
         let correlation_id = fields.get("correlation_id").map(|given| read_id(&mut fields, "correlation_id", given));
         let read = bot.zip(telegram_id).zip(transaction_id).map(|((bot, telegram_id), transaction_id)| Self {
             bot,
@@ -100,6 +102,7 @@ impl<T: PartialEq> Given<T> {
 /// payment were rejected for another field, the payer would still get the offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChargeEnded {
+    /// See [`transaction_name`].
     pub transaction_id: String,
     pub correlation_id: Option<String>,
     bot: Given<String>,
@@ -107,10 +110,10 @@ pub struct ChargeEnded {
 }
 
 impl ChargeEnded {
-    /// Reads `{transaction_id, bot_slug?, telegram_id?, correlation_id?}`.
-    pub fn read(body: &Map<String, Value>) -> Result<Self, Vec<FieldError>> {
+    /// Reads `{transaction_id, bot_slug?, telegram_id?, correlation_id?}` from a gateway.
+    pub fn read(body: &Map<String, Value>, gateway: &str) -> Result<Self, Vec<FieldError>> {
         let mut fields = Fields::open(body);
-        let transaction_id = read_transaction_id(&mut fields);
+        let transaction_id = read_transaction_id(&mut fields, gateway);
         let slug = |given: &Value| given.as_str().filter(|slug| is_name(slug)).map(str::to_owned);
         let ended = transaction_id.map(|transaction_id| Self {
             transaction_id,
@@ -172,10 +175,10 @@ fn person_of(given: &Value) -> Option<i64> {
     id.filter(|id| (1..=LARGEST_TELEGRAM_ID).contains(id))
 }
 
-fn read_transaction_id(fields: &mut Fields<'_>) -> Option<String> {
+fn read_transaction_id(fields: &mut Fields<'_>, gateway: &str) -> Option<String> {
     let missing = match fields.get("transaction_id") {
         Some(Value::String(text)) if text.trim().is_empty() => "is blank",
-        Some(given) => return read_id(fields, "transaction_id", given),
+        Some(given) => return read_id(fields, "transaction_id", given).map(|id| transaction_name(gateway, &id)),
         None => "is required",
     };
     fields.refuse("transaction_id", FieldProblem::Missing, missing);
@@ -216,11 +219,11 @@ mod tests {
     fn created(more: &Value) -> Result<ChargeCreated, Vec<FieldError>> {
         let mut body = json!({"bot_slug": "loja", "telegram_id": 123_456_789, "transaction_id": "tx-test-123"});
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-        ChargeCreated::read(body.as_object().expect("an object"), now())
+        ChargeCreated::read(body.as_object().expect("an object"), "default", now())
     }
 
     fn ended(body: &Value) -> Result<ChargeEnded, Vec<FieldError>> {
-        ChargeEnded::read(body.as_object().expect("an object"))
+        ChargeEnded::read(body.as_object().expect("an object"), "default")
     }
 
     #[test]

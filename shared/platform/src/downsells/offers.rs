@@ -30,7 +30,7 @@ impl Downsells {
     ) -> Result<Claimed<OfferRow>, StoreError> {
         let Some(after) = offer.claimed(claim, invocation.current()) else { return Ok(Claimed::Lost(None)) };
         let tables = Tables { own: &self.table, outbound: &self.outbound_table };
-        self.store.claim(invocation, tables, offer, after, &offer.gates(charges, sender)).await
+        self.store.claim(invocation, tables, offer, after, &offer.gates(charges, sender), Vec::new()).await
     }
 
     /// Writes the outcome of attempt n. `offer` is the offer as it was claimed.

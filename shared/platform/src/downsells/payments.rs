@@ -29,6 +29,8 @@ pub enum Charged {
     },
     /// The transaction belongs to another contact.
     OtherContact,
+    /// The contact has the maximum number of open charges.
+    TooMany,
 }
 
 impl Downsells {
@@ -75,6 +77,7 @@ impl Downsells {
         let before = contact.charges.clone().unwrap_or_else(|| ChargesRow::none(of.bot, of.telegram_id, now));
         let (base, after) = match charges::created(&before, &known, &of, event.open(), now) {
             ChargeChange::OtherContact => return Ok(Break(Charged::OtherContact)),
+            ChargeChange::TooMany => return Ok(Break(Charged::TooMany)),
             // The charge is still unpaid if neither row has changed since it was read.
             ChargeChange::Known(ChargeStatus::Unpaid) => {
                 (vec![Write::unchanged(&self.table, &before)?, Write::unchanged(&self.table, &known)?], None)
@@ -270,7 +273,7 @@ impl Downsells {
                 let committed = self.store.commit(invocation, &self.table, known, &transaction, with).await?;
                 Ok(committed.then_some(*transaction))
             }
-            ChargeChange::OtherContact | ChargeChange::Transaction(_) => {
+            ChargeChange::OtherContact | ChargeChange::Transaction(_) | ChargeChange::TooMany => {
                 Err(StoreError::Corrupt("a transaction of two contacts"))
             }
         }

@@ -106,24 +106,40 @@ fn a_transaction_has_one_owner() {
 }
 
 #[test]
-fn a_contact_has_a_bounded_number_of_open_charges() {
+fn one_more_charge_than_a_contact_may_have_is_refused_and_drops_no_other() {
     let mut charges = none();
-    for n in 0..=MOST_OPEN {
+    for n in 0..MOST_OPEN {
         let end = now().plus_ms(1_000 + i64::try_from(n).expect("small"));
-        charges = charges.created(&format!("t{n}"), until(end), now());
+        charges = charges.created(&format!("t{n}"), until(end), now()).expect("there is room");
     }
+    let (one_more, late) = (of("one_more"), now().plus_days(1));
+    let known = TransactionRow::unknown("one_more", now());
+    assert_eq!(created(&charges, &known, &one_more, until(late), now()), ChargeChange::TooMany);
+    // As soon as one of them can no longer be paid, there is room, and recovery looks at its
+    // offers.
+    let later = now().plus_ms(1_000);
+    let (charges, _) = both(created(&charges, &known, &one_more, until(late), later));
     assert_eq!(charges.open.len(), MOST_OPEN);
-    assert!(!charges.open.contains_key("t0"), "the one that ends first");
-    let charges = charges.created("short", until(now().plus_ms(1)), now());
-    assert_eq!(charges.open.len(), MOST_OPEN);
-    assert!(charges.open.contains_key("short") && !charges.open.contains_key("t1"), "not the new one itself");
+    assert!(charges.open.contains_key("one_more") && !charges.open.contains_key("t0"));
+    assert_eq!(charges.look_at, Some(later.plus_ms(LOOK_AFTER_MS).millis()));
+}
+
+#[test]
+fn one_id_at_two_gateways_is_two_transactions() {
+    let names = [("default", "1"), ("other", "1"), ("other", "other"), ("default", "other:1")];
+    let shown: Vec<_> = names.iter().map(|(gateway, id)| transaction_name(gateway, id)).collect();
+    assert_eq!(shown, ["1", "other 1", "other other", "other:1"]);
+    for (name, (gateway, id)) in shown.iter().zip(names) {
+        assert_eq!(gateway_and_id(name), (gateway, id));
+    }
 }
 
 #[test]
 fn the_newest_charge_is_the_one_that_was_made_last_of_those_that_can_be_paid() {
     let made = |made_at: i64, until: i64| OpenCharge { made_at, until: now().millis() + until };
-    let charges = none().created("a", made(5, 90), now()).created("b", made(9, 10), now());
-    let charges = charges.created("c", made(7, 20), now());
+    let charges =
+        none().created("a", made(5, 90), now()).expect("room").created("b", made(9, 10), now()).expect("room");
+    let charges = charges.created("c", made(7, 20), now()).expect("room");
     let newest = |at: i64| charges.newest_open(now().plus_ms(at));
     assert_eq!(newest(9), Some(("b", Timestamp::from_millis(9))));
     assert_eq!(newest(10), Some(("c", Timestamp::from_millis(7))));
@@ -154,7 +170,7 @@ fn expired_again(row: &TransactionRow) -> ChargeChange {
 #[test]
 fn what_was_looked_after_is_looked_for_at_its_next_end() {
     let (charges, _) = both(created(&none(), &unknown(), &of("t1"), until(now().plus_ms(1_000)), now()));
-    let charges = charges.created("t2", until(now().plus_ms(9_000)), now());
+    let charges = charges.created("t2", until(now().plus_ms(9_000)), now()).expect("room");
     assert!(!charges.is_overdue(now().plus_ms(999)) && charges.is_overdue(now().plus_ms(1_000)), "at its first end");
     let charges = charges.paid("t3", now());
     let later = now().plus_ms(5_000);
