@@ -7,13 +7,15 @@ use serde_json::json;
 use umavez_domain::codes::SendingHold;
 use umavez_domain::delivery::{Claim, Verdict, code};
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryCounts, EntryState, MailingEvent, MailingId, MailingRow, NotTaken};
+use umavez_domain::mailings::{
+    EntryCounts, EntryState, MailingEvent, MailingId, MailingRow, NotTaken, ShardTurn, Tally,
+};
 use umavez_domain::queue::ShardJob;
 use umavez_local::calls::Call;
 use umavez_local::faults::{Action, CallFault, DeliveryAction, DeliveryFault, Fault};
 use umavez_platform::delivery::Claimed;
 use umavez_platform::invocation::Invocation;
-use umavez_platform::mailings::{Mailings, OrderOutcome, PassEnd, ShardTurn, Tally};
+use umavez_platform::mailings::{Mailings, OrderOutcome, PassEnd};
 use umavez_platform::store::Write;
 use umavez_tests::{Expected, World, play_with};
 

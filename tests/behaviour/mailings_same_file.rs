@@ -150,7 +150,21 @@ async fn a_name_is_the_same_in_every_encoding_of_its_accents() {
     play_with(sending(1), async |world| {
         let first = upload(world, "relatório.csv", &file(1), &content_without_columns()).await;
         let again = upload_lenient(world, "relato\u{301}rio.csv", &file(1)).await;
-        assert_eq!((again.status, again.text("/mailingId")), (200, first), "{}", again.body);
+        assert_eq!((again.status, again.text("/mailingId")), (200, first.clone()), "{}", again.body);
+        let invisible = upload_lenient(world, "\u{feff}rela\u{200b}to\u{301}rio\u{ad}.csv", &file(1)).await;
+        assert_eq!((invisible.status, invisible.text("/mailingId")), (200, first.clone()), "{}", invisible.body);
+        assert_eq!(mailing(world, &first).await["file_name"], "relatório.csv", "people read the first name");
+        world.drain().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn people_read_a_name_as_it_was_given() {
+    play_with(sending(1), async |world| {
+        let name = "relato\u{301}rio\u{200b}.csv";
+        let id = upload(world, name, &file(1), &content_without_columns()).await;
+        assert_eq!(mailing(world, &id).await["file_name"], name);
         world.drain().await;
     })
     .await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use umavez_domain::codes::FieldProblem;
 use umavez_domain::fields::FieldError;
+use umavez_domain::keys;
 use umavez_domain::mailings::{EntryState, LineRow, MailingRow, report_csv};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
@@ -44,14 +45,17 @@ pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Re
 /// Parses a cursor: a shard, and a sort key in it.
 fn place(text: &str) -> Option<EntryPlace> {
     let (shard, place) = text.split_once('/')?;
-    let shard = shard.parse().ok().filter(|shard| *shard < 100)?;
-    Some((shard, Some(place.to_owned()).filter(|place| !place.is_empty() && place.len() < 100)))
+    let shard = paging::number(shard).and_then(|shard| u32::try_from(shard).ok()).filter(|shard| *shard < 100)?;
+    match place {
+        "" => Some((shard, None)),
+        place => keys::is_mailing_place(place).then(|| (shard, Some(place.to_owned()))),
+    }
 }
 
 pub async fn report(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
-    let after = paging::cursor(request, &mut errors, |text| text.parse::<u64>().is_ok());
+    let after = paging::cursor(request, &mut errors, |text| paging::number(text).is_some());
     let as_csv = match paging::optional(request, "format") {
         Some("csv") => true,
         Some("json") => false,

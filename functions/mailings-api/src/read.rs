@@ -1,7 +1,8 @@
 //! `GET /mailings` and `GET /mailings/{id}`.
 
 use serde_json::json;
-use umavez_domain::mailings::MailingRow;
+use umavez_domain::keys;
+use umavez_domain::mailings::{MailingId, MailingRow};
 use umavez_platform::http::{Answer, Problem, Request, paging};
 use umavez_platform::invocation::Invocation;
 
@@ -10,7 +11,7 @@ use crate::{Deps, mailing};
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let limit = paging::limit(request, &mut errors);
-    let is_place = |text: &str| text.len() < 100 && text.contains("#mlg_");
+    let is_place = |text: &str| keys::id_at_time(text).is_some_and(|id| MailingId::parse(id).is_some());
     let after = paging::cursor(request, &mut errors, is_place);
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow::{Break, Continue};
+use std::sync::{Mutex, PoisonError};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -112,6 +113,13 @@ async fn create(
         body: body_hash(asked.canonical_text().as_bytes()),
         entries: 0,
     });
+    // The object of a try that created nothing. It is deleted when the request ends, and not before
+    // the next try: that may put it again under the same name, and a first attempt of a deletion
+    // that arrives late would delete what the next try has put.
+    let unused: Mutex<Option<MailingRow>> = Mutex::default();
+    let remember = |row: Option<MailingRow>| {
+        *unused.lock().unwrap_or_else(PoisonError::into_inner) = row.filter(|_| file.is_some());
+    };
     let step = || async {
         if let Some(order) = &asked_as
             && let Some(first) = deps.mailings.find_request(invocation, &order.key).await?
@@ -150,37 +158,47 @@ async fn create(
         let (content, asked_as) = (asked.content.as_ref(), asked_as.as_ref());
         match deps.mailings.create(invocation, name.as_ref(), &same_file, &row, content, asked_as).await? {
             MailingCreated::New => {
+                remember(None);
                 log_created(invocation, &row);
                 answer(deps, invocation, &asked, &row, UploadAnswer::CREATED).map(Break)
             }
             // This request created it in an earlier try whose reply was lost.
             MailingCreated::Standing(standing) if file.is_some() && standing.object == row.object => {
+                remember(None);
                 answer(deps, invocation, &asked, &standing, UploadAnswer::CREATED).map(Break)
             }
             MailingCreated::Standing(standing) => {
-                delete_object(deps, invocation, &row, file.is_some()).await;
+                remember(Some(row));
                 answer_known_name(deps, invocation, &asked, &standing).await.map(Break)
             }
             MailingCreated::Again => {
-                let standing = deps.mailings.get(invocation, &row.mailing_id).await?;
-                if standing.is_none_or(|standing| standing.object != row.object) {
-                    delete_object(deps, invocation, &row, file.is_some()).await;
-                }
+                remember(Some(row));
                 Ok(Continue(()))
             }
         }
     };
-    deps.mailings.store.retry(invocation, step).await
+    let answered = deps.mailings.store.retry(invocation, step).await;
+    let unused = unused.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(row) = unused {
+        delete_object(deps, invocation, &row).await;
+    }
+    answered
 }
 
 fn unavailable() -> Problem {
     Problem::new(503, ProblemCode::Unavailable, "the database did not answer; retry")
 }
 
-/// Deletes the object of a mailing that was not created. If that fails, the bucket's lifecycle rule
+/// Deletes the object of a try that created no mailing, unless the mailing refers to it: a try
+/// whose reply was lost may have created it after all. If that fails, the bucket's lifecycle rule
 /// deletes the object after some days.
-async fn delete_object(deps: &Deps, invocation: &Invocation, row: &MailingRow, put: bool) {
-    if put && deps.uploads.delete(invocation, &row.object).await.is_err() {
+async fn delete_object(deps: &Deps, invocation: &Invocation, row: &MailingRow) {
+    let is_deleted = match deps.mailings.get(invocation, &row.mailing_id).await {
+        Ok(Some(standing)) if standing.object == row.object => true,
+        Ok(_) => deps.uploads.delete(invocation, &row.object).await.is_ok(),
+        Err(_) => false,
+    };
+    if !is_deleted {
         tracing::warn!(event = Event::UploadNotDeleted.as_str(), request_id = invocation.request_id);
     }
 }

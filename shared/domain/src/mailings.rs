@@ -9,6 +9,7 @@
 
 mod check;
 mod content;
+mod course;
 mod csv;
 mod encoding;
 mod entry;
@@ -25,6 +26,7 @@ mod rows;
 mod running_hash;
 mod shard;
 mod shard_groups;
+mod shard_turn;
 mod template;
 mod unsubscribe;
 mod upload;
@@ -34,6 +36,7 @@ pub use check::{Checked, MOST_ROWS, check_file, file_error};
 pub use content::{
     ContentRequest, MailingContent, Prepared, Rendered, TooLarge, UNSUBSCRIBE_URL, list_name, list_of, values,
 };
+pub use course::NotMoved;
 pub use encoding::Encoding;
 pub use entry::{EntryNext, EntryState, next_of_entry};
 pub use format::{Format, ImportOptions, MOST_COLUMNS, Separator};
@@ -53,7 +56,8 @@ pub use rows::{
 };
 pub use running_hash::RunningHash;
 pub use shard::{LEASE_MS, NotTaken, SUB_BATCH, ShardState, is_abandoned};
-pub use shard_groups::{SHARD_GROUPS, ShardGroup, shard_group, shards_to_enqueue};
+pub use shard_groups::{PassEnding, SHARD_GROUPS, Sibling, Tally, end_of_pass, shards_to_enqueue};
+pub use shard_turn::ShardTurn;
 pub use template::{Target, Template, TemplateError};
 pub use unsubscribe::{
     UnsubscribeRow, UnsubscribeSource, unsubscribe_headers, unsubscribe_token, unsubscribe_url, verify_unsubscribe,

@@ -22,7 +22,6 @@ use umavez_domain::change::Row;
 use umavez_domain::keys;
 use umavez_domain::mailings::{KeyRow, KeyedOrder, MailingContent, MailingId, MailingRow, NameRow, ShardRow};
 
-pub use counts::Tally;
 pub use entries::{EntryApplied, EntryPage, MailingEntry};
 pub use files::SameFile;
 pub use imports::Checkpoint;
@@ -30,7 +29,7 @@ pub use link_secrets::{LinkSecrets, Signing};
 pub use listing::EntryPlace;
 pub use orders::OrderOutcome;
 pub use recovery::MailingRecovery;
-pub use shards::{PassEnd, ShardTurn};
+pub use shards::PassEnd;
 pub use unsubscribes::{NoSendReason, Unsubscribes};
 
 use crate::config::{self, ConfigError};

@@ -13,7 +13,7 @@ use super::template::{Target, Template, TemplateError};
 use crate::channels::content::{Content, Email, address_of_mailbox, read_email};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
-use crate::unicode::composed;
+use crate::unicode::visible;
 
 const LONGEST_LIST: usize = 100;
 
@@ -141,12 +141,12 @@ pub(super) fn read_list(fields: &mut Fields<'_>) -> Option<String> {
     }
 }
 
-/// Checks and normalizes the name of a list, which recipients read when they unsubscribe: one line,
-/// in its composed form.
+/// Checks the name of a list, which recipients read when they unsubscribe: one line, as it was
+/// given. [`keys::unsubscribed_from`](crate::keys::unsubscribed_from) compares it.
 pub fn list_name(text: &str) -> Result<String, FieldError> {
     let refused = |code, detail| Err(FieldError::new("list", code, detail));
-    let list = composed(text.trim());
-    if list.is_empty() {
+    let list = text.trim().to_owned();
+    if visible(&list).trim().is_empty() {
         refused(FieldProblem::Missing, "is blank")
     } else if list.chars().count() > LONGEST_LIST {
         refused(FieldProblem::OutOfRange, "must not be longer than 100 characters")

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::codes::codes;
 use crate::id::{hash_id, is_hex};
 use crate::keys::short_hash;
-use crate::unicode::composed;
+use crate::unicode::{comparable, visible};
 
 const HASH_DIGITS: usize = 32;
 const LONGEST_FILE_NAME: usize = 255;
@@ -29,7 +29,7 @@ impl MailingId {
     /// mailing, also with a new API key. `turn` counts how often the name was released because its
     /// file proved unreadable; the row of the name stores it.
     pub fn of(file_name: &str, turn: u32) -> Self {
-        Self::hash(&format!("{turn}:{file_name}"))
+        Self::hash(&format!("{turn}:{}", comparable(file_name)))
     }
 }
 
@@ -83,11 +83,11 @@ pub fn shard_of_line(line: u64, shards: u32) -> u32 {
     u32::try_from(line % u64::from(shards.max(1))).unwrap_or(0)
 }
 
-/// Returns the name of an uploaded file in its composed form, without the folders that some
-/// browsers put before it. The error is written for the caller.
+/// Returns the name of an uploaded file as it was given, without the folders that some browsers put
+/// before it. The error is written for the caller.
 pub fn file_name(text: &str) -> Result<String, &'static str> {
-    let name = composed(text.rsplit(['/', '\\']).next().unwrap_or(text).trim());
-    if name.is_empty() {
+    let name = text.rsplit(['/', '\\']).next().unwrap_or(text).trim().to_owned();
+    if visible(&name).trim().is_empty() {
         Err("must not be blank")
     } else if name.len() > LONGEST_FILE_NAME {
         Err("must not be longer than 255 bytes")
@@ -135,6 +135,7 @@ pub fn duplicate_of(stored: Option<u64>, line: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys;
 
     fn mailing() -> MailingId {
         MailingId::of("monthly.csv", 0)
@@ -182,10 +183,19 @@ mod tests {
         let named = |text| file_name(text).expect("a name");
         assert_eq!(named("C:\\fakepath\\monthly.csv "), "monthly.csv");
         assert_eq!(named("a/b/lista de março.csv"), "lista de março.csv");
-        assert_eq!(named("relato\u{301}rio.csv"), named("relatório.csv"), "a Mac writes it in two characters");
-        for text in ["", " ", "a/", "a\nb.csv", "a\0.csv", &"a".repeat(256)] {
+        assert_eq!(named("relato\u{301}rio.csv"), "relato\u{301}rio.csv", "people read it as it was given");
+        for text in ["", " ", "a/", "\u{200b} \u{feff}", "a\nb.csv", "a\0.csv", &"a".repeat(256)] {
             assert!(file_name(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn two_names_that_look_the_same_are_one_mailing() {
+        for same in ["relato\u{301}rio.csv", "\u{feff}relatório.csv", "rela\u{200b}tório\u{ad}.csv"] {
+            assert_eq!(MailingId::of(same, 1), MailingId::of("relatório.csv", 1), "{same:?}");
+            assert_eq!(keys::mailing_name(same), keys::mailing_name("relatório.csv"), "{same:?}");
+        }
+        assert_ne!(MailingId::of("relatorio.csv", 1), MailingId::of("relatório.csv", 1));
     }
 
     #[test]

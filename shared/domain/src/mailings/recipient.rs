@@ -6,12 +6,13 @@ use url::Host;
 
 use crate::channels::{Channel, normalize_to};
 use crate::codes::RowProblem;
+use crate::unicode::visible;
 
 const LONGEST: usize = 254;
 
 /// Normalizes an address as spreadsheets and people write it. The error says why it is not valid.
 pub fn normalize_email(text: &str) -> Result<String, RowProblem> {
-    let text: String = text.chars().filter(|c| !is_invisible(*c)).collect();
+    let text = visible(text);
     let text = text.trim_matches(|c: char| c.is_whitespace() || is_quote(c));
     if text.is_empty() {
         return Err(RowProblem::EmailMissing);
@@ -45,12 +46,6 @@ fn ascii_domain(domain: &str) -> Result<String, RowProblem> {
         Ok(Host::Domain(domain_in_ascii)) if !domain.contains('%') => Ok(domain_in_ascii),
         _ => Err(RowProblem::EmailDomain),
     }
-}
-
-/// Matches characters that are copied along with an address and cannot be seen: BOM, zero-width and
-/// soft-hyphen characters, direction marks.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{ad}')
 }
 
 fn is_quote(c: char) -> bool {

@@ -6,8 +6,11 @@
 //! No shard is forgotten: as long as a group has an unfinished shard, the write that ends the turn
 //! of one shard also enqueues the next. That may be the same shard again, at its time.
 
+use super::entry::EntryState;
+use super::mailing::EntryCounts;
 use super::rows::ShardRow;
 use super::shard::ShardState;
+use crate::lease::Lease;
 use crate::time::Timestamp;
 
 /// How many shards of one mailing are active at a time. A mailing begins with its first ones, one
@@ -54,6 +57,95 @@ pub fn shards_to_enqueue(shards: &[ShardRow], now: Timestamp) -> Vec<(&ShardRow,
         ShardGroup::Finished => None,
     };
     (0..SHARD_GROUPS).filter_map(one_of).collect()
+}
+
+/// A recount of a shard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub counts: EntryCounts,
+    /// The earliest time for which an entry waits.
+    pub next_look: Option<Timestamp>,
+}
+
+impl Tally {
+    /// Counts an entry. `not_before` is the time of its next attempt, and `deadline` the time at
+    /// which its attempt under way is lost.
+    pub fn add(
+        &mut self,
+        state: EntryState,
+        not_before: Option<Timestamp>,
+        deadline: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        self.counts.add(state);
+        let waits_for = match state {
+            EntryState::Pending => not_before,
+            EntryState::Sending => deadline,
+            _ => return,
+        };
+        let at = waits_for.unwrap_or(now);
+        self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
+    }
+}
+
+/// What the end of a pass over a shard writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PassEnding<'s> {
+    /// The change of the shard. It must commit in one transaction with that of its sibling.
+    Ends { before: &'s ShardRow, after: Box<ShardRow>, sibling: Sibling<'s> },
+    /// The entries have changed since they were counted, or there is a new retry order.
+    Changed,
+    /// Another worker has taken over.
+    Lost,
+}
+
+/// Another shard of the same group, in the transaction that ends a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sibling<'s> {
+    /// It is enqueued.
+    Enqueued {
+        before: &'s ShardRow,
+        after: Box<ShardRow>,
+    },
+    /// Check that it is still active. Otherwise two shards could rely on each other and both be
+    /// forgotten.
+    Active(&'s ShardRow),
+    None,
+}
+
+/// Ends a worker's pass over the shard `worked`, which it knows as of its recount. The shard is
+/// finished, or waits. The next shard of the group is enqueued, which may be the same one at a
+/// later time. `shards` are all shards of the mailing, in order.
+pub fn end_of_pass<'s>(
+    worked: &ShardRow,
+    held: &Lease,
+    shards: &'s [ShardRow],
+    tally: Tally,
+    now: Timestamp,
+) -> PassEnding<'s> {
+    let own = shards.iter().find(|shard| shard.shard == worked.shard && shard.is_held_by(held));
+    let Some(before) = own else { return PassEnding::Lost };
+    let worked_on = |row: &ShardRow| (row.touched, row.retried, row.retried_unknown);
+    if worked_on(before) != worked_on(worked) {
+        return PassEnding::Changed;
+    }
+    let mut after = before.passed(tally.counts, tally.next_look, now);
+    let passed = |shard: &ShardRow| if shard.shard == worked.shard { after.clone() } else { shard.clone() };
+    let group: Vec<_> = shards.iter().map(passed).collect();
+    let read = |number: u32| shards.iter().find(|shard| shard.shard == number);
+    let sibling = match shard_group(worked.shard, &group, now) {
+        ShardGroup::Next(next, not_before) if next.shard == worked.shard => {
+            after = after.enqueued(not_before, now);
+            Sibling::None
+        }
+        ShardGroup::Next(next, not_before) => {
+            let after = Box::new(next.enqueued(not_before, now));
+            read(next.shard).map_or(Sibling::None, |before| Sibling::Enqueued { before, after })
+        }
+        ShardGroup::Busy(one) => read(one.shard).map_or(Sibling::None, Sibling::Active),
+        ShardGroup::Finished => Sibling::None,
+    };
+    PassEnding::Ends { before, after: Box::new(after), sibling }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::format::ImportOptions;
 use super::identity::{NameMode, file_name};
 use crate::codes::FieldProblem;
 use crate::fields::{FieldError, Fields};
+use crate::unicode::comparable;
 
 /// The most bytes of a file that is sent within its request. Lambda accepts requests of up to 6 MB,
 /// in base64.
@@ -87,7 +88,7 @@ impl UploadRequest {
         let content = self.content.as_ref();
         let text = |part: fn(&MailingContent) -> Option<&String>| content.and_then(part).cloned();
         let said: [(&str, Option<String>); 13] = [
-            ("file_name", Some(self.file_name.clone())),
+            ("file_name", Some(comparable(&self.file_name))),
             ("mode", Some(self.mode.as_str().to_owned())),
             ("encoding", self.options.encoding.map(|encoding| encoding.as_str().to_owned())),
             ("email_column", self.options.email_column.clone()),
@@ -97,7 +98,7 @@ impl UploadRequest {
             ("from", text(|content| Some(&content.from))),
             ("reply_to", text(|content| content.reply_to.as_ref())),
             ("unsubscribe", Some(self.unsubscribe.to_string())),
-            ("list", self.list.clone()),
+            ("list", self.list.as_deref().map(comparable)),
             ("sha256", self.sha256.clone()),
             ("size", self.size.map(|size| size.to_string())),
         ];

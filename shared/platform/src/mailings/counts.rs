@@ -2,7 +2,7 @@
 //! an entry that changes afterwards also changes the counts.
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{EntryCounts, EntryState, MailingEntryId, MailingId, ShardState};
+use umavez_domain::mailings::{EntryState, MailingEntryId, MailingId, ShardState, Tally};
 use umavez_domain::time::Timestamp;
 
 use super::Mailings;
@@ -11,14 +11,6 @@ use crate::store::{Condition, Query, StoreError, Write};
 
 /// The number of rows that one request counts.
 const COUNTED_AT_ONCE: usize = 1_000;
-
-/// A recount of a shard.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub counts: EntryCounts,
-    /// The earliest time for which an entry waits.
-    pub next_look: Option<Timestamp>,
-}
 
 impl Mailings {
     /// Builds the write that moves an entry in the counts of its shard. It must commit in one
@@ -54,14 +46,7 @@ impl Mailings {
                 // The row of a duplicate line has no state: it is not an entry.
                 let Some(state) = state else { continue };
                 let state = EntryState::of_stored(&state).ok_or(StoreError::Corrupt("the state of an entry"))?;
-                tally.counts.add(state);
-                let waits_for = match state {
-                    EntryState::Pending => not_before,
-                    EntryState::Sending => deadline.map(Timestamp::from_millis),
-                    _ => continue,
-                };
-                let at = waits_for.unwrap_or(invocation.current());
-                tally.next_look = Some(tally.next_look.map_or(at, |earlier| earlier.min(at)));
+                tally.add(state, not_before, deadline.map(Timestamp::from_millis), invocation.current());
             }
             after = slice.next;
             if after.is_none() {

@@ -2,7 +2,7 @@
 //! last shard ends it.
 
 use umavez_domain::keys;
-use umavez_domain::mailings::{Completion, MailingEvent, MailingId, MailingRow, Move, SendingRun, move_mailing};
+use umavez_domain::mailings::{Completion, MailingEvent, MailingId, MailingRow, Move, NotMoved, move_mailing};
 
 use super::Mailings;
 use crate::invocation::Invocation;
@@ -18,18 +18,9 @@ impl Mailings {
             Move::Refused => return Ok(None),
         };
         let now = invocation.current();
-        let run = Some(SendingRun { since: now, sent: counts.sent, tried: counts.tried() });
-        let rule = |row: &MailingRow| match move_mailing(row.state, MailingEvent::Begun, row.is_ready()) {
-            Move::To(state) => {
-                let started_at = row.started_at.or(Some(now));
-                let mut after = MailingRow { state, started_at, last_attempt: Some(now), run, ..row.clone() };
-                if row.work.wake.is_none() {
-                    after.watch(now);
-                }
-                (Some(after), true)
-            }
-            Move::Already => (None, true),
-            Move::Refused => (None, false),
+        let rule = |row: &MailingRow| match row.begun(&counts, now) {
+            Ok(after) => (Some(after), true),
+            Err(why) => (None, why == NotMoved::Already),
         };
         let committed = self.change(invocation, &row, rule).await?;
         Ok(committed.row().and_then(|(row, is_begun)| is_begun.then_some(row)))

@@ -51,19 +51,7 @@ impl Mailings {
     /// Clears the mailing's own emission, unless there is a newer one.
     async fn shards_enqueued(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
         let emits = row.work.emits;
-        let rule = |row: &MailingRow| {
-            // There is a newer emission, or another worker ended the mailing meanwhile and cleared
-            // its wake-up.
-            if row.work.emits != emits || row.work.wake.is_none() {
-                return (None, ());
-            }
-            let mut after = row.clone();
-            (after.work.emit, after.work.recoveries) = (None, 0);
-            if row.needs_senders() {
-                after.watch(invocation.current());
-            }
-            (Some(after), ())
-        };
+        let rule = |row: &MailingRow| (row.shards_enqueued(emits, invocation.current()), ());
         self.change(invocation, row, rule).await.map(drop)
     }
 

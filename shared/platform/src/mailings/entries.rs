@@ -82,7 +82,7 @@ impl Mailings {
     ) -> Result<Claimed<MailingEntryRow>, StoreError> {
         let Some(after) = entry.row.claimed(claim, order, invocation.current()) else { return Ok(Claimed::Lost(None)) };
         let tables = Tables { own: &self.table, outbound: &self.table };
-        self.store.claim(invocation, tables, &entry.row, after, &[]).await
+        self.store.claim(invocation, tables, &entry.row, after, &[], Vec::new()).await
     }
 
     /// Ends a pending entry that must not be sent. Returns its new state; `None` if it was no

@@ -6,12 +6,11 @@
 //! successor, and cannot write its progress.
 
 use umavez_domain::change::Row;
-use umavez_domain::codes::FileProblem;
 use umavez_domain::keys;
 use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
     ImportCause, ImportProblem, ImportProgress, ImportState, MailingEvent, MailingId, MailingRow, MailingState, Move,
-    RunningHash, SHARD_GROUPS, ShardRow, move_mailing,
+    RunningHash, ShardRow, move_mailing,
 };
 use umavez_domain::uploaded::Uploaded;
 
@@ -72,10 +71,7 @@ impl Mailings {
         progress: ImportProgress,
     ) -> Result<Checkpoint, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
-        let lease = Some(held.ending(until));
-        let mut next = MailingRow { progress, import: ImportState::Running, lease, ..row.clone() };
-        next.work.emit = None;
-        next.wait_until(until);
+        let next = row.checkpointed(held, progress, until);
         // This importer still holds the lease, the import is still under way, and nobody has
         // canceled the mailing.
         let importing = Condition::of(&row.importing_as_read())?;
@@ -141,30 +137,12 @@ impl Mailings {
                 return Ok(Decided::Stop(()));
             }
             let now = invocation.current();
-            // From here on, the rows of the shards hold these counts.
-            let reported = ImportProgress { by_shard: Vec::new(), hash: None, ..progress.clone() };
+            let fits = self.fits(invocation, &row, progress).await?;
+            let (mut after, shards) = row.imported(progress, fits, now);
             let hash = progress.hash.as_ref().filter(|_| !progress.partial).map(RunningHash::finish);
-            let mut after = MailingRow { import: ImportState::Done, progress: reported, ..row.clone() };
             if let (None, Some(content_hash)) = (&row.content_hash, hash) {
                 after.same_content_as = self.claim_file(invocation, &content_hash, id).await?;
                 after.content_hash = Some(content_hash);
-            }
-            after.work.recoveries = 0;
-            after.work.rest();
-            if !self.fits(invocation, &row, progress).await? {
-                // The mailing waits for content that names only columns of the file.
-                after.content_version = 0;
-                after.problem = Some(ImportProblem::in_file(None, FileProblem::MissingColumn));
-            }
-            if let Move::To(state) = move_mailing(row.state, MailingEvent::Ready, after.is_ready()) {
-                after.state = state;
-            }
-            let mut shards = new_shards(&row, progress);
-            // Senders must go through the shards: to send the entries, or to mark them as not to be
-            // sent.
-            if matches!(after.state, MailingState::Queued | MailingState::Canceled) {
-                after.watch(now);
-                shards.iter_mut().take(SHARD_GROUPS as usize).for_each(|shard| shard.enqueue(None, None, now));
             }
             let with = self.shard_writes(&shards)?.into_iter().map(Beside::required).collect();
             Ok(Decided::Commit { row: after.changed(&row, now), with, out: () })
@@ -223,15 +201,11 @@ impl Mailings {
     /// a transaction.
     pub(super) async fn create_shards(&self, invocation: &Invocation, row: &MailingRow) -> Result<(), StoreError> {
         // If the transaction is refused, another worker has created the rows.
-        self.store.transact(invocation, self.shard_writes(&new_shards(row, &row.progress))?).await.map(drop)
+        self.store.transact(invocation, self.shard_writes(&row.new_shards(&row.progress))?).await.map(drop)
     }
 
     fn shard_writes(&self, shards: &[ShardRow]) -> Result<Vec<Write>, StoreError> {
         let new = |shard: &ShardRow| Ok(Write::put(&self.table, shard.key(), shard)?.when(Condition::Absent));
         shards.iter().map(new).collect()
     }
-}
-
-fn new_shards(row: &MailingRow, progress: &ImportProgress) -> Vec<ShardRow> {
-    (0..row.shards).map(|number| ShardRow::new(&row.mailing_id, number, progress.of_shard(number))).collect()
 }

@@ -5,16 +5,13 @@ use std::collections::BTreeMap;
 use umavez_domain::codes::SendingHold;
 use umavez_domain::keys;
 use umavez_domain::mailings::{
-    ContentRequest, EntryCounts, ImportState, KeyedOrder, MailingEvent, MailingId, MailingRow, MailingState, Move,
+    ContentRequest, EntryCounts, KeyedOrder, MailingEvent, MailingId, MailingRow, MailingState, Move, NotMoved,
     list_of, move_mailing,
 };
 
 use super::{MailingContentRow, Mailings};
 use crate::invocation::Invocation;
 use crate::store::{Beside, Decided, Start, StoreError, Write};
-
-/// The number of orders with an idempotency key that a mailing remembers.
-const MOST_ORDERS: usize = 50;
 
 /// The outcome of an order, beside the mailing.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,6 +27,15 @@ pub enum OrderOutcome {
     KeyReused,
     /// The content names columns that the file does not have: the unknown names by field.
     Misfits(BTreeMap<&'static str, Vec<String>>),
+}
+
+impl From<NotMoved> for OrderOutcome {
+    fn from(why: NotMoved) -> Self {
+        match why {
+            NotMoved::Already => Self::Already,
+            NotMoved::Refused => Self::Refused,
+        }
+    }
 }
 
 impl Mailings {
@@ -48,8 +54,7 @@ impl Mailings {
     /// SES refused its sender. If an operator has paused or resumed the mailing since, it stays
     /// unchanged. Returns whether this call paused it.
     pub async fn hold(&self, invocation: &Invocation, seen: &MailingRow, why: SendingHold) -> Result<bool, StoreError> {
-        let run_of = |row: &MailingRow| row.run.map(|run| run.since);
-        let is_another_run = |row: &MailingRow| run_of(row) != run_of(seen);
+        let is_another_run = |row: &MailingRow| row.is_another_run(seen);
         let pause = MailingEvent::Pause;
         let ordered = self.order_unless(invocation, &seen.mailing_id, pause, Some(why), is_another_run).await?;
         Ok(matches!(ordered, Some((_, OrderOutcome::Done))))
@@ -64,35 +69,13 @@ impl Mailings {
         is_obsolete: impl Fn(&MailingRow) -> bool,
     ) -> Result<Option<(MailingRow, OrderOutcome)>, StoreError> {
         let rule = |row: &MailingRow| {
-            let state = match move_mailing(row.state, event, row.is_ready()) {
-                _ if is_obsolete(row) => return (None, OrderOutcome::Already),
-                Move::To(state) => state,
-                Move::Already => return (None, OrderOutcome::Already),
-                Move::Refused => return (None, OrderOutcome::Refused),
-            };
-            let mut after = MailingRow { state, paused_for, ..row.clone() };
-            if state == MailingState::Paused {
-                after.run = None;
+            if is_obsolete(row) {
+                return (None, OrderOutcome::Already);
             }
-            let imported = row.import == ImportState::Done;
-            match state {
-                // During the import, keep the importer's own emission and wake-up.
-                MailingState::Paused if imported => after.work.rest(),
-                MailingState::Queued => after.enqueue_hand_out(invocation.now),
-                MailingState::Canceled => {
-                    after.finished_at = Some(invocation.now);
-                    match row.import {
-                        // The senders cancel the entries.
-                        ImportState::Done => after.enqueue_hand_out(invocation.now),
-                        // The senders also cancel the entries that exist by now, as soon as the
-                        // importer has counted them.
-                        ImportState::Queued | ImportState::Running => after.enqueue_import(invocation.now),
-                        ImportState::AwaitingUpload | ImportState::Failed => after.work.rest(),
-                    }
-                }
-                _ => {}
+            match row.ordered(event, paused_for, invocation.now) {
+                Ok(after) => (Some(after), OrderOutcome::Done),
+                Err(why) => (None, why.into()),
             }
-            (Some(after), OrderOutcome::Done)
         };
         Ok(self.change(invocation, Start::Key(keys::mailing(id)), rule).await?.row())
     }
@@ -158,29 +141,11 @@ impl Mailings {
                 let is_same = known.body == order.body;
                 return Ok(Decided::Stop(if is_same { OrderOutcome::Replayed } else { OrderOutcome::KeyReused }));
             }
-            let moved = move_mailing(row.state, MailingEvent::Reopened, row.is_ready());
             let counts = self.counts(invocation, id).await?;
-            let entries = counts.failed + if include_unknown { counts.unknown } else { 0 };
-            if moved == Move::Refused {
-                return Ok(Decided::Stop(OrderOutcome::Refused));
-            }
-            if entries == 0 {
-                return Ok(Decided::Stop(OrderOutcome::Already));
-            }
-            let mut after = MailingRow { retry: row.retry + 1, ..row.clone() };
-            if include_unknown {
-                after.retry_unknown = after.retry;
-            }
-            if let Move::To(state) = moved {
-                (after.state, after.finished_at) = (state, None);
-            }
-            if row.state != MailingState::Paused {
-                after.enqueue_hand_out(invocation.now);
-            }
-            after.orders.push(KeyedOrder { entries, ..order.clone() });
-            let surplus = after.orders.len().saturating_sub(MOST_ORDERS);
-            after.orders.drain(..surplus);
-            Ok(Decided::commit(after.changed(&row, invocation.current()), OrderOutcome::Done))
+            Ok(match row.retry_ordered(order, include_unknown, &counts, invocation.now) {
+                Ok(after) => Decided::commit(after.changed(&row, invocation.current()), OrderOutcome::Done),
+                Err(why) => Decided::Stop(why.into()),
+            })
         };
         let start = Start::Key(keys::mailing(id));
         Ok(self.store.change_with(invocation, &self.table, start, rule).await?.row())

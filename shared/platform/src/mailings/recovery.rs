@@ -3,10 +3,7 @@
 
 use umavez_domain::codes::Reason;
 use umavez_domain::keys;
-use umavez_domain::mailings::{
-    Completion, ImportProblem, ImportState, MailingEvent, MailingId, MailingRow, Move, ShardRow, is_abandoned,
-    move_mailing, shards_to_enqueue,
-};
+use umavez_domain::mailings::{Completion, ImportProblem, ImportState, MailingId, MailingRow, ShardRow};
 
 use super::Mailings;
 use crate::invocation::Invocation;
@@ -63,12 +60,7 @@ impl Mailings {
     async fn abandon(&self, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
         let Some(row) = self.get(invocation, id).await? else { return Ok(()) };
         let shards = self.shards(invocation, id).await?;
-        let leases = shards.iter().map(|shard| (shard.state, shard.lease.as_ref()));
-        if !is_abandoned(row.state, leases, invocation.now) {
-            return Ok(());
-        }
-        if let Move::To(state) = move_mailing(row.state, MailingEvent::Abandoned, row.is_ready()) {
-            let after = MailingRow { state, last_attempt: None, ..row.clone() };
+        if let Some(after) = row.abandoned(&shards, invocation.now) {
             // If the row has changed meanwhile, a worker is active: the lost race is a no-op.
             self.commit_once(invocation, &row, after).await?;
         }
@@ -125,18 +117,8 @@ impl Mailings {
                     }
                     Some((Completion::Complete(_) | Completion::Open(_), _)) | None => {}
                 }
-                // A group has no active shard, the job to enqueue the shards was lost, or a shard
-                // has not followed the latest retry order.
-                let is_stalled = shards_to_enqueue(&shards, now).into_iter().any(|(shard, _)| !shard.is_active())
-                    || row.work.emit.is_some()
-                    || ordered;
-                match row.needs_senders() && is_stalled {
-                    true => after.enqueue_hand_out(now),
-                    false => {
-                        after.work.recoveries = 0;
-                        after.watch(now);
-                    }
-                }
+                let (recovered, is_stalled) = row.shards_recovered(&shards, now);
+                after = recovered;
                 if is_stalled { MailingRecovery::HandedOut } else { MailingRecovery::Left }
             }
         };

@@ -7,26 +7,15 @@ use std::ops::ControlFlow::{Break, Continue};
 use umavez_domain::change::Row;
 use umavez_domain::keys;
 use umavez_domain::keys::index::BY_TIME;
-use umavez_domain::lease::Lease;
 use umavez_domain::mailings::{
-    LEASE_MS, MailingId, MailingRow, NotTaken, ShardGroup, ShardRow, ShardState, shard_group,
+    LEASE_MS, MailingId, MailingRow, NotTaken, PassEnding, ShardRow, ShardState, ShardTurn, Sibling, Tally, end_of_pass,
 };
 use umavez_domain::queue::ShardJob;
 use umavez_domain::time::Timestamp;
 
-use super::{Mailings, Tally};
+use super::Mailings;
 use crate::invocation::Invocation;
 use crate::store::{Beside, Condition, Decided, Returned, Start, StoreError, Write, read_row};
-
-/// A shard that this sender holds, as of its last write.
-#[derive(Debug)]
-pub struct ShardTurn {
-    pub held: Lease,
-    /// The row as the current pass knows it.
-    pub row: ShardRow,
-    /// The row as it was last written.
-    stored: ShardRow,
-}
 
 /// The outcome of the end of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +56,7 @@ impl Mailings {
         };
         let start = Start::Key(keys::mailing_shard(&mailing.mailing_id, job.shard));
         Ok(match self.store.change(invocation, &self.table, start, rule).await?.row() {
-            Some((row, Ok(held))) => Ok(ShardTurn { held, stored: row.clone(), row }),
+            Some((row, Ok(held))) => Ok(ShardTurn::new(held, row)),
             Some((_, Err(why))) => Err(why),
             None => Err(NotTaken::NothingToDo),
         })
@@ -77,24 +66,14 @@ impl Mailings {
     /// holds the shard.
     pub async fn renew_shard(&self, invocation: &Invocation, turn: &mut ShardTurn) -> Result<bool, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
-        let mut row = turn.row.clone();
-        row.wait_until(until);
-        (row.work.recoveries, row.cursor_order) = (0, row.retried);
-        row.lease = Some(turn.held.ending(until));
-        // Events and orders write these attributes and may have changed them since, so this write
-        // leaves them unchanged.
-        let ShardRow { touched, retried, retried_unknown, .. } = turn.stored;
-        let written = ShardRow { touched, retried, retried_unknown, ..row.clone() };
+        let (renewed, written) = turn.renewal(until);
         // This sender holds the shard, and the shard is being processed.
         let processing = Condition::is("state", ShardState::Processing.as_str());
         let is_held = Condition::all([Condition::of(&turn.held.fence())?, processing]);
-        let write = Write::changes(&self.table, row.key(), &turn.stored, &written)?.when(is_held);
+        let write = Write::changes(&self.table, turn.key(), &turn.stored, &written)?.when(is_held);
         match self.store.update_returning(invocation, write).await? {
             Returned::Row(item) => {
-                let stored: ShardRow = read_row(item)?;
-                turn.held = turn.held.ending(until);
-                (row.work.emits, row.work.emit) = (stored.work.emits, stored.work.emit.clone());
-                (turn.stored, turn.row) = (stored, row);
+                *turn = renewed.renewed(read_row(item)?);
                 Ok(true)
             }
             Returned::Refused(_) => Ok(false),
@@ -116,7 +95,7 @@ impl Mailings {
                 false => Decided::Stop(()),
             })
         };
-        let committed = self.store.change(invocation, &self.table, Start::Key(turn.row.key()), rule).await?;
+        let committed = self.store.change(invocation, &self.table, Start::Key(turn.key()), rule).await?;
         Ok(committed.done().is_some())
     }
 
@@ -129,35 +108,23 @@ impl Mailings {
         turn: &ShardTurn,
         tally: Tally,
     ) -> Result<PassEnd, StoreError> {
-        let (id, number) = (&turn.row.mailing_id, turn.row.shard);
+        let id = &turn.row.mailing_id;
         let step = || async {
-            let mut shards = self.shards(invocation, id).await?;
-            let Some(at) = shards.iter().position(|shard| shard.shard == number && shard.is_held_by(&turn.held)) else {
-                return Ok(Break(PassEnd::Lost));
-            };
-            let worked_on = |row: &ShardRow| (row.touched, row.retried, row.retried_unknown);
-            if worked_on(&shards[at]) != worked_on(&turn.row) {
-                return Ok(Break(PassEnd::Changed));
-            }
+            let shards = self.shards(invocation, id).await?;
             let now = invocation.current();
-            let mut after = shards[at].passed(tally.counts, tally.next_look, now);
-            let before = std::mem::replace(&mut shards[at], after.clone());
-            let other = match shard_group(number, &shards, now) {
-                ShardGroup::Next(next, not_before) if next.shard == number => {
-                    after = after.enqueued(not_before, now);
-                    None
-                }
-                ShardGroup::Next(next, not_before) => {
-                    Some(Write::of_change(&self.table, next, &next.enqueued(not_before, now))?)
-                }
-                // Check that the other shard is still active. Otherwise two shards could rely on
-                // each other and both be forgotten.
-                ShardGroup::Busy(one) => Some(Write::check(&self.table, one.key(), Condition::has(BY_TIME.partition))),
-                ShardGroup::Finished => None,
+            let (before, after, sibling) = match end_of_pass(&turn.row, &turn.held, &shards, tally, now) {
+                PassEnding::Ends { before, after, sibling } => (before, after, sibling),
+                PassEnding::Changed => return Ok(Break(PassEnd::Changed)),
+                PassEnding::Lost => return Ok(Break(PassEnd::Lost)),
+            };
+            let other = match sibling {
+                Sibling::Enqueued { before, after } => Some(Write::of_change(&self.table, before, &*after)?),
+                Sibling::Active(one) => Some(Write::check(&self.table, one.key(), Condition::has(BY_TIME.partition))),
+                Sibling::None => None,
             };
             let ended = if after.state == ShardState::Finished { PassEnd::Finished } else { PassEnd::Waiting };
             let with = other.into_iter().map(Beside::required).collect();
-            let committed = self.store.commit(invocation, &self.table, &before, &after, with).await?;
+            let committed = self.store.commit(invocation, &self.table, before, &*after, with).await?;
             Ok(if committed { Break(ended) } else { Continue(()) })
         };
         self.store.retry(invocation, step).await
