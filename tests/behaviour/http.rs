@@ -1,7 +1,7 @@
 //! Bad requests: each answer names the error, and nothing is written.
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use umavez_platform::http::paging;
 use umavez_tests::{KEY, contract, play};
 
@@ -150,23 +150,87 @@ async fn a_message_with_an_unknown_parameter_is_not_sent() {
     .await;
 }
 
+/// The routes that return pages, each with the queries that it accepts. An `x` in a path stands for
+/// anything that need not exist.
+const PAGES: &[(&str, &[&str])] = &[
+    ("/intents", &["client_id=00000000-0000-4000-8000-000000000001"]),
+    ("/outbound/unknown", &[""]),
+    (
+        "/explain",
+        &[
+            "to=ana@example.com",
+            "to=42&channel=telegram",
+            "client_id=00000000-0000-4000-8000-000000000001",
+            "message=msg_0123456789abcdef0123456789abcdef",
+        ],
+    ),
+    ("/suppressions", &["channel=email", "channel=email&list=news", "channel=email&to=ana@example.com"]),
+    ("/mailings", &[""]),
+    ("/mailings/mlg_0123456789abcdef0123456789abcdef/entries", &["", "status=SENT"]),
+    ("/mailings/mlg_0123456789abcdef0123456789abcdef/report", &["", "format=csv"]),
+    ("/conversations", &["status=held", "status=needs_human", "status=unanswered"]),
+    ("/conversations/ana", &["", "instance=main"]),
+    ("/api/admin/bots/loja/queue", &["", "telegram_id=42"]),
+];
+
+/// Returns the paths of the description whose GET has a cursor, each with its parameters.
+fn pages() -> Vec<String> {
+    let described = contract::description();
+    let has_cursor = |parameters: &Value| {
+        let parameters = parameters.as_array().into_iter().flatten();
+        parameters.into_iter().any(|one| one["name"] == "cursor" || one["$ref"] == "#/components/parameters/Cursor")
+    };
+    let paths = described["paths"].as_object().expect("paths").iter();
+    let pages =
+        paths.filter(|(_, methods)| has_cursor(&methods["parameters"]) || has_cursor(&methods["get"]["parameters"]));
+    pages.map(|(path, _)| path.clone()).collect()
+}
+
 #[tokio::test]
-async fn an_invalid_cursor_is_refused() {
+async fn every_list_refuses_a_forged_or_long_cursor() {
+    let is_of = |path: &str, described: &str| {
+        let parts = (path.split('/'), described.split('/'));
+        path.split('/').count() == described.split('/').count()
+            && parts.0.zip(parts.1).all(|(part, described)| described.starts_with('{') || part == described)
+    };
+    for described in pages() {
+        let is_tested = PAGES.iter().any(|(path, _)| is_of(path, &described));
+        assert!(is_tested, "{described} has a cursor: add it to PAGES");
+    }
+    assert_eq!(pages().len(), PAGES.len());
     play(async |world| {
+        world.post("/api/admin/bots", &json!({"slug": "loja", "token_ref": "default"})).await;
         let id = "msg_0123456789abcdef0123456789abcdef";
         let long = format!("001773144000123#{}", "x".repeat(2_000));
-        let forged = [&long, "5#x", "001773144000123#", "001773144000123#x", &format!("1773144000123#{id}"), "x", "#"];
-        for path in [
-            "/outbound/unknown?",
-            "/explain?to=ana@example.com&",
-            "/conversations?status=held&",
-            "/mailings?",
-            "/suppressions?channel=email&",
-        ] {
-            for place in forged {
-                let cursor = paging::to_cursor(place);
-                let answer = world.get(&format!("{path}cursor={cursor}")).await;
-                answer.assert_problem(422, "invalid_request", &["cursor"]);
+        // Each is the text of a place with something wrong in it.
+        let forged = [
+            &long,
+            "5#x",
+            "001773144000123#",
+            "001773144000123#x",
+            &format!("1773144000123#{id}"),
+            &format!("001773144000123#{id}x"),
+            "001773144000123#mlg_x",
+            "x#mlg_0123456789abcdef0123456789abcdef",
+            "0/x",
+            "0/ENTRY#x",
+            "+1/",
+            "100/",
+            "07",
+            "+7",
+            "99999999999999999999",
+            "x",
+            "#",
+        ];
+        let cursors = forged.iter().map(|place| paging::to_cursor(place));
+        let cursors = cursors.chain(["!", "A", "QQ==", &"A".repeat(1_025)].map(str::to_owned));
+        for cursor in cursors {
+            for (path, queries) in PAGES {
+                for query in *queries {
+                    let answer = world.get(&format!("{path}?{query}&cursor={cursor}")).await;
+                    assert_eq!(answer.status, 422, "{path}?{query} accepts {cursor}: {}", answer.body);
+                    answer.assert_problem(422, "invalid_request", &["cursor"]);
+                }
             }
         }
     })

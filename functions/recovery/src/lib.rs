@@ -14,16 +14,20 @@ use umavez_domain::delivery::{Recovery, State, UnknownPolicy, read_policies};
 use umavez_domain::keys::Wake;
 use umavez_domain::messages::MessageRow;
 use umavez_domain::telemetry::{Event, Metric};
+use umavez_domain::time::Timestamp;
 use umavez_platform::aws::Aws;
 use umavez_platform::config::{self, ConfigError};
 use umavez_platform::conversations::Conversations;
 use umavez_platform::downsells::{Downsells, log};
-use umavez_platform::due::{self, Swept};
+use umavez_platform::due::{self, Shares, Swept};
 use umavez_platform::ingest::Backfills;
 use umavez_platform::invocation::Invocation;
 use umavez_platform::mailings::{MailingRecovery, Mailings};
 use umavez_platform::messages::Messages;
 use umavez_platform::store::{Found, Store, StoreError};
+
+/// The kinds of rows that recovery handles, one after the other.
+const KINDS: u32 = 9;
 
 #[derive(Debug)]
 pub struct Deps {
@@ -54,19 +58,27 @@ pub async fn run(deps: &Deps, invocation: &Invocation, _tick: Value) -> Result<V
     let run = Run { deps, invocation, emitted: AtomicU64::new(0), lost: AtomicU64::new(0) };
     let store = &deps.messages.store;
     let wake = Wake::Check;
-    // Recover the kinds with few rows first, so that a flood of the others does not keep them from
-    // being found.
-    let backfills = due::recover(store, invocation, &deps.backfills.table, wake, |found| run.backfill(found)).await;
-    let mailings = due::recover(store, invocation, &deps.mailings.table, wake, |found| run.mailing(found)).await;
-    let messages = due::recover(store, invocation, &deps.messages.table, wake, |found| run.message(found)).await;
+    // Each kind has a share of the time, so that a flood of one does not keep the others from being
+    // found.
+    let mut shares = Shares::among(KINDS, invocation);
+    let (table, leave) = (&deps.backfills.table, shares.leave());
+    let backfills = due::recover(store, invocation, table, wake, leave, |found| run.backfill(found)).await;
+    let (table, leave) = (&deps.mailings.table, shares.leave());
+    let mailings = due::recover(store, invocation, table, wake, leave, |found| run.mailing(found)).await;
+    let (table, leave) = (&deps.messages.table, shares.leave());
+    let messages = due::recover(store, invocation, table, wake, leave, |found| run.message(found)).await;
     // Measure this before the sweep, so that a flood of waiting conversations does not prevent the
     // metric.
     let unanswered = run.oldest_unanswered().await;
-    let table = &deps.conversations.table;
-    let conversations = due::recover(store, invocation, table, wake, |found| run.conversation(found)).await;
-    let held = due::recover(store, invocation, table, Wake::Held, |found| run.conversation(found)).await;
-    let offers = due::recover(store, invocation, &deps.downsells.table, wake, |found| run.offer(found)).await;
-    let all = [&backfills, &mailings, &messages, &conversations, &held, &offers];
+    let (table, leave) = (&deps.conversations.table, shares.leave());
+    let conversations = due::recover(store, invocation, table, wake, leave, |found| run.conversation(found)).await;
+    let leave = shares.leave();
+    let held = due::recover(store, invocation, table, Wake::Held, leave, |found| run.conversation(found)).await;
+    let (table, leave) = (&deps.downsells.table, shares.leave());
+    let offers = due::recover(store, invocation, table, wake, leave, |found| run.offer(found)).await;
+    let kept = run.keep_messages(&mut shares).await;
+    let mut all = vec![&backfills, &mailings, &messages, &conversations, &held, &offers];
+    all.extend(&kept);
     let failed: u64 = all.iter().map(|swept| swept.failed).sum();
     let (emitted, unknown) = (run.emitted.load(Ordering::Relaxed), run.lost.load(Ordering::Relaxed));
     let conversations = conversations.done + held.done;
@@ -145,6 +157,33 @@ impl Run<'_> {
         let recovered = self.deps.conversations.recover(self.invocation, &found).await?;
         recovered.iter().for_each(|row| log_conversation(self.invocation, row));
         Ok(recovered.is_some())
+    }
+
+    /// Keeps the unanswered messages of conversations from expiring. It looks at each
+    /// conversation once an hour.
+    async fn keep_messages(&self, shares: &mut Shares<'_>) -> Vec<Swept> {
+        let (store, conversations) = (&self.deps.messages.store, &self.deps.conversations);
+        let now = self.invocation.now;
+        let keep = async |found: Found| match due::is_of_this_minute(&found, now) {
+            true => self.keep_messages_of(&found).await,
+            false => Ok(false),
+        };
+        let mut kept = Vec::new();
+        // Held conversations are in the index by the end of their hold.
+        let since = Some(conversations.unanswered_before(now));
+        for waiting in [(Wake::Held, None), (Wake::Human, since), (Wake::Check, since)] {
+            let leave = shares.leave();
+            kept.push(due::each(store, self.invocation, &conversations.table, waiting, leave, &keep).await);
+        }
+        kept
+    }
+
+    async fn keep_messages_of(&self, found: &Found) -> Result<bool, StoreError> {
+        let Some(kept) = self.deps.conversations.keep_messages(self.invocation, found).await? else { return Ok(false) };
+        let (event, conversation_id) = (Event::ConversationMessagesKept.as_str(), kept.row.id.as_str());
+        let (until, is_last) = (Timestamp::from_seconds(kept.until), kept.is_last);
+        tracing::warn!(event, conversation_id, %until, is_last, request_id = self.invocation.request_id);
+        Ok(true)
     }
 
     /// Emits a metric: how long the oldest unanswered message of any conversation has waited.

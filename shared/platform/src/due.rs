@@ -36,6 +36,48 @@ pub struct Swept {
     pub finished: bool,
 }
 
+/// Shares the time of an invocation among kinds of rows, so that a backlog of one kind does not
+/// keep the next one from being handled.
+#[derive(Debug)]
+pub struct Shares<'a> {
+    invocation: &'a Invocation,
+    left: u32,
+}
+
+impl<'a> Shares<'a> {
+    pub fn among(kinds: u32, invocation: &'a Invocation) -> Self {
+        Self { invocation, left: kinds }
+    }
+
+    /// Returns the time that the next kind must leave for the kinds after it. Time that a kind does
+    /// not need is shared among those after it.
+    pub fn leave(&mut self) -> Duration {
+        let leave = leave(self.invocation.time_left(), LOW_TIME, self.left);
+        self.left = self.left.saturating_sub(1);
+        leave
+    }
+}
+
+/// Returns how much time is left when one of `parts` equal parts is used up. `low` is not shared.
+fn leave(time_left: Duration, low: Duration, parts: u32) -> Duration {
+    let parts = parts.max(1);
+    low + time_left.saturating_sub(low) * (parts - 1) / parts
+}
+
+/// Returns the shards in the order of this run. Each minute starts with the next shard, so that
+/// none is always the last one.
+fn shards(now: Timestamp) -> impl Iterator<Item = u32> {
+    let minute = u32::try_from(now.seconds() / 60 % i64::from(WAKE_SHARDS)).unwrap_or(0);
+    (0..WAKE_SHARDS).map(move |shard| (minute + shard) % WAKE_SHARDS)
+}
+
+/// Returns whether a row is among those that this minute handles, of rows that are handled once an
+/// hour.
+pub fn is_of_this_minute(found: &Found, now: Timestamp) -> bool {
+    let number = found.key.pk.bytes().fold(0_u32, |number, byte| number.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    i64::from(number % 60) == now.seconds() / 60 % 60
+}
+
 /// Enqueues all rows that are due within the look-ahead.
 pub async fn sweep(
     store: &Store,
@@ -44,50 +86,56 @@ pub async fn sweep(
     hand_over: impl AsyncFn(Found) -> Result<bool, StoreError>,
 ) -> Swept {
     let until = invocation.now.plus_ms(LOOK_AHEAD_MS);
-    each(store, invocation, table, Wake::Due, until, hand_over).await
+    each(store, invocation, table, (Wake::Due, Some(until)), LOW_TIME, hand_over).await
 }
 
-/// Recovers all rows that are overdue.
+/// Recovers all rows that are overdue, and leaves the time `leave` for others.
 pub async fn recover(
     store: &Store,
     invocation: &Invocation,
     table: &str,
     wake: Wake,
+    leave: Duration,
     recover: impl AsyncFn(Found) -> Result<bool, StoreError>,
 ) -> Swept {
-    each(store, invocation, table, wake, invocation.now, recover).await
+    each(store, invocation, table, (wake, Some(invocation.now)), leave, recover).await
 }
 
-/// Handles all rows that wait for `wake` up to `until`, the earliest of each shard first, while
-/// time is left.
-async fn each(
+/// Handles all rows that wait for `wake`, up to `until` if given, the earliest of each shard first,
+/// while more time is left than `leave_time`. Each shard has an equal share of the time; what one
+/// does not need goes to those after it.
+pub async fn each(
     store: &Store,
     invocation: &Invocation,
     table: &str,
-    wake: Wake,
-    until: Timestamp,
+    (wake, until): (Wake, Option<Timestamp>),
+    leave_time: Duration,
     handle: impl AsyncFn(Found) -> Result<bool, StoreError>,
 ) -> Swept {
     let mut swept = Swept { finished: true, ..Swept::default() };
+    let low = leave_time.max(LOW_TIME);
     // The shards are read one after the other: there are few, and the rows of one are handled in
     // parallel.
-    for shard in 0..WAKE_SHARDS {
+    for (shard, shards_left) in shards(invocation.now).zip((1..=WAKE_SHARDS).rev()) {
         let query = Query::waiting(table, wake, shard).until(until).limit(PAGE);
-        swept.finished &= each_of_shard(store, invocation, query, &mut swept, &handle).await;
+        let stop_at = leave(invocation.time_left(), low, shards_left);
+        swept.finished &= each_of_shard(store, invocation, query, stop_at, &mut swept, &handle).await;
     }
     swept
 }
 
-/// Handles the rows of one shard and counts them. Returns whether it has read all of them. A row
-/// that cannot be read or written does not block the rows after it.
+/// Handles the rows of one shard and counts them, while more time is left than `stop_at`. Returns
+/// whether it has read all of them. A row that cannot be read or written does not block the rows
+/// after it.
 async fn each_of_shard(
     store: &Store,
     invocation: &Invocation,
     mut query: Query<'_>,
+    stop_at: Duration,
     swept: &mut Swept,
     handle: &impl AsyncFn(Found) -> Result<bool, StoreError>,
 ) -> bool {
-    while invocation.time_left() > LOW_TIME {
+    while invocation.time_left() > stop_at {
         let found = match store.nominate(invocation, &query).await {
             Ok(found) => found,
             Err(error) => {
@@ -170,4 +218,36 @@ pub async fn hand_over(
         [Condition::is(BY_TIME.partition, keys::wake(Wake::Due, shard)), Condition::is(BY_TIME.sort, &row.found.place)];
     let waits = Condition::all(waits.into_iter().chain(when));
     store.update_returning(invocation, also(write).when(waits)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use umavez_domain::keys::Key;
+
+    use super::*;
+
+    #[test]
+    fn the_time_is_shared_equally_and_what_a_kind_does_not_need_goes_to_the_next() {
+        let seconds = Duration::from_secs;
+        assert_eq!(leave(seconds(45), seconds(5), 4), seconds(35));
+        // The first kind needed no time, and the next one has a third of the rest.
+        assert_eq!(leave(seconds(45), seconds(5), 3), seconds(5) + seconds(80) / 3);
+        assert_eq!(leave(seconds(45), seconds(5), 1), seconds(5));
+        assert_eq!(leave(seconds(3), seconds(5), 4), seconds(5), "no time is left to share");
+    }
+
+    #[test]
+    fn every_minute_starts_with_another_shard_and_no_shard_is_left_out() {
+        let order = |minute: i64| shards(Timestamp::from_seconds(60 * minute)).collect::<Vec<_>>();
+        assert_eq!((0..5).map(|minute| order(minute)[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 0]);
+        assert_eq!(order(2), [2, 3, 0, 1]);
+    }
+
+    #[test]
+    fn a_row_has_one_minute_of_the_hour() {
+        let found =
+            Found { key: Key { pk: "CONVERSATION#1".to_owned(), sk: "STATE".to_owned() }, place: String::new() };
+        let minutes = (0..60).filter(|minute| is_of_this_minute(&found, Timestamp::from_seconds(60 * minute)));
+        assert_eq!(minutes.count(), 1);
+    }
 }

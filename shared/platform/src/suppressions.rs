@@ -82,8 +82,17 @@ impl Suppressions {
 
     /// Removes an address from the list. Returns whether it was suppressed.
     pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
-        let write = self.removal(invocation, channel, to)?.when(is(SuppressionStatus::Active)?);
-        Ok(!matches!(self.store.write(invocation, write).await?, Written::Refused(_)))
+        let step = || async {
+            let Some(row) = self.get(invocation, channel, to).await? else { return Ok(Break(false)) };
+            // A delayed first attempt of this write does not remove what was suppressed after it.
+            let as_read = Condition::all([is(SuppressionStatus::Active)?, Condition::is_number("as_of", row.as_of)]);
+            let write = self.removal(invocation, channel, to)?.when(as_read);
+            Ok(match self.store.write(invocation, write).await? {
+                Written::New | Written::Mine => Break(true),
+                Written::Refused(_) => Continue(()),
+            })
+        };
+        self.store.retry(invocation, step).await
     }
 
     /// Lifts the suppression for one sender, because the person has shown that this sender can

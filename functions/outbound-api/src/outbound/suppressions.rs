@@ -19,13 +19,14 @@ use crate::Deps;
 pub async fn list(deps: &Deps, invocation: &Invocation, request: &Request) -> Result<Answer, Problem> {
     let mut errors = Vec::new();
     let reach = reach(request, &mut errors);
+    let limit = paging::limit(request, &mut errors);
+    let after = paging::cursor(request, &mut errors, |text| place(text).is_some());
     if let Some((reach, to)) = reach.as_ref().zip(paging::optional(request, "to")) {
-        let to = reach.read_to(to, &mut errors).ok_or_else(|| Problem::invalid(errors))?;
+        let to = reach.read_to(to, &mut errors);
+        let Some(to) = to.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
         let found: Vec<_> = one(deps, invocation, reach, &to).await?.into_iter().collect();
         return Answer::json(200, &json!({"suppressions": found, "cursor": null}));
     }
-    let limit = paging::limit(request, &mut errors);
-    let after = paging::cursor(request, &mut errors, |text| place(text).is_some());
     let Some(reach) = reach.filter(|_| errors.is_empty()) else { return Err(Problem::invalid(errors)) };
     let after = after.as_deref().and_then(place);
     let (suppressions, next) = page(deps, invocation, &reach, after, limit).await?;
@@ -116,7 +117,8 @@ async fn page(
 /// Parses a cursor: a shard, and a position in it.
 fn place(text: &str) -> Option<SpreadPlace> {
     let (shard, place) = text.split_once('/')?;
-    let shard = shard.parse().ok().filter(|shard| *shard < SUPPRESSION_SHARDS)?;
+    let shard = paging::number(shard).and_then(|shard| u32::try_from(shard).ok());
+    let shard = shard.filter(|shard| *shard < SUPPRESSION_SHARDS)?;
     let is_hash = place.bytes().all(|byte| byte.is_ascii_hexdigit()) && matches!(place.len(), 0 | 32);
     is_hash.then(|| (shard, place.to_owned()))
 }

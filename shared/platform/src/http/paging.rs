@@ -40,6 +40,11 @@ pub fn cursor(request: &Request, errors: &mut Vec<FieldError>, is_place: impl Fn
     place
 }
 
+/// Parses a number in a place. Returns `None` unless it is written as [`to_cursor`] got it.
+pub fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number: &u64| number.to_string() == text)
+}
+
 pub fn to_cursor(place: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(place)
 }

@@ -3,6 +3,8 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
+use serde::Serialize;
+use umavez_domain::change::Fence;
 use umavez_domain::codes::Action;
 use umavez_domain::fields::FieldError;
 use umavez_domain::ingest::{
@@ -209,11 +211,22 @@ enum Made {
     Refused(Vec<(Key, Row)>),
 }
 
+/// The attributes by which the marker of an entry is recognized.
+#[derive(Serialize)]
+struct MarkerOf<'a> {
+    kind: &'static str,
+    entry_id: &'a str,
+}
+
 fn write_of(table: &str, change: &SlotChange) -> Result<Write, StoreError> {
     let condition = match &change.when {
         When::Absent => Condition::Absent,
         When::Version(version) => Condition::version(*version),
-        When::AbsentOrOwnedBy(owner) => Condition::any([Condition::Absent, Condition::is("entry_id", owner.as_str())]),
+        // An entry has its own id, too. Only a marker may be replaced by its entry.
+        When::AbsentOrOwnedBy(owner) => {
+            let marker = Fence::same(&MarkerOf { kind: "marker", entry_id: owner.as_str() });
+            Condition::any([Condition::Absent, Condition::of(&marker)?])
+        }
     };
     let write = match &change.row {
         Some(row) => Write::put(table, change.key.clone(), row)?,
