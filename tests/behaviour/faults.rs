@@ -96,6 +96,41 @@ async fn a_late_hold_does_not_undo_a_release() {
     .await;
 }
 
+/// The first attempt of a hold arrives when its holder and another one have released the intent.
+#[tokio::test]
+async fn a_late_hold_does_not_take_an_intent_that_another_has_released_since() {
+    play(async |world| {
+        call_fault(world, "outbound-api", "UpdateItem", Action::DelayBefore, 2 * LATE_MS, 1).await;
+        let held = world.post_with_key("a", "/intents", &offer(VAGA_A)).await;
+        assert_allowed(&held);
+        let path = format!("/intents/{}/release", held.text("/fingerprint"));
+        let release = json!({"client_id": CLIENT});
+        assert_eq!(world.post(&path, &release).await.body["released"], true);
+        assert_allowed(&world.post_with_key("b", "/intents", &offer(VAGA_A)).await);
+        assert_eq!(world.post(&path, &release).await.body["released"], true);
+        world.drain().await;
+        assert_allowed(&world.post_with_key("c", "/intents", &offer(VAGA_A)).await);
+    })
+    .await;
+}
+
+/// The first attempt of a removal arrives when the address is suppressed again.
+#[tokio::test]
+async fn a_late_removal_does_not_lift_the_suppression_that_came_after_it() {
+    play(async |world| {
+        let body = json!({"channel": "telegram", "to": "987654321"});
+        assert_eq!(world.post("/suppressions", &body).await.status, 201);
+        call_fault(world, "outbound-api", "UpdateItem", Action::DelayBefore, 2 * LATE_MS, 1).await;
+        let path = "/suppressions?channel=telegram&to=987654321";
+        let removed = world.send(world.request(Method::DELETE, path).bearer_auth(umavez_tests::KEY)).await;
+        assert_eq!(removed.body["removed"], true, "{}", removed.body);
+        assert_eq!(world.post("/suppressions", &body).await.status, 201);
+        world.drain().await;
+        assert_eq!(world.get(path).await.body["suppressions"].as_array().map(Vec::len), Some(1));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_conflicting_transaction_is_retried_and_one_whose_reply_is_lost_is_applied_once() {
     play_with(probe(), async |world| {

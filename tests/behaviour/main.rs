@@ -22,6 +22,7 @@ mod intents_expiry;
 mod intents_guards;
 mod intents_options;
 mod limiter;
+mod limiter_buckets;
 mod local_stack;
 mod mailings;
 mod mailings_held;

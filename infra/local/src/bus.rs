@@ -34,17 +34,7 @@ impl Bus {
         resources: &[String],
         detail: Value,
     ) -> Result<(), StackError> {
-        let event = json!({
-            "version": "0",
-            "id": random_uuid(),
-            "detail-type": detail_type,
-            "source": source,
-            "account": ACCOUNT,
-            "time": Timestamp::from_seconds(self.clock.now_ms() / 1_000),
-            "region": REGION,
-            "resources": resources,
-            "detail": detail,
-        });
+        let event = event(source, detail_type, resources, detail, self.clock.now_ms());
         let body = event.to_string();
         for queue in takers(&self.rules, &event) {
             self.queues.put(queue, &body).await?;
@@ -53,7 +43,23 @@ impl Bus {
     }
 }
 
-fn takers<'a>(rules: &'a [Rule], event: &Value) -> impl Iterator<Item = &'a str> {
+/// Returns an event as EventBridge delivers it.
+pub(crate) fn event(source: &str, detail_type: &str, resources: &[String], detail: Value, now_ms: i64) -> Value {
+    json!({
+        "version": "0",
+        "id": random_uuid(),
+        "detail-type": detail_type,
+        "source": source,
+        "account": ACCOUNT,
+        "time": Timestamp::from_seconds(now_ms / 1_000),
+        "region": REGION,
+        "resources": resources,
+        "detail": detail,
+    })
+}
+
+/// Returns the queues of the rules that an event matches.
+pub(crate) fn takers<'a>(rules: &'a [Rule], event: &Value) -> impl Iterator<Item = &'a str> {
     let wanted = rules.iter().filter(|rule| passes_filter(slice::from_ref(&rule.pattern), event));
     wanted.flat_map(|rule| &rule.queues).map(String::as_str)
 }

@@ -2,6 +2,8 @@
 //! follows the stack's clock.
 
 mod changes;
+pub mod key_limits;
+mod ttl;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -9,18 +11,50 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use dynoxide::Database;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+pub use self::key_limits::KeyLimits;
 use crate::StackError;
+use crate::beside::{self, Beside};
 use crate::clock::Clock;
 use crate::model::Table;
+
+/// An answer of DynamoDB over HTTP.
+#[derive(Debug, Clone)]
+pub struct Answered {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answered {
+    /// Sends a request. Returns `None` if it is not answered.
+    pub async fn of(request: reqwest::RequestBuilder) -> Option<Self> {
+        let response = request.send().await.ok()?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        Some(Self { status, headers, body: response.bytes().await.ok()? })
+    }
+
+    pub fn validation_exception(message: &str) -> Self {
+        let body = json!({"__type": "com.amazon.coral.validate#ValidationException", "message": message});
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
+        Self { status: StatusCode::BAD_REQUEST, headers, body: Bytes::from(body.to_string()) }
+    }
+}
 
 #[derive(Clone)]
 pub struct Dynamo {
     db: Database,
     pub address: SocketAddr,
+    pub key_limits: Arc<KeyLimits>,
+    /// The second DynamoDB, if the answers are compared.
+    pub beside: Option<Beside>,
     tables: Arc<Vec<Table>>,
     clock: Clock,
     /// The table, key and expiry of each row that TTL removed. The emulator's own sweep uses the
@@ -51,6 +85,7 @@ impl Dynamo {
         tables: &[Table],
         clock: Clock,
         removed_by_ttl: &[String],
+        beside: Option<&beside::Settings>,
     ) -> Result<Self, StackError> {
         let db = match file {
             None => Database::memory(),
@@ -63,7 +98,12 @@ impl Dynamo {
             db.enable_bulk_loading().and_then(|()| db.disable_bulk_loading()).map_err(emulator)?;
         }
         create_tables(&db, tables)?;
-        changes::add_index(&db, file)?;
+        let key_limits = KeyLimits::of(tables);
+        add_to_schema(&db, file, &format!("{};\n{}", changes::INDEX, key_limits.triggers()))?;
+        let beside = match beside {
+            Some(settings) => Some(Beside::start(settings, tables, rows(&db, tables)?).await?),
+            None => None,
+        };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(StackError::Io)?;
         listener.set_nonblocking(true).map_err(StackError::Io)?;
         let address = listener.local_addr().map_err(StackError::Io)?;
@@ -71,6 +111,8 @@ impl Dynamo {
         Ok(Self {
             db,
             address,
+            key_limits: Arc::new(key_limits),
+            beside,
             tables: Arc::new(tables.to_vec()),
             clock,
             removed_by_ttl: Arc::new(Mutex::new(removed_by_ttl.iter().cloned().collect())),
@@ -79,6 +121,13 @@ impl Dynamo {
             frozen: Arc::default(),
             shards: Arc::default(),
         })
+    }
+
+    /// Deletes the tables of the second DynamoDB.
+    pub async fn stop_beside(&self) {
+        if let Some(beside) = &self.beside {
+            beside.stop().await;
+        }
     }
 
     /// Stops the server and waits for its thread to end, so that the next start can open the file.
@@ -127,73 +176,43 @@ impl Dynamo {
         });
         Some(answered.await)
     }
+}
 
-    /// Removes the rows that have expired by the stack's clock, as TTL does on AWS within a few
-    /// days. Returns the number of removed rows.
-    pub async fn sweep_ttl(&self) -> Result<usize, StackError> {
-        let this = self.clone();
-        blocking(move || {
-            let _one_at_a_time = this.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = this.clock.now_ms() / 1_000;
-            let mut removed = 0;
-            for table in this.tables.iter() {
-                if let Some(attribute) = &table.ttl_attribute {
-                    removed += this.sweep_table(table, attribute, now)?;
-                }
-            }
-            Ok(removed)
-        })
-        .await
+/// Adds indexes and triggers to the emulator's database. Only the emulator can open an in-memory
+/// database, so for such a database this function changes a copy and restores the database from it.
+fn add_to_schema(db: &Database, file: Option<&Path>, statements: &str) -> Result<(), StackError> {
+    let execute = |file: &Path| {
+        let opened = Connection::open(file);
+        opened.and_then(|connection| connection.execute_batch(statements)).map_err(emulator)
+    };
+    if let Some(file) = file {
+        return execute(file);
     }
+    let copy = temporary_file();
+    db.vacuum_into(&copy.to_string_lossy()).map_err(emulator)?;
+    let restored = execute(&copy).and_then(|()| db.restore_from(&copy.to_string_lossy()).map_err(emulator));
+    // A file that cannot be removed does no harm.
+    let _ = std::fs::remove_file(copy);
+    restored
+}
 
-    fn sweep_table(&self, table: &Table, attribute: &str, now: i64) -> Result<usize, StackError> {
-        let condition = "#ttl <= :now";
-        let names = json!({"#ttl": attribute});
-        let values = json!({":now": {"N": now.to_string()}});
-        let key_names = key_names(table);
-        let mut start = Value::Null;
-        let mut removed = 0;
+/// Returns the persisted rows, each with its table.
+fn rows(db: &Database, tables: &[Table]) -> Result<Vec<(String, Value)>, StackError> {
+    let mut rows = Vec::new();
+    for table in tables {
+        let mut scan = json!({"TableName": table.name});
         loop {
-            let mut scan = json!({
-                "TableName": table.name, "FilterExpression": condition,
-                "ExpressionAttributeNames": names, "ExpressionAttributeValues": values,
-            });
-            if !start.is_null() {
-                scan["ExclusiveStartKey"] = start;
-            }
-            let page = self.db.scan(request(scan)?).map_err(emulator)?;
-            let page = serde_json::to_value(page).map_err(|error| StackError::Emulator(error.to_string()))?;
-            for item in page["Items"].as_array().into_iter().flatten() {
-                let key: Value = key_names.iter().map(|name| (name.clone(), item[name].clone())).collect();
-                let mark = mark(&table.name, &key, &item[attribute]);
-                self.marks().insert(mark.clone());
-                let delete = json!({
-                    "TableName": table.name, "Key": key, "ConditionExpression": condition,
-                    "ExpressionAttributeNames": names, "ExpressionAttributeValues": values,
-                });
-                match self.db.delete_item(request(delete)?) {
-                    Ok(_) => removed += 1,
-                    // The row was renewed or deleted after the scan.
-                    Err(_) => {
-                        self.marks().remove(&mark);
-                    }
-                }
-            }
-            start = page["LastEvaluatedKey"].clone();
-            if start.is_null() {
-                return Ok(removed);
+            let page = db.scan(request(scan.clone())?).map_err(emulator)?;
+            let mut page = serde_json::to_value(page).map_err(|error| StackError::Emulator(error.to_string()))?;
+            let items = page["Items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            rows.extend(items.into_iter().map(|item| (table.name.clone(), item)));
+            match page["LastEvaluatedKey"].take() {
+                Value::Null => break,
+                last => scan["ExclusiveStartKey"] = last,
             }
         }
     }
-
-    fn marks(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.removed_by_ttl.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the marks, so that the caller can store them for a restart.
-    pub fn removed_by_ttl(&self) -> Vec<String> {
-        self.marks().iter().cloned().collect()
-    }
+    Ok(rows)
 }
 
 /// Creates the missing tables. Fails if a table exists that another template created, because its
@@ -269,13 +288,4 @@ fn request<T: serde::de::DeserializeOwned>(body: Value) -> Result<T, StackError>
 
 fn emulator(error: impl ToString) -> StackError {
     StackError::Emulator(format!("DynamoDB: {}", error.to_string()))
-}
-
-fn key_names(table: &Table) -> Vec<String> {
-    let schema = table.create["KeySchema"].as_array();
-    schema.into_iter().flatten().filter_map(|key| key["AttributeName"].as_str()).map(str::to_owned).collect()
-}
-
-fn mark(table: &str, key: &Value, expiry: &Value) -> String {
-    format!("{table} {key} {expiry}")
 }

@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use self::history::{Email, history};
 use crate::StackError;
-use crate::bus::Bus;
+use crate::bus::{self, Bus};
 use crate::catcher::Caught;
 use crate::clock::Clock;
-use crate::model::ConfigurationSet;
+use crate::model::{ConfigurationSet, Model};
 use crate::template::configuration_set_arn;
 
 /// A handle: clones are cheap and share one switch.
@@ -70,4 +70,23 @@ impl EmailEvents {
         }
         Ok(())
     }
+}
+
+/// Returns what an email puts into the queues of the template: each of its events, and the queue.
+pub fn to_queues(model: &Model, request: &[u8], caught: &Caught, now_ms: i64) -> Vec<(String, String)> {
+    let Some(message_id) = caught.body["MessageId"].as_str().filter(|_| caught.status == 200) else {
+        return Vec::new();
+    };
+    let request: Value = serde_json::from_slice(request).unwrap_or(Value::Null);
+    let named = request["ConfigurationSetName"].as_str().unwrap_or_default();
+    let Some(set) = model.configuration_sets.iter().find(|set| set.name == named) else { return Vec::new() };
+    let resources = [configuration_set_arn(&set.name)];
+    let mut puts = Vec::new();
+    for event in history(&Email::of(&request, message_id, &set.name, now_ms)) {
+        for _ in set.destinations.iter().filter(|types| types.contains(event.kind)) {
+            let sent = bus::event("aws.ses", event.detail_type, &resources, event.detail.clone(), now_ms);
+            puts.extend(bus::takers(&model.rules, &sent).map(|queue| (queue.to_owned(), sent.to_string())));
+        }
+    }
+    puts
 }

@@ -7,7 +7,6 @@
 //! of a function becomes `http://front/_provider/<caller>@<token>/telegram`.
 
 mod call;
-mod key_sizes;
 mod reply;
 mod statements;
 #[cfg(test)]
@@ -31,12 +30,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use self::call::{Arrived, end_to_end};
-pub use self::key_sizes::KeySizes;
 use self::reply::{Lost, conflict, denied, failed, lost, refusal, respond, scripted, throttled, throttled_statement};
 use self::units::{Units, units, with_capacity};
 use crate::StackError;
 use crate::calls::{Call, Calls};
 use crate::catcher::Catcher;
+use crate::dynamo::{Answered, KeyLimits};
 use crate::email_events::EmailEvents;
 use crate::faults::Action;
 use crate::parts::Parts;
@@ -63,7 +62,6 @@ pub struct Front {
     pub secrets: Secrets,
     pub s3: S3,
     pub calls: Calls,
-    pub key_sizes: KeySizes,
     pub http: reqwest::Client,
 }
 
@@ -246,9 +244,6 @@ impl Front {
     }
 
     async fn dynamodb(&self, call: &Arrived) -> (Response, Units) {
-        if let Some(message) = self.key_sizes.refusal(&call.operation, &call.request) {
-            return (refusal(400, "ValidationException", json!({"message": message})), Units::default());
-        }
         if let Some(stale) = self.stale(call).await {
             return (stale, Units::default());
         }
@@ -284,19 +279,24 @@ impl Front {
         (answer(status, headers, Bytes::from(told.to_string())), units)
     }
 
-    /// Sends the request to the emulator. Returns `None` if it does not answer.
+    /// Sends the request to the emulator, unless AWS would reject it and the emulator would not.
+    /// Returns `None` if the emulator does not answer.
     async fn ask_dynamodb(&self, call: &Arrived, request: &Value, body: &Bytes) -> Option<Answered> {
-        let asked = self
-            .http
-            .post(format!("http://{}/", self.parts.dynamo.address))
-            .headers(end_to_end(call.headers.clone()))
-            .body(with_capacity(request, body))
-            .send();
-        let response = asked.await.ok()?;
-        let (status, headers) = (response.status(), end_to_end(response.headers().clone()));
-        let body = response.bytes().await.ok()?;
+        let dynamo = &self.parts.dynamo;
+        let (headers, body) = (end_to_end(call.headers.clone()), with_capacity(request, body));
+        let ours = async {
+            if let Some(message) = dynamo.key_limits.refusal(&call.operation, request) {
+                return Some(Answered::validation_exception(&message));
+            }
+            let url = format!("http://{}/", dynamo.address);
+            Answered::of(self.http.post(url).headers(headers.clone()).body(body.clone())).await.map(KeyLimits::as_aws)
+        };
+        let answered = match &dynamo.beside {
+            Some(beside) => beside.compare(&call.operation, request, &headers, &body, ours).await,
+            None => ours.await,
+        }?;
         self.parts.activity.moved();
-        Some(Answered { status, headers, body })
+        Some(Answered { headers: end_to_end(answered.headers), ..answered })
     }
 
     /// Returns the answer of an index that lags behind, while the indexes are frozen. A consistent
@@ -307,6 +307,9 @@ impl Front {
             return None;
         }
         call.request.get("IndexName")?;
+        if self.parts.dynamo.key_limits.refusal(&call.operation, &call.request).is_some() {
+            return None;
+        }
         match self.parts.dynamo.query_frozen(call.request.clone()).await? {
             Ok(answer) => Some(axum::Json(answer).into_response()),
             Err(_) => Some(refusal(500, "InternalServerError", Value::Null)),
@@ -335,13 +338,6 @@ impl Front {
             write_units: units.write,
         });
     }
-}
-
-/// An answer of an emulator.
-struct Answered {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Bytes,
 }
 
 fn answer(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response {

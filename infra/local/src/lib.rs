@@ -6,6 +6,7 @@
 //! function to AWS or to a provider passes through the [`front`].
 
 pub mod activity;
+pub mod beside;
 pub mod binaries;
 pub mod bus;
 pub mod calls;

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use self::launch::{Addresses, access_key, concurrency, spec};
 use self::mappings::Mappings;
 use crate::activity::Activity;
+use crate::beside::{self, Beside};
 use crate::bus::Bus;
 use crate::calls::Calls;
 use crate::catcher::Catcher;
@@ -26,7 +27,7 @@ use crate::clock::Clock;
 use crate::dynamo::Dynamo;
 use crate::email_events::EmailEvents;
 use crate::faults::{Fault, Faults};
-use crate::front::{self, Front, KeySizes};
+use crate::front::{self, Front};
 use crate::functions::{Functions, Logs};
 use crate::gateway::Gateway;
 use crate::model::Model;
@@ -67,9 +68,15 @@ pub struct Options {
     /// The minimum clock offset at the start. A larger offset in the persisted state takes
     /// precedence.
     pub clock_offset_ms: i64,
+    /// How far the clocks of single functions are ahead of the stack's clock (behind, if negative),
+    /// by the function's binary.
+    pub clock_skews_ms: BTreeMap<String, i64>,
     /// Whether to start one process of every function at once, so that a function that cannot start
     /// fails [`Stack::start`] and not its first invocation.
     pub start_functions: bool,
+    /// A second DynamoDB that gets every call too, and whose answers are compared with those of the
+    /// emulator.
+    pub beside: Option<beside::Settings>,
 }
 
 impl Options {
@@ -86,7 +93,9 @@ impl Options {
             schedules: true,
             echo_logs: false,
             clock_offset_ms: 0,
+            clock_skews_ms: BTreeMap::new(),
             start_functions: false,
+            beside: beside::Settings::of_environment(),
         }
     }
 }
@@ -137,7 +146,8 @@ impl Stack {
         let (front_listener, front_address) = front::bind().await?;
         let front_url = format!("http://{front_address}");
         let database = state.as_ref().map(StateDirectory::database);
-        let dynamo = Dynamo::start(database.as_deref(), &model.tables, clock.clone(), &kept.removed_by_ttl).await?;
+        let (tables, removed, beside) = (&model.tables, &kept.removed_by_ttl, options.beside.as_ref());
+        let dynamo = Dynamo::start(database.as_deref(), tables, clock.clone(), removed, beside).await?;
         let host = front_address.ip().to_string();
         let queues = Queues::start(&model.queues, &host, front_address.port(), clock.clone(), activity.clone()).await?;
         queues.import(&kept.messages).await?;
@@ -175,7 +185,6 @@ impl Stack {
             secrets: secrets.clone(),
             s3: s3.clone(),
             calls: calls.clone(),
-            key_sizes: KeySizes::of(&model.tables),
             http,
         };
         front::serve(front, front_listener, &mut tasks);
@@ -268,6 +277,11 @@ impl Stack {
         &self.0.email_events
     }
 
+    /// The second DynamoDB, if the answers are compared.
+    pub fn beside(&self) -> Option<&Beside> {
+        self.0.parts.dynamo.beside.as_ref()
+    }
+
     pub fn secrets(&self) -> &Secrets {
         &self.0.secrets
     }
@@ -322,6 +336,7 @@ impl Stack {
         parts.functions.stop().await;
         let kept = if keeping { self.keep_everything().await } else { Ok(()) };
         parts.queues.stop().await;
+        parts.dynamo.stop_beside().await;
         let dynamo = parts.dynamo.clone();
         let stopped = tokio::task::spawn_blocking(move || dynamo.stop()).await;
         self.0.s3.stop();

@@ -10,7 +10,7 @@ use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_local::functions::{LogLine, PROCESS_DIED};
 use umavez_local::local_parameters::with_local;
-use umavez_local::{Options, Stack, binaries, secrets};
+use umavez_local::{Options, Stack, beside, binaries, secrets};
 
 use super::{CliError, StartArguments, clock, keys, read_file};
 
@@ -65,7 +65,9 @@ pub fn options(arguments: &StartArguments, port: u16) -> Result<Options, CliErro
         schedules: true,
         echo_logs: arguments.logs,
         clock_offset_ms: 0,
+        clock_skews_ms: BTreeMap::new(),
         start_functions: true,
+        beside: beside::Settings::of_environment(),
     })
 }
 

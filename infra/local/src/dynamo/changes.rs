@@ -1,19 +1,17 @@
 //! The changes of tables: the records of their streams, in order.
 
-use std::path::Path;
 use std::sync::PoisonError;
 
-use dynoxide::Database;
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use super::{Dynamo, blocking, emulator, mark, request, temporary_file};
+use super::ttl::mark;
+use super::{Dynamo, blocking, emulator, request};
 use crate::StackError;
 
 /// On every write to a table with a stream, the emulator looks up the newest change, and on every
 /// read the changes after a given one. It has no index for either lookup, so without this one the
 /// cost of each write would grow with the number of changes before it.
-const INDEX: &str = "CREATE INDEX IF NOT EXISTS _changes_in_order \
+pub(super) const INDEX: &str = "CREATE INDEX IF NOT EXISTS _changes_in_order \
                      ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
 
 /// A stream and its one shard.
@@ -21,25 +19,6 @@ const INDEX: &str = "CREATE INDEX IF NOT EXISTS _changes_in_order \
 pub(super) struct Shard {
     arn: String,
     id: String,
-}
-
-/// Adds the index to the emulator's table of changes. Only the emulator can open an in-memory
-/// database, so for such a database this function adds the index to a copy and restores the
-/// database from the copy.
-pub(super) fn add_index(db: &Database, file: Option<&Path>) -> Result<(), StackError> {
-    if let Some(file) = file {
-        return index(file);
-    }
-    let copy = temporary_file();
-    db.vacuum_into(&copy.to_string_lossy()).map_err(emulator)?;
-    let indexed = index(&copy).and_then(|()| db.restore_from(&copy.to_string_lossy()).map_err(emulator));
-    // A file that cannot be removed does no harm.
-    let _ = std::fs::remove_file(copy);
-    indexed
-}
-
-fn index(file: &Path) -> Result<(), StackError> {
-    Connection::open(file).and_then(|connection| connection.execute_batch(INDEX)).map_err(emulator)
 }
 
 impl Dynamo {
@@ -121,8 +100,13 @@ impl Dynamo {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::path::Path;
+
+    use rusqlite::Connection;
+
     use super::*;
     use crate::clock::Clock;
+    use crate::dynamo::temporary_file;
     use crate::model::Table;
 
     fn table() -> Table {
@@ -146,7 +130,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("umavez-changes-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         for file in [None, Some(directory.join("kept.sqlite"))] {
-            let dynamo = Dynamo::start(file.as_deref(), &[table()], Clock::new(0), &[]).await.unwrap();
+            let dynamo = Dynamo::start(file.as_deref(), &[table()], Clock::new(0), &[], None).await.unwrap();
             for key in ["a", "b", "c"] {
                 let put = json!({"TableName": "rows", "Item": {"pk": {"S": key}}});
                 dynamo.db.put_item(request(put).unwrap()).unwrap();

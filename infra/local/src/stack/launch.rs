@@ -47,10 +47,11 @@ pub(super) fn spec(
             ("AWS_ACCESS_KEY_ID", access_key(function)),
             ("AWS_SECRET_ACCESS_KEY", FUNCTION_SECRET.to_owned()),
             ("AWS_ENDPOINT_URL", at.front.to_owned()),
-            (OFFSET_VARIABLE, clock.offset_ms().to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
+    let skew_ms = options.clock_skews_ms.get(&function.binary).copied().unwrap_or(0);
+    move_clock(&mut environment, clock.offset_ms().saturating_add(skew_ms));
     FunctionSpec {
         name: function.name.clone(),
         program: directory.join(&function.binary),
@@ -60,6 +61,12 @@ pub(super) fn spec(
         memory_mb: function.memory_mb,
         concurrency: concurrency(function, options),
     }
+}
+
+/// Moves the clock that a process starts with.
+pub(super) fn move_clock(environment: &mut BTreeMap<String, String>, by_ms: i64) {
+    let before: i64 = environment.get(OFFSET_VARIABLE).and_then(|offset| offset.parse().ok()).unwrap_or(0);
+    environment.insert(OFFSET_VARIABLE.to_owned(), before.saturating_add(by_ms).to_string());
 }
 
 pub(super) fn access_key(function: &Function) -> String {

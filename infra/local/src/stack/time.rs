@@ -1,11 +1,9 @@
 //! The time of the stack: drain it, move it forward, and reset it to the time of the machine.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use umavez_platform::clock::OFFSET_VARIABLE;
-
 use super::Stack;
+use super::launch::move_clock;
 use crate::StackError;
 
 /// The longest that [`Stack::drain`] and [`Stack::drain_within`] wait for the stack to become idle.
@@ -77,7 +75,7 @@ impl Stack {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
         let offset = self.0.parts.clock.offset_ms().saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX));
-        self.restart_at(offset).await;
+        self.restart_moved(offset).await;
         self.0.parts.clock.advance(by);
         self.0.parts.activity.moved();
         if sweep_ttl {
@@ -92,7 +90,7 @@ impl Stack {
     pub async fn reset_clock(&self) -> Result<(), StackError> {
         let _one_at_a_time = self.0.moving_time.lock().await;
         self.drain().await?;
-        self.restart_at(0).await;
+        self.restart_moved(0).await;
         let ahead = self.0.parts.clock.offset_ms();
         self.0.parts.clock.reset();
         self.0.parts.queues.set_back(ahead);
@@ -100,13 +98,12 @@ impl Stack {
         self.drain().await
     }
 
-    /// Restarts the functions with a new clock offset. This comes before the clock moves: an
-    /// invocation that the move triggers must not get a process that is about to be replaced.
-    async fn restart_at(&self, offset_ms: i64) {
-        let set_offset = |environment: &mut BTreeMap<String, String>| {
-            environment.insert(OFFSET_VARIABLE.to_owned(), offset_ms.to_string());
-        };
-        self.0.parts.functions.restart(set_offset).await;
+    /// Restarts the functions for a new offset of the clock; each keeps its own skew. This comes
+    /// before the clock moves: an invocation that the move triggers must not get a process that is
+    /// about to be replaced.
+    async fn restart_moved(&self, offset_ms: i64) {
+        let by_ms = offset_ms.saturating_sub(self.0.parts.clock.offset_ms());
+        self.0.parts.functions.restart(|environment| move_clock(environment, by_ms)).await;
     }
 
     /// Removes expired rows and objects now.
